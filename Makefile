@@ -1,0 +1,51 @@
+# Every target sets up what it needs in .venv; a stamp makes the second call quick.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+JOBS   ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check docs bench clean
+
+help:            ## what there is to make
+	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+demo: $(VENV)/.core   ## look at the DAG of a recorded run
+	@$(BIN)/promptiter trace show examples/traces/research_desk.jsonl
+
+test: check      ## lint, types, import contract, and every test
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+check: $(VENV)/.dev   ## lint, types, import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.docs   ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.dev   ## measure, side by side with the floor of the same run
+	$(BIN)/python -m benchmarks.bench_traces
+
+clean:           ## remove everything that make made
+	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "promptiter needs Python 3.11 or later: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: $(VENV)/bin/python pyproject.toml
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml
+	@$(PIP) --editable '.[dev]'
+	@touch $(VENV)/.core $@
+
+$(VENV)/.docs: $(VENV)/bin/python pyproject.toml
+	@$(PIP) --editable '.[docs]'
+	@touch $(VENV)/.core $@

@@ -1,0 +1,201 @@
+"""How fast read_otel is, against the floor of the same run.
+
+The floor does what nobody can avoid: JSON lines through orjson, or protobuf into flat tuples, and a bare networkx graph
+of the steps, with the garbage collector paused as read_otel pauses it. read_otel must also check every field, build the
+steps, and order and verify each trace. Goal: at most twice the floor.
+
+    python -m benchmarks.bench_traces [--spans 100000] [--steps 1000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import orjson
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from benchmarks.measure import Measurement, measure
+from traces import (
+    ExecutionTrace,
+    Snapshot,
+    Step,
+    TraceGraph,
+    Usage,
+    digest,
+    read_otel,
+    read_traces,
+    write_otel,
+    write_traces,
+)
+
+STEPS_PER_TRACE = 50
+WORDS = ["plan", "search", "quote", "answer", "check", "draft", "cite", "merge", "verify", "route", "rank", "review"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--spans", type=int, default=100_000, help="spans in many traces")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="steps in one trace")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        many(Path(folder), chosen.spans)
+        one(Path(folder), chosen.steps)
+
+
+def many(folder: Path, spans: int) -> None:
+    print(f"{spans:,} spans in traces of {STEPS_PER_TRACE} steps, seconds (best of 3, each in its own process)\n")
+    print(f"{'':34}{'seconds':>9}{'us/span':>9}{'x floor':>9}{'peak B/span':>13}")
+    paths = {name: folder / f"spans.{name}" for name in ("jsonl", "pb")}
+    for path in paths.values():
+        write_otel(path, sample_traces(spans // (STEPS_PER_TRACE + 1)))
+    for name, floor in (("jsonl", floor_json), ("pb", floor_protobuf)):
+        size = paths[name].stat().st_size / 1e6
+        base = measure(floor, str(paths[name]))
+        row(f"{name}, {size:.0f} MB: floor", base, spans, base)
+        row(f"{name}: read_otel", measure(read, str(paths[name])), spans, base)
+        row(f"{name}: read_otel and TraceGraph", measure(read_and_graph, str(paths[name])), spans, base)
+    own = folder / "traces.jsonl"
+    write_traces(own, sample_traces(spans // (STEPS_PER_TRACE + 1)))
+    base = measure(floor_lines, str(own))
+    row(f"own JSON lines, {own.stat().st_size / 1e6:.0f} MB: orjson", base, spans, base)
+    row("own JSON lines: read_traces", measure(read_own, str(own)), spans, base)
+
+
+def one(folder: Path, steps: int) -> None:
+    path = folder / "one.pb"
+    print(f"\none trace of {steps:,} steps\n")
+    print(f"{'':34}{'seconds':>9}{'us/step':>9}{'':9}{'peak B/step':>13}")
+    row("build and write protobuf", measure(write_one, str(path), steps, tries=1), steps)
+    row("read_otel", measure(read, str(path), tries=1), steps)
+    row("read_otel and TraceGraph", measure(read_and_graph, str(path), tries=1), steps)
+
+
+def row(name: str, found: Measurement, count: int, base: Measurement | None = None) -> None:
+    ratio = f"{found.seconds / base.seconds:9.2f}" if base else " " * 9
+    print(f"{name:34}{found.seconds:9.2f}{found.seconds / count * 1e6:9.1f}{ratio}{found.grown_bytes / count:13.0f}")
+
+
+def read(path: str) -> int:
+    return sum(len(trace.steps) for trace in read_otel(path))
+
+
+def read_and_graph(path: str) -> int:
+    return sum(len(TraceGraph(trace).terminals) for trace in read_otel(path))
+
+
+def read_own(path: str) -> int:
+    return sum(len(trace.steps) for trace in list(read_traces(path)))
+
+
+def write_one(path: str, steps: int) -> int:
+    return write_otel(path, [sample_trace("one", steps)])
+
+
+def floor_lines(path: str) -> int:
+    gc.disable()
+    with Path(path).open("rb") as file:
+        return len([orjson.loads(line) for line in file])
+
+
+def floor_json(path: str) -> int:
+    gc.disable()
+    kept: list[dict[str, Any]] = []
+    with Path(path).open("rb") as file:
+        for line in file:
+            for resource in orjson.loads(line)["resourceSpans"]:
+                for scope in resource["scopeSpans"]:
+                    kept.extend(scope["spans"])
+    edges = [(link["spanId"], span["spanId"]) for span in kept for link in span.get("links", ())]
+    return bare_graph([span["spanId"] for span in kept], edges)
+
+
+def floor_protobuf(path: str) -> int:
+    gc.disable()
+    kept: list[tuple[Any, ...]] = []
+    for resource in TracesData.FromString(Path(path).read_bytes()).resource_spans:
+        for scope in resource.scope_spans:
+            kept.extend(flat(span) for span in scope.spans)
+    return bare_graph([span[1] for span in kept], [(link, span[1]) for span in kept for link in span[-1]])
+
+
+def flat(span: Any) -> tuple[Any, ...]:
+    return (
+        span.trace_id.hex(),
+        span.span_id.hex(),
+        span.parent_span_id.hex(),
+        span.name,
+        span.kind,
+        span.start_time_unix_nano,
+        span.end_time_unix_nano,
+        span.status.code,
+        {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in span.attributes},
+        [link.span_id.hex() for link in span.links],
+    )
+
+
+def bare_graph(nodes: list[str], edges: list[tuple[str, str]]) -> int:
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(nodes)
+    graph.add_edges_from(edges)
+    return len(graph)
+
+
+def sample_traces(count: int) -> Iterator[ExecutionTrace]:
+    return (sample_trace(f"run-{number}", STEPS_PER_TRACE, seed=number) for number in range(count))
+
+
+def sample_trace(trace_id: str, steps: int, *, seed: int = 0) -> ExecutionTrace:
+    """A layered run with fan-out, joins and loops; three of four steps are model calls with messages."""
+    rng = random.Random(seed)
+    prompts = {node: digest(f"You are the {node}.") for node in WORDS}
+    made: list[Step] = []
+    for number in range(steps):
+        node = WORDS[number % len(WORDS)]
+        visit = number // len(WORDS)
+        step_id = node if visit == 0 else f"{node}~{visit + 1}"
+        before = range(max(0, number - 4), number)
+        sources = rng.sample(before, min(len(before), rng.choice((1, 1, 2))))
+        start = 1_790_000_000_000_000_000 + number * 1_000_000
+        common: dict[str, Any] = {
+            "id": step_id,
+            "node_id": node,
+            "predecessors": tuple(made[source].id for source in sources),
+            "surface_reads": {f"{node}#instruction": prompts[node]},
+            "start_ns": start,
+            "end_ns": start + 900_000,
+        }
+        if number % 4:
+            made.append(
+                Step(
+                    **common,
+                    kind="llm",
+                    input=Snapshot(
+                        data=[message("system", f"You are the {node}."), message("user", sentence(rng, 40))]
+                    ),
+                    output=Snapshot(data=[message("assistant", sentence(rng, 60))]),
+                    usage=Usage(input_tokens=rng.randint(50, 900), output_tokens=rng.randint(5, 300), cost_usd=0.0004),
+                    attributes={"gen_ai.request.model": "gpt-5-mini", "gen_ai.request.temperature": 0.2},
+                )
+            )
+        else:
+            made.append(Step(**common, input=Snapshot(sentence(rng, 20)), output=Snapshot(sentence(rng, 20))))
+    return ExecutionTrace(id=trace_id, steps=tuple(made), conversation_id=f"thread-{seed % 97}")
+
+
+def message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "parts": [{"type": "text", "content": text}]}
+
+
+def sentence(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choices(WORDS, k=words))
+
+
+if __name__ == "__main__":
+    main()

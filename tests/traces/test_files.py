@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import gzip
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.traces.strategies import traces
+from traces import (
+    CycleError,
+    DuplicateStepError,
+    EmptyTraceError,
+    ExecutionTrace,
+    Snapshot,
+    Step,
+    TraceError,
+    UnknownPredecessorError,
+    UnreadableTraceError,
+    UnwritableTraceError,
+    read_traces,
+    write_traces,
+)
+from traces.files import from_json, to_json
+
+SMALL = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a"),))
+
+
+def document(**trace: object) -> bytes:
+    fields = {"id": "t", "steps": [{"id": "a", "node_id": "a"}]} | trace
+    return orjson.dumps({"schema_version": 1, "trace": fields})
+
+
+@given(traces())
+def test_json_gives_the_same_trace_back(trace: ExecutionTrace) -> None:
+    assert from_json(to_json(trace)) == trace
+
+
+@given(st.lists(traces(max_steps=4), max_size=4))
+def test_json_lines_give_the_same_traces_back(
+    tmp_path_factory: pytest.TempPathFactory, many: list[ExecutionTrace]
+) -> None:
+    folder = tmp_path_factory.mktemp("traces")
+    for name in ("many.jsonl", "many.jsonl.gz"):
+        assert write_traces(folder / name, many) == len(many)
+        assert list(read_traces(folder / name)) == many
+        assert [path.name for path in folder.glob(".*")] == []
+
+
+def test_defaults_are_left_out() -> None:
+    assert to_json(SMALL) == b'{"schema_version":1,"trace":{"id":"t","steps":[{"id":"a","node_id":"a"}]}}'
+
+
+def test_lines_are_read_as_a_stream(tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl"
+    path.write_bytes(to_json(SMALL) + b"\n\n" + b"{broken\n")
+    lines: Iterator[ExecutionTrace] = read_traces(path)
+    assert next(lines) == SMALL
+    with pytest.raises(UnreadableTraceError, match="line 3"):
+        next(lines)
+
+
+def test_a_document_spread_over_lines_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    path.write_bytes(orjson.dumps(orjson.loads(to_json(SMALL)), option=orjson.OPT_INDENT_2))
+    assert list(read_traces(path)) == [SMALL]
+    path.write_bytes(path.read_bytes().replace(b'"node_id"', b'"node_id" oops'))
+    with pytest.raises(UnreadableTraceError, match=r"one.json, line 8: is not valid JSON"):
+        list(read_traces(path))
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind", "message"),
+    [
+        (document()[:40], UnreadableTraceError, "not valid JSON"),
+        (document().replace(b'"t"', b'"\xff"'), UnreadableTraceError, "invalid UTF-8 at byte"),
+        (b"[" * 100_000, UnreadableTraceError, "not valid JSON"),
+        (b'{"schema_version": 2, "trace": {}}', UnreadableTraceError, "schema_version is 2, this release reads 1"),
+        (b'{"hello": 1}', UnreadableTraceError, "is no trace: expected"),
+        (b"17", UnreadableTraceError, "is no trace: expected .*, got 17"),
+        (document(color="red"), UnreadableTraceError, r"trace.color: is not a known field"),
+        (document(steps=[{"id": "a"}]), UnreadableTraceError, r"trace.steps\[0\].node_id: is missing"),
+        (document(steps=[{"id": 7, "node_id": "a"}]), UnreadableTraceError, r"steps\[0\].id: .*string, got 7"),
+        (
+            document(steps=[{"id": "a", "node_id": "a", "start_ns": "1"}]),
+            UnreadableTraceError,
+            "valid integer, got '1'",
+        ),
+        (document(status="odd"), UnreadableTraceError, "trace.status"),
+        (document(steps=[]), EmptyTraceError, "has no steps"),
+        (document(steps=[{"id": "a", "node_id": "a"}] * 2), DuplicateStepError, "'a' occurs twice"),
+        (
+            document(steps=[{"id": "a", "node_id": "a", "predecessors": ["b"]}]),
+            UnknownPredecessorError,
+            "follows step 'b'",
+        ),
+        (document(steps=[{"id": "a", "node_id": "a", "predecessors": ["a"]}]), CycleError, "depends on itself"),
+    ],
+)
+def test_bad_input_is_a_typed_error_with_its_place(
+    tmp_path: Path, raw: bytes, kind: type[TraceError], message: str
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(to_json(SMALL) + b"\n" + raw + b"\n")
+    with pytest.raises(kind, match=message) as caught:
+        list(read_traces(path))
+    assert str(caught.value).startswith(f"{path}, line 2: ")
+
+
+def test_a_text_of_50_mb_is_read_whole(tmp_path: Path) -> None:
+    large = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot("é" * 25_000_000)),))
+    write_traces(tmp_path / "large.jsonl", [large])
+    assert list(read_traces(tmp_path / "large.jsonl")) == [large]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, [{"a": -math.inf}], "\ud800", object()])
+def test_what_json_cannot_hold_is_refused(tmp_path: Path, value: object) -> None:
+    trace = ExecutionTrace(id="odd", steps=(Step(id="a", node_id="a", output=Snapshot(data=value)),))
+    with pytest.raises(UnwritableTraceError, match="'odd' holds a"):
+        write_traces(tmp_path / "odd.jsonl", [SMALL, trace])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_word_nan_in_a_text_is_no_number() -> None:
+    trace = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot("NaN, Infinity")),))
+    assert from_json(to_json(trace)) == trace
+
+
+def test_files_that_cannot_be_opened_say_so(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableTraceError, match="No such file"):
+        list(read_traces(tmp_path / "missing.jsonl"))
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(to_json(SMALL) * 100)[:-20])
+    with pytest.raises(UnreadableTraceError, match="damaged gzip"):
+        list(read_traces(tmp_path / "cut.jsonl.gz"))
+    (tmp_path / "packed.zst").write_bytes(b"\x28\xb5\x2f\xfdxxxx")
+    with pytest.raises(UnreadableTraceError, match="zstd"):
+        list(read_traces(tmp_path / "packed.zst"))

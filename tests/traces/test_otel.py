@@ -1,0 +1,375 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.traces.strategies import traces
+from traces import (
+    CycleError,
+    DuplicateStepError,
+    ExecutionTrace,
+    Failure,
+    Snapshot,
+    Step,
+    ToolCall,
+    TraceError,
+    UnknownConventionError,
+    UnknownPredecessorError,
+    UnreadableTraceError,
+    UnwritableTraceError,
+    Usage,
+    read_otel,
+    write_otel,
+)
+
+TWO_STEPS = ExecutionTrace(
+    id="t",
+    conversation_id="thread-1",
+    steps=(
+        Step(
+            id="plan",
+            node_id="plan",
+            kind="llm",
+            input=Snapshot(data=[{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]),
+            usage=Usage(input_tokens=5, output_tokens=2, cost_usd=0.1),
+            surface_reads={"plan#instruction": "abc"},
+            start_ns=10,
+            end_ns=20,
+            attributes={"gen_ai.request.model": "some-model"},
+        ),
+        Step(
+            id="answer",
+            node_id="answer",
+            predecessors=("plan",),
+            tool_calls=(ToolCall(name="search", arguments={"q": "x"}, result=[1]),),
+            error=Failure("ValueError", "no"),
+            start_ns=20,
+            end_ns=30,
+        ),
+    ),
+)
+
+
+def spans_of(path: Path) -> list[dict[str, Any]]:
+    return [
+        span
+        for line in path.read_bytes().splitlines()
+        for resource in orjson.loads(line)["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    ]
+
+
+def one_line(spans: list[dict[str, Any]]) -> bytes:
+    return (
+        orjson.dumps({"resourceSpans": [{"scopeSpans": [{"scope": {"name": "promptiter"}, "spans": spans}]}]}) + b"\n"
+    )
+
+
+def attribute(span: dict[str, Any], key: str) -> dict[str, Any] | None:
+    return next((item["value"] for item in span["attributes"] if item["key"] == key), None)
+
+
+def set_attribute(span: dict[str, Any], key: str, value: dict[str, Any] | None) -> None:
+    span["attributes"] = [item for item in span["attributes"] if item["key"] != key]
+    if value is not None:
+        span["attributes"].append({"key": key, "value": value})
+
+
+@pytest.fixture
+def spans(tmp_path: Path) -> list[dict[str, Any]]:
+    """The root, plan, answer and tool call spans of TWO_STEPS, to be damaged."""
+    write_otel(tmp_path / "good.jsonl", [TWO_STEPS])
+    return spans_of(tmp_path / "good.jsonl")
+
+
+@given(st.lists(traces(max_steps=6), max_size=3, unique_by=lambda trace: trace.id))
+def test_otlp_gives_the_same_traces_back(tmp_path_factory: pytest.TempPathFactory, many: list[ExecutionTrace]) -> None:
+    folder = tmp_path_factory.mktemp("otlp")
+    for name in ("spans.jsonl", "spans.pb", "spans.pb.gz"):
+        count = write_otel(folder / name, many)
+        assert count == sum(1 + len(trace.steps) + sum(len(step.tool_calls) for step in trace.steps) for trace in many)
+        assert read_otel(folder / name) == many
+        assert read_otel((folder / name).read_bytes()) == many
+
+
+@given(traces(max_steps=8), st.integers())
+def test_spans_may_come_in_any_order_and_twice(
+    tmp_path_factory: pytest.TempPathFactory, trace: ExecutionTrace, seed: int
+) -> None:
+    path = tmp_path_factory.mktemp("otlp") / "spans.jsonl"
+    write_otel(path, [trace])
+    rng = random.Random(seed)
+    found = spans_of(path)
+    found += rng.sample(found, len(found) // 2)
+    rng.shuffle(found)
+    lines = [one_line(found[start : start + 3]) for start in range(0, len(found), 3)]
+    assert read_otel(b"".join(lines)) == [trace]
+
+
+@given(traces(max_steps=8))
+def test_links_alone_are_enough(tmp_path_factory: pytest.TempPathFactory, trace: ExecutionTrace) -> None:
+    path = tmp_path_factory.mktemp("otlp") / "spans.jsonl"
+    write_otel(path, [trace])
+    found = spans_of(path)
+    for span in found:
+        set_attribute(span, "promptiter.step.predecessors", None)
+    assert read_otel(one_line(found)) == [trace]
+
+
+@given(traces(max_steps=8))
+def test_the_attribute_alone_is_enough(tmp_path_factory: pytest.TempPathFactory, trace: ExecutionTrace) -> None:
+    path = tmp_path_factory.mktemp("otlp") / "spans.jsonl"
+    write_otel(path, [trace])
+    found = spans_of(path)
+    for span in found:
+        span.pop("links", None)
+    assert read_otel(one_line(found)) == [trace]
+
+
+def test_protobuf_is_one_export_request_also_when_written_in_batches(tmp_path: Path) -> None:
+    many = [ExecutionTrace(id=f"t{n}", steps=(Step(id="a", node_id="a"),)) for n in range(600)]
+    write_otel(tmp_path / "spans.pb", many)
+    request = ExportTraceServiceRequest.FromString((tmp_path / "spans.pb").read_bytes())
+    assert sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans) == 1200
+    assert len(request.resource_spans) == 3
+    assert read_otel(request.SerializeToString()) == many
+
+
+def test_length_prefixed_batches_of_a_collector_are_read(tmp_path: Path) -> None:
+    write_otel(tmp_path / "spans.pb", [TWO_STEPS])
+    raw = (tmp_path / "spans.pb").read_bytes()
+    assert read_otel(len(raw).to_bytes(4, "big") + raw) == [TWO_STEPS]
+
+
+def test_one_pretty_request_and_a_list_of_requests_are_read(spans: list[dict[str, Any]]) -> None:
+    request = orjson.loads(one_line(spans))
+    assert read_otel(orjson.dumps(request, option=orjson.OPT_INDENT_2)) == [TWO_STEPS]
+    assert read_otel(orjson.dumps([request], option=orjson.OPT_INDENT_2)) == [TWO_STEPS]
+    assert read_otel(gzip.compress(one_line(spans))) == [TWO_STEPS]
+
+
+def test_model_calls_carry_genai_attributes(spans: list[dict[str, Any]]) -> None:
+    plan, answer, tool = spans[1:]
+    assert plan["name"] == "chat some-model"
+    assert attribute(plan, "gen_ai.operation.name") == {"stringValue": "chat"}
+    assert attribute(plan, "gen_ai.usage.input_tokens") == {"intValue": "5"}
+    assert attribute(plan, "gen_ai.input.messages") is not None
+    assert attribute(plan, "promptiter.step.input.data") is None
+    assert answer["status"] == {"code": 2, "message": "no"}
+    assert answer["links"] == [{"traceId": plan["traceId"], "spanId": plan["spanId"]}]
+    assert attribute(answer, "promptiter.step.predecessors") == {"arrayValue": {"values": [{"stringValue": "plan"}]}}
+    assert tool["parentSpanId"] == answer["spanId"]
+    assert attribute(tool, "gen_ai.tool.name") == {"stringValue": "search"}
+
+
+def test_spans_made_by_hand_need_only_a_node_id() -> None:
+    def by_hand(number: int, node: str, *links: int) -> dict[str, Any]:
+        return {
+            "traceId": "AB" * 16,
+            "spanId": f"{number:016X}",
+            "name": node,
+            "startTimeUnixNano": number,
+            "endTimeUnixNano": str(number + 1),
+            "attributes": [{"key": "promptiter.node.id", "value": {"stringValue": node}}],
+            "links": [{"traceId": "ab" * 16, "spanId": f"{link:016x}"} for link in links],
+        }
+
+    [trace] = read_otel(one_line([by_hand(2, "plan", 1), by_hand(1, "plan"), by_hand(3, "end", 1, 2)]))
+    assert [(step.id, step.predecessors) for step in trace.steps] == [
+        ("plan", ()),
+        ("plan~2", ("plan",)),
+        ("end", ("plan", "plan~2")),
+    ]
+    assert trace.status == "incomplete"  # its root span is not there
+
+
+def test_spans_that_are_no_steps_are_counted(spans: list[dict[str, Any]]) -> None:
+    foreign = {"traceId": spans[0]["traceId"], "spanId": "f" * 16, "parentSpanId": spans[1]["spanId"], "name": "GET /"}
+    [trace] = read_otel(one_line([*spans, foreign]))
+    assert trace.attributes == {"promptiter.skipped_spans": 1}
+    assert trace.steps == TWO_STEPS.steps
+
+
+def test_several_of_our_traces_inside_one_otlp_trace(spans: list[dict[str, Any]], tmp_path: Path) -> None:
+    other = ExecutionTrace(id="other", steps=(Step(id="plan", node_id="plan", start_ns=5, end_ns=6),))
+    write_otel(tmp_path / "other.jsonl", [other])
+    request = {"traceId": "c" * 32, "spanId": "d" * 16, "name": "POST /chat"}
+    moved = [request, *spans, *spans_of(tmp_path / "other.jsonl")]
+    for span in moved:
+        span["traceId"] = "c" * 32
+        for link in span.get("links", ()):
+            link["traceId"] = "c" * 32
+        if "parentSpanId" not in span and span is not request:
+            span["parentSpanId"] = "d" * 16
+    assert read_otel(one_line(moved)) == [other, TWO_STEPS]
+
+
+def test_foreign_spans_are_refused_with_their_scope() -> None:
+    raw = one_line([{"traceId": "a" * 32, "spanId": "b" * 16, "name": "x"}]).replace(b"promptiter", b"some.library")
+    with pytest.raises(UnknownConventionError, match=r"some\.library"):
+        read_otel(raw)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("promptiter.node.id", {"intValue": "7"}, "node.id must be text, got 7"),
+        ("promptiter.step.id", {"boolValue": True}, "step.id must be text, got True"),
+        ("promptiter.step.kind", {"stringValue": "odd"}, r"must be one of agent, function, llm, tool, got 'odd'"),
+        ("promptiter.step.predecessors", {"stringValue": "plan"}, "a list of step ids, got 'plan'"),
+        (
+            "promptiter.step.predecessors",
+            {"arrayValue": {"values": [{"intValue": 1}]}},
+            r"a list of step ids, got \[1\]",
+        ),
+        ("promptiter.step.surface_reads", {"stringValue": "{oops"}, "must be JSON"),
+        ("promptiter.step.surface_reads", {"stringValue": "[]"}, "a JSON object"),
+        ("promptiter.step.input.text", {"doubleValue": 1.5}, "must be text, got 1.5"),
+        ("promptiter.step.input.data", {"stringValue": "nope"}, "must be JSON"),
+        ("promptiter.step.input.blobs", {"stringValue": '[{"size": 1}]'}, "digest"),
+        ("promptiter.step.edges", {"stringValue": '[{"colour": 1}]'}, "colour"),
+        ("gen_ai.usage.input_tokens", {"stringValue": "many"}, "a whole number, got 'many'"),
+        ("promptiter.usage.cost_usd", {"stringValue": "much"}, "a number, got 'much'"),
+    ],
+)
+def test_wrong_attributes_are_named_with_their_span(
+    tmp_path: Path, spans: list[dict[str, Any]], key: str, value: dict[str, Any], message: str
+) -> None:
+    set_attribute(spans[2], key, value)
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(one_line(spans[:2]) + one_line(spans[2:]))
+    with pytest.raises(UnreadableTraceError, match=message) as caught:
+        read_otel(path)
+    assert str(caught.value).startswith(f"{path}, line 2: span 'answer'")
+
+
+@pytest.mark.parametrize(
+    ("index", "change", "message"),
+    [
+        (1, {"traceId": None}, "traceId"),
+        (1, {"traceId": "abc"}, "must have 32 and 16 hex digits"),
+        (1, {"spanId": ""}, "must have 32 and 16 hex digits"),
+        (1, {"attributes": "none"}, "attributes"),
+        (1, {"attributes": [{"key": "a"}]}, "value"),
+        (1, {"attributes": [{"key": "a", "value": 1}]}, "value"),
+        (1, {"startTimeUnixNano": "noon"}, "noon"),
+        (1, {"links": [{"spanId": "a"}]}, "traceId"),
+        (1, {"status": 2}, "status"),
+    ],
+)
+def test_wrong_spans_are_refused(spans: list[dict[str, Any]], index: int, change: dict[str, Any], message: str) -> None:
+    spans[index].update(change)
+    with pytest.raises(UnreadableTraceError, match=message) as caught:
+        read_otel(one_line(spans))
+    assert "<bytes>, line 1" in str(caught.value)
+
+
+def test_a_missing_id_is_refused(spans: list[dict[str, Any]]) -> None:
+    del spans[2]["spanId"]
+    with pytest.raises(UnreadableTraceError, match=r"spans\[2\].spanId: field required"):
+        read_otel(one_line(spans))
+
+
+def test_broken_graphs_name_the_step_and_its_line(tmp_path: Path, spans: list[dict[str, Any]]) -> None:
+    path = tmp_path / "bad.jsonl"
+
+    def read_with(step_id: str, *predecessors: str) -> None:
+        values = [{"stringValue": source} for source in predecessors]
+        set_attribute(spans[2], "promptiter.step.id", {"stringValue": step_id})
+        set_attribute(spans[2], "promptiter.step.predecessors", {"arrayValue": {"values": values}})
+        path.write_bytes(one_line(spans[:2]) + one_line(spans[2:]))
+        read_otel(path)
+
+    expected: list[tuple[type[TraceError], tuple[str, ...]]] = [
+        (DuplicateStepError, ("plan",)),
+        (UnknownPredecessorError, ("answer", "missing")),
+        (CycleError, ("answer", "answer")),
+    ]
+    for kind, arguments in expected:
+        with pytest.raises(kind) as caught:
+            read_with(*arguments)
+        assert str(caught.value).startswith(f"{path}, line ")
+
+
+def test_one_span_id_with_two_contents_is_refused(spans: list[dict[str, Any]]) -> None:
+    other = spans[1] | {"name": "other"}
+    with pytest.raises(UnreadableTraceError, match="occurs twice with different content"):
+        read_otel(one_line([*spans, other]))
+
+
+@pytest.mark.parametrize("cut", [1, 40, 300, -1, -30])
+def test_cut_off_files_say_where(tmp_path: Path, cut: int) -> None:
+    for name, place in (("spans.jsonl", "line 1"), ("spans.pb", "byte 0")):
+        write_otel(tmp_path / name, [TWO_STEPS])
+        raw = (tmp_path / name).read_bytes().rstrip(b"\n")[:cut]
+        with pytest.raises(UnreadableTraceError, match=place):
+            read_otel(raw)
+
+
+def test_bytes_that_are_no_export_are_refused() -> None:
+    for raw in (
+        b"hello world, this is no trace",
+        b"\x0a\x05\xff\xff\xff\xff\xff",
+        b'{"data": []}',
+        b"[1]",
+        b"\xff\xfe{",
+    ):
+        with pytest.raises(UnreadableTraceError):
+            read_otel(raw)
+    assert read_otel(b"") == []
+
+
+def test_invalid_utf8_says_which_byte(spans: list[dict[str, Any]]) -> None:
+    raw = one_line(spans).replace(b"thread-1", b"thread-\xff")
+    with pytest.raises(UnreadableTraceError, match="line 1: is not valid JSON: invalid UTF-8 at byte"):
+        read_otel(raw)
+
+
+@pytest.mark.parametrize("name", ["large.jsonl", "large.pb"])
+def test_an_attribute_of_50_mb_is_read_whole(tmp_path: Path, name: str) -> None:
+    large = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot("x" * 50_000_000)),))
+    write_otel(tmp_path / name, [large])
+    assert read_otel(tmp_path / name) == [large]
+
+
+def test_deeply_nested_attributes_do_not_overflow(spans: list[dict[str, Any]]) -> None:
+    deep = b'{"stringValue":"deep"}'
+    for _ in range(2000):
+        deep = b'{"arrayValue":{"values":[' + deep + b"]}}"
+    with pytest.raises(UnreadableTraceError):
+        read_otel(one_line(spans).replace(b'{"stringValue":"some-model"}', deep))
+
+
+def test_bytes_and_non_finite_numbers_of_others_are_kept(spans: list[dict[str, Any]]) -> None:
+    set_attribute(spans[1], "raw", {"bytesValue": base64.b64encode(b"\x01\xff").decode()})
+    set_attribute(spans[1], "odd", {"doubleValue": "-Infinity"})
+    [trace] = read_otel(one_line(spans))
+    assert trace.steps[0].attributes["raw"] == "01ff"
+    assert trace.steps[0].attributes["odd"] == -math.inf
+
+
+@pytest.mark.parametrize("name", ["odd.jsonl", "odd.pb"])
+@pytest.mark.parametrize("value", [2**70, object(), "\ud800", [math.nan]])
+def test_what_otlp_cannot_hold_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    as_attribute = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", attributes={"x": value}),))
+    as_data = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot(data=value)),))
+    for trace in (as_data,) if value == [math.nan] or isinstance(value, list) else (as_attribute, as_data):
+        with pytest.raises(UnwritableTraceError):
+            write_otel(tmp_path / name, [trace])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_traces_of_one_id_cannot_be_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(UnwritableTraceError, match="two traces have the id 't'"):
+        write_otel(tmp_path / "two.jsonl", [TWO_STEPS, TWO_STEPS])

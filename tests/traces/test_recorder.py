@@ -1,0 +1,437 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import math
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from traces import (
+    AmbiguousStepError,
+    Blob,
+    EmptyTraceError,
+    ExecutionTrace,
+    Failure,
+    NoActiveRecordingError,
+    Recording,
+    Snapshot,
+    Usage,
+    current_step,
+    digest,
+    read_surface,
+    record,
+    step,
+)
+from traces.recorder import INLINE_LIMIT
+
+
+def shape(trace: ExecutionTrace) -> dict[str, tuple[str, ...]]:
+    return {recorded.id: recorded.predecessors for recorded in trace.steps}
+
+
+def recording(**options: Any) -> Recording:
+    ticks = itertools.count(1)
+    return record("t", clock=lambda: next(ticks), **options)
+
+
+async def node(name: str, **options: Any) -> str:
+    with step(name, **options) as current:
+        await asyncio.sleep(random.random() / 200)
+        current.output = name.upper()
+    return name.upper()
+
+
+def test_steps_in_sequence_follow_each_other() -> None:
+    with recording() as live:
+        with step("plan", kind="llm", input="hi", attributes={"a": 1}) as plan:
+            plan.output = {"goal": 1}
+            plan.usage = Usage(input_tokens=3)
+        with step("answer"):
+            pass
+    [plan_step, answer] = live.trace.steps
+    assert (plan_step.input, plan_step.output) == (Snapshot("hi"), Snapshot(data={"goal": 1}))
+    assert (plan_step.kind, plan_step.usage, plan_step.attributes) == ("llm", Usage(input_tokens=3), {"a": 1})
+    assert (plan_step.start_ns, plan_step.end_ns) == (1, 2)
+    assert answer.predecessors == ("plan",)
+    assert live.trace.status == "completed"
+
+
+async def working_example(live: Recording) -> None:
+    """Document 003: plan, retrieve and compose in parallel, review, rewrite once, again, finalize."""
+    for is_last in (False, True):
+        await node("planner")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(node("retrieve"))
+            group.create_task(node("compose"))
+        await node("reviewer")
+        if not is_last:
+            await node("rewrite")
+    await node("finalize")
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_fan_out_join_and_loop_whatever_the_timing(seed: int) -> None:
+    random.seed(seed)
+    with recording() as live:
+        await working_example(live)
+    assert shape(live.trace) == {
+        "planner": (),
+        "retrieve": ("planner",),
+        "compose": ("planner",),
+        "reviewer": ("compose", "retrieve"),
+        "rewrite": ("reviewer",),
+        "planner~2": ("rewrite",),
+        "retrieve~2": ("planner~2",),
+        "compose~2": ("planner~2",),
+        "reviewer~2": ("compose~2", "retrieve~2"),
+        "finalize": ("reviewer~2",),
+    }
+
+
+async def test_an_indexed_fan_out_is_joined() -> None:
+    async def chain(index: int) -> None:
+        await node("research", index=index)
+        await node("summarize", index=index)
+
+    with recording() as live:
+        await node("split")
+        await asyncio.gather(*(chain(index) for index in range(3)))
+        await node("merge")
+    found = shape(live.trace)
+    assert found["research[1]"] == ("split",)
+    assert found["summarize[2]"] == ("research[2]",)
+    assert found["merge"] == ("summarize[0]", "summarize[1]", "summarize[2]")
+
+
+async def test_parallel_visits_without_an_index_are_refused_whatever_the_timing() -> None:
+    async def late(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await node("research")
+
+    for pause in (0.0, 0.05):  # overlapping, and one clearly after the other
+        with recording(), pytest.raises(AmbiguousStepError, match="index=i"):
+            await asyncio.gather(late(0), late(pause))
+
+
+async def test_tasks_awaited_one_by_one_look_parallel_and_say_after() -> None:
+    """Nothing tells a task that was started after another had ended from one started beside it."""
+    with recording():
+        await asyncio.create_task(node("plan"))
+        with pytest.raises(AmbiguousStepError, match="after="):
+            await asyncio.create_task(node("plan"))
+    with recording() as live:
+        latest: list[str] = []
+        for visit in ("plan", "plan~2", "plan~3"):
+            await asyncio.create_task(node("plan", after=latest))
+            latest = [visit]
+        await node("end")
+    assert shape(live.trace)["plan~3"] == ("plan~2",)
+    assert shape(live.trace)["end"] == ("plan~3",)
+
+
+async def test_a_loop_under_timeouts_is_a_loop() -> None:
+    with recording() as live:
+        for _ in range(3):
+            async with asyncio.timeout(5):
+                await node("plan")
+                await node("review")
+    assert shape(live.trace)["plan~3"] == ("review~2",)
+
+
+async def test_branches_that_ran_no_step_change_nothing() -> None:
+    with recording() as live:
+        await node("a")
+        await asyncio.gather(asyncio.sleep(0), asyncio.create_task(asyncio.sleep(0)))
+        await node("b")
+    assert shape(live.trace)["b"] == ("a",)
+
+
+async def test_branches_of_branches_are_joined() -> None:
+    async def branch(name: str) -> None:
+        await asyncio.gather(node(f"{name}1"), node(f"{name}2"))
+
+    with recording() as live:
+        await node("start")
+        await asyncio.gather(branch("x"), branch("y"))
+        await node("end")
+    assert shape(live.trace)["end"] == ("x1", "x2", "y1", "y2")
+
+
+async def test_a_branch_that_outlives_a_step_is_joined_later() -> None:
+    async def slow() -> None:
+        await asyncio.sleep(0.02)
+        await node("background")
+
+    with recording() as live:
+        await node("start")
+        task = asyncio.create_task(slow())
+        await node("middle")
+        await task
+        await node("end")
+    assert shape(live.trace)["middle"] == ("start",)
+    assert shape(live.trace)["end"] == ("background", "middle")
+
+
+def test_nested_steps_are_used_by_the_step_around_them() -> None:
+    with recording() as live:
+        with step("ask"):
+            pass
+        with step("agent", kind="agent"):
+            with step("agent/think"):
+                pass
+            with step("tool"):
+                pass
+            with step("agent/think"):
+                pass
+        with step("end"):
+            pass
+    assert shape(live.trace) == {
+        "ask": (),
+        "agent/think": ("ask",),
+        "agent/tool": ("agent/think",),
+        "agent/think~2": ("agent/tool",),
+        "agent": ("agent/think~2", "ask"),
+        "end": ("agent",),
+    }
+    assert [visit.node_id for visit in live.trace.steps if "think" in visit.id] == ["agent/think"] * 2
+
+
+def test_after_says_who_was_used() -> None:
+    with recording() as live:
+        with step("a") as a:
+            pass
+        with step("b"):
+            pass
+        with step("c", after=[a]):
+            pass
+        with step("d", after=["b", "c"]):
+            pass
+        with step("e", after=[]):
+            pass
+    assert shape(live.trace) == {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c"), "e": ()}
+
+
+async def test_threads_are_branches() -> None:
+    def work(index: int) -> str:
+        with step("work", index=index):
+            return str(read_surface("work#instruction"))
+
+    with recording(resolve=str.upper) as live:
+        await node("start")
+        assert await asyncio.gather(*(asyncio.to_thread(work, n) for n in range(8))) == ["WORK#INSTRUCTION"] * 8
+        await node("end")
+    assert len(shape(live.trace)["end"]) == 8
+
+
+def test_plain_threads_with_a_copied_context() -> None:
+    def work(index: int) -> None:
+        with step("work", index=index):
+            pass
+
+    with recording() as live, ThreadPoolExecutor(4) as pool:
+        with step("start"):
+            pass
+        for future in [pool.submit(contextvars.copy_context().run, work, n) for n in range(200)]:
+            future.result()
+        with step("end"):
+            pass
+    assert len(live.trace.steps) == 202
+    assert len(shape(live.trace)["end"]) == 200
+
+
+async def test_two_recordings_do_not_touch_each_other() -> None:
+    async def run(name: str, value: str) -> ExecutionTrace:
+        with record(name, resolve=lambda _: value) as live:
+            for _ in range(3):
+                with step("node") as current:
+                    await asyncio.sleep(0)
+                    current.output = read_surface("node#instruction")
+        return live.trace
+
+    first, second = await asyncio.gather(run("one", "A"), run("two", "B"))
+    assert {current.output.text for current in first.steps} == {"A"}
+    assert {current.output.text for current in second.steps} == {"B"}
+    assert len(first.steps) == len(second.steps) == 3
+
+
+def test_reading_a_surface_records_it_also_when_it_is_empty() -> None:
+    values = {"a#instruction": "", "a#model": "m"}
+    with recording(resolve=values.__getitem__) as live:
+        with step("a") as current:
+            assert read_surface("a#instruction") == ""
+            assert current.read_surface("a#model") == "m"
+        with step("b"):
+            pass
+    assert live.trace.steps[0].surface_reads == {"a#instruction": digest(""), "a#model": digest("m")}
+    assert live.trace.steps[1].surface_reads == {}  # nothing was read: that is known
+
+
+def test_reading_outside_raises() -> None:
+    with pytest.raises(NoActiveRecordingError, match="no recording is active"):
+        read_surface("a#instruction")
+    with pytest.raises(NoActiveRecordingError, match="no recording is active"), step("a"):
+        pass
+    with recording(resolve=str) as live, pytest.raises(NoActiveRecordingError, match="no step is open"):
+        read_surface("a#instruction")
+    with pytest.raises(EmptyTraceError):
+        _ = live.trace
+    with recording(), step("a"), pytest.raises(NoActiveRecordingError, match="no resolver"):
+        read_surface("a#instruction")
+    with ThreadPoolExecutor(1) as pool, recording(resolve=str), step("a"):
+        reading = pool.submit(read_surface, "a#instruction")
+        with pytest.raises(NoActiveRecordingError, match="copy of the context"):
+            reading.result()
+
+
+async def test_a_task_that_outlives_the_recording_is_told() -> None:
+    async def late() -> None:
+        await asyncio.sleep(0.01)
+        await node("late")
+
+    with recording() as live:
+        await node("a")
+        task = asyncio.create_task(late())
+    with pytest.raises(NoActiveRecordingError, match="'t' has ended"):
+        await task
+    assert shape(live.trace) == {"a": ()}
+
+
+def test_an_error_is_recorded_and_goes_on() -> None:
+    with pytest.raises(ValueError, match="no"), recording() as live, step("outer"), step("inner"):
+        raise ValueError("no")
+    assert live.trace.status == "failed"
+    assert [current.error for current in live.trace.steps] == [Failure("ValueError", "no")] * 2
+
+
+def test_an_error_that_was_handled_leaves_a_completed_trace() -> None:
+    with recording() as live:
+        with pytest.raises(KeyError), step("try"):
+            raise KeyError("x")
+        with step("again"):
+            pass
+    assert live.trace.status == "completed"
+    assert shape(live.trace)["again"] == ("try",)
+
+
+@pytest.mark.parametrize("give_up", ["cancel", "timeout"])
+async def test_cancellation_leaves_an_incomplete_trace(give_up: str) -> None:
+    live = recording()
+
+    async def run() -> None:
+        with live:
+            await node("a")
+            async with asyncio.timeout(0.01 if give_up == "timeout" else None):
+                with step("b"):
+                    await asyncio.sleep(5)
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises((asyncio.CancelledError, TimeoutError)):
+        await task
+    assert live.trace.status == "incomplete"
+    assert live.trace.steps[1].error == Failure("asyncio.exceptions.CancelledError")
+
+
+async def test_an_open_step_makes_the_trace_incomplete() -> None:
+    with recording() as live, step("a"):
+        half = live.trace
+    assert (half.status, half.steps[0].end_ns) == ("incomplete", None)
+    assert live.trace.status == "completed"
+
+
+def test_tool_calls_are_part_of_the_step() -> None:
+    with recording() as live, step("agent") as agent:
+        with agent.call_tool("search", {"q": "x"}, call_id="c1") as call:
+            call.result = ["found"]
+        with pytest.raises(OSError, match="down"), current_step().call_tool("fetch"):
+            raise OSError("down")
+    search, fetch = live.trace.steps[0].tool_calls
+    assert (search.name, search.arguments, search.result, search.id) == ("search", {"q": "x"}, ["found"], "c1")
+    assert fetch.error == Failure("OSError", "down")
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, Snapshot()),
+        ("text", Snapshot("text")),
+        (["a", 1], Snapshot(data=["a", 1])),
+        ((1, 2), Snapshot(data=[1, 2])),
+        ({1: {2, 1}}, Snapshot(data={"1": [1, 2]})),
+        (Point(3), Snapshot(data={"x": 3})),
+        ({"a": math.nan, "b": [math.inf]}, Snapshot(data={"a": "NaN", "b": ["Infinity"]})),
+        ({"a": None}, Snapshot(data={"a": None})),
+        (2**70, Snapshot(str(2**70))),
+        ("\ud800", Snapshot("\\ud800")),
+        (Snapshot("as it is"), Snapshot("as it is")),
+    ],
+)
+def test_any_value_has_a_snapshot(value: object, expected: Snapshot) -> None:
+    assert recording().snapshot(value) == expected
+
+
+def test_objects_are_snapshotted_as_text_and_cycles_too() -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    assert recording().snapshot(cycle) == Snapshot("[[...]]")
+    text = recording().snapshot({"f": print}).data
+    assert text == {"f": "<built-in function print>"}
+
+
+def test_later_changes_do_not_reach_a_snapshot() -> None:
+    state = {"items": [1]}
+    with recording() as live, step("a", input=state) as current:
+        state["items"].append(2)
+        current.output = state
+    state["items"].append(3)
+    assert (live.trace.steps[0].input.data, live.trace.steps[0].output.data) == ({"items": [1]}, {"items": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("value", "media_type"),
+    [("é" * (INLINE_LIMIT + 1), "text/plain"), (["x" * INLINE_LIMIT], "application/json"), (b"\x00\xff", None)],
+)
+def test_large_and_binary_values_are_kept_by_digest(value: Any, media_type: str | None) -> None:
+    live = recording()
+    made = live.snapshot(value)
+    [blob] = made.blobs
+    assert blob.media_type == media_type or media_type is None
+    assert digest(live.blobs[blob.digest]) == blob.digest
+    assert len(live.blobs[blob.digest]) == blob.size
+    assert len(made.text or "") <= INLINE_LIMIT
+
+
+def test_bytes_inside_a_value_are_kept_by_digest() -> None:
+    live = recording()
+    made = live.snapshot({"image": b"\x89PNG"})
+    blob = Blob(digest(b"\x89PNG"), 4)
+    assert made == Snapshot(
+        data={"image": {"digest": blob.digest, "size": 4, "media_type": blob.media_type}}, blobs=(blob,)
+    )
+
+
+def test_names_that_look_like_visits_do_not_collide() -> None:
+    with recording() as live:
+        for name in ("a", "a~2", "a", "a"):
+            with step(name):
+                pass
+    assert [current.id for current in live.trace.steps] == ["a", "a~2", "a~3", "a~4"]
+
+
+async def test_a_recording_of_ten_thousand_steps_is_recorded_in_order() -> None:
+    with recording() as live:
+        for _ in range(10_000):
+            with step("loop"):
+                pass
+    assert live.trace.steps[-1].id == "loop~10000"

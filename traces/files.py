@@ -1,0 +1,208 @@
+"""Traces in files: JSON for one, JSON lines for many, written and read as a stream.
+
+A document is `{"schema_version": 1, "trace": {...}}`; fields that have their default value are left out.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import io
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import orjson
+
+from traces.errors import Place, TraceError, UnreadableTraceError, UnwritableTraceError
+from traces.model import SCHEMA_VERSION, ExecutionTrace, Json
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+Source: TypeAlias = str | os.PathLike[str] | bytes
+"""A path, or the bytes themselves."""
+
+
+def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace]) -> int:
+    """Write one trace a line and say how many; the file appears whole or not at all. `.gz` compresses."""
+    written = 0
+    with replacing(path) as file:
+        for trace in traces:
+            file.write(to_json(trace) + b"\n")
+            written += 1
+    return written
+
+
+def read_traces(source: Source) -> Iterator[ExecutionTrace]:
+    """Yield the traces of a JSON or JSON lines file (also gzipped) as they are read."""
+    for place, document in documents(source):
+        with gc_paused():
+            trace = from_json(document, place=place)
+        yield trace
+
+
+def to_json(trace: ExecutionTrace) -> bytes:
+    """The trace as one line of JSON."""
+    envelope = _envelope()
+    try:
+        document = envelope.model_construct(schema_version=SCHEMA_VERSION, trace=trace)
+        raw = document.__pydantic_serializer__.to_json(document, exclude_defaults=True)
+    except ValueError as error:  # pydantic's PydanticSerializationError is one
+        raise UnwritableTraceError(f"trace {trace.id!r} holds a value that JSON cannot: {error}") from error
+    # NaN and the infinities are written as such, which is no JSON; the words may also stand in a text, so look closer.
+    if (b"NaN" in raw or b"Infinity" in raw) and not _is_json(raw):
+        raise UnwritableTraceError(
+            f"trace {trace.id!r} holds a NaN or infinite number, which JSON cannot; write it as text"
+        )
+    return raw
+
+
+def from_json(raw: bytes, *, place: Place | None = None) -> ExecutionTrace:
+    """The trace of one JSON document; TraceError says what is wrong with it, and where."""
+    from pydantic import ValidationError
+
+    try:
+        envelope: Any = _envelope().model_validate_json(raw)
+    except ValidationError as invalid:
+        raise _explained(invalid, raw, place) from invalid
+    return cast("ExecutionTrace", envelope.trace)
+
+
+def documents(source: Source) -> Iterator[tuple[Place, bytes]]:
+    """The JSON documents of a file, each with its place: one a line, or a single one spread over many lines."""
+    with opened(source) as (name, file):
+        for number, line in enumerate(file, start=1):
+            start = line.strip()
+            if not start:
+                continue
+            if start in (b"{", b"["):
+                yield Place(name), b"\n" * (number - 1) + line + file.read()
+                return
+            yield Place(name, line=number), line
+
+
+@contextmanager
+def opened(source: Source) -> Iterator[tuple[str, IO[bytes]]]:
+    """Open a path or bytes for reading, with a name for messages; gzip is unpacked."""
+    name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
+    try:
+        with io.BufferedReader(io.BytesIO(source)) if isinstance(source, bytes) else Path(source).open("rb") as raw:
+            magic = raw.peek(4)[:4]
+            if magic.startswith(b"\x28\xb5\x2f\xfd"):
+                raise UnreadableTraceError("is compressed with zstd; unpack it first: zstd -d", place=Place(name))
+            if magic.startswith(b"\x1f\x8b"):
+                with gzip.open(raw) as unpacked:
+                    yield name, cast("IO[bytes]", unpacked)
+            else:
+                yield name, raw
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise UnreadableTraceError(f"is a damaged gzip file ({error}); copy it again", place=Place(name)) from error
+    except OSError as error:
+        raise UnreadableTraceError(f"cannot be read: {error.strerror or error}", place=Place(name)) from error
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Write a file beside `path` and move it there at the end, so that a crash leaves the old one."""
+    target = Path(path)
+    scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
+    opener = gzip.open if target.suffix == ".gz" else open
+    try:
+        with cast("IO[bytes]", opener(scratch, "wb")) as file:
+            yield file
+        scratch.replace(target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            scratch.unlink()
+        raise
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Reading makes millions of objects and no garbage: without collections it takes half the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@cache
+def _envelope() -> type[BaseModel]:
+    from pydantic import BaseModel, ConfigDict
+
+    class TraceDocument(BaseModel):
+        model_config = ConfigDict(extra="forbid", strict=True, ser_json_inf_nan="constants")
+        schema_version: Literal[1]
+        trace: ExecutionTrace
+
+    return TraceDocument
+
+
+def _explained(invalid: ValidationError, raw: bytes, place: Place | None) -> TraceError:
+    first = invalid.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, TraceError):
+        cause.place = place
+        return cause
+    if first["type"] == "json_invalid":
+        return not_json(raw, place)
+    where = field_path(first["loc"])
+    if where == "schema_version" and first["type"] != "missing":
+        message = f"schema_version is {first['input']!r}, this release reads {SCHEMA_VERSION}; upgrade promptiter"
+        return UnreadableTraceError(message, place=place)
+    if where in ("", "schema_version", "trace"):
+        expected = f'{{"schema_version": {SCHEMA_VERSION}, "trace": {{...}}}}'
+        return UnreadableTraceError(f"is no trace: expected {expected}, got {_short(first['input'])}", place=place)
+    more = f" (and {invalid.error_count() - 1} more)" if invalid.error_count() > 1 else ""
+    got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
+    return UnreadableTraceError(f"{where}: {_expectation(first['type'], first['msg'])}{got}{more}", place=place)
+
+
+def not_json(raw: bytes, place: Place | None) -> UnreadableTraceError:
+    """What is wrong with bytes that are no JSON, and where."""
+    reason = "it is nested too deeply or holds a number out of range"
+    try:
+        raw.decode()
+        orjson.loads(raw)
+    except UnicodeDecodeError as error:
+        reason = f"invalid UTF-8 at byte {error.start} of the document"
+    except orjson.JSONDecodeError as error:
+        reason = f"{error.msg} at column {error.colno}"
+        if place is not None and place.line is None:
+            place = Place(place.source, line=error.lineno)
+    return UnreadableTraceError(
+        f"is not valid JSON: {reason}; the file was cut off or damaged: write it again", place=place
+    )
+
+
+def field_path(location: Iterable[int | str]) -> str:
+    """`("trace", "steps", 3, "id")` as `trace.steps[3].id`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+
+
+def _expectation(kind: str, message: str) -> str:
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        return "is not a known field"
+    if kind in ("missing", "missing_keyword_only_argument", "missing_argument"):
+        return "is missing"
+    return message[:1].lower() + message[1:]
+
+
+def _short(value: Json) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        return "number out of range" in str(error)  # an integer beyond 64 bits is JSON all the same
+    return True

@@ -1,0 +1,173 @@
+"""The trace as a networkx DiGraph, and the questions asked of it.
+
+Every answer takes time in proportion to steps and edges (loops: times the nodes of the loop) and nothing recurses: a
+chain of 100,000 steps is as good as one of ten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+from traces.errors import UnknownStepError
+
+if TYPE_CHECKING:
+    from traces.model import ExecutionTrace, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Nodes that were run through again and again, unrolled in the trace."""
+
+    node_ids: tuple[str, ...]
+    iterations: int
+
+
+class TraceGraph:
+    """A trace with its edges at hand. Steps come out in the trace's canonical order."""
+
+    def __init__(self, trace: ExecutionTrace) -> None:
+        self.trace = trace
+        self._position = {step.id: index for index, step in enumerate(trace.steps)}
+        self.digraph: nx.DiGraph[str] = nx.DiGraph()
+        self.digraph.add_nodes_from((step.id, {"step": step}) for step in trace.steps)
+        self.digraph.add_edges_from((source, step.id) for step in trace.steps for source in step.predecessors)
+        for step in trace.steps:
+            for edge in step.edges:
+                self.digraph.edges[edge.source, step.id][edge.kind] = edge
+
+    def step(self, step_id: str) -> Step:
+        if step_id not in self._position:
+            raise UnknownStepError(step_id, known=self._position)
+        return self.trace.steps[self._position[step_id]]
+
+    def predecessors(self, step_id: str) -> tuple[Step, ...]:
+        """The steps whose results this one used."""
+        return tuple(self.step(source) for source in self.step(step_id).predecessors)
+
+    def successors(self, step_id: str) -> tuple[Step, ...]:
+        """The steps that used this one's result."""
+        return self._in_order(self.digraph.successors(self.step(step_id).id))
+
+    @property
+    def roots(self) -> tuple[Step, ...]:
+        """The steps that follow none."""
+        return tuple(step for step in self.trace.steps if not step.predecessors)
+
+    @property
+    def terminals(self) -> tuple[Step, ...]:
+        """The steps that none follows: what the run ended in."""
+        return tuple(step for step in self.trace.steps if not self.digraph.succ[step.id])
+
+    @property
+    def fan_outs(self) -> tuple[Step, ...]:
+        """The steps that several follow."""
+        return tuple(step for step in self.trace.steps if len(self.digraph.succ[step.id]) > 1)
+
+    @property
+    def joins(self) -> tuple[Step, ...]:
+        """The steps that follow several."""
+        return tuple(step for step in self.trace.steps if len(step.predecessors) > 1)
+
+    def ancestors(self, step_id: str) -> tuple[Step, ...]:
+        """All steps that this one depends on."""
+        return self._in_order(nx.ancestors(self.digraph, self.step(step_id).id))
+
+    def descendants(self, step_id: str) -> tuple[Step, ...]:
+        """All steps that depend on this one."""
+        return self._in_order(nx.descendants(self.digraph, self.step(step_id).id))
+
+    def visits(self, node_id: str) -> tuple[Step, ...]:
+        """The executions of one node."""
+        return tuple(step for step in self.trace.steps if step.node_id == node_id)
+
+    def reverse_ready_order(self) -> Iterator[tuple[Step, ...]]:
+        """Waves from the end to the start: each step comes in the first wave after all that follow it."""
+        for wave in nx.topological_generations(self.digraph.reverse(copy=False)):
+            yield self._in_order(wave)
+
+    def critical_path(self) -> tuple[Step, ...]:
+        """The chain of steps, each following the one before, that was busy longest.
+
+        A step counts with the time after its predecessor's end, so that a step around others counts only its own work.
+        """
+        busy: dict[str, int] = {}
+        before: dict[str, Step | None] = {}
+        steps = {step.id: step for step in self.trace.steps}
+        for step in self.trace.steps:
+            busy[step.id], before[step.id] = step.duration_ns or 0, None
+            for source in step.predecessors:
+                total = busy[source] + time_after(steps[source], step)
+                if before[step.id] is None or total > busy[step.id]:
+                    busy[step.id], before[step.id] = total, steps[source]
+        return _walk_back(max(self.trace.steps, key=lambda step: busy[step.id]), before)
+
+    def failing_path(self) -> tuple[Step, ...]:
+        """From a root to the first step that failed, over the predecessors that finished last; empty if none did."""
+        failed = next((step for step in self.trace.steps if step.error), None)
+        if failed is None:
+            return ()
+        before: dict[str, Step | None] = {}
+        step: Step | None = failed
+        while step is not None:
+            latest = max(self.predecessors(step.id), key=lambda source: source.end_ns or 0, default=None)
+            before[step.id] = latest
+            step = latest
+        return _walk_back(failed, before)
+
+    def unrolled_loops(self) -> tuple[Loop, ...]:
+        """The loops of the run: nodes that came again downstream of themselves, and how often."""
+        by_node: nx.DiGraph[str] = nx.DiGraph()
+        by_node.add_nodes_from(step.node_id for step in self.trace.steps)
+        for source, target in self.digraph.edges:
+            by_node.add_edge(self.step(source).node_id, self.step(target).node_id)
+        component_of = {
+            node_id: number
+            for number, nodes in enumerate(nx.strongly_connected_components(by_node))
+            for node_id in nodes
+        }
+        members: dict[int, list[Step]] = {}
+        for step in self.trace.steps:
+            members.setdefault(component_of[step.node_id], []).append(step)
+        loops = (_loop_among(steps) for steps in members.values())
+        return tuple(loop for loop in loops if loop)
+
+    def _in_order(self, step_ids: Iterable[str]) -> tuple[Step, ...]:
+        return tuple(self.step(step_id) for step_id in sorted(step_ids, key=self._position.__getitem__))
+
+
+def _loop_among(steps: Sequence[Step]) -> Loop | None:
+    """The loop that steps of nodes which all reach each other ran through, if they did."""
+    visits = Counter(step.node_id for step in steps)
+    run_through = {node_id: _most_on_a_path(node_id, steps) for node_id, count in visits.items() if count > 1}
+    repeated = tuple(node_id for node_id, times in run_through.items() if times > 1)
+    return Loop(repeated, max(run_through[node_id] for node_id in repeated)) if repeated else None
+
+
+def _most_on_a_path(node_id: str, steps: Sequence[Step]) -> int:
+    """The most executions of a node on any one path through the steps."""
+    count: dict[str, int] = {}
+    for step in steps:
+        upstream = max((count.get(source, 0) for source in step.predecessors), default=0)
+        count[step.id] = upstream + (step.node_id == node_id)
+    return max(count.values())
+
+
+def time_after(source: Step, step: Step) -> int:
+    """How long a step was busy after a predecessor had ended."""
+    if step.start_ns is None or step.end_ns is None:
+        return 0
+    return max(0, step.end_ns - max(step.start_ns, source.end_ns or 0))
+
+
+def _walk_back(step: Step, before: dict[str, Step | None]) -> tuple[Step, ...]:
+    path: list[Step] = []
+    at: Step | None = step
+    while at is not None:
+        path.append(at)
+        at = before[at.id]
+    return tuple(reversed(path))

@@ -1,0 +1,285 @@
+"""What happened in one run of an agent: the ExecutionTrace and its Steps.
+
+A step is one execution of one node. Its predecessors are the steps whose results it used, so a node that loops gives
+several steps and a trace is always a DAG: building an ExecutionTrace checks that, and puts the steps into one canonical
+order, so that the same steps always make the same trace, however they arrived.
+
+Everything here is frozen and plain: mappings and JSON values are not to be changed after they were handed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+from traces.errors import CycleError, DuplicateStepError, EmptyTraceError, UnknownPredecessorError
+
+SCHEMA_VERSION = 1
+
+Json: TypeAlias = Any
+"""None, bool, int, float, str, list or dict of these: what a JSON document can hold."""
+
+StepKind: TypeAlias = Literal["agent", "llm", "function", "tool"]
+TraceStatus: TypeAlias = Literal["completed", "incomplete", "failed"]
+EdgeKind: TypeAlias = Literal["control", "data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A large or binary value that is kept elsewhere, under its digest."""
+
+    digest: str
+    size: int
+    media_type: str = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What went into or came out of a step: as text, as structured data, or both."""
+
+    text: str | None = None
+    data: Json = None
+    blobs: tuple[Blob, ...] = ()
+
+
+EMPTY = Snapshot()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens and dollars of a step. None means unknown, never 0."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cost_usd: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that are known."""
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+
+_NOTHING_KNOWN = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a step or tool call failed."""
+
+    type: str
+    message: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool that a step called."""
+
+    name: str
+    id: str | None = None
+    arguments: Json = None
+    result: Json = None
+    error: Failure | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """How it is known that a step followed another. A predecessor without one was recorded as it happened."""
+
+    source: str
+    kind: EdgeKind = "control"
+    evidence: str = "recorded"
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One execution of one node.
+
+    `id` is a path that does not depend on timing (`planner`, `planner~2`, `research[3]/search`). `surface_reads` maps
+    the id of each surface read to the digest of its value; None means unknown: it may have read everything.
+    """
+
+    id: str
+    node_id: str
+    kind: StepKind = "function"
+    predecessors: tuple[str, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    surface_reads: Mapping[str, str] | None = None
+    input: Snapshot = EMPTY
+    output: Snapshot = EMPTY
+    tool_calls: tuple[ToolCall, ...] = ()
+    error: Failure | None = None
+    usage: Usage | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+    attributes: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.predecessors) > 1:
+            object.__setattr__(self, "predecessors", tuple(sorted(set(self.predecessors))))
+        if len(self.edges) > 1:
+            object.__setattr__(self, "edges", tuple(sorted(self.edges, key=lambda edge: (edge.source, edge.kind))))
+        if self.usage is not None and self.usage == _NOTHING_KNOWN:
+            object.__setattr__(self, "usage", None)
+        for edge in self.edges:
+            if edge.source not in self.predecessors:
+                raise UnknownPredecessorError(self.id, edge.source, known=self.predecessors)
+
+    @property
+    def duration_ns(self) -> int | None:
+        if self.start_ns is None or self.end_ns is None:
+            return None
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionTrace:
+    """One run of an agent, as the DAG of its steps, in canonical order: predecessors first."""
+
+    id: str
+    steps: tuple[Step, ...]
+    status: TraceStatus = "completed"
+    conversation_id: str | None = None
+    attributes: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise EmptyTraceError(self.id)
+        object.__setattr__(self, "steps", in_canonical_order(self.steps))
+
+    @property
+    def usage(self) -> Usage:
+        """The sum over all steps of what is known."""
+        return total_usage(step.usage for step in self.steps)
+
+    @property
+    def start_ns(self) -> int | None:
+        return min((step.start_ns for step in self.steps if step.start_ns is not None), default=None)
+
+    @property
+    def end_ns(self) -> int | None:
+        return max((step.end_ns for step in self.steps if step.end_ns is not None), default=None)
+
+    @property
+    def duration_ns(self) -> int | None:
+        if (start := self.start_ns) is None or (end := self.end_ns) is None:
+            return None
+        return end - start
+
+
+def digest(value: Json | bytes) -> str:
+    """The content hash of a value: of bytes as they are, of anything else as canonical JSON."""
+    raw = value if isinstance(value, bytes) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(raw).hexdigest()
+
+
+def holds_non_finite(value: Json) -> bool:
+    """Whether a NaN or an infinity, which JSON cannot hold, is somewhere inside."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            return True
+        if isinstance(item, Mapping):
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple):
+            waiting.extend(item)
+    return False
+
+
+def total_usage(usages: Iterable[Usage | None]) -> Usage:
+    """The sum of what is known; a figure that nobody knew stays None."""
+    figures: dict[str, list[float]] = {name: [] for name in Usage.__slots__}
+    for usage in usages:
+        for name, known in figures.items():
+            value = getattr(usage, name, None)
+            if value is not None:
+                known.append(value)
+    return Usage(**{name: sum(known) for name, known in figures.items() if known})  # type: ignore[arg-type]
+
+
+def in_canonical_order(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps by their distance from a root, then by id: predecessors come first, whatever order the input had.
+
+    Raises the BrokenTraceError that fits when the steps do not form a DAG.
+    """
+    depths = _depths_in_one_pass(steps)
+    if depths is None:
+        depths = _depths(steps)
+    keys = [(depths[step.id], len(step.id), step.id) for step in steps]  # the length puts ~2 before ~10
+    if all(first < second for first, second in pairwise(keys)):
+        return tuple(steps)
+    return tuple(step for _, step in sorted(zip(keys, steps, strict=True), key=lambda pair: pair[0]))
+
+
+def _depths_in_one_pass(steps: Sequence[Step]) -> dict[str, int] | None:
+    """The distance of each step from a root, if predecessors come first (as in all that we wrote ourselves)."""
+    depths: dict[str, int] = {}
+    for step in steps:
+        depth = 0
+        for predecessor in step.predecessors:
+            before = depths.get(predecessor)
+            if before is None:
+                return None
+            if before >= depth:
+                depth = before + 1
+        if step.id in depths:
+            raise DuplicateStepError(step.id)
+        depths[step.id] = depth
+    return depths
+
+
+def _depths(steps: Sequence[Step]) -> dict[str, int]:
+    waiting_for: dict[str, int] = {}
+    for step in steps:
+        if step.id in waiting_for:
+            raise DuplicateStepError(step.id)
+        waiting_for[step.id] = len(step.predecessors)
+    followers: dict[str, list[str]] = {}
+    for step in steps:
+        for predecessor in step.predecessors:
+            if predecessor not in waiting_for:
+                raise UnknownPredecessorError(step.id, predecessor, known=waiting_for)
+            followers.setdefault(predecessor, []).append(step.id)
+
+    depths: dict[str, int] = {}
+    ready = [step_id for step_id, count in waiting_for.items() if count == 0]
+    depth = 0
+    while ready:
+        for step_id in ready:
+            depths[step_id] = depth
+        reached = []
+        for step_id in ready:
+            for follower in followers.get(step_id, ()):
+                waiting_for[follower] -= 1
+                if waiting_for[follower] == 0:
+                    reached.append(follower)
+        ready, depth = reached, depth + 1
+    if len(depths) < len(steps):
+        raise CycleError(_a_cycle(step for step in steps if step.id not in depths))
+    return depths
+
+
+def _a_cycle(steps: Iterable[Step]) -> list[str]:
+    """A cycle among steps that each have a predecessor among them, in the order of execution."""
+    predecessors = {step.id: step.predecessors for step in steps}
+    walked: dict[str, int] = {}
+    step_id = min(predecessors)
+    while step_id not in walked:
+        walked[step_id] = len(walked)
+        step_id = next(predecessor for predecessor in predecessors[step_id] if predecessor in predecessors)
+    cycle = list(walked)[walked[step_id] :][::-1]
+    first = cycle.index(min(cycle))
+    return cycle[first:] + cycle[:first]

@@ -1,0 +1,285 @@
+"""Our own spans, read back to the same trace: a root span, a span per step, a span per tool call of a step.
+
+Spans instrumented by hand need only `promptiter.node.id`; predecessors come from our attribute, or else from links.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, get_args
+
+import orjson
+
+from traces.errors import TraceError, UnreadableTraceError
+from traces.model import (
+    EMPTY,
+    Blob,
+    Edge,
+    ExecutionTrace,
+    Failure,
+    Json,
+    Snapshot,
+    Step,
+    StepKind,
+    ToolCall,
+    TraceStatus,
+    Usage,
+)
+from traces.otel import names
+from traces.otel.spans import Span
+
+_KINDS = frozenset(get_args(StepKind))
+_STATUSES = frozenset(get_args(TraceStatus))
+
+
+def recognises(span: Span) -> bool:
+    """Whether a span is one of ours."""
+    return names.NODE_ID in span.attributes or names.TRACE_ID in span.attributes
+
+
+def traces_of(spans: Sequence[Span]) -> list[ExecutionTrace]:
+    """The traces whose spans have one OTLP trace id: one, or one per root span of ours among them."""
+    roots = [span for span in spans if names.TRACE_ID in span.attributes]
+    if len(roots) <= 1:
+        return [_trace(roots[0] if roots else None, spans)]
+    return [_trace(root, below) for root, below in _by_root(roots, spans)]
+
+
+def _trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
+    step_spans: list[Span] = []
+    calls: dict[str, list[tuple[int, ToolCall]]] = {}
+    skipped = 0
+    for span in spans:
+        if names.NODE_ID in span.attributes:
+            step_spans.append(span)
+        elif names.TOOL_CALL_INDEX in span.attributes and span.parent_id:
+            calls.setdefault(span.parent_id, []).append(_tool_call(span))
+        elif span is not root:
+            skipped += 1
+    step_ids = _step_ids(step_spans)
+    known_reads: dict[str, dict[str, str]] = {}
+    steps = []
+    for span in step_spans:
+        tool_calls = sorted(calls.pop(span.span_id, ()), key=lambda call: call[0])
+        try:
+            steps.append(_step(span, step_ids, tuple(call for _, call in tool_calls), known_reads))
+        except (TraceError, TypeError) as error:
+            raise _explained(error, span) from error
+    skipped += sum(map(len, calls.values()))  # calls of a step that is not there
+
+    trace_id, conversation_id = spans[0].trace_id, None
+    status: TraceStatus = "incomplete"
+    attributes: dict[str, Json] = {}
+    if root is not None:
+        with _naming(root):
+            attributes = root.attributes
+            trace_id = _checked(attributes.pop(names.TRACE_ID), str, names.TRACE_ID)
+            status = _one_of(_STATUSES, attributes.pop(names.TRACE_STATUS, "completed"), names.TRACE_STATUS)
+            conversation_id = _checked(attributes.pop(names.CONVERSATION_ID, None), str | None, names.CONVERSATION_ID)
+            attributes = _unescaped(attributes)
+    if skipped:
+        attributes[names.SKIPPED_SPANS] = skipped
+    try:
+        return ExecutionTrace(
+            id=trace_id, steps=tuple(steps), status=status, conversation_id=conversation_id, attributes=attributes
+        )
+    except TraceError as error:
+        broken = getattr(error, "step_id", None)
+        error.place = next((span.place for span in step_spans if step_ids[span.span_id] == broken), spans[0].place)
+        raise
+
+
+def _step(
+    span: Span,
+    step_ids: dict[str, str],
+    tool_calls: tuple[ToolCall, ...],
+    known_reads: dict[str, dict[str, str]],
+) -> Step:
+    rest = span.attributes
+    take = rest.pop
+    take(names.STEP_ID, None)
+    node_id = take(names.NODE_ID)
+    predecessors = take(names.PREDECESSORS, None)
+    if predecessors is None:
+        predecessors = [step_ids[link.span_id] for link in span.links if link.span_id in step_ids]
+    elif type(predecessors) is not list or not all(type(source) is str for source in predecessors):
+        raise _wrong(names.PREDECESSORS, "a list of step ids", predecessors)
+    surface_reads = None
+    if (text := take(names.SURFACE_READS, None)) is not None:
+        # Steps of one node mostly read the same values: they share one mapping.
+        surface_reads = known_reads.get(text)
+        if surface_reads is None:
+            surface_reads = known_reads[text] = _loads(text, dict, names.SURFACE_READS)
+    edges: tuple[Edge, ...] = ()
+    if (text := take(names.EDGES, None)) is not None:
+        edges = tuple(Edge(**edge) for edge in _loads(text, list, names.EDGES))
+    error_type = take(names.ERROR_TYPE, None)
+    return Step(
+        id=step_ids[span.span_id],
+        node_id=node_id,
+        kind=_one_of(_KINDS, take(names.STEP_KIND, "function"), names.STEP_KIND),
+        predecessors=tuple(predecessors),
+        edges=edges,
+        surface_reads=surface_reads,
+        input=_snapshot(rest, names.INPUT),
+        output=_snapshot(rest, names.OUTPUT),
+        tool_calls=tool_calls,
+        error=Failure(_checked(error_type or "", str, names.ERROR_TYPE), span.status_message)
+        if span.is_error
+        else None,
+        usage=_usage(rest),
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
+        attributes=_unescaped(rest),
+    )
+
+
+def _step_ids(spans: Sequence[Span]) -> dict[str, str]:
+    """The step id of each span; spans made by hand without one are counted by node, in order of time."""
+    step_ids: dict[str, str] = {}
+    unnamed = []
+    for span in spans:
+        step_id = span.attributes.get(names.STEP_ID)
+        if type(step_id) is str and type(span.attributes[names.NODE_ID]) is str:
+            step_ids[span.span_id] = step_id
+            continue
+        with _naming(span):
+            _checked(span.attributes[names.NODE_ID], str, names.NODE_ID)
+            _checked(step_id, str | None, names.STEP_ID)
+        unnamed.append(span)
+    visits: Counter[str] = Counter()
+    for span in sorted(unnamed, key=lambda span: (span.start_ns or 0, span.span_id)):
+        node_id = span.attributes[names.NODE_ID]
+        visits[node_id] += 1
+        step_ids[span.span_id] = node_id if visits[node_id] == 1 else f"{node_id}~{visits[node_id]}"
+    return step_ids
+
+
+def _tool_call(span: Span) -> tuple[int, ToolCall]:
+    """A tool call of the step above its span, with its place among that step's calls."""
+    with _naming(span):
+        get = span.attributes.get
+        return _checked(get(names.TOOL_CALL_INDEX), int, names.TOOL_CALL_INDEX), ToolCall(
+            name=_checked(get(names.TOOL_NAME, span.name), str, names.TOOL_NAME),
+            id=_checked(get(names.TOOL_CALL_ID), str | None, names.TOOL_CALL_ID),
+            arguments=_loads(get(names.TOOL_ARGUMENTS, "null"), object, names.TOOL_ARGUMENTS),
+            result=_loads(get(names.TOOL_RESULT, "null"), object, names.TOOL_RESULT),
+            error=_failure(span, get(names.ERROR_TYPE)) if span.is_error else None,
+            start_ns=span.start_ns,
+            end_ns=span.end_ns,
+        )
+
+
+def _snapshot(rest: dict[str, Json], keys: names.SnapshotNames) -> Snapshot:
+    text_key, data_key, blobs_key, messages_key = keys
+    text: Json = rest.pop(text_key, None)
+    data: Json = None
+    blobs: tuple[Blob, ...] = ()
+    if data_key in rest:
+        data = _loads(rest.pop(data_key), object, data_key)
+    elif messages_key in rest:
+        data = _loads(rest.pop(messages_key), object, messages_key)
+    elif text is None and blobs_key not in rest:
+        return EMPTY
+    if blobs_key in rest:
+        blobs = tuple(Blob(**blob) for blob in _loads(rest.pop(blobs_key), list, blobs_key))
+    return Snapshot(text if text is None else _checked(text, str, text_key), data, blobs)
+
+
+def _usage(rest: dict[str, Json]) -> Usage | None:
+    take = rest.pop
+    input_tokens, output_tokens = take(names.INPUT_TOKENS, None), take(names.OUTPUT_TOKENS, None)
+    cached_input_tokens, cost_usd = take(names.CACHED_INPUT_TOKENS, None), take(names.COST_USD, None)
+    if input_tokens is output_tokens is cached_input_tokens is cost_usd is None:
+        return None
+    return Usage(
+        input_tokens=input_tokens if input_tokens is None else _checked(input_tokens, int, names.INPUT_TOKENS),
+        output_tokens=output_tokens if output_tokens is None else _checked(output_tokens, int, names.OUTPUT_TOKENS),
+        cached_input_tokens=_checked(cached_input_tokens, int | None, names.CACHED_INPUT_TOKENS),
+        cost_usd=_checked(cost_usd, float | int | None, names.COST_USD),
+    )
+
+
+def _failure(span: Span, error_type: Json) -> Failure:
+    return Failure(_checked(error_type or "", str, names.ERROR_TYPE), span.status_message)
+
+
+def _by_root(roots: Sequence[Span], spans: Sequence[Span]) -> Iterator[tuple[Span, list[Span]]]:
+    """Each of several roots, with the spans below it."""
+    parents = {span.span_id: span.parent_id for span in spans}
+    root_of = {root.span_id: root.span_id for root in roots}
+    below: dict[str, list[Span]] = {root.span_id: [] for root in roots}
+    for span in spans:
+        walked: list[str] = []
+        at: str | None = span.span_id
+        while at in parents and at not in root_of and len(walked) <= len(spans):
+            walked.append(at)
+            at = parents[at]
+        root_id = root_of.get(at or "")
+        if root_id is not None:
+            root_of.update(dict.fromkeys(walked, root_id))
+            below[root_id].append(span)
+        elif recognises(span):
+            raise UnreadableTraceError(
+                f"span {span.name!r} ({span.span_id}) stands below none of the {len(roots)} promptiter root spans "
+                "of its trace; export the spans between them too",
+                place=span.place,
+            )
+    for root in sorted(roots, key=lambda root: (root.start_ns or 0, root.span_id)):
+        yield root, below[root.span_id]
+
+
+def _unescaped(attributes: dict[str, Json]) -> dict[str, Json]:
+    """What is left when the fields are taken out: the user's own attributes, under their own names."""
+    for key in names.DERIVED:
+        attributes.pop(key, None)
+    for key in attributes:
+        if key.startswith(names.ESCAPED):
+            return {key.removeprefix(names.ESCAPED): value for key, value in attributes.items()}
+    return attributes
+
+
+def _checked(value: Any, kind: Any, key: str) -> Any:
+    if not isinstance(value, kind) or value is True or value is False:
+        wanted = {str: "text", int: "a whole number"}.get(kind) or {
+            str | None: "text",
+            int | None: "a whole number",
+        }.get(kind)
+        raise _wrong(key, wanted or "a number", value)
+    return value
+
+
+def _one_of(words: frozenset[str], word: Json, key: str) -> Any:
+    if not isinstance(word, str) or word not in words:
+        raise _wrong(key, f"one of {', '.join(sorted(words))}", word)
+    return word
+
+
+def _loads(text: Json, kind: type, key: str) -> Any:
+    try:
+        value = orjson.loads(text)
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise _wrong(key, "JSON", text) from error
+    if kind is not object and not isinstance(value, kind):
+        raise _wrong(key, f"a JSON {'object' if kind is dict else 'array'}", text)
+    return value
+
+
+def _wrong(key: str, wanted: str, value: Json) -> UnreadableTraceError:
+    return UnreadableTraceError(f"attribute {key} must be {wanted}, got {value!r:.60}")
+
+
+@contextmanager
+def _naming(span: Span) -> Iterator[None]:
+    """Errors below say which span they are about."""
+    try:
+        yield
+    except (TraceError, TypeError) as error:
+        raise _explained(error, span) from error
+
+
+def _explained(error: TraceError | TypeError, span: Span) -> UnreadableTraceError:
+    what = error.message if isinstance(error, TraceError) else str(error)
+    return UnreadableTraceError(f"span {span.name!r} ({span.span_id}): {what}", place=span.place)

@@ -1,0 +1,105 @@
+"""Turn the spans of the running process into traces as they finish.
+
+provider.add_span_processor(TraceProcessor(on_trace=collected.append))
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import Span as SdkSpan
+from opentelemetry.trace import StatusCode
+
+from traces.errors import TraceError, UnknownConventionError
+from traces.model import ExecutionTrace, Json
+from traces.otel import conventions
+from traces.otel.spans import Link, Span
+
+logger = logging.getLogger(__name__)
+
+
+class TraceProcessor(SpanProcessor):
+    """Collects ended spans; when the last open span of an OTLP trace ends, its traces go to `on_trace`.
+
+    `on_trace` is called on the thread that ended the span and should be quick. Traces that no convention recognises are
+    not ours and are let go; broken ones go to `on_error`, which logs by default. A trace whose spans never all end is
+    handed out incomplete by `force_flush` and `shutdown`.
+    """
+
+    def __init__(
+        self,
+        on_trace: Callable[[ExecutionTrace], None],
+        *,
+        on_error: Callable[[TraceError], None] | None = None,
+    ) -> None:
+        self._on_trace = on_trace
+        self._on_error = on_error or (lambda error: logger.error("a trace was dropped: %s", error))
+        self._ended: dict[int, list[ReadableSpan]] = {}
+        self._open: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def on_start(self, span: SdkSpan, parent_context: Any = None) -> None:  # noqa: ARG002
+        trace_id = span.context.trace_id
+        with self._lock:
+            self._open[trace_id] = self._open.get(trace_id, 0) + 1
+
+    def on_end(self, span: ReadableSpan) -> None:
+        trace_id = span.context.trace_id
+        with self._lock:
+            self._ended.setdefault(trace_id, []).append(span)
+            self._open[trace_id] -= 1
+            if self._open[trace_id] > 0:
+                return
+            del self._open[trace_id]
+            spans = self._ended.pop(trace_id)
+        self._hand_out(spans)
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
+        with self._lock:
+            waiting, self._ended = self._ended, {}
+        for spans in waiting.values():
+            self._hand_out(spans)
+        return True
+
+    def shutdown(self) -> None:
+        self.force_flush()
+
+    def _hand_out(self, spans: list[ReadableSpan]) -> None:
+        try:
+            found = conventions.traces_of([_span(span) for span in spans])
+        except UnknownConventionError:
+            return
+        except TraceError as error:
+            self._on_error(error)
+            return
+        for trace in found:
+            self._on_trace(trace)
+
+
+def _span(span: ReadableSpan) -> Span:
+    context = span.context
+    return Span(
+        trace_id=f"{context.trace_id:032x}",
+        span_id=f"{context.span_id:016x}",
+        parent_id=f"{span.parent.span_id:016x}" if span.parent else None,
+        name=span.name,
+        kind=span.kind.value + 1,  # the SDK counts from 0, OTLP from 1
+        start_ns=span.start_time,
+        end_ns=span.end_time,
+        attributes=_attributes(span.attributes),
+        links=tuple(
+            Link(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}", _attributes(link.attributes))
+            for link in span.links
+        ),
+        is_error=span.status.status_code is StatusCode.ERROR,
+        status_message=span.status.description or "",
+        scope=span.instrumentation_scope.name if span.instrumentation_scope else "",
+    )
+
+
+def _attributes(attributes: Any) -> dict[str, Json]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in (attributes or {}).items()}

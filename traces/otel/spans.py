@@ -1,0 +1,37 @@
+"""Spans as they come from anywhere: one record, whatever the encoding was.
+
+Named tuples, not frozen dataclasses: they are made by the hundred thousand, live briefly, and cost a quarter.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from traces.errors import Place
+from traces.model import Json
+
+
+class Link(NamedTuple):
+    """A reference from a span to another."""
+
+    trace_id: str
+    span_id: str
+    attributes: dict[str, Json]
+
+
+class Span(NamedTuple):
+    """One OpenTelemetry span. Ids are lower-case hex, times nanoseconds since 1970 or None if unknown."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    kind: int
+    start_ns: int | None
+    end_ns: int | None
+    attributes: dict[str, Json]
+    links: tuple[Link, ...]
+    is_error: bool
+    status_message: str
+    scope: str
+    place: Place | None = None
