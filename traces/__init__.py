@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         digest,
     )
     from traces.otel.processor import TraceProcessor
-    from traces.otel.read import read_otel
+    from traces.otel.read import read, read_otel
     from traces.otel.write import write_otel
     from traces.recorder import OpenStep, Recording, current_step, read_surface, record, step
 
@@ -71,6 +71,7 @@ __all__ = [
     "Usage",
     "current_step",
     "digest",
+    "read",
     "read_otel",
     "read_surface",
     "read_traces",
@@ -88,7 +89,7 @@ _MODULES = {
     "graph": "Loop TraceGraph",
     "model": "Blob Edge ExecutionTrace Failure Snapshot Step ToolCall Usage digest",
     "otel.processor": "TraceProcessor",
-    "otel.read": "read_otel",
+    "otel.read": "read read_otel",
     "otel.write": "write_otel",
     "recorder": "OpenStep Recording current_step read_surface record step",
 }

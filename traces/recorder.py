@@ -151,6 +151,10 @@ class Recording:
         if error is not None:
             self._status = "incomplete" if _is_cancellation(error) else "failed"
 
+    def fail(self) -> None:
+        """Mark the run as failed although its error was caught inside the recording."""
+        self._status = "failed"
+
     def snapshot(self, value: Any) -> Snapshot:
         """The value as it is now, in a form that later changes cannot reach."""
         return _snapshot(value, self.blobs)

@@ -142,6 +142,8 @@ def traces(draw: st.DrawFn, max_steps: int = 14, *, rich: bool = True) -> Execut
                 attributes=draw(attributes),
             )
         )
+    if not rich:
+        return ExecutionTrace(id="t", steps=tuple(steps))
     return ExecutionTrace(
         id=draw(texts),
         steps=tuple(steps),

@@ -51,10 +51,10 @@ class TraceProcessor(SpanProcessor):
         trace_id = span.context.trace_id
         with self._lock:
             self._ended.setdefault(trace_id, []).append(span)
-            self._open[trace_id] -= 1
-            if self._open[trace_id] > 0:
+            still_open = self._open.pop(trace_id, 1) - 1
+            if still_open > 0:
+                self._open[trace_id] = still_open
                 return
-            del self._open[trace_id]
             spans = self._ended.pop(trace_id)
         self._hand_out(spans)
 

@@ -1,14 +1,22 @@
-"""Read OTLP exports: JSON, JSON lines, protobuf, gzipped or not, from a file or from bytes."""
+"""Read OTLP exports (JSON, JSON lines, protobuf, gzipped or not; a file or bytes), or whatever a file holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from traces.errors import UnreadableTraceError
-from traces.files import Source, documents, gc_paused, opened
+from traces.files import Source, documents, gc_paused, opened, read_traces
 from traces.model import ExecutionTrace
 from traces.otel import conventions, otlp_json
 from traces.otel.spans import Span
+
+
+def read(source: Source) -> Iterator[ExecutionTrace]:
+    """The traces of a file of either kind: our own JSON, or an OTLP export."""
+    with opened(source) as (_, file):
+        start = file.read(4096)
+    is_ours = start.lstrip()[:1] == b"{" and b'"schema_version"' in start and b'"resourceSpans"' not in start
+    return read_traces(source) if is_ours else iter(read_otel(source))
 
 
 def read_otel(source: Source) -> list[ExecutionTrace]:
@@ -26,7 +34,7 @@ def read_otel(source: Source) -> list[ExecutionTrace]:
 
 def read_spans(source: Source) -> Iterator[list[Span]]:
     """The bare spans of an OTLP export, batch by batch as they come."""
-    with opened(source) as (name, file):
+    with opened(source) as (_, file):
         start = file.read(64).lstrip()[:1]
     if start in (b"{", b"["):
         yield from otlp_json.decode(documents(source))

@@ -1,0 +1,25 @@
+"""Where commands write: the terminal, a pipe, or a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+
+def console(output: Path | None = None) -> Console:
+    """A console for people: as wide as the terminal, 120 columns where there is none; plain text into a file."""
+    if output is not None:
+        return Console(file=output.open("w", encoding="utf-8"), width=120, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def write_text(text: str, output: Path | None) -> None:
+    """Print a text, or write it to a file and say so."""
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+        typer.echo(f"written to {output}", err=True)

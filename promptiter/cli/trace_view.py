@@ -1,0 +1,212 @@
+"""Traces on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from traces import ExecutionTrace, Step, TraceGraph, Usage
+from traces.draw.diagram import preview, seconds
+from traces.draw.lanes import to_lanes
+from traces.stats import TraceStatistics
+
+KIND_STYLES = {"agent": "magenta", "llm": "blue", "function": "default", "tool": "yellow"}
+STATUS_STYLES = {"completed": "green", "incomplete": "yellow", "failed": "red"}
+TIMELINE = 24
+WIDEST_GRAPH = 40
+"""Columns of lanes; a wider fan-out is told in words."""
+
+
+def print_trace(console: Console, trace: ExecutionTrace, *, limit: int) -> None:
+    """The whole picture: a summary, the graph with its figures, the failures."""
+    graph = TraceGraph(trace)
+    path = graph.failing_path()
+    _print_summary(console, trace, graph)
+    shown = trace.steps if not limit or len(trace.steps) <= limit else _most_telling(trace, path, limit)
+    console.print(_graph_table(trace, graph, shown, {step.id for step in path}))
+    if len(shown) < len(trace.steps):
+        hidden = len(trace.steps) - len(shown)
+        console.print(f"… {hidden:,} more steps; --limit 0 lists all, --by-node --format svg draws them", style="dim")
+    _print_failures(console, trace, path)
+
+
+def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int) -> None:
+    """Several traces, a line each."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("trace", "status"):
+        table.add_column(name)
+    for name in ("steps", "time", "tokens", "cost"):
+        table.add_column(name, justify="right")
+    table.add_column("first failure", no_wrap=True)
+    shown = traces[:limit] if limit else traces
+    for trace in shown:
+        failed = next((step for step in trace.steps if step.error), None)
+        table.add_row(
+            escape(trace.id),
+            Text(trace.status, STATUS_STYLES[trace.status]),
+            f"{len(trace.steps):,}",
+            "" if trace.duration_ns is None else seconds(trace.duration_ns),
+            *_usage_cells(trace.usage),
+            Text(f"{failed.id}: {failed.error}", "red") if failed else "",
+        )
+    console.print(table)
+    if len(shown) < len(traces):
+        console.print(f"… {len(traces) - len(shown):,} more; --limit 0 lists all", style="dim")
+    console.print(f"{len(traces):,} traces; look at one with --trace ID", style="dim")
+
+
+def print_statistics(console: Console, found: TraceStatistics) -> None:
+    """A summary line, and a table of nodes."""
+    statuses = ", ".join(f"{count:,} {status}" for status, count in found.by_status.items())
+    console.print(f"[bold]{found.traces:,} traces[/] ({statuses}), {found.steps:,} steps", end="")
+    console.print(f", longest {found.longest_trace_steps:,}, with loops {found.traces_with_loops:,}")
+    tokens, cost = _usage_cells(found.usage)
+    times = f"median {_span(found.median_s)}, p95 {_span(found.p95_s)}"
+    console.print(f"time {times}; tokens {tokens or 'unknown'}; cost {cost or 'unknown'}\n")
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("node")
+    table.add_column("kind")
+    for name in ("visits", "errors", "median", "p95", "tokens", "cost"):
+        table.add_column(name, justify="right")
+    for node in found.nodes:
+        table.add_row(
+            escape(node.node_id),
+            Text(node.kind, KIND_STYLES[node.kind]),
+            f"{node.visits:,}",
+            Text(f"{node.errors:,}", "bold red") if node.errors else "0",
+            _span(node.median_s),
+            _span(node.p95_s),
+            *_usage_cells(node.usage),
+        )
+    console.print(table)
+    if found.errors:
+        console.print("\n[red]errors[/]: " + escape(", ".join(f"{kind} ×{n:,}" for kind, n in found.errors.items())))
+
+
+def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -> None:
+    title = Text.assemble((trace.id, "bold"), "  ", (trace.status, f"bold {STATUS_STYLES[trace.status]}"))
+    if trace.conversation_id:
+        title.append(f"  conversation {trace.conversation_id}", "dim")
+    console.print(title)
+    tokens, cost = _usage_cells(trace.usage)
+    parts = [f"{len(trace.steps):,} steps of {len({step.node_id for step in trace.steps}):,} nodes"]
+    if trace.duration_ns is not None:
+        parts.append(seconds(trace.duration_ns))
+    parts += [f"{tokens} tokens" if tokens else "tokens unknown", cost or "cost unknown"]
+    console.print(", ".join(parts), style="dim")
+    for loop in graph.unrolled_loops():
+        console.print(f"loop ×{loop.iterations}: {', '.join(loop.node_ids[:12])}", style="dim", markup=False)
+    if trace.duration_ns is not None and len(trace.steps) > 1:
+        console.print(
+            f"critical path: {_chain([step.id for step in graph.critical_path()])}", style="dim", markup=False
+        )
+    if skipped := trace.attributes.get("promptiter.skipped_spans"):
+        console.print(f"{skipped} spans of the export are no steps and are not shown", style="yellow")
+    console.print()
+
+
+def _graph_table(trace: ExecutionTrace, graph: TraceGraph, shown: Sequence[Step], path: set[str]) -> Table:
+    rows: Iterable[tuple[str, Step | None]] = [("●" if not step.error else "✗", step) for step in shown]
+    is_drawn = False
+    if len(shown) == len(trace.steps):
+        lanes = to_lanes(graph, shown)
+        is_drawn = max(len(drawing) for drawing, _ in lanes) <= WIDEST_GRAPH
+        rows = lanes if is_drawn else rows
+    table = Table(box=None, header_style="dim", pad_edge=False, show_edge=False, expand=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("step", no_wrap=True, overflow="ellipsis", max_width=36)
+    table.add_column("kind")
+    if not is_drawn:
+        table.add_column("after", no_wrap=True, overflow="ellipsis", max_width=30)
+    table.add_column("when", no_wrap=True, min_width=TIMELINE)
+    for name in ("time", "tokens", "cost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    for drawing, step in rows:
+        if step is None:
+            table.add_row(Text(drawing, "dim"))
+            continue
+        style = "bold red" if step.error else "red" if step.id in path else ""
+        table.add_row(
+            Text(drawing, style or "dim") if not is_drawn else _marked(drawing, style),
+            Text(step.id, style),
+            Text(step.kind, KIND_STYLES[step.kind]),
+            *([] if is_drawn else [Text(", ".join(step.predecessors), "dim")]),
+            _timeline(step, trace, style or KIND_STYLES[step.kind]),
+            "" if step.duration_ns is None else seconds(step.duration_ns),
+            *_usage_cells(step.usage),
+            _note(step),
+        )
+    return table
+
+
+def _print_failures(console: Console, trace: ExecutionTrace, path: Sequence[Step]) -> None:
+    failed = [step for step in trace.steps if step.error]
+    if not failed:
+        return
+    console.print()
+    console.print(Text.assemble(("failing path: ", "bold red"), (_chain([step.id for step in path]), "red")))
+    for step in failed[:5]:
+        console.print(Text.assemble((f"✗ {step.id}  ", "bold red"), str(step.error)))
+        for name, snapshot in (("in ", step.input), ("out", step.output)):
+            if text := preview(snapshot, 300):
+                console.print(Text(f"  {name}  {text}", "dim"))
+    if len(failed) > 5:
+        console.print(f"… and {len(failed) - 5:,} more failed steps", style="dim")
+
+
+def _most_telling(trace: ExecutionTrace, path: Sequence[Step], limit: int) -> list[Step]:
+    """The first steps, and those on the way to the failure."""
+    wanted = {step.id for step in (*path[-limit:], *(step for step in trace.steps if step.error))}
+    room = max(0, limit - len(wanted))
+    return [step for number, step in enumerate(trace.steps) if number < room or step.id in wanted][: max(limit, 1)]
+
+
+def _marked(drawing: str, style: str) -> Text:
+    text = Text(drawing, "dim")
+    for at, letter in enumerate(drawing):
+        if letter in "●✗○":
+            text.stylize(style or "bold", at, at + 1)
+    return text
+
+
+def _timeline(step: Step, trace: ExecutionTrace, style: str) -> Text:
+    """A bar that shows when in the run the step ran."""
+    start, whole = trace.start_ns, trace.duration_ns
+    if step.start_ns is None or step.duration_ns is None or start is None or not whole:
+        return Text("")
+    first = min(TIMELINE - 1, (step.start_ns - start) * TIMELINE // whole)
+    width = max(1, min(TIMELINE - first, round(step.duration_ns * TIMELINE / whole)))
+    return Text.assemble(("·" * first, "dim"), ("━" * width, style), ("·" * (TIMELINE - first - width), "dim"))
+
+
+def _note(step: Step) -> Text:
+    if step.error:
+        return Text(str(step.error), "red")
+    parts = []
+    if step.tool_calls:
+        names = [call.name + ("✗" if call.error else "") for call in step.tool_calls]
+        parts.append("tools: " + ", ".join(names))
+    if step.surface_reads:
+        parts.append("reads " + ", ".join(surface.partition("#")[2] or surface for surface in step.surface_reads))
+    return Text("; ".join(parts), "dim")
+
+
+def _usage_cells(usage: Usage | None) -> tuple[str, str]:
+    if usage is None:
+        return "", ""
+    tokens = "" if usage.input_tokens is usage.output_tokens is None else f"{usage.tokens:,}"
+    return tokens, "" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+
+
+def _chain(names: Sequence[str]) -> str:
+    shown = names if len(names) <= 12 else [*names[:6], "…", *names[-5:]]
+    return " → ".join(shown)
+
+
+def _span(value_s: float | None) -> str:
+    return "" if value_s is None else seconds(round(value_s * 1e9))

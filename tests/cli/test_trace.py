@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Protocol
+from xml.etree import ElementTree
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from promptiter.cli import app, main
+from traces import ExecutionTrace, Failure, Step, read, read_otel, read_traces, write_otel, write_traces
+
+BUNDLED = Path(__file__).parents[2] / "examples" / "traces" / "research_desk.jsonl"
+
+
+class Run(Protocol):
+    def __call__(self, *arguments: str | Path, code: int = 0) -> str: ...
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line as a user would; gives standard output, or standard error where a code is expected."""
+
+    def run_once(*arguments: str | Path, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["promptiter", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert (ended.value.code or 0) == code, printed.err
+        return printed.err if code else printed.out
+
+    return run_once
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    path = tmp_path / "several.jsonl"
+    runs = [
+        ExecutionTrace(
+            id=f"run-{number}",
+            steps=(Step(id="a", node_id="a", error=Failure("Oops", "[x]") if number == 1 else None),),
+        )
+        for number in range(3)
+    ]
+    write_traces(path, runs)
+    return path
+
+
+def test_show_draws_the_bundled_run(run: Run) -> None:
+    shown = run("trace", "show", BUNDLED)
+    for expected in (
+        "refund-window  failed  conversation desk-42",
+        "10 steps of 6 nodes",
+        "loop ×2: planner, compose, retrieve, reviewer",
+        "├─╮",
+        "✗    finalize    function",
+        "failing path: planner → compose → reviewer → rewrite → planner~2 → compose~2 → reviewer~2 → finalize",
+        "ValueError: the answer cites no source: expected a mark like [1]",
+        "tools: search",
+    ):
+        assert expected in shown
+
+
+def test_show_marks_the_failing_path_in_red() -> None:
+    shown = CliRunner(env={"FORCE_COLOR": "1", "COLUMNS": "120"}).invoke(app, ["trace", "show", str(BUNDLED)])
+    assert "\x1b[31m" in shown.stdout or "\x1b[1;31m" in shown.stdout
+
+
+def test_show_makes_pictures(run: Run, tmp_path: Path) -> None:
+    run("trace", "show", BUNDLED, "--format", "svg", "-o", tmp_path / "run.svg")
+    picture = ElementTree.fromstring((tmp_path / "run.svg").read_text(encoding="utf-8"))
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}g"))) == 10
+    by_node = run("trace", "show", BUNDLED, "--format", "svg", "--by-node")
+    assert len(list(ElementTree.fromstring(by_node).iter("{http://www.w3.org/2000/svg}g"))) == 6
+    assert run("trace", "show", BUNDLED, "--format", "mermaid").startswith("flowchart TD\n")
+
+
+def test_show_prints_json_that_can_be_read_again(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "again.json"
+    path.write_text(run("trace", "show", BUNDLED, "--format", "json"), encoding="utf-8")
+    assert list(read_traces(path)) == list(read_traces(BUNDLED))
+
+
+def test_show_lists_several_traces_and_shows_one(run: Run, several: Path) -> None:
+    listed = run("trace", "show", several)
+    assert "run-0" in listed
+    assert "a: Oops: [x]" in listed
+    assert "3 traces; look at one with --trace ID" in listed
+    assert "1 steps" in run("trace", "show", several, "--trace", "run-1")
+    assert "… 2 more" in run("trace", "show", several, "--limit", "1")
+
+
+def test_show_reads_otlp_too(run: Run, tmp_path: Path) -> None:
+    for name in ("spans.jsonl", "spans.pb"):
+        write_otel(tmp_path / name, read(BUNDLED))
+        assert run("trace", "show", tmp_path / name) == run("trace", "show", BUNDLED)
+
+
+def test_long_traces_are_cut_but_keep_the_failure(run: Run, tmp_path: Path) -> None:
+    size = 1_000
+    steps = [
+        Step(
+            id=f"n{number}",
+            node_id=f"node{number % 3}",
+            predecessors=(f"n{number - 1}",) if number else (),
+            error=Failure("Oops") if number == size - 1 else None,
+        )
+        for number in range(size)
+    ]
+    path = tmp_path / "long.jsonl"
+    write_traces(path, [ExecutionTrace(id="long", steps=tuple(steps))])
+    shown = run("trace", "show", path, "--limit", "50")
+    assert "… 950 more steps" in shown
+    assert "n999" in shown
+    assert len(shown.splitlines()) < 80
+    picture = run("trace", "show", path, "--format", "svg")
+    assert picture.count("<g ") == 3
+    assert len(run("trace", "show", path, "--limit", "0").splitlines()) > size
+
+
+def test_stats_sum_up(run: Run, several: Path, tmp_path: Path) -> None:
+    assert "3 traces (3 completed), 3 steps" in run("trace", "stats", several)
+    found = orjson.loads(run("trace", "stats", BUNDLED, "--json"))
+    assert found["by_status"] == {"failed": 1}
+    assert found["nodes"][0]["visits"] == 2
+    run("trace", "stats", BUNDLED, "--json", "-o", tmp_path / "stats.json")
+    assert orjson.loads((tmp_path / "stats.json").read_bytes()) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("out.pb", []),
+        ("out.pb.gz", []),
+        ("out.otlp.jsonl", []),
+        ("out.spans", ["--to", "otlp-json"]),
+        ("out.bin", ["--to", "otlp-protobuf"]),
+    ],
+)
+def test_export_writes_spans(run: Run, tmp_path: Path, name: str, options: list[str]) -> None:
+    said = run("trace", "export", BUNDLED, "-o", tmp_path / name, *options)
+    assert said == f"13 spans written to {tmp_path / name}\n"
+    assert read_otel(tmp_path / name) == list(read(BUNDLED))
+
+
+def test_export_writes_our_own_format_and_one_trace(run: Run, several: Path, tmp_path: Path) -> None:
+    write_otel(tmp_path / "in.pb", read(several))
+    run("trace", "export", tmp_path / "in.pb", "-o", tmp_path / "out.jsonl", "--trace", "run-1")
+    assert [trace.id for trace in read_traces(tmp_path / "out.jsonl")] == ["run-1"]
+
+
+def test_errors_are_one_line_that_says_what_to_do(run: Run, several: Path, tmp_path: Path) -> None:
+    assert "did you mean 'run-1'?" in run("trace", "show", several, "--trace", "run-11", code=2)
+    assert "has 3 traces: choose one with --trace ID" in run("trace", "show", several, "--format", "svg", code=2)
+    missing = run("trace", "show", tmp_path / "nowhere.jsonl", code=2)
+    assert missing.startswith("error: ")
+    assert "No such file" in missing
+    (tmp_path / "bad.jsonl").write_text('{"schema_version": 1, "trace": {"id": "t", "steps": [{"id": 1}]}}')
+    assert "bad.jsonl, line 1: trace.steps[0].id" in run("trace", "show", tmp_path / "bad.jsonl", code=2)
+    assert "Invalid value for '--format'" in run("trace", "show", several, "--format", "pdf", code=2)
+
+
+def test_help_and_version(run: Run) -> None:
+    assert "trace" in run("--help")
+    assert run("--version").startswith("promptiter 0.")

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Link, Span, Status, StatusCode, set_span_in_context
+
+from tests.traces.strategies import traces
+from traces import CycleError, ExecutionTrace, TraceError, TraceProcessor
+from traces.otel.write import spans_of
+
+
+def provider_for(processor: TraceProcessor) -> TracerProvider:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    return provider
+
+
+def emit(trace: ExecutionTrace, provider: TracerProvider) -> None:
+    """Live SDK spans for a trace, as an application that is instrumented with our attributes makes them."""
+    tracer = provider.get_tracer("app")
+    live: dict[str, Span] = {}
+    made = list(spans_of(trace))
+    for span in made:
+        links = [
+            Link(live[link.span_id].get_span_context(), link.attributes) for link in span.links if link.span_id in live
+        ]
+        parent = set_span_in_context(live[span.parent_id]) if span.parent_id in live else None
+        started = tracer.start_span(
+            span.name, parent, attributes=span.attributes, links=links, start_time=span.start_ns
+        )
+        live[span.span_id] = started
+    for span in reversed(made):
+        if span.is_error:
+            live[span.span_id].set_status(Status(StatusCode.ERROR, span.status_message))
+        live[span.span_id].end(span.end_ns)
+
+
+@settings(max_examples=25)
+@given(traces(max_steps=6, rich=False))
+def test_live_spans_become_the_trace(trace: ExecutionTrace) -> None:
+    collected: list[ExecutionTrace] = []
+    emit(trace, provider_for(TraceProcessor(collected.append)))
+    assert collected == [trace]
+
+
+def test_traces_come_out_as_their_last_span_ends_also_from_threads() -> None:
+    collected: list[ExecutionTrace] = []
+    tracer = provider_for(TraceProcessor(collected.append)).get_tracer("app")
+
+    def run(number: int) -> None:
+        with tracer.start_as_current_span("run", attributes={"promptiter.trace.id": f"run-{number}"}):
+            with tracer.start_as_current_span("plan", attributes={"promptiter.node.id": "plan"}) as plan:
+                pass
+            link = Link(plan.get_span_context())
+            with tracer.start_as_current_span("answer", attributes={"promptiter.node.id": "answer"}, links=[link]):
+                pass
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(trace.id for trace in collected) == sorted(f"run-{number}" for number in range(20))
+    assert all([step.id for step in trace.steps] == ["plan", "answer"] for trace in collected)
+    assert all(trace.steps[1].predecessors == ("plan",) for trace in collected)
+
+
+def test_spans_of_others_are_let_go() -> None:
+    collected: list[ExecutionTrace] = []
+    tracer = provider_for(TraceProcessor(collected.append)).get_tracer("http")
+    with tracer.start_as_current_span("GET /"):
+        pass
+    assert collected == []
+
+
+def test_a_broken_trace_is_reported_and_the_application_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    errors: list[TraceError] = []
+    for processor in (TraceProcessor(print, on_error=errors.append), TraceProcessor(print)):
+        tracer = provider_for(processor).get_tracer("app")
+        attributes = {"promptiter.node.id": "a", "promptiter.step.predecessors": ["a"]}
+        with tracer.start_as_current_span("a", attributes=attributes):
+            pass
+    assert isinstance(errors[0], CycleError)
+    assert "a trace was dropped: step 'a' depends on itself" in caplog.text
+
+
+def test_flushing_hands_out_what_has_not_ended() -> None:
+    collected: list[ExecutionTrace] = []
+    provider = provider_for(TraceProcessor(collected.append))
+    tracer = provider.get_tracer("app")
+    root = tracer.start_span("run", attributes={"promptiter.trace.id": "run"})
+    tracer.start_span("a", set_span_in_context(root), attributes={"promptiter.node.id": "a"}).end()
+    assert collected == []
+    provider.force_flush()
+    assert [(trace.status, len(trace.steps)) for trace in collected] == [("incomplete", 1)]

@@ -1,0 +1,1 @@
+"""Pictures of graphs in layers: as SVG, as Mermaid, and as lanes of text."""
