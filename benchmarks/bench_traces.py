@@ -21,7 +21,7 @@ import networkx as nx
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from benchmarks.measure import Measurement, measure
+from benchmarks.measure import Measurement, measure, side_by_side
 from traces import (
     ExecutionTrace,
     Snapshot,
@@ -50,31 +50,29 @@ def main() -> None:
 
 
 def many(folder: Path, spans: int) -> None:
-    print(f"{spans:,} spans in traces of {STEPS_PER_TRACE} steps, seconds (best of 3, each in its own process)\n")
+    print(f"{spans:,} spans in traces of {STEPS_PER_TRACE} steps (best of 5 in turn, each try in its own process)\n")
     print(f"{'':34}{'seconds':>9}{'us/span':>9}{'x floor':>9}{'peak B/span':>13}")
-    paths = {name: folder / f"spans.{name}" for name in ("jsonl", "pb")}
-    for path in paths.values():
-        write_otel(path, sample_traces(spans // (STEPS_PER_TRACE + 1)))
     for name, floor in (("jsonl", floor_json), ("pb", floor_protobuf)):
-        size = paths[name].stat().st_size / 1e6
-        base = measure(floor, str(paths[name]))
-        row(f"{name}, {size:.0f} MB: floor", base, spans, base)
-        row(f"{name}: read_otel", measure(read, str(paths[name])), spans, base)
-        row(f"{name}: read_otel and TraceGraph", measure(read_and_graph, str(paths[name])), spans, base)
-    own = folder / "traces.jsonl"
-    write_traces(own, sample_traces(spans // (STEPS_PER_TRACE + 1)))
-    base = measure(floor_lines, str(own))
-    row(f"own JSON lines, {own.stat().st_size / 1e6:.0f} MB: orjson", base, spans, base)
-    row("own JSON lines: read_traces", measure(read_own, str(own)), spans, base)
+        path = folder / f"spans.{name}"
+        write_otel(path, sample_traces(spans // (STEPS_PER_TRACE + 1)))
+        base, bare, graphs = side_by_side([floor, read, read_and_graph], str(path))
+        row(f"{name}, {path.stat().st_size / 1e6:.0f} MB: floor", base, spans, base)
+        row(f"{name}: read_otel", bare, spans, base)
+        row(f"{name}: read_otel and TraceGraph", graphs, spans, base)
+    path = folder / "traces.jsonl"
+    write_traces(path, sample_traces(spans // (STEPS_PER_TRACE + 1)))
+    base, bare = side_by_side([floor_lines, read_own], str(path))
+    row(f"own JSON lines, {path.stat().st_size / 1e6:.0f} MB: orjson", base, spans, base)
+    row("own JSON lines: read_traces", bare, spans, base)
 
 
 def one(folder: Path, steps: int) -> None:
     path = folder / "one.pb"
     print(f"\none trace of {steps:,} steps\n")
     print(f"{'':34}{'seconds':>9}{'us/step':>9}{'':9}{'peak B/step':>13}")
-    row("build and write protobuf", measure(write_one, str(path), steps, tries=1), steps)
-    row("read_otel", measure(read, str(path), tries=1), steps)
-    row("read_otel and TraceGraph", measure(read_and_graph, str(path), tries=1), steps)
+    row("build and write protobuf", measure(write_one, str(path), steps), steps)
+    row("read_otel", measure(read, str(path)), steps)
+    row("read_otel and TraceGraph", measure(read_and_graph, str(path)), steps)
 
 
 def row(name: str, found: Measurement, count: int, base: Measurement | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The best of several tries."""
+    """What one piece of work took."""
 
     seconds: float
     peak_bytes: int
@@ -25,13 +25,16 @@ class Measurement:
         return self.peak_bytes - self.base_bytes
 
 
-def measure(work: Callable[..., Any], *arguments: Any, tries: int = 3) -> Measurement:
-    """Run `work(*arguments)` in `tries` fresh processes. It must be importable, and its result picklable and small."""
-    found = []
-    for _ in range(tries):
-        with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-            found.append(pool.submit(_once, work, arguments).result())
-    return min(found, key=lambda measurement: measurement.seconds)
+def measure(work: Callable[..., Any], *arguments: Any) -> Measurement:
+    """Run `work(*arguments)` in a fresh process. It must be importable, and its result picklable and small."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_once, work, arguments).result()
+
+
+def side_by_side(works: Sequence[Callable[..., Any]], *arguments: Any, tries: int = 5) -> list[Measurement]:
+    """The best of several tries of each, in turn, so that a busy moment of the machine hits all alike."""
+    rounds = [[measure(work, *arguments) for work in works] for _ in range(tries)]
+    return [min(found, key=lambda measurement: measurement.seconds) for found in zip(*rounds, strict=True)]
 
 
 def _once(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Measurement:

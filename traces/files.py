@@ -76,10 +76,9 @@ def documents(source: Source) -> Iterator[tuple[Place, bytes]]:
     """The JSON documents of a file, each with its place: one a line, or a single one spread over many lines."""
     with opened(source) as (name, file):
         for number, line in enumerate(file, start=1):
-            start = line.strip()
-            if not start:
+            if line.isspace():
                 continue
-            if start in (b"{", b"["):
+            if len(line) < 80 and line.strip() in (b"{", b"["):
                 yield Place(name), b"\n" * (number - 1) + line + file.read()
                 return
             yield Place(name, line=number), line
@@ -90,7 +89,7 @@ def opened(source: Source) -> Iterator[tuple[str, IO[bytes]]]:
     """Open a path or bytes for reading, with a name for messages; gzip is unpacked."""
     name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
     try:
-        with io.BufferedReader(io.BytesIO(source)) if isinstance(source, bytes) else Path(source).open("rb") as raw:
+        with io.BufferedReader(io.BytesIO(source) if isinstance(source, bytes) else io.FileIO(source), 1 << 20) as raw:
             magic = raw.peek(4)[:4]
             if magic.startswith(b"\x28\xb5\x2f\xfd"):
                 raise UnreadableTraceError("is compressed with zstd; unpack it first: zstd -d", place=Place(name))
@@ -130,6 +129,10 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():
+                # All that was made counts as young now and would be walked at once; this makes it old, unwalked.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -131,7 +131,7 @@ class Step:
             object.__setattr__(self, "predecessors", tuple(sorted(set(self.predecessors))))
         if len(self.edges) > 1:
             object.__setattr__(self, "edges", tuple(sorted(self.edges, key=lambda edge: (edge.source, edge.kind))))
-        if self.usage is not None and self.usage == _NOTHING_KNOWN:
+        if self.usage is not None and self.usage.input_tokens is None and self.usage == _NOTHING_KNOWN:
             object.__setattr__(self, "usage", None)
         for edge in self.edges:
             if edge.source not in self.predecessors:

@@ -58,13 +58,16 @@ def _trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
             calls.setdefault(span.parent_id, []).append(_tool_call(span))
         elif span is not root:
             skipped += 1
-    step_ids = _step_ids(step_spans)
+    is_complete = all(names.STEP_ID in span.attributes and names.PREDECESSORS in span.attributes for span in step_spans)
+    step_ids = {} if is_complete else _step_ids(step_spans)
     known_reads: dict[str, dict[str, str]] = {}
     steps = []
     for span in step_spans:
-        tool_calls = sorted(calls.pop(span.span_id, ()), key=lambda call: call[0])
+        tool_calls: tuple[ToolCall, ...] = ()
+        if span.span_id in calls:
+            tool_calls = tuple(call for _, call in sorted(calls.pop(span.span_id), key=lambda numbered: numbered[0]))
         try:
-            steps.append(_step(span, step_ids, tuple(call for _, call in tool_calls), known_reads))
+            steps.append(_step(span, step_ids, tool_calls, known_reads))
         except (TraceError, TypeError) as error:
             raise _explained(error, span) from error
     skipped += sum(map(len, calls.values()))  # calls of a step that is not there
@@ -87,7 +90,8 @@ def _trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
         )
     except TraceError as error:
         broken = getattr(error, "step_id", None)
-        error.place = next((span.place for span in step_spans if step_ids[span.span_id] == broken), spans[0].place)
+        places = (span.place for step, span in zip(steps, step_spans, strict=True) if step.id == broken)
+        error.place = next(places, spans[0].place)
         raise
 
 
@@ -99,13 +103,20 @@ def _step(
 ) -> Step:
     rest = span.attributes
     take = rest.pop
-    take(names.STEP_ID, None)
     node_id = take(names.NODE_ID)
+    step_id = take(names.STEP_ID, None)
+    if step_id is None:
+        step_id = step_ids.get(span.span_id)
+    if type(node_id) is not str or type(step_id) is not str:
+        _checked(node_id, str, names.NODE_ID)
+        _checked(step_id, str, names.STEP_ID)
     predecessors = take(names.PREDECESSORS, None)
     if predecessors is None:
         predecessors = [step_ids[link.span_id] for link in span.links if link.span_id in step_ids]
-    elif type(predecessors) is not list or not all(type(source) is str for source in predecessors):
-        raise _wrong(names.PREDECESSORS, "a list of step ids", predecessors)
+    else:
+        for source in predecessors if type(predecessors) is list else [None]:
+            if type(source) is not str:
+                raise _wrong(names.PREDECESSORS, "a list of step ids", predecessors)
     surface_reads = None
     if (text := take(names.SURFACE_READS, None)) is not None:
         # Steps of one node mostly read the same values: they share one mapping.
@@ -117,7 +128,7 @@ def _step(
         edges = tuple(Edge(**edge) for edge in _loads(text, list, names.EDGES))
     error_type = take(names.ERROR_TYPE, None)
     return Step(
-        id=step_ids[span.span_id],
+        id=step_id,
         node_id=node_id,
         kind=_one_of(_KINDS, take(names.STEP_KIND, "function"), names.STEP_KIND),
         predecessors=tuple(predecessors),
@@ -139,21 +150,13 @@ def _step(
 def _step_ids(spans: Sequence[Span]) -> dict[str, str]:
     """The step id of each span; spans made by hand without one are counted by node, in order of time."""
     step_ids: dict[str, str] = {}
-    unnamed = []
-    for span in spans:
-        step_id = span.attributes.get(names.STEP_ID)
-        if type(step_id) is str and type(span.attributes[names.NODE_ID]) is str:
-            step_ids[span.span_id] = step_id
-            continue
-        with _naming(span):
-            _checked(span.attributes[names.NODE_ID], str, names.NODE_ID)
-            _checked(step_id, str | None, names.STEP_ID)
-        unnamed.append(span)
     visits: Counter[str] = Counter()
-    for span in sorted(unnamed, key=lambda span: (span.start_ns or 0, span.span_id)):
-        node_id = span.attributes[names.NODE_ID]
-        visits[node_id] += 1
-        step_ids[span.span_id] = node_id if visits[node_id] == 1 else f"{node_id}~{visits[node_id]}"
+    for span in sorted(spans, key=lambda span: (span.start_ns or 0, span.span_id)):
+        node_id, step_id = str(span.attributes[names.NODE_ID]), span.attributes.get(names.STEP_ID)
+        if step_id is None:
+            visits[node_id] += 1
+            step_id = node_id if visits[node_id] == 1 else f"{node_id}~{visits[node_id]}"
+        step_ids[span.span_id] = step_id
     return step_ids
 
 
@@ -161,7 +164,8 @@ def _tool_call(span: Span) -> tuple[int, ToolCall]:
     """A tool call of the step above its span, with its place among that step's calls."""
     with _naming(span):
         get = span.attributes.get
-        return _checked(get(names.TOOL_CALL_INDEX), int, names.TOOL_CALL_INDEX), ToolCall(
+        index = _checked(get(names.TOOL_CALL_INDEX), int, names.TOOL_CALL_INDEX, wanted="a whole number")
+        return index, ToolCall(
             name=_checked(get(names.TOOL_NAME, span.name), str, names.TOOL_NAME),
             id=_checked(get(names.TOOL_CALL_ID), str | None, names.TOOL_CALL_ID),
             arguments=_loads(get(names.TOOL_ARGUMENTS, "null"), object, names.TOOL_ARGUMENTS),
@@ -194,11 +198,20 @@ def _usage(rest: dict[str, Json]) -> Usage | None:
     cached_input_tokens, cost_usd = take(names.CACHED_INPUT_TOKENS, None), take(names.COST_USD, None)
     if input_tokens is output_tokens is cached_input_tokens is cost_usd is None:
         return None
+    for key, figure in (
+        (names.INPUT_TOKENS, input_tokens),
+        (names.OUTPUT_TOKENS, output_tokens),
+        (names.CACHED_INPUT_TOKENS, cached_input_tokens),
+    ):
+        if figure is not None and type(figure) is not int:
+            raise _wrong(key, "a whole number", figure)
+    if cost_usd is not None and type(cost_usd) is not float:
+        cost_usd = float(_checked(cost_usd, int, names.COST_USD, wanted="a number"))
     return Usage(
-        input_tokens=input_tokens if input_tokens is None else _checked(input_tokens, int, names.INPUT_TOKENS),
-        output_tokens=output_tokens if output_tokens is None else _checked(output_tokens, int, names.OUTPUT_TOKENS),
-        cached_input_tokens=_checked(cached_input_tokens, int | None, names.CACHED_INPUT_TOKENS),
-        cost_usd=_checked(cost_usd, float | int | None, names.COST_USD),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_input_tokens=cached_input_tokens,
+        cost_usd=cost_usd,
     )
 
 
@@ -241,13 +254,9 @@ def _unescaped(attributes: dict[str, Json]) -> dict[str, Json]:
     return attributes
 
 
-def _checked(value: Any, kind: Any, key: str) -> Any:
+def _checked(value: Any, kind: Any, key: str, *, wanted: str = "text") -> Any:
     if not isinstance(value, kind) or value is True or value is False:
-        wanted = {str: "text", int: "a whole number"}.get(kind) or {
-            str | None: "text",
-            int | None: "a whole number",
-        }.get(kind)
-        raise _wrong(key, wanted or "a number", value)
+        raise _wrong(key, wanted, value)
     return value
 
 

@@ -1,0 +1,106 @@
+"""Every command and code block of README and docs is run, from top to bottom of each page, in an empty folder.
+
+A `text` block right below a `bash` or `python` block is what it must print. `make` targets are looked up, not run: they
+set up environments of their own, and CI runs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CODE = ("bash", "python", "text")
+
+
+class Block(NamedTuple):
+    kind: str
+    code: str
+    line: int
+    expected: str | None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
+    for number, token in enumerate(tokens):
+        if token.type != "fence" or token.info == "text":
+            continue
+        following = tokens[number + 1] if number + 1 < len(tokens) else None
+        expected = following.content if following and following.type == "fence" and following.info == "text" else None
+        yield Block(token.info, token.content, (token.map or [0])[0] + 1, expected)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with the examples, as in a clone, and our command on the path."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page):
+        printed = run_python(block, namespace) if block.kind == "python" else run_commands(block)
+        if block.expected is not None:
+            shown = "\n".join(line.rstrip() for line in printed.splitlines()).strip()
+            assert shown == block.expected.strip(), f"{page.name}, line {block.line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_block_says_what_it_is(page: Path) -> None:
+    assert [block.line for block in blocks(page) if block.kind not in CODE] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_local_link_leads_somewhere(page: Path) -> None:
+    made_by_hooks = {"reference/cli.md", "pictures/research_desk.svg"}
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert "://" in target or target in made_by_hooks or (page.parent / target).exists(), target
+
+
+def run_python(block: Block, namespace: dict[str, Any]) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(block.code, f"line {block.line}", "exec"), namespace)
+    return printed.getvalue()
+
+
+def run_commands(block: Block) -> str:
+    printed = ""
+    for line in block.code.splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["make"]:
+            words = ["make", "--dry-run", "--directory", str(ROOT), *words[1:]]
+        if words[:2] == ["pip", "install"]:
+            check_extras(words)
+            continue
+        if words:
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+            printed += done.stdout
+    return printed
+
+
+def check_extras(words: list[str]) -> None:
+    """Installing needs a network, which tests have not: look whether the extras are there."""
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for extras in re.findall(r"\[([^\]]+)\]", " ".join(words)):
+        assert set(extras.split(",")) <= set(known)
