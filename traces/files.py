@@ -5,15 +5,17 @@ A document is `{"schema_version": 1, "trace": {...}}`; fields that have their de
 
 from __future__ import annotations
 
+import codecs
 import gc
 import gzip
 import io
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 import orjson
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 Source: TypeAlias = str | os.PathLike[str] | bytes
 """A path, or the bytes themselves."""
+Reader: TypeAlias = "io.BufferedReader[Any]"
+"""An open file that can be looked into before it is read."""
 
 
 def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace]) -> int:
@@ -39,10 +43,9 @@ def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace])
 
 def read_traces(source: Source) -> Iterator[ExecutionTrace]:
     """Yield the traces of a JSON or JSON lines file (also gzipped) as they are read."""
-    for place, document in documents(source):
-        with gc_paused():
-            trace = from_json(document, place=place)
-        yield trace
+    with opened(source) as (name, file):
+        for place, document in documents(name, file):
+            yield from_json(document, place=place)
 
 
 def to_json(trace: ExecutionTrace) -> bytes:
@@ -69,23 +72,28 @@ def from_json(raw: bytes, *, place: Place | None = None) -> ExecutionTrace:
         envelope: Any = _envelope().model_validate_json(raw)
     except ValidationError as invalid:
         raise _explained(invalid, raw, place) from invalid
+    if envelope.schema_version != SCHEMA_VERSION:
+        raise _other_version(envelope.schema_version, place)
+    if (b"NaN" in raw or b"Infinity" in raw) and not _is_json(raw):
+        raise not_json(raw, place)
     return cast("ExecutionTrace", envelope.trace)
 
 
-def documents(source: Source) -> Iterator[tuple[Place, bytes]]:
+def documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
     """The JSON documents of a file, each with its place: one a line, or a single one spread over many lines."""
-    with opened(source) as (name, file):
-        for number, line in enumerate(file, start=1):
-            if line.isspace():
-                continue
-            if len(line) < 80 and line.strip() in (b"{", b"["):
-                yield Place(name), b"\n" * (number - 1) + line + file.read()
-                return
-            yield Place(name, line=number), line
+    for number, line in enumerate(file, start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if line.isspace() or not line:
+            continue
+        if len(line) < 80 and line.strip() in (b"{", b"["):
+            yield Place(name), b"\n" * (number - 1) + line + file.read()
+            return
+        yield Place(name, line=number), line
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[tuple[str, IO[bytes]]]:
+def opened(source: Source) -> Iterator[tuple[str, Reader]]:
     """Open a path or bytes for reading, with a name for messages; gzip is unpacked."""
     name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
     try:
@@ -94,29 +102,37 @@ def opened(source: Source) -> Iterator[tuple[str, IO[bytes]]]:
             if magic.startswith(b"\x28\xb5\x2f\xfd"):
                 raise UnreadableTraceError("is compressed with zstd; unpack it first: zstd -d", place=Place(name))
             if magic.startswith(b"\x1f\x8b"):
-                with gzip.open(raw) as unpacked:
-                    yield name, cast("IO[bytes]", unpacked)
+                with gzip.GzipFile(fileobj=raw) as unpacked:
+                    yield name, io.BufferedReader(cast("io.RawIOBase", unpacked), 1 << 20)
             else:
                 yield name, raw
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise UnreadableTraceError(f"is a damaged gzip file ({error}); copy it again", place=Place(name)) from error
     except OSError as error:
         raise UnreadableTraceError(f"cannot be read: {error.strerror or error}", place=Place(name)) from error
+    except ValueError as error:
+        if isinstance(error, TraceError) or "null" not in str(error):
+            raise
+        raise UnreadableTraceError(f"is no path: {error}", place=Place(repr(name))) from error
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Write a file beside `path` and move it there at the end, so that a crash leaves the old one."""
     target = Path(path)
+    if not target.name or target.is_dir():
+        raise UnwritableTraceError(f"{os.fspath(path)!r} is a folder; name a file in it")
     scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
     opener = gzip.open if target.suffix == ".gz" else open
     try:
         with cast("IO[bytes]", opener(scratch, "wb")) as file:
             yield file
         scratch.replace(target)
-    except BaseException:
-        with suppress(FileNotFoundError):
+    except BaseException as error:
+        with suppress(OSError):
             scratch.unlink()
+        if isinstance(error, OSError):
+            raise UnwritableTraceError(f"{os.fspath(path)!r} cannot be written: {error.strerror or error}") from error
         raise
 
 
@@ -142,7 +158,7 @@ def _envelope() -> type[BaseModel]:
 
     class TraceDocument(BaseModel):
         model_config = ConfigDict(extra="forbid", strict=True, ser_json_inf_nan="constants")
-        schema_version: Literal[1]
+        schema_version: int
         trace: ExecutionTrace
 
     return TraceDocument
@@ -157,15 +173,30 @@ def _explained(invalid: ValidationError, raw: bytes, place: Place | None) -> Tra
     if first["type"] == "json_invalid":
         return not_json(raw, place)
     where = field_path(first["loc"])
-    if where == "schema_version" and first["type"] != "missing":
-        message = f"schema_version is {first['input']!r}, this release reads {SCHEMA_VERSION}; upgrade promptiter"
-        return UnreadableTraceError(message, place=place)
+    version = _version(raw)
+    if version is not None and version != SCHEMA_VERSION:
+        return _other_version(version, place)
     if where in ("", "schema_version", "trace"):
         expected = f'{{"schema_version": {SCHEMA_VERSION}, "trace": {{...}}}}'
         return UnreadableTraceError(f"is no trace: expected {expected}, got {_short(first['input'])}", place=place)
     more = f" (and {invalid.error_count() - 1} more)" if invalid.error_count() > 1 else ""
     got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
     return UnreadableTraceError(f"{where}: {_expectation(first['type'], first['msg'])}{got}{more}", place=place)
+
+
+def _version(raw: bytes) -> Json:
+    """The version that a document says it has, whatever else is wrong with it."""
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    return repr(version) if isinstance(version, bool) else version
+
+
+def _other_version(version: Json, place: Place | None) -> UnreadableTraceError:
+    message = f"schema_version is {version!r}, this release reads {SCHEMA_VERSION}; upgrade promptiter"
+    return UnreadableTraceError(message, place=place)
 
 
 def not_json(raw: bytes, place: Place | None) -> UnreadableTraceError:

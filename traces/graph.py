@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -47,7 +48,7 @@ class TraceGraph:
 
     def predecessors(self, step_id: str) -> tuple[Step, ...]:
         """The steps whose results this one used."""
-        return tuple(self.step(source) for source in self.step(step_id).predecessors)
+        return self._in_order(self.step(step_id).predecessors)
 
     def successors(self, step_id: str) -> tuple[Step, ...]:
         """The steps that used this one's result."""
@@ -81,6 +82,14 @@ class TraceGraph:
         """All steps that depend on this one."""
         return self._in_order(nx.descendants(self.digraph, self.step(step_id).id))
 
+    @cached_property
+    def layers(self) -> dict[str, int]:
+        """How far each step is from a root: the longest way."""
+        layers: dict[str, int] = {}
+        for step in self.trace.steps:
+            layers[step.id] = 1 + max((layers[source] for source in step.predecessors), default=-1)
+        return layers
+
     def visits(self, node_id: str) -> tuple[Step, ...]:
         """The executions of one node."""
         return tuple(step for step in self.trace.steps if step.node_id == node_id)
@@ -107,10 +116,14 @@ class TraceGraph:
         return _walk_back(max(self.trace.steps, key=lambda step: busy[step.id]), before)
 
     def failing_path(self) -> tuple[Step, ...]:
-        """From a root to the first step that failed, over the predecessors that finished last; empty if none did."""
-        failed = next((step for step in self.trace.steps if step.error), None)
-        if failed is None:
+        """From a root to the step that failed first, over the predecessors that finished last; empty if none failed.
+
+        A step that was cancelled is a consequence: it counts only if nothing else failed.
+        """
+        errors = [(step, step.error) for step in self.trace.steps if step.error]
+        if not errors:
             return ()
+        failed, _ = min(errors, key=lambda pair: (pair[1].is_cancellation, pair[0].end_ns or 0))
         before: dict[str, Step | None] = {}
         step: Step | None = failed
         while step is not None:

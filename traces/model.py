@@ -18,7 +18,14 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from traces.errors import CycleError, DuplicateStepError, EmptyTraceError, UnknownPredecessorError
+from traces.errors import (
+    BrokenTraceError,
+    CycleError,
+    DuplicateStepError,
+    EmptyTraceError,
+    UnknownPredecessorError,
+    UnwritableTraceError,
+)
 
 SCHEMA_VERSION = 1
 
@@ -76,8 +83,13 @@ class Failure:
     type: str
     message: str = ""
 
+    @property
+    def is_cancellation(self) -> bool:
+        """Whether it was stopped from outside, mostly because something else had failed."""
+        return self.type == "cancelled"
+
     def __str__(self) -> str:
-        return f"{self.type}: {self.message}" if self.message else self.type
+        return ": ".join(part for part in (self.type, self.message) if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +104,12 @@ class ToolCall:
     start_ns: int | None = None
     end_ns: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.start_ns == 0:
+            object.__setattr__(self, "start_ns", None)
+        if self.end_ns == 0:
+            object.__setattr__(self, "end_ns", None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
@@ -103,12 +121,17 @@ class Edge:
     confidence: float = 1.0
 
 
+def _edge_order(edge: Edge) -> tuple[str, str, str, float]:
+    return edge.source, edge.kind, edge.evidence, edge.confidence
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One execution of one node.
 
     `id` is a path that does not depend on timing (`planner`, `planner~2`, `research[3]/search`). `surface_reads` maps
-    the id of each surface read to the digest of its value; None means unknown: it may have read everything.
+    the id of each surface read to the digest of its value; None means unknown: it may have read everything. Times are
+    nanoseconds since 1970; 0 counts as unknown, as in OpenTelemetry.
     """
 
     id: str
@@ -130,9 +153,13 @@ class Step:
         if len(self.predecessors) > 1:
             object.__setattr__(self, "predecessors", tuple(sorted(set(self.predecessors))))
         if len(self.edges) > 1:
-            object.__setattr__(self, "edges", tuple(sorted(self.edges, key=lambda edge: (edge.source, edge.kind))))
+            object.__setattr__(self, "edges", tuple(sorted(self.edges, key=_edge_order)))
         if self.usage is not None and self.usage.input_tokens is None and self.usage == _NOTHING_KNOWN:
             object.__setattr__(self, "usage", None)
+        if self.start_ns == 0:
+            object.__setattr__(self, "start_ns", None)
+        if self.end_ns == 0:
+            object.__setattr__(self, "end_ns", None)
         for edge in self.edges:
             if edge.source not in self.predecessors:
                 raise UnknownPredecessorError(self.id, edge.source, known=self.predecessors)
@@ -181,7 +208,14 @@ class ExecutionTrace:
 
 def digest(value: Json | bytes) -> str:
     """The content hash of a value: of bytes as they are, of anything else as canonical JSON."""
-    raw = value if isinstance(value, bytes) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    try:
+        raw = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:  # orjson.JSONEncodeError
+        raise UnwritableTraceError(f"{value!r:.60} has no digest: {error}; use plain JSON values") from error
+    if b"null" in raw and holds_non_finite(value):
+        raise UnwritableTraceError(f"{value!r:.60} has no digest: it holds a NaN or infinite number")
     return hashlib.sha256(raw).hexdigest()
 
 
@@ -218,6 +252,8 @@ def in_canonical_order(steps: Sequence[Step]) -> tuple[Step, ...]:
     depths = _depths_in_one_pass(steps)
     if depths is None:
         depths = _depths(steps)
+    if "" in depths:
+        raise BrokenTraceError("a step has an empty id; give every step an id, such as the name of its node")
     keys = [(depths[step.id], len(step.id), step.id) for step in steps]  # the length puts ~2 before ~10
     if all(first < second for first, second in pairwise(keys)):
         return tuple(steps)

@@ -7,29 +7,28 @@
 
 A step follows what ran before it in the same line of control. A task or thread that is started (with a copy of the
 context, as asyncio and `asyncio.to_thread` make one) is a branch; the next step of the line that started it joins all
-branches that ran steps. `after=` says otherwise. A step opened inside another is nested: the outer one follows its last
-inner steps, for it used their results. Ids are paths that do not depend on timing: `planner`, `planner~2` for the
-second visit, `research[3]` for an indexed branch, `outer/inner` for a nested step.
+branches that have ended. `after=` says otherwise. A step opened inside another is nested: the outer one follows its
+last inner steps, for it used their results. Ids are paths that do not depend on timing: `planner`, `planner~2` for the
+second visit, `research[3]` for an indexed branch, `outer/inner` for a nested step. Only a task that nobody awaits can
+make an edge depend on timing: whether it had ended when the next step began.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
-import orjson
-
-from traces.errors import AmbiguousStepError, NoActiveRecordingError
+from traces.errors import AmbiguousStepError, NoActiveRecordingError, UnknownPredecessorError
 from traces.model import (
     EMPTY,
-    Blob,
     ExecutionTrace,
     Failure,
     Json,
@@ -40,11 +39,8 @@ from traces.model import (
     TraceStatus,
     Usage,
     digest,
-    holds_non_finite,
 )
-
-INLINE_LIMIT = 256 * 1024
-"""Characters of a snapshot that stay in the trace; what is longer goes whole into the blobs."""
+from traces.snapshots import bounded, plain, said, snapshot
 
 Resolver: TypeAlias = Callable[[str], Json]
 """Gives the current value of a surface."""
@@ -82,6 +78,8 @@ def step(
     attributes: Mapping[str, Json] | None = None,
 ) -> OpenStep:
     """Open a step of the active recording: a context manager. `index` tells parallel executions of a node apart."""
+    if isinstance(after, str):
+        after = [after]
     return OpenStep(node_id, kind=kind, input=input, index=index, after=after, attributes=dict(attributes or {}))
 
 
@@ -119,11 +117,11 @@ class Recording:
         self.clock = clock
         self.is_active = False
         self._status: TraceStatus = "completed"
-        self.followed: set[str] = set()
         self._steps: dict[str, OpenStep] = {}
+        self._followed: set[str] = set()
         self._last_visit: dict[str, tuple[int, OpenStep]] = {}
-        self._lock = threading.Lock()
-        self._token: Token[_Position | None] | None = None
+        self._lock = threading.RLock()
+        self._outside: _Position | None = None
 
     @property
     def trace(self) -> ExecutionTrace:
@@ -136,43 +134,49 @@ class Recording:
             steps=steps,
             status="incomplete" if unfinished and self._status == "completed" else self._status,
             conversation_id=self.conversation_id,
-            attributes=self.attributes,
+            attributes=plain(self.attributes),
         )
 
-    def __enter__(self) -> Recording:
-        self.is_active = True
-        self._token = _position.set(_Position(_Scope(self, parent=None, tips=frozenset()), frozenset()))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.is_active = False
-        if self._token is not None:
-            _position.reset(self._token)
-        if error is not None:
-            self._status = "incomplete" if _is_cancellation(error) else "failed"
+    @property
+    def has_steps(self) -> bool:
+        """Whether there is anything to make a trace of."""
+        return bool(self._steps)
 
     def fail(self) -> None:
         """Mark the run as failed although its error was caught inside the recording."""
         self._status = "failed"
 
-    def snapshot(self, value: Any) -> Snapshot:
-        """The value as it is now, in a form that later changes cannot reach."""
-        return _snapshot(value, self.blobs)
+    def __enter__(self) -> Recording:
+        self.is_active = True
+        self._outside = _position.get()
+        _position.set(_Position(_Scope(self, parent=None, tips=frozenset()), frozenset()))
+        return self
 
-    def register(self, opened: OpenStep, path: str) -> str:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.is_active = False
+        _position.set(self._outside)
+        if error is not None:
+            self._status = "incomplete" if _is_cancellation(error) else "failed"
+
+    def _register(self, opened: OpenStep, path: str) -> None:
+        """Give a step its id and its place in the order of starts."""
         with self._lock:
+            for source in opened.predecessors:
+                if source not in self._steps:
+                    raise UnknownPredecessorError(path, source, known=self._steps)
             visit, previous = self._last_visit.get(path, (0, None))
             if previous is not None and not self._comes_before(previous, opened):
                 raise AmbiguousStepError(path)
             while True:
                 visit += 1
-                step_id = path if visit == 1 else f"{path}~{visit}"
-                if step_id not in self._steps:
+                # A node whose own name looks like a visit counts from ~1, so that it is not taken for one.
+                opened.id = path if visit == 1 and not _LOOKS_LIKE_A_VISIT.search(path) else f"{path}~{visit}"
+                if opened.id not in self._steps:
                     break
+            opened.number = len(self._steps)
             self._last_visit[path] = (visit, opened)
-            self._steps[step_id] = opened
-            self.followed |= opened.predecessors
-            return step_id
+            self._steps[opened.id] = opened
+            self._followed |= opened.predecessors
 
     def _comes_before(self, previous: OpenStep, opened: OpenStep) -> bool:
         """Whether a step surely runs after the previous visit of its node, and not merely happened to this time."""
@@ -181,17 +185,17 @@ class Recording:
         seen = set(opened.predecessors)
         waiting = list(seen)
         while waiting:
-            step_id = waiting.pop()
-            if step_id == previous.id:
+            ancestor = self._steps[waiting.pop()]
+            if ancestor is previous:
                 return True
-            ancestor = self._steps.get(step_id)
-            further = () if ancestor is None else [source for source in ancestor.predecessors if source not in seen]
-            seen.update(further)
-            waiting.extend(further)
+            if ancestor.number > previous.number:  # what started before the previous visit does not follow it
+                further = ancestor.predecessors - seen
+                seen |= further
+                waiting.extend(further)
         return False
 
 
-@dataclass
+@dataclass(eq=False)
 class OpenStep:
     """A step while it runs: set `output` and `usage`, read surfaces, call tools."""
 
@@ -204,16 +208,21 @@ class OpenStep:
     output: Any = None
     usage: Usage | None = None
     id: str = field(default="", init=False)
+    number: int = field(default=0, init=False)
     predecessors: frozenset[str] = field(default=frozenset(), init=False)
+    tool_calls: list[OpenToolCall] = field(default_factory=list, init=False)
     scope: _Scope = field(init=False, repr=False)
+    _inner: _Scope = field(init=False, repr=False)
     _input: Snapshot = field(default=EMPTY, init=False)
     _output: Snapshot = field(default=EMPTY, init=False)
     _error: Failure | None = field(default=None, init=False)
     _surface_reads: dict[str, str] = field(default_factory=dict, init=False)
-    tool_calls: list[OpenToolCall] = field(default_factory=list, init=False)
     _start_ns: int | None = field(default=None, init=False)
     _end_ns: int | None = field(default=None, init=False)
-    _token: Token[_Position | None] | None = field(default=None, init=False)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._end_ns is not None
 
     def __enter__(self) -> OpenStep:
         self.scope = scope = _here()
@@ -221,24 +230,30 @@ class OpenStep:
             self.predecessors = scope.join()
         else:
             self.predecessors = frozenset(source if isinstance(source, str) else source.id for source in self.after)
-        self.id = scope.recording.register(self, scope.path_to(self))
-        self._input = scope.recording.snapshot(self.input)
-        inner = _Scope(scope.recording, parent=self, tips=self.predecessors)
-        self._token = _position.set(_Position(inner, inner.tips))
+        scope.recording._register(self, scope.path_to(self))
+        self._inner = _Scope(scope.recording, parent=self, tips=self.predecessors)
         self._start_ns = scope.recording.clock()
+        _position.set(_Position(self._inner, self._inner.tips))
+        if self.input is not None:
+            self._input = snapshot(self.input, scope.recording.blobs)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         recording = self.scope.recording
-        inner = _position.get()
-        if inner is not None and self._token is not None:
-            self.predecessors |= inner.scope.join()
-            _position.reset(self._token)
-        self._output = recording.snapshot(self.output)
         self._error = None if error is None else _failure(error)
         self._end_ns = recording.clock()
+        ends = self._inner.join()
+        if ends != self._inner.start:
+            self.predecessors = ends  # it used what ran inside it, which used what it follows
+        self.scope.take_over(self._inner)
         self.scope.move_to(self.id)
-        _position.set(_Position(self.scope, self.scope.tips))
+        position = _position.get()
+        if position is not None and position.scope is self._inner:  # else a generator was closed out of turn
+            outer = self.scope.still_open()
+            _position.set(_Position(outer, outer.tips))
+        if self._input is EMPTY:
+            self._input = snapshot(self.input, recording.blobs)  # it was set inside the step
+        self._output = snapshot(self.output, recording.blobs)
 
     def read_surface(self, surface_id: str) -> Json:
         """The value of a surface; that it was read, and its digest, go into the step, also when it is empty."""
@@ -269,7 +284,7 @@ class OpenStep:
             usage=self.usage,
             start_ns=self._start_ns,
             end_ns=self._end_ns,
-            attributes=dict(self.attributes),
+            attributes=plain(self.attributes),
         )
 
 
@@ -281,7 +296,7 @@ class OpenToolCall:
         self.name = name
         self.call_id = call_id
         self.result: Any = None
-        self._arguments = _plain(arguments)
+        self._arguments = bounded(arguments, caller.scope.recording.blobs)
         self._result: Json = None
         self._error: Failure | None = None
         self._start_ns: int | None = None
@@ -293,9 +308,10 @@ class OpenToolCall:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._result = _plain(self.result)
+        recording = self.caller.scope.recording
         self._error = None if error is None else _failure(error)
-        self._end_ns = self.caller.scope.recording.clock()
+        self._end_ns = recording.clock()
+        self._result = bounded(self.result, recording.blobs)
 
     def frozen(self) -> ToolCall:
         return ToolCall(
@@ -322,14 +338,16 @@ class _Scope:
     def __init__(self, recording: Recording, *, parent: OpenStep | None, tips: frozenset[str]) -> None:
         self.recording = recording
         self.parent = parent
+        self.start = tips
         self.tips = tips
-        self.moved = False
+        self.has_moved = False
         self.branches: list[_Scope] = []
         self.owner = weakref.ref(_line_of_control())
 
     def branch(self, tips: frozenset[str]) -> _Scope:
         child = _Scope(self.recording, parent=self.parent, tips=tips)
-        self.branches.append(child)
+        with self.recording._lock:
+            self.still_open().branches.append(child)  # a task may begin after the step that started it has ended
         return child
 
     def path_to(self, opened: OpenStep) -> str:
@@ -340,19 +358,40 @@ class _Scope:
 
     def move_to(self, step_id: str) -> None:
         self.tips = frozenset((step_id,))
-        self.moved = True
+        self.has_moved = True
 
     def join(self) -> frozenset[str]:
-        """The ends of this line and of all its branches that ran steps since they were last joined."""
-        joined = set(self.tips)
-        waiting = list(self.branches)
-        for branch in waiting:  # grows while it is walked: a branch may have branches
-            if branch.moved:
-                joined |= branch.tips
-                branch.moved = False
-            waiting.extend(branch.branches)
-        self.branches = [branch for branch in self.branches if branch.owner() is not None or branch.branches]
-        return frozenset(joined - self.recording.followed) or frozenset(joined)
+        """The ends of this line and of all its branches that have ended since they were last joined."""
+        with self.recording._lock:
+            joined = set(self.tips)
+            waiting = list(self.branches)
+            for branch in waiting:  # grows while it is walked: a branch may have branches
+                if branch.has_moved and not branch.is_running():
+                    joined |= branch.tips
+                    branch.has_moved = False
+                waiting.extend(branch.branches)
+            self.branches = [branch for branch in self.branches if branch.is_running() or branch.branches]
+            return frozenset(joined - self.recording._followed) or frozenset(joined)
+
+    def take_over(self, inner: _Scope) -> None:
+        """Keep the branches that outlive a nested step, to be joined later."""
+        with self.recording._lock:
+            self.branches += inner.branches
+
+    def is_running(self) -> bool:
+        """Whether more may come from this line. Of a pool's thread nobody knows; it has ended as far as can be told."""
+        owner = self.owner()
+        return isinstance(owner, asyncio.Task) and not owner.done()
+
+    def still_open(self) -> _Scope:
+        """This line, or the nearest around it whose step has not ended."""
+        scope = self
+        while scope.parent is not None and scope.parent.has_ended:
+            scope = scope.parent.scope
+        return scope
+
+
+_LOOKS_LIKE_A_VISIT = re.compile(r"~\d+$")
 
 
 def _here() -> _Scope:
@@ -379,74 +418,14 @@ def _line_of_control() -> object:
 
 
 def _is_cancellation(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_cancellation(inner) for inner in error.exceptions)
     return isinstance(error, asyncio.CancelledError | KeyboardInterrupt | TimeoutError)
 
 
 def _failure(error: BaseException) -> Failure:
+    if isinstance(error, asyncio.CancelledError):
+        return Failure("cancelled", said(error))
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return Failure(name, _text(str(error)))
-
-
-def _snapshot(value: Any, blobs: MutableMapping[str, bytes]) -> Snapshot:
-    if value is None or isinstance(value, Snapshot):
-        return value or EMPTY
-    if isinstance(value, bytes):
-        return Snapshot(blobs=(_kept(value, "application/octet-stream", blobs),))
-    if isinstance(value, str):
-        text = _text(value)
-        if len(text) <= INLINE_LIMIT:
-            return Snapshot(text)
-        return Snapshot(text[:INLINE_LIMIT], blobs=(_kept(text.encode(), "text/plain", blobs),))
-    inner: list[Blob] = []
-
-    def keep(raw: bytes) -> Blob:
-        inner.append(_kept(raw, "application/octet-stream", blobs))
-        return inner[-1]
-
-    plain = _plain(value, keep)
-    if isinstance(plain, str):
-        return _snapshot(plain, blobs)
-    raw = orjson.dumps(plain)
-    if len(raw) <= INLINE_LIMIT:
-        return Snapshot(data=plain, blobs=tuple(inner))
-    whole = _kept(raw, "application/json", blobs)
-    return Snapshot(raw[:INLINE_LIMIT].decode(errors="ignore"), blobs=(whole, *inner))
-
-
-def _kept(raw: bytes, media_type: str, blobs: MutableMapping[str, bytes]) -> Blob:
-    blob = Blob(digest(raw), len(raw), media_type)
-    blobs.setdefault(blob.digest, raw)
-    return blob
-
-
-def _plain(value: Any, keep: Callable[[bytes], Blob] | None = None) -> Json:
-    """A JSON copy of any value; what JSON cannot hold becomes readable text."""
-
-    def other(odd: Any) -> Json:
-        if isinstance(odd, bytes | bytearray):
-            return keep(bytes(odd)) if keep else {"digest": digest(bytes(odd)), "size": len(odd)}
-        if hasattr(odd, "model_dump"):  # pydantic
-            return odd.model_dump(mode="json")
-        if isinstance(odd, set | frozenset):
-            return sorted(odd, key=repr)
-        if isinstance(odd, Mapping):
-            return dict(odd)
-        return _text(repr(odd))
-
-    if isinstance(value, str):
-        return _text(value)
-    try:
-        raw = orjson.dumps(value, default=other, option=orjson.OPT_NON_STR_KEYS)
-        if b"null" in raw and holds_non_finite(value):
-            from pydantic_core import to_json
-
-            raw = to_json(value, inf_nan_mode="strings", bytes_mode="base64", fallback=other)
-    except (TypeError, ValueError):  # cycles, integers beyond 64 bits, broken strings
-        return _text(repr(value))
-    return orjson.loads(raw)
-
-
-def _text(text: str) -> str:
-    """Text that UTF-8 can hold: half a surrogate pair is spelled out."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    return Failure(name, said(error))

@@ -8,11 +8,18 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from traces import UnwritableTraceError
+from traces.files import replacing
+
 
 def console(output: Path | None = None) -> Console:
     """A console for people: as wide as the terminal, 120 columns where there is none; plain text into a file."""
     if output is not None:
-        return Console(file=output.open("w", encoding="utf-8"), width=120, highlight=False)
+        try:
+            file = output.open("w", encoding="utf-8")
+        except OSError as error:
+            raise UnwritableTraceError(f"{str(output)!r} cannot be written: {error.strerror}") from error
+        return Console(file=file, width=120, highlight=False, force_terminal=False, color_system=None)
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
@@ -21,5 +28,6 @@ def write_text(text: str, output: Path | None) -> None:
     if output is None:
         typer.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        with replacing(output) as file:
+            file.write(text.encode())
         typer.echo(f"written to {output}", err=True)

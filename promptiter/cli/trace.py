@@ -13,6 +13,7 @@ import typer
 from promptiter.cli.output import console, write_text
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
 from traces.files import to_json
+from traces.otel.write import encoding_of
 
 app = typer.Typer(help="Look at execution traces, sum them up, convert them.", no_args_is_help=True)
 
@@ -49,7 +50,7 @@ def show(
         str | None, typer.Option("--trace", metavar="ID", help="Which trace, if the file has several.")
     ] = None,
     view: Annotated[View, typer.Option("--format", help="How to show it.")] = View.text,
-    by_node: Annotated[bool, typer.Option("--by-node", help="Draw one box per node instead of one per step.")] = False,
+    by_node: Annotated[bool, typer.Option("--by-node", help="In pictures, one box per node, not per step.")] = False,
     limit: Annotated[int, typer.Option(min=0, help="Steps or traces to list as text; 0 lists all.")] = 200,
     output: Output = None,
 ) -> None:
@@ -107,9 +108,10 @@ def export(
     ] = None,
 ) -> None:
     """Convert traces: to JSON lines of ours, or to OTLP spans that any OpenTelemetry back end takes."""
-    if encoding is None:
-        names = output.name.split(".")
-        encoding = Encoding.otlp_protobuf if "pb" in names else Encoding.otlp_json if "otlp" in names else Encoding.json
+    if encoding is None and encoding_of(output) == "protobuf":
+        encoding = Encoding.otlp_protobuf
+    elif encoding is None:
+        encoding = Encoding.otlp_json if ".otlp." in output.name else Encoding.json
     chosen = read(file) if trace_id is None else iter([_choose(read(file), trace_id, file)])
     if encoding is Encoding.json:
         typer.echo(f"{write_traces(output, chosen):,} traces written to {output}")
@@ -125,6 +127,8 @@ def _choose(found: Iterator[ExecutionTrace], trace_id: str | None, file: Path) -
         if trace.id == trace_id:
             return trace
         ids.append(trace.id)
+    if not ids:
+        raise TraceError(f"{file} holds no traces")
     if trace_id is None and len(ids) == 1:
         return trace
     if trace_id is None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from traces import ExecutionTrace, Step, TraceGraph, Usage
-from traces.draw.diagram import preview, seconds
+from traces.draw.diagram import one_line, preview, seconds
 from traces.draw.lanes import to_lanes
 from traces.stats import TraceStatistics
 
@@ -46,12 +45,12 @@ def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int
     for trace in shown:
         failed = next((step for step in trace.steps if step.error), None)
         table.add_row(
-            escape(trace.id),
+            Text(one_line(trace.id)),
             Text(trace.status, STATUS_STYLES[trace.status]),
             f"{len(trace.steps):,}",
             "" if trace.duration_ns is None else seconds(trace.duration_ns),
             *_usage_cells(trace.usage),
-            Text(f"{failed.id}: {failed.error}", "red") if failed else "",
+            Text(one_line(f"{failed.id}: {failed.error}"), "red") if failed else "",
         )
     console.print(table)
     if len(shown) < len(traces):
@@ -62,10 +61,13 @@ def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int
 def print_statistics(console: Console, found: TraceStatistics) -> None:
     """A summary line, and a table of nodes."""
     statuses = ", ".join(f"{count:,} {status}" for status, count in found.by_status.items())
-    console.print(f"[bold]{found.traces:,} traces[/] ({statuses}), {found.steps:,} steps", end="")
+    told = f" ({statuses})" if statuses else ""
+    console.print(f"[bold]{found.traces:,} traces[/]{told}, {found.steps:,} steps", end="")
     console.print(f", longest {found.longest_trace_steps:,}, with loops {found.traces_with_loops:,}")
+    if not found.traces:
+        return
     tokens, cost = _usage_cells(found.usage)
-    times = f"median {_span(found.median_s)}, p95 {_span(found.p95_s)}"
+    times = f"median {_span(found.median_s)}, p95 {_span(found.p95_s)}" if found.median_s is not None else "unknown"
     console.print(f"time {times}; tokens {tokens or 'unknown'}; cost {cost or 'unknown'}\n")
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("node")
@@ -74,7 +76,7 @@ def print_statistics(console: Console, found: TraceStatistics) -> None:
         table.add_column(name, justify="right")
     for node in found.nodes:
         table.add_row(
-            escape(node.node_id),
+            Text(one_line(node.node_id)),
             Text(node.kind, KIND_STYLES[node.kind]),
             f"{node.visits:,}",
             Text(f"{node.errors:,}", "bold red") if node.errors else "0",
@@ -84,13 +86,14 @@ def print_statistics(console: Console, found: TraceStatistics) -> None:
         )
     console.print(table)
     if found.errors:
-        console.print("\n[red]errors[/]: " + escape(", ".join(f"{kind} ×{n:,}" for kind, n in found.errors.items())))
+        told = ", ".join(f"{one_line(kind) or 'unnamed'} ×{count:,}" for kind, count in found.errors.items())
+        console.print(Text.assemble("\n", ("errors: ", "red"), told))
 
 
 def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -> None:
-    title = Text.assemble((trace.id, "bold"), "  ", (trace.status, f"bold {STATUS_STYLES[trace.status]}"))
+    title = Text.assemble((one_line(trace.id), "bold"), "  ", (trace.status, f"bold {STATUS_STYLES[trace.status]}"))
     if trace.conversation_id:
-        title.append(f"  conversation {trace.conversation_id}", "dim")
+        title.append(f"  conversation {one_line(trace.conversation_id)}", "dim")
     console.print(title)
     tokens, cost = _usage_cells(trace.usage)
     parts = [f"{len(trace.steps):,} steps of {len({step.node_id for step in trace.steps}):,} nodes"]
@@ -99,13 +102,13 @@ def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -
     parts += [f"{tokens} tokens" if tokens else "tokens unknown", cost or "cost unknown"]
     console.print(", ".join(parts), style="dim")
     for loop in graph.unrolled_loops():
-        console.print(f"loop ×{loop.iterations}: {', '.join(loop.node_ids[:12])}", style="dim", markup=False)
+        console.print(f"loop ×{loop.iterations}: {one_line(', '.join(loop.node_ids[:12]))}", style="dim", markup=False)
     if trace.duration_ns is not None and len(trace.steps) > 1:
         console.print(
             f"critical path: {_chain([step.id for step in graph.critical_path()])}", style="dim", markup=False
         )
     if skipped := trace.attributes.get("promptiter.skipped_spans"):
-        console.print(f"{skipped} spans of the export are no steps and are not shown", style="yellow")
+        console.print(Text(f"{skipped} spans of the export are no steps and are not shown", "yellow"))
     console.print()
 
 
@@ -113,9 +116,9 @@ def _graph_table(trace: ExecutionTrace, graph: TraceGraph, shown: Sequence[Step]
     rows: Iterable[tuple[str, Step | None]] = [("●" if not step.error else "✗", step) for step in shown]
     is_drawn = False
     if len(shown) == len(trace.steps):
-        lanes = to_lanes(graph, shown)
-        is_drawn = max(len(drawing) for drawing, _ in lanes) <= WIDEST_GRAPH
-        rows = lanes if is_drawn else rows
+        lanes = to_lanes(graph, shown, widest=WIDEST_GRAPH)
+        is_drawn = lanes is not None
+        rows = lanes or rows
     table = Table(box=None, header_style="dim", pad_edge=False, show_edge=False, expand=True)
     table.add_column("", no_wrap=True)
     table.add_column("step", no_wrap=True, overflow="ellipsis", max_width=36)
@@ -133,9 +136,9 @@ def _graph_table(trace: ExecutionTrace, graph: TraceGraph, shown: Sequence[Step]
         style = "bold red" if step.error else "red" if step.id in path else ""
         table.add_row(
             Text(drawing, style or "dim") if not is_drawn else _marked(drawing, style),
-            Text(step.id, style),
+            Text(one_line(step.id), style),
             Text(step.kind, KIND_STYLES[step.kind]),
-            *([] if is_drawn else [Text(", ".join(step.predecessors), "dim")]),
+            *([] if is_drawn else [Text(one_line(", ".join(step.predecessors)), "dim")]),
             _timeline(step, trace, style or KIND_STYLES[step.kind]),
             "" if step.duration_ns is None else seconds(step.duration_ns),
             *_usage_cells(step.usage),
@@ -151,10 +154,10 @@ def _print_failures(console: Console, trace: ExecutionTrace, path: Sequence[Step
     console.print()
     console.print(Text.assemble(("failing path: ", "bold red"), (_chain([step.id for step in path]), "red")))
     for step in failed[:5]:
-        console.print(Text.assemble((f"✗ {step.id}  ", "bold red"), str(step.error)))
+        console.print(Text.assemble((one_line(f"✗ {step.id}  "), "bold red"), one_line(str(step.error))))
         for name, snapshot in (("in ", step.input), ("out", step.output)):
             if text := preview(snapshot, 300):
-                console.print(Text(f"  {name}  {text}", "dim"))
+                console.print(Text(f"  {name}  {one_line(text)}", "dim"))
     if len(failed) > 5:
         console.print(f"… and {len(failed) - 5:,} more failed steps", style="dim")
 
@@ -186,14 +189,14 @@ def _timeline(step: Step, trace: ExecutionTrace, style: str) -> Text:
 
 def _note(step: Step) -> Text:
     if step.error:
-        return Text(str(step.error), "red")
+        return Text(one_line(str(step.error)), "red")
     parts = []
     if step.tool_calls:
         names = [call.name + ("✗" if call.error else "") for call in step.tool_calls]
         parts.append("tools: " + ", ".join(names))
     if step.surface_reads:
         parts.append("reads " + ", ".join(surface.partition("#")[2] or surface for surface in step.surface_reads))
-    return Text("; ".join(parts), "dim")
+    return Text(one_line("; ".join(parts)), "dim")
 
 
 def _usage_cells(usage: Usage | None) -> tuple[str, str]:
@@ -205,7 +208,7 @@ def _usage_cells(usage: Usage | None) -> tuple[str, str]:
 
 def _chain(names: Sequence[str]) -> str:
     shown = names if len(names) <= 12 else [*names[:6], "…", *names[-5:]]
-    return " → ".join(shown)
+    return one_line(" → ".join(shown))
 
 
 def _span(value_s: float | None) -> str:

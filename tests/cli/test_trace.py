@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Protocol
 from xml.etree import ElementTree
@@ -160,6 +162,47 @@ def test_errors_are_one_line_that_says_what_to_do(run: Run, several: Path, tmp_p
     (tmp_path / "bad.jsonl").write_text('{"schema_version": 1, "trace": {"id": "t", "steps": [{"id": 1}]}}')
     assert "bad.jsonl, line 1: trace.steps[0].id" in run("trace", "show", tmp_path / "bad.jsonl", code=2)
     assert "Invalid value for '--format'" in run("trace", "show", several, "--format", "pdf", code=2)
+
+
+def test_piped_traces_are_read(run: Run, tmp_path: Path) -> None:
+    """A pipe can be read only once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (BUNDLED, tmp_path / "spans.pb"):
+        if not path.exists():
+            write_otel(path, read(BUNDLED))
+        writer = threading.Thread(target=lambda path=path: pipe.write_bytes(path.read_bytes()))
+        writer.start()
+        assert run("trace", "show", pipe) == run("trace", "show", BUNDLED)
+        writer.join()
+
+
+def test_outputs_that_cannot_be_written_are_told(run: Run, tmp_path: Path) -> None:
+    for arguments in (["show", "--format", "svg"], ["stats"], ["export"]):
+        command, *options = arguments
+        for output in (tmp_path / "no" / "folder", tmp_path):
+            told = run("trace", command, BUNDLED, *options, "-o", output, code=2)
+            assert told.startswith("error: ")
+            assert len(told.splitlines()) == 1
+
+
+def test_an_empty_file_is_told(run: Run, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    assert run("trace", "stats", empty) == "0 traces, 0 steps, longest 0, with loops 0\n"
+    assert "holds no traces" in run("trace", "show", empty, "--format", "svg", code=2)
+
+
+def test_traces_cannot_play_with_the_terminal(run: Run, tmp_path: Path) -> None:
+    odd = ExecutionTrace(
+        id="\x1b[2J[/red]",
+        steps=(Step(id="a\x1b[H", node_id="[bold]", error=Failure("[/]", "\x1b]0;title\x07")),),
+        attributes={"promptiter.skipped_spans": "[/red]"},
+    )
+    write_traces(tmp_path / "odd.jsonl", [odd])
+    write_traces(tmp_path / "two.jsonl", [odd, odd])
+    for command, file in (("show", "odd"), ("stats", "odd"), ("show", "two")):
+        assert "\x1b" not in run("trace", command, tmp_path / f"{file}.jsonl")
 
 
 def test_help_and_version(run: Run) -> None:

@@ -76,16 +76,28 @@ def test_visits_of_a_node_share_a_box() -> None:
 
 def test_lanes_part_and_meet() -> None:
     diamond = trace(step("a"), step("b", "a"), step("c", "a"), step("d", "b", "c"), step("e", "d"))
-    drawn = [drawing for drawing, _ in to_lanes(TraceGraph(diamond), diamond.steps)]
-    assert drawn == ["●", "├─╮", "● │", "│ ●", "├─╯", "●", "●"]
+    rows = to_lanes(TraceGraph(diamond), diamond.steps)
+    assert rows is not None
+    assert [drawing for drawing, _ in rows] == ["●", "├─╮", "● │", "│ ●", "├─╯", "●", "●"]
 
 
 @given(traces(rich=False))
 def test_lanes_have_a_row_per_step(random_trace: ExecutionTrace) -> None:
     rows = to_lanes(TraceGraph(random_trace), random_trace.steps)
+    assert rows is not None
     assert [row_step for _, row_step in rows if row_step] == list(random_trace.steps)
     for drawing, row_step in rows:
         assert sum(drawing.count(mark) for mark in "●✗○") == (1 if row_step else 0)
+
+
+def test_lanes_that_would_be_too_wide_are_not_drawn() -> None:
+    wide = trace(step("a"), *(step(f"w{number}", "a") for number in range(30)))
+    assert to_lanes(TraceGraph(wide), wide.steps, widest=40) is None
+
+
+def test_odd_names_make_no_odd_pictures() -> None:
+    odd = trace(step("a\x01b"), step("\x1b[2J", "a\x01b"), step("x\0y", "\x1b[2J"))
+    assert len(boxes_of(to_svg(of_trace(odd)))) == 3
 
 
 def test_an_empty_diagram_title_does_not_matter() -> None:

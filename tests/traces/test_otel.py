@@ -233,12 +233,14 @@ def test_foreign_spans_are_refused_with_their_scope() -> None:
             {"arrayValue": {"values": [{"intValue": 1}]}},
             r"a list of step ids, got \[1\]",
         ),
-        ("promptiter.step.surface_reads", {"stringValue": "{oops"}, "must be JSON"),
-        ("promptiter.step.surface_reads", {"stringValue": "[]"}, "a JSON object"),
+        ("promptiter.step.surface_reads", {"stringValue": "{oops"}, "JSON is malformed"),
+        ("promptiter.step.surface_reads", {"stringValue": "[]"}, "Expected `object`, got `array`"),
         ("promptiter.step.input.text", {"doubleValue": 1.5}, "must be text, got 1.5"),
         ("promptiter.step.input.data", {"stringValue": "nope"}, "must be JSON"),
         ("promptiter.step.input.blobs", {"stringValue": '[{"size": 1}]'}, "digest"),
-        ("promptiter.step.edges", {"stringValue": '[{"colour": 1}]'}, "colour"),
+        ("promptiter.step.surface_reads", {"stringValue": '{"a": 5}'}, "Expected `str`, got `int`"),
+        ("promptiter.step.edges", {"stringValue": '[{"colour": 1}]'}, "missing required field `source`"),
+        ("promptiter.step.edges", {"stringValue": '[{"source": "plan", "kind": "odd"}]'}, "Invalid enum value 'odd'"),
         ("gen_ai.usage.input_tokens", {"stringValue": "many"}, "a whole number, got 'many'"),
         ("promptiter.usage.cost_usd", {"stringValue": "much"}, "a number, got 'much'"),
     ],
@@ -258,7 +260,13 @@ def test_wrong_attributes_are_named_with_their_span(
     ("index", "change", "message"),
     [
         (1, {"traceId": None}, "traceId"),
-        (1, {"traceId": "abc"}, "must have 32 and 16 hex digits"),
+        (1, {"traceId": "abcd"}, "must have 32 and 16 hex digits"),
+        (1, {"traceId": "x" * 32}, "non-hexadecimal"),
+        (1, {"startTimeUnixNano": -5}, "-5 is no time"),
+        (1, {"startTimeUnixNano": "1_0"}, "'1_0' is no time"),
+        (1, {"endTimeUnixNano": str(10**40)}, "is no time"),
+        (1, {"attributes": [{"key": "a", "value": {"fooValue": 1}}]}, "fooValue"),
+        (1, {"attributes": [{"key": "a", "value": {"bytesValue": "!!!"}}]}, "base64"),
         (1, {"spanId": ""}, "must have 32 and 16 hex digits"),
         (1, {"attributes": "none"}, "attributes"),
         (1, {"attributes": [{"key": "a"}]}, "value"),
@@ -318,7 +326,13 @@ def test_cut_off_files_say_where(tmp_path: Path, cut: int) -> None:
 
 
 def test_bytes_that_are_no_export_are_refused() -> None:
+    framed_zeros, huge = b"\0" * 100, b"\x0a" + b"\xff" * 9 + b"\x7f"
     for raw in (
+        framed_zeros,
+        b"\0",
+        huge,
+        b"\x0a" + b"\xff" * 5 + b"\x7f",
+        "{}".encode("utf-16"),
         b"hello world, this is no trace",
         b"\x0a\x05\xff\xff\xff\xff\xff",
         b'{"data": []}',
@@ -370,6 +384,80 @@ def test_what_otlp_cannot_hold_is_refused(tmp_path: Path, name: str, value: obje
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_traces_of_one_id_cannot_be_told_apart(tmp_path: Path) -> None:
+def test_repeated_runs_of_a_case_have_ids_of_their_own(tmp_path: Path) -> None:
+    again = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", start_ns=99, end_ns=100),))
+    write_otel(tmp_path / "two.jsonl", [TWO_STEPS, again])
+    assert read_otel(tmp_path / "two.jsonl") == [TWO_STEPS, again]
     with pytest.raises(UnwritableTraceError, match="two traces have the id 't'"):
-        write_otel(tmp_path / "two.jsonl", [TWO_STEPS, TWO_STEPS])
+        write_otel(tmp_path / "same.jsonl", [TWO_STEPS, TWO_STEPS])
+
+
+def test_other_traces_in_an_export_are_left_out_with_a_warning(
+    spans: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    foreign = {"traceId": "e" * 32, "spanId": "f" * 16, "name": "GET /"}
+    assert read_otel(one_line([foreign, *spans])) == [TWO_STEPS]
+    assert "1 traces of <bytes> were left out" in caplog.text
+
+
+def test_a_protobuf_that_looks_like_json_is_none(tmp_path: Path) -> None:
+    """Its first byte is a line feed and its second, the length of what follows, can be any: also a brace."""
+    for size in range(1, 120):
+        trace = ExecutionTrace(id="t" * size, steps=(Step(id="a", node_id="a"),))
+        write_otel(tmp_path / "spans.pb", [trace])
+        assert read_otel(tmp_path / "spans.pb") == [trace]
+
+
+def test_blank_lines_and_a_byte_order_mark_before_json_are_fine(spans: list[dict[str, Any]]) -> None:
+    for start in (b"\n\n", b" " * 200, b"\xef\xbb\xbf", b"\r\n\r\n"):
+        assert read_otel(start + one_line(spans)) == [TWO_STEPS]
+
+
+def test_a_failure_without_our_attributes_takes_its_type_from_the_exception_event() -> None:
+    span = {
+        "traceId": "a" * 32,
+        "spanId": "b" * 16,
+        "name": "plan",
+        "attributes": [
+            {"key": "promptiter.node.id", "value": {"stringValue": "plan"}},
+            {"key": "promptiter.trace.id", "value": {"stringValue": "run"}},
+            {"key": "mine", "value": {"intValue": 1}},
+        ],
+        "status": {"code": 2, "message": "boom"},
+        "events": [
+            {"name": "exception", "attributes": [{"key": "exception.type", "value": {"stringValue": "ValueError"}}]}
+        ],
+    }
+    [trace] = read_otel(one_line([span]))
+    assert (trace.id, trace.status) == ("run", "failed")
+    assert trace.steps[0].error == Failure("ValueError", "boom")
+    assert (trace.attributes, trace.steps[0].attributes) == ({}, {"mine": 1})
+
+
+def test_a_link_to_a_span_inside_a_step_means_that_step() -> None:
+    def span(number: int, parent: int | None, node: str | None, link: int | None = None) -> dict[str, Any]:
+        return {
+            "traceId": "a" * 32,
+            "spanId": f"{number:016x}",
+            "parentSpanId": "" if parent is None else f"{parent:016x}",
+            "name": str(number),
+            "attributes": [{"key": "promptiter.node.id", "value": {"stringValue": node}}] if node else [],
+            "links": [] if link is None else [{"traceId": "a" * 32, "spanId": f"{link:016x}"}],
+        }
+
+    [trace] = read_otel(one_line([span(1, None, "plan"), span(2, 1, None), span(3, None, "answer", link=2)]))
+    assert trace.steps[1].predecessors == ("plan",)
+
+
+@pytest.mark.parametrize("name", ["odd.jsonl", "odd.pb"])
+def test_odd_ids_and_deep_attributes_are_refused_when_written(tmp_path: Path, name: str) -> None:
+    deep: Any = 1
+    for _ in range(2000):
+        deep = [deep]
+    for trace in (
+        ExecutionTrace(id="\ud800", steps=(Step(id="a", node_id="a"),)),
+        ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", attributes={"x": deep}),)),
+        ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", attributes={"x": {1: 2}}),)),
+    ):
+        with pytest.raises(UnwritableTraceError):
+            write_otel(tmp_path / name, [trace])

@@ -87,12 +87,40 @@ def test_a_broken_trace_is_reported_and_the_application_goes_on(caplog: pytest.L
     assert "a trace was dropped: step 'a' depends on itself" in caplog.text
 
 
-def test_flushing_hands_out_what_has_not_ended() -> None:
+def test_what_has_not_ended_is_handed_out_at_shutdown_only() -> None:
     collected: list[ExecutionTrace] = []
     provider = provider_for(TraceProcessor(collected.append))
     tracer = provider.get_tracer("app")
     root = tracer.start_span("run", attributes={"promptiter.trace.id": "run"})
     tracer.start_span("a", set_span_in_context(root), attributes={"promptiter.node.id": "a"}).end()
-    assert collected == []
     provider.force_flush()
+    assert collected == []
+    provider.shutdown()
     assert [(trace.status, len(trace.steps)) for trace in collected] == [("incomplete", 1)]
+
+
+def test_a_failing_callback_does_not_break_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(trace: ExecutionTrace) -> None:
+        raise ZeroDivisionError(trace.id)
+
+    tracer = provider_for(TraceProcessor(broken)).get_tracer("app")
+    with tracer.start_as_current_span("a", attributes={"promptiter.node.id": "a"}):
+        pass
+    assert "on_trace failed" in caplog.text
+
+
+def test_an_exception_in_a_live_span_is_a_failed_trace_with_its_type() -> None:
+    collected: list[ExecutionTrace] = []
+    tracer = provider_for(TraceProcessor(collected.append)).get_tracer("app")
+
+    def run() -> None:
+        run_span = tracer.start_as_current_span("run", attributes={"promptiter.trace.id": "r1"})
+        with run_span, tracer.start_as_current_span("plan", attributes={"promptiter.node.id": "plan"}):
+            raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        run()
+    assert collected[0].status == "failed"
+    error = collected[0].steps[0].error
+    assert error is not None
+    assert error.type == "ValueError"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -53,15 +54,12 @@ def of_trace(trace: ExecutionTrace) -> Diagram:
     graph = TraceGraph(trace)
     path = [step.id for step in graph.failing_path()]
     marked = set(pairwise(path))
-    layers: dict[str, int] = {}
-    for step in trace.steps:
-        layers[step.id] = 1 + max((layers[source] for source in step.predecessors), default=-1)
     boxes = tuple(
         Box(
             step.id,
             one_line(step.id),
             _figures([step]),
-            layers[step.id],
+            graph.layers[step.id],
             "failed" if step.error else "path" if step.id in path else step.kind,
             _hover(step),
         )
@@ -75,20 +73,14 @@ def of_trace(trace: ExecutionTrace) -> Diagram:
 
 def of_nodes(trace: ExecutionTrace) -> Diagram:
     """One box per node, with its visits together: for long traces and for seeing the loops."""
+    graph = TraceGraph(trace)
     layers: dict[str, int] = {}
-    depths: dict[str, int] = {}
     visits: dict[str, list[Step]] = {}
     for step in trace.steps:
-        depths[step.id] = 1 + max((depths[source] for source in step.predecessors), default=-1)
-        layers.setdefault(step.node_id, depths[step.id])
+        layers.setdefault(step.node_id, graph.layers[step.id])
         visits.setdefault(step.node_id, []).append(step)
     rows = {depth: row for row, depth in enumerate(sorted(set(layers.values())))}
-    node_of = {step.id: step.node_id for step in trace.steps}
-    counts: dict[tuple[str, str], int] = {}
-    for step in trace.steps:
-        for source in step.predecessors:
-            pair = (node_of[source], step.node_id)
-            counts[pair] = counts.get(pair, 0) + 1
+    counts = Counter((graph.step(source).node_id, graph.step(target).node_id) for source, target in graph.digraph.edges)
     boxes = tuple(
         Box(
             node_id,

@@ -8,10 +8,11 @@ from traces.graph import TraceGraph
 from traces.model import Step
 
 
-def to_lanes(graph: TraceGraph, steps: Sequence[Step]) -> list[tuple[str, Step | None]]:
+def to_lanes(graph: TraceGraph, steps: Sequence[Step], *, widest: int = 40) -> list[tuple[str, Step | None]] | None:
     """Rows of text that draw the edges: one per step, and one between where lanes part or meet.
 
-    A lane runs down from a step to the next one that follows it; `steps` must be all, in canonical order.
+    A lane runs down from a step to the next one that follows it; `steps` must be all, in canonical order. None if more
+    than `widest` columns would be needed.
     """
     rows: list[tuple[str, Step | None]] = []
     lanes: list[str | None] = []
@@ -22,6 +23,8 @@ def to_lanes(graph: TraceGraph, steps: Sequence[Step]) -> list[tuple[str, Step |
         rows.append(
             (" ".join(_node(step) if at == column else "│" if lane else " " for at, lane in enumerate(lanes)), step)
         )
+        if 2 * len(lanes) > widest:
+            return None
         before = list(lanes)
         lanes[column] = None
         reached = []

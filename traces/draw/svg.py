@@ -8,12 +8,14 @@ from statistics import fmean
 from typing import TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
-from traces.draw.diagram import COLOURS, Arrow, Box, Diagram, cut
+from traces.draw.diagram import COLOURS, Arrow, Box, Diagram, cut, one_line
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN, _TOP = 190, 50, 30, 42, 24, 48
 
-_Places: TypeAlias = Mapping[str, tuple[float, float]]
-_Bends: TypeAlias = Mapping[tuple[str, str], Sequence[str]]
+_Item: TypeAlias = str | tuple[str, str, int]
+"""A box by its id, or the bend of an arrow (its ends) in a layer."""
+_Places: TypeAlias = Mapping[_Item, tuple[float, float]]
+_Bends: TypeAlias = Mapping[tuple[str, str], Sequence[_Item]]
 
 
 def to_svg(diagram: Diagram) -> str:
@@ -38,7 +40,7 @@ def _box(box: Box, x: float, y: float) -> str:
     fill, stroke = COLOURS[box.tone]
     width = 2.5 if box.tone in ("failed", "path") else 1.2
     return f"""\
-<g data-id={quoteattr(box.id)}><title>{escape(box.hover or box.title)}</title>
+<g data-id={quoteattr(one_line(box.id))}><title>{escape(box.hover or box.title)}</title>
 <rect x="{x - _WIDTH / 2:.1f}" y="{y:.1f}" width="{_WIDTH}" height="{_HEIGHT}" rx="7" \
 fill="{fill}" stroke="{stroke}" stroke-width="{width}"/>
 <text x="{x:.1f}" y="{y + 21:.1f}" font-size="13" font-weight="600" text-anchor="middle" fill="#1f2328">\
@@ -62,17 +64,17 @@ def _arrow(arrow: Arrow, places: _Places, bends: _Bends) -> str:
 def _layout(diagram: Diagram) -> tuple[_Places, _Bends, float, float]:
     """Where each box goes, the way-points of arrows that cross layers, and the size of it all."""
     layer_of = {box.id: box.layer for box in diagram.boxes}
-    bends: dict[tuple[str, str], list[str]] = {}
-    above: dict[str, list[str]] = {}
-    below: dict[str, list[str]] = {}
-    layers: list[list[str]] = [[] for _ in range(max(layer_of.values()) + 1)]
+    bends: dict[tuple[str, str], list[_Item]] = {}
+    above: dict[_Item, list[_Item]] = {}
+    below: dict[_Item, list[_Item]] = {}
+    layers: list[list[_Item]] = [[] for _ in range(max(layer_of.values()) + 1)]
     for box in diagram.boxes:
         layers[box.layer].append(box.id)
     for arrow in diagram.arrows:
         first, last = layer_of[arrow.source], layer_of[arrow.target]
-        chain = [arrow.source]
+        chain: list[_Item] = [arrow.source]
         for layer in range(first + 1, last):
-            bend = f"{arrow.source}\0{arrow.target}\0{layer}"
+            bend = (arrow.source, arrow.target, layer)
             layers[layer].append(bend)
             chain.append(bend)
         chain.append(arrow.target)
@@ -96,7 +98,7 @@ def _layout(diagram: Diagram) -> tuple[_Places, _Bends, float, float]:
     return places, bends, max(width, 9 * len(diagram.title)), _TOP + len(layers) * (_HEIGHT + _GAP_Y) - _GAP_Y + _MARGIN
 
 
-def _untangle(layer: list[str], beside: Sequence[str], near: Mapping[str, Sequence[str]]) -> None:
+def _untangle(layer: list[_Item], beside: Sequence[_Item], near: Mapping[_Item, Sequence[_Item]]) -> None:
     """Sort a layer by the middle of each item's neighbours in the layer beside it."""
     rank = {item: float(at) for at, item in enumerate(beside)}
     place = {item: float(at) for at, item in enumerate(layer)}
@@ -104,15 +106,15 @@ def _untangle(layer: list[str], beside: Sequence[str], near: Mapping[str, Sequen
 
 
 def _columns(
-    layers: Sequence[Sequence[str]], above: Mapping[str, Sequence[str]], below: Mapping[str, Sequence[str]]
-) -> dict[str, float]:
+    layers: Sequence[Sequence[_Item]], above: Mapping[_Item, Sequence[_Item]], below: Mapping[_Item, Sequence[_Item]]
+) -> dict[_Item, float]:
     """Horizontal places: each item as near to the middle of its neighbours as those beside it allow."""
     step = _WIDTH + _GAP_X
     x = {item: (at - (len(layer) - 1) / 2) * step for layer in layers for at, item in enumerate(layer)}
     for near in (above, below, above, below):
         for layer in layers:
             wanted = [fmean([x[other] for other in near[item]]) if item in near else x[item] for item in layer]
-            widths = [step if "\0" not in item else _GAP_X for item in layer]
+            widths = [step if isinstance(item, str) else _GAP_X for item in layer]
             from_left, from_right = list(wanted), list(wanted)
             for at in range(1, len(layer)):
                 from_left[at] = max(wanted[at], from_left[at - 1] + (widths[at - 1] + widths[at]) / 2)

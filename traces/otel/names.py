@@ -67,6 +67,9 @@ OWNED = frozenset(
 )
 """Names outside `promptiter.` that the fields of a step are written to."""
 
+OF_TRACE = (TRACE_ID, TRACE_STATUS, CONVERSATION_ID)
+"""What a root span says of the whole trace."""
+
 DERIVED = (OPERATION, AGENT_NAME, TOOL_NAME)
 """Written for other tools only: said by the kind and node of a step already."""
 

@@ -6,10 +6,11 @@ Spans instrumented by hand need only `promptiter.node.id`; predecessors come fro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
+import msgspec
 import orjson
 
 from traces.errors import TraceError, UnreadableTraceError
@@ -30,8 +31,13 @@ from traces.model import (
 from traces.otel import names
 from traces.otel.spans import Span
 
+T = TypeVar("T")
+
 _KINDS = frozenset(get_args(StepKind))
 _STATUSES = frozenset(get_args(TraceStatus))
+_READS = msgspec.json.Decoder(dict[str, str])
+_EDGES = msgspec.json.Decoder(tuple[Edge, ...])
+_BLOBS = msgspec.json.Decoder(tuple[Blob, ...])
 
 
 def recognises(span: Span) -> bool:
@@ -48,6 +54,18 @@ def traces_of(spans: Sequence[Span]) -> list[ExecutionTrace]:
 
 
 def _trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
+    trace_id, conversation_id = spans[0].trace_id, None
+    status: TraceStatus = "incomplete"
+    attributes: dict[str, Json] = {}
+    if root is not None:
+        with _naming(root):
+            of_trace = {key: root.attributes.pop(key, None) for key in names.OF_TRACE}
+            trace_id = _checked(of_trace[names.TRACE_ID], str, names.TRACE_ID)
+            default = "failed" if root.is_error else "completed"
+            status = _one_of(_STATUSES, of_trace[names.TRACE_STATUS] or default, names.TRACE_STATUS)
+            conversation_id = _checked(of_trace[names.CONVERSATION_ID], str | None, names.CONVERSATION_ID)
+            if names.NODE_ID not in root.attributes:  # else the rest belongs to its step
+                attributes = _unescaped(root.attributes)
     step_spans: list[Span] = []
     calls: dict[str, list[tuple[int, ToolCall]]] = {}
     skipped = 0
@@ -59,7 +77,7 @@ def _trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
         elif span is not root:
             skipped += 1
     is_complete = all(names.STEP_ID in span.attributes and names.PREDECESSORS in span.attributes for span in step_spans)
-    step_ids = {} if is_complete else _step_ids(step_spans)
+    step_ids = {} if is_complete else _step_ids(step_spans, spans)
     known_reads: dict[str, dict[str, str]] = {}
     steps = []
     for span in step_spans:
@@ -71,17 +89,6 @@ def _trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
         except (TraceError, TypeError) as error:
             raise _explained(error, span) from error
     skipped += sum(map(len, calls.values()))  # calls of a step that is not there
-
-    trace_id, conversation_id = spans[0].trace_id, None
-    status: TraceStatus = "incomplete"
-    attributes: dict[str, Json] = {}
-    if root is not None:
-        with _naming(root):
-            attributes = root.attributes
-            trace_id = _checked(attributes.pop(names.TRACE_ID), str, names.TRACE_ID)
-            status = _one_of(_STATUSES, attributes.pop(names.TRACE_STATUS, "completed"), names.TRACE_STATUS)
-            conversation_id = _checked(attributes.pop(names.CONVERSATION_ID, None), str | None, names.CONVERSATION_ID)
-            attributes = _unescaped(attributes)
     if skipped:
         attributes[names.SKIPPED_SPANS] = skipped
     try:
@@ -112,7 +119,8 @@ def _step(
         _checked(step_id, str, names.STEP_ID)
     predecessors = take(names.PREDECESSORS, None)
     if predecessors is None:
-        predecessors = [step_ids[link.span_id] for link in span.links if link.span_id in step_ids]
+        linked = (step_ids.get(link.span_id, step_id) for link in span.links)
+        predecessors = [source for source in linked if source != step_id]
     else:
         for source in predecessors if type(predecessors) is list else [None]:
             if type(source) is not str:
@@ -122,11 +130,11 @@ def _step(
         # Steps of one node mostly read the same values: they share one mapping.
         surface_reads = known_reads.get(text)
         if surface_reads is None:
-            surface_reads = known_reads[text] = _loads(text, dict, names.SURFACE_READS)
+            surface_reads = known_reads[text] = _decoded(_READS, text, names.SURFACE_READS)
     edges: tuple[Edge, ...] = ()
     if (text := take(names.EDGES, None)) is not None:
-        edges = tuple(Edge(**edge) for edge in _loads(text, list, names.EDGES))
-    error_type = take(names.ERROR_TYPE, None)
+        edges = _decoded(_EDGES, text, names.EDGES)
+    error = _failure(span, take(names.ERROR_TYPE, None)) if span.is_error else None
     return Step(
         id=step_id,
         node_id=node_id,
@@ -137,9 +145,7 @@ def _step(
         input=_snapshot(rest, names.INPUT),
         output=_snapshot(rest, names.OUTPUT),
         tool_calls=tool_calls,
-        error=Failure(_checked(error_type or "", str, names.ERROR_TYPE), span.status_message)
-        if span.is_error
-        else None,
+        error=error,
         usage=_usage(rest),
         start_ns=span.start_ns,
         end_ns=span.end_ns,
@@ -147,17 +153,33 @@ def _step(
     )
 
 
-def _step_ids(spans: Sequence[Span]) -> dict[str, str]:
-    """The step id of each span; spans made by hand without one are counted by node, in order of time."""
+def _step_ids(step_spans: Sequence[Span], spans: Sequence[Span]) -> dict[str, str]:
+    """The step id of each span, of those inside a step its own. Spans made by hand are counted by node, by time."""
     step_ids: dict[str, str] = {}
     visits: Counter[str] = Counter()
-    for span in sorted(spans, key=lambda span: (span.start_ns or 0, span.span_id)):
+    for span in sorted(step_spans, key=lambda span: (span.start_ns or 0, span.span_id)):
         node_id, step_id = str(span.attributes[names.NODE_ID]), span.attributes.get(names.STEP_ID)
         if step_id is None:
             visits[node_id] += 1
             step_id = node_id if visits[node_id] == 1 else f"{node_id}~{visits[node_id]}"
         step_ids[span.span_id] = step_id
-    return step_ids
+    parents = {span.span_id: span.parent_id for span in spans}
+    inside: dict[str, str | None] = dict(step_ids)
+    for span in spans:  # a link may lead to a span inside a step
+        _resolve(span.span_id, parents, inside)
+    return {span_id: step_id for span_id, step_id in inside.items() if step_id is not None}
+
+
+def _resolve(span_id: str, parents: Mapping[str, str | None], known: dict[str, str | None]) -> str | None:
+    """What is known of the nearest span above, remembered for all on the way."""
+    walked: list[str] = []
+    at: str | None = span_id
+    while at is not None and at in parents and at not in known and len(walked) <= len(parents):
+        walked.append(at)
+        at = parents[at]
+    found = known.get(at) if at is not None else None
+    known.update(dict.fromkeys(walked, found))
+    return found
 
 
 def _tool_call(span: Span) -> tuple[int, ToolCall]:
@@ -168,8 +190,8 @@ def _tool_call(span: Span) -> tuple[int, ToolCall]:
         return index, ToolCall(
             name=_checked(get(names.TOOL_NAME, span.name), str, names.TOOL_NAME),
             id=_checked(get(names.TOOL_CALL_ID), str | None, names.TOOL_CALL_ID),
-            arguments=_loads(get(names.TOOL_ARGUMENTS, "null"), object, names.TOOL_ARGUMENTS),
-            result=_loads(get(names.TOOL_RESULT, "null"), object, names.TOOL_RESULT),
+            arguments=_loads(get(names.TOOL_ARGUMENTS, "null"), names.TOOL_ARGUMENTS),
+            result=_loads(get(names.TOOL_RESULT, "null"), names.TOOL_RESULT),
             error=_failure(span, get(names.ERROR_TYPE)) if span.is_error else None,
             start_ns=span.start_ns,
             end_ns=span.end_ns,
@@ -182,13 +204,13 @@ def _snapshot(rest: dict[str, Json], keys: names.SnapshotNames) -> Snapshot:
     data: Json = None
     blobs: tuple[Blob, ...] = ()
     if data_key in rest:
-        data = _loads(rest.pop(data_key), object, data_key)
+        data = _loads(rest.pop(data_key), data_key)
     elif messages_key in rest:
-        data = _loads(rest.pop(messages_key), object, messages_key)
+        data = _loads(rest.pop(messages_key), messages_key)
     elif text is None and blobs_key not in rest:
         return EMPTY
     if blobs_key in rest:
-        blobs = tuple(Blob(**blob) for blob in _loads(rest.pop(blobs_key), list, blobs_key))
+        blobs = _decoded(_BLOBS, rest.pop(blobs_key), blobs_key)
     return Snapshot(text if text is None else _checked(text, str, text_key), data, blobs)
 
 
@@ -216,23 +238,17 @@ def _usage(rest: dict[str, Json]) -> Usage | None:
 
 
 def _failure(span: Span, error_type: Json) -> Failure:
-    return Failure(_checked(error_type or "", str, names.ERROR_TYPE), span.status_message)
+    return Failure(_checked("" if error_type is None else error_type, str, names.ERROR_TYPE), span.status_message)
 
 
 def _by_root(roots: Sequence[Span], spans: Sequence[Span]) -> Iterator[tuple[Span, list[Span]]]:
     """Each of several roots, with the spans below it."""
     parents = {span.span_id: span.parent_id for span in spans}
-    root_of = {root.span_id: root.span_id for root in roots}
+    root_of: dict[str, str | None] = {root.span_id: root.span_id for root in roots}
     below: dict[str, list[Span]] = {root.span_id: [] for root in roots}
     for span in spans:
-        walked: list[str] = []
-        at: str | None = span.span_id
-        while at in parents and at not in root_of and len(walked) <= len(spans):
-            walked.append(at)
-            at = parents[at]
-        root_id = root_of.get(at or "")
+        root_id = _resolve(span.span_id, parents, root_of)
         if root_id is not None:
-            root_of.update(dict.fromkeys(walked, root_id))
             below[root_id].append(span)
         elif recognises(span):
             raise UnreadableTraceError(
@@ -266,14 +282,18 @@ def _one_of(words: frozenset[str], word: Json, key: str) -> Any:
     return word
 
 
-def _loads(text: Json, kind: type, key: str) -> Any:
+def _loads(text: Json, key: str) -> Any:
     try:
-        value = orjson.loads(text)
+        return orjson.loads(text)
     except (orjson.JSONDecodeError, TypeError) as error:
         raise _wrong(key, "JSON", text) from error
-    if kind is not object and not isinstance(value, kind):
-        raise _wrong(key, f"a JSON {'object' if kind is dict else 'array'}", text)
-    return value
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], text: Json, key: str) -> T:
+    try:
+        return decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
+        raise UnreadableTraceError(f"attribute {key} is wrong: {error}; got {text!r:.60}") from error
 
 
 def _wrong(key: str, wanted: str, value: Json) -> UnreadableTraceError:

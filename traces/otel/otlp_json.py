@@ -16,7 +16,7 @@ import orjson
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
 from traces.files import not_json
 from traces.model import Json
-from traces.otel.spans import Link, Span
+from traces.otel.spans import Link, Span, add_exception_type
 
 _NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -34,7 +34,7 @@ class _KeyValues(msgspec.Struct, gc=False):
     values: list[_KeyValue] = []
 
 
-class _AnyValue(msgspec.Struct, gc=False):
+class _AnyValue(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     stringValue: str | None = None
     intValue: int | str | None = None
     boolValue: bool | None = None
@@ -55,6 +55,11 @@ class _Status(msgspec.Struct, gc=False):
     message: str = ""
 
 
+class _Event(msgspec.Struct, gc=False):
+    name: str = ""
+    attributes: list[_KeyValue] | None = None
+
+
 class _Span(msgspec.Struct, gc=False):
     traceId: str
     spanId: str
@@ -65,6 +70,7 @@ class _Span(msgspec.Struct, gc=False):
     endTimeUnixNano: int | str | None = None
     attributes: list[_KeyValue] | None = None
     links: list[_Link] | None = None
+    events: list[_Event] | None = None
     status: _Status | None = None
 
 
@@ -79,6 +85,7 @@ class _ScopeSpans(msgspec.Struct, gc=False):
 
 class _ResourceSpans(msgspec.Struct, gc=False):
     scopeSpans: list[_ScopeSpans] = []
+    instrumentationLibrarySpans: msgspec.Raw | None = None
 
 
 class _Request(msgspec.Struct, gc=False):
@@ -103,46 +110,67 @@ def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
             _span(span, scope_spans.scope.name if scope_spans.scope else "", place)
             for request in (document if isinstance(document, list) else [document])
             for resource_spans in request.resourceSpans
-            for scope_spans in resource_spans.scopeSpans
+            for scope_spans in _current(resource_spans, place)
             for span in scope_spans.spans
         ]
 
 
 def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
     """One line with all these spans."""
-    scope_spans = [{"scope": {"name": scope}, "spans": group} for scope, group in _by_scope(spans).items()]
-    request = {"resourceSpans": [{"resource": {"attributes": _key_values(resource)}, "scopeSpans": scope_spans}]}
     try:
+        scope_spans = [{"scope": {"name": scope}, "spans": group} for scope, group in _by_scope(spans).items()]
+        request = {"resourceSpans": [{"resource": {"attributes": _key_values(resource)}, "scopeSpans": scope_spans}]}
         return orjson.dumps(request) + b"\n"
-    except TypeError as error:  # orjson.JSONEncodeError
+    except (TypeError, RecursionError) as error:  # orjson.JSONEncodeError is a TypeError
         raise UnwritableTraceError(f"a span of trace {spans[0].trace_id} cannot be written as JSON: {error}") from error
+
+
+def _current(resource_spans: _ResourceSpans, place: Place) -> list[_ScopeSpans]:
+    if resource_spans.instrumentationLibrarySpans is not None:
+        raise UnreadableTraceError("is OTLP of before 2022 (instrumentationLibrarySpans); export it anew", place=place)
+    return resource_spans.scopeSpans
 
 
 def _span(span: _Span, scope: str, place: Place) -> Span:
     trace_id, span_id, status = span.traceId.lower(), span.spanId.lower(), span.status
-    if len(trace_id) != 32 or len(span_id) != 16:
-        raise UnreadableTraceError(
-            f"span {span.name!r}: traceId {trace_id!r} and spanId {span_id!r} must have 32 and 16 hex digits",
-            place=place,
-        )
+    is_error = status is not None and status.code == 2
     try:
+        if len(bytes.fromhex(trace_id)) != 16 or len(bytes.fromhex(span_id)) != 8 or len(trace_id) + len(span_id) != 48:
+            raise ValueError("traceId and spanId must have 32 and 16 hex digits")  # noqa: TRY301 - told below
+        attributes = _attributes(span.attributes) if span.attributes else {}
+        if is_error and span.events:
+            events = ((event.name, _attributes(event.attributes or [])) for event in span.events)
+            add_exception_type(attributes, events)
         return Span(
             trace_id,
             span_id,
-            span.parentSpanId.lower() or None if span.parentSpanId else None,
+            span.parentSpanId.lower() if span.parentSpanId else None,
             span.name,
             span.kind,
-            int(span.startTimeUnixNano or 0) or None,
-            int(span.endTimeUnixNano or 0) or None,
-            _attributes(span.attributes) if span.attributes else {},
+            _time(span.startTimeUnixNano),
+            _time(span.endTimeUnixNano),
+            attributes,
             tuple(map(_link, span.links)) if span.links else (),
-            status.code == 2 if status else False,
+            is_error,
             status.message if status else "",
             scope,
             place,
         )
     except (ValueError, KeyError) as error:
-        raise UnreadableTraceError(f"span {span.name!r} ({span_id}): {error} is no number", place=place) from error
+        told = f"span {span.name!r} (traceId {trace_id!r}, spanId {span_id!r}): {error}"
+        raise UnreadableTraceError(told, place=place) from error
+
+
+def _time(nanoseconds: int | str | None) -> int | None:
+    if not nanoseconds:
+        return None
+    if isinstance(nanoseconds, str):
+        if not nanoseconds.isdecimal():
+            raise ValueError(f"{nanoseconds!r} is no time in nanoseconds")
+        nanoseconds = int(nanoseconds)
+    if not 0 <= nanoseconds < 2**64:
+        raise ValueError(f"{nanoseconds} is no time in nanoseconds")
+    return nanoseconds or None
 
 
 def _link(link: _Link) -> Link:
@@ -164,11 +192,11 @@ def _any_value(value: _AnyValue) -> Json:
     if value.boolValue is not None:
         return value.boolValue
     if value.doubleValue is not None:
-        return _NON_FINITE[value.doubleValue] if isinstance(value.doubleValue, str) else value.doubleValue
+        return float(_NON_FINITE[value.doubleValue]) if isinstance(value.doubleValue, str) else value.doubleValue
     if value.kvlistValue is not None:
         return _attributes(value.kvlistValue.values)
     if value.bytesValue is not None:
-        return base64.b64decode(value.bytesValue).hex()
+        return base64.b64decode(value.bytesValue, validate=True).hex()
     return None
 
 
@@ -202,6 +230,8 @@ def _by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _key_values(attributes: Any) -> list[dict[str, Any]]:
+    if not all(isinstance(key, str) for key in attributes):
+        raise UnwritableTraceError(f"attribute names must be text, got {list(attributes)!r:.60}")
     return [{"key": key, "value": _value(value)} for key, value in attributes.items()]
 
 

@@ -15,9 +15,10 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
 from traces.model import Json
-from traces.otel.spans import Link, Span
+from traces.otel.spans import Link, Span, add_exception_type
 
 _RESOURCE_SPANS_TAG = 0x0A  # field 1, length-delimited: the only field of the message
+_LARGEST_FRAME_BYTE = 0x08  # a frame starts with its length, big-endian; none has 128 MB
 
 
 def decode(name: str, file: IO[bytes]) -> Iterator[list[Span]]:
@@ -41,6 +42,9 @@ def _span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
             f"span {span.name!r}: trace id {trace_id!r} and span id {span_id!r} must have 16 and 8 bytes", place=place
         )
     is_error = span.status.code == 2
+    attributes = _attributes(span.attributes)
+    if is_error and span.events:
+        add_exception_type(attributes, ((event.name, _attributes(event.attributes)) for event in span.events))
     return Span(
         trace_id,
         span_id,
@@ -49,7 +53,7 @@ def _span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
         span.kind,
         span.start_time_unix_nano or None,
         span.end_time_unix_nano or None,
-        _attributes(span.attributes),
+        attributes,
         tuple(Link(link.trace_id.hex(), link.span_id.hex(), _attributes(link.attributes)) for link in span.links),
         is_error,
         span.status.message if is_error else "",
@@ -69,48 +73,54 @@ def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
                 scopes[span.scope] = resource_spans.scope_spans.add()
                 scopes[span.scope].scope.name = span.scope
             _fill(scopes[span.scope].spans.add(), span)
-    except ValueError as error:
+        return trace_pb2.TracesData(resource_spans=[resource_spans]).SerializeToString(deterministic=True)
+    except (ValueError, TypeError, RecursionError, DecodeError) as error:
         if isinstance(error, UnwritableTraceError):
             raise
         raise UnwritableTraceError(f"a span of trace {spans[0].trace_id} cannot be written: {error}") from error
-    return trace_pb2.TracesData(resource_spans=[resource_spans]).SerializeToString(deterministic=True)
 
 
 def _resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
     """The serialized ResourceSpans of a file, with the byte at which each starts."""
     position = 0
     is_framed: bool | None = None
-    while True:
-        start = position
-        head = file.read(1)
-        if not head:
-            return
-        position += 1
+    while head := file.read(1):
+        place = Place(name, byte=position)
         if is_framed is None:
-            is_framed = head[0] != _RESOURCE_SPANS_TAG  # a length prefix below 160 MB does not start with the tag
+            is_framed = head[0] < _LARGEST_FRAME_BYTE
         if is_framed:
-            size = int.from_bytes(head + file.read(3), "big")
-            position += 3
+            header = head + file.read(3)
+            size, width = (int.from_bytes(header, "big"), 4) if len(header) == 4 else (0, 4)
         elif head[0] == _RESOURCE_SPANS_TAG:
             size, width = _varint(file)
-            position += width
+            width += 1
         else:
             raise UnreadableTraceError(
-                f"is no OTLP protobuf: unexpected field tag {head[0]:#04x}; expected resource spans or JSON lines",
-                place=Place(name, byte=start),
+                f"is neither JSON nor OTLP protobuf: it starts with byte {head[0]:#04x}; give an OTLP export or traces "
+                "as JSON lines",
+                place=place,
             )
-        raw = file.read(size)
-        if len(raw) < size or position == start + 1:
+        raw = _exactly(file, size)
+        if len(raw) < size or size == 0:
             raise UnreadableTraceError(
                 f"is cut off or no OTLP export: a message of {size:,} bytes starts here and {len(raw):,} follow; "
                 "export it again",
-                place=Place(name, byte=start),
+                place=place,
             )
         if is_framed:
             yield from _resource_spans_of_frame(name, raw, position)
         else:
-            yield Place(name, byte=start), raw
-        position += size
+            yield place, raw
+        position += width + size
+
+
+def _exactly(file: IO[bytes], size: int) -> bytes:
+    """So many bytes, or what there is; a wrong size does not ask for the memory."""
+    parts = []
+    while size > 0 and (part := file.read(min(size, 1 << 22))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _resource_spans_of_frame(name: str, raw: bytes, start: int) -> Iterator[tuple[Place, bytes]]:
@@ -125,7 +135,7 @@ def _resource_spans_of_frame(name: str, raw: bytes, start: int) -> Iterator[tupl
 
 
 def _varint(file: IO[bytes]) -> tuple[int, int]:
-    """A variable-length integer and its width; the width is 0 if the file ends inside it."""
+    """A variable-length integer and its width; 0 if the file ends inside it."""
     value = 0
     for width in range(1, 11):
         byte = file.read(1)
@@ -134,7 +144,7 @@ def _varint(file: IO[bytes]) -> tuple[int, int]:
         value |= (byte[0] & 0x7F) << (7 * (width - 1))
         if byte[0] < 0x80:
             return value, width
-    return value, 0
+    return 0, 0
 
 
 def _attributes(items: Any) -> dict[str, Json]:

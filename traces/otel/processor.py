@@ -17,7 +17,7 @@ from opentelemetry.trace import StatusCode
 from traces.errors import TraceError, UnknownConventionError
 from traces.model import ExecutionTrace, Json
 from traces.otel import conventions
-from traces.otel.spans import Link, Span
+from traces.otel.spans import Link, Span, add_exception_type
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 class TraceProcessor(SpanProcessor):
     """Collects ended spans; when the last open span of an OTLP trace ends, its traces go to `on_trace`.
 
-    `on_trace` is called on the thread that ended the span and should be quick. Traces that no convention recognises are
-    not ours and are let go; broken ones go to `on_error`, which logs by default. A trace whose spans never all end is
-    handed out incomplete by `force_flush` and `shutdown`.
+    `on_trace` is called on the thread that ended the span and should be quick; if it raises, that is logged and the
+    application goes on. Traces that no convention recognises are not ours and are let go; broken ones go to `on_error`,
+    which logs by default. A trace whose spans never all end is handed out incomplete at `shutdown`.
     """
 
     def __init__(
@@ -59,14 +59,15 @@ class TraceProcessor(SpanProcessor):
         self._hand_out(spans)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        with self._lock:
-            waiting, self._ended = self._ended, {}
-        for spans in waiting.values():
-            self._hand_out(spans)
+        """Nothing waits but traces whose spans have not all ended; half of one would be wrong."""
         return True
 
     def shutdown(self) -> None:
-        self.force_flush()
+        with self._lock:
+            waiting, self._ended = self._ended, {}
+            self._open.clear()
+        for spans in waiting.values():
+            self._hand_out(spans)
 
     def _hand_out(self, spans: list[ReadableSpan]) -> None:
         try:
@@ -77,11 +78,18 @@ class TraceProcessor(SpanProcessor):
             self._on_error(error)
             return
         for trace in found:
-            self._on_trace(trace)
+            try:
+                self._on_trace(trace)
+            except Exception:
+                logger.exception("on_trace failed for trace %r", trace.id)
 
 
 def _span(span: ReadableSpan) -> Span:
     context = span.context
+    is_error = span.status.status_code is StatusCode.ERROR
+    attributes = _attributes(span.attributes)
+    if is_error:
+        add_exception_type(attributes, ((event.name, _attributes(event.attributes)) for event in span.events))
     return Span(
         trace_id=f"{context.trace_id:032x}",
         span_id=f"{context.span_id:016x}",
@@ -90,16 +98,22 @@ def _span(span: ReadableSpan) -> Span:
         kind=span.kind.value + 1,  # the SDK counts from 0, OTLP from 1
         start_ns=span.start_time,
         end_ns=span.end_time,
-        attributes=_attributes(span.attributes),
+        attributes=attributes,
         links=tuple(
             Link(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}", _attributes(link.attributes))
             for link in span.links
         ),
-        is_error=span.status.status_code is StatusCode.ERROR,
+        is_error=is_error,
         status_message=span.status.description or "",
         scope=span.instrumentation_scope.name if span.instrumentation_scope else "",
     )
 
 
 def _attributes(attributes: Any) -> dict[str, Json]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in (attributes or {}).items()}
+    return {key: _value(value) for key, value in (attributes or {}).items()}
+
+
+def _value(value: Any) -> Json:
+    if isinstance(value, bytes):
+        return value.hex()
+    return [_value(item) for item in value] if isinstance(value, tuple | list) else value

@@ -1,48 +1,53 @@
-"""Read OTLP exports (JSON, JSON lines, protobuf, gzipped or not; a file or bytes), or whatever a file holds."""
+"""Read OTLP exports (JSON, JSON lines, protobuf, gzipped or not; a file, a pipe or bytes), or whatever a file holds."""
 
 from __future__ import annotations
 
+import codecs
+import logging
+import re
 from collections.abc import Iterator
 
-from traces.errors import UnreadableTraceError
-from traces.files import Source, documents, gc_paused, opened, read_traces
+from traces.errors import Place, UnknownConventionError, UnreadableTraceError
+from traces.files import Reader, Source, documents, from_json, gc_paused, opened
 from traces.model import ExecutionTrace
 from traces.otel import conventions, otlp_json
 from traces.otel.spans import Span
 
+logger = logging.getLogger(__name__)
+
+_OURS = re.compile(rb'\s*\{\s*"(?:schema_version|trace)"\s*:')
+_FIRST_KEY = re.compile(rb'\s*[\[{][\s\[{]*(?:"[^"\x00-\x1f]*"\s*:|[\]}])')
+
 
 def read(source: Source) -> Iterator[ExecutionTrace]:
-    """The traces of a file of either kind: our own JSON, or an OTLP export."""
-    with opened(source) as (_, file):
-        start = file.read(4096)
-    is_ours = start.lstrip()[:1] == b"{" and b'"schema_version"' in start and b'"resourceSpans"' not in start
-    return read_traces(source) if is_ours else iter(read_otel(source))
+    """The traces of a file of either kind: our own JSON, as a stream, or an OTLP export."""
+    with opened(source) as (name, file):
+        if _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)):
+            for place, document in documents(name, file):
+                yield from_json(document, place=place)
+        else:
+            yield from _traces(name, file)
 
 
 def read_otel(source: Source) -> list[ExecutionTrace]:
-    """The traces of an OTLP export, in the order of their first spans. Spans may come in any order, and twice."""
-    with gc_paused():
-        by_trace: dict[str, list[Span]] = {}
-        for spans in read_spans(source):
-            for span in spans:
-                by_trace.setdefault(span.trace_id, []).append(span)
-        found = []
-        for trace_id in list(by_trace):
-            found += conventions.traces_of(without_repeats(by_trace.pop(trace_id)))
-        return found
+    """The traces of an OTLP export, in the order of their first spans. Spans may come in any order, and twice.
+
+    OTLP traces in which nothing is a step are left out with a warning; if there is nothing else, that is an error.
+    """
+    with opened(source) as (name, file):
+        return _traces(name, file)
 
 
-def read_spans(source: Source) -> Iterator[list[Span]]:
-    """The bare spans of an OTLP export, batch by batch as they come."""
-    with opened(source) as (_, file):
-        start = file.read(64).lstrip()[:1]
-    if start in (b"{", b"["):
-        yield from otlp_json.decode(documents(source))
-        return
+def read_spans(name: str, file: Reader) -> Iterator[list[Span]]:
+    """The bare spans of an open OTLP export, batch by batch as they come."""
+    start = file.peek()
+    if _is_json(start):
+        return otlp_json.decode(documents(name, file))
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise UnreadableTraceError("is UTF-16 text; save it as UTF-8", place=Place(name))
     from traces.otel import otlp_protobuf
 
-    with opened(source) as (name, file):
-        yield from otlp_protobuf.decode(name, file)
+    return otlp_protobuf.decode(name, file)
 
 
 def without_repeats(spans: list[Span]) -> list[Span]:
@@ -57,3 +62,29 @@ def without_repeats(spans: list[Span]) -> list[Span]:
                 place=span.place,
             )
     return list(by_id.values())
+
+
+def _traces(name: str, file: Reader) -> list[ExecutionTrace]:
+    with gc_paused():
+        by_trace: dict[str, list[Span]] = {}
+        for spans in read_spans(name, file):
+            for span in spans:
+                by_trace.setdefault(span.trace_id, []).append(span)
+        found: list[ExecutionTrace] = []
+        foreign: list[UnknownConventionError] = []
+        for trace_id in list(by_trace):
+            try:
+                found += conventions.traces_of(without_repeats(by_trace.pop(trace_id)))
+            except UnknownConventionError as error:
+                foreign.append(error)
+    if foreign and not found:
+        raise foreign[0]
+    if foreign:
+        logger.warning("%d traces of %s were left out: %s", len(foreign), name, foreign[0].message)
+    return found
+
+
+def _is_json(start: bytes) -> bool:
+    """Whether a file is JSON. Protobuf starts with a line feed too, so one counts only before a first key."""
+    start = start.removeprefix(codecs.BOM_UTF8)
+    return start.lstrip(b" \t\r")[:1] in (b"{", b"[") or (start[:1].isspace() and bool(_FIRST_KEY.match(start)))

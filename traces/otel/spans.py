@@ -5,6 +5,7 @@ Named tuples, not frozen dataclasses: they are made by the hundred thousand, liv
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from traces.errors import Place
@@ -35,3 +36,10 @@ class Span(NamedTuple):
     status_message: str
     scope: str
     place: Place | None = None
+
+
+def add_exception_type(attributes: dict[str, Json], events: Iterable[tuple[str, Mapping[str, Json]]]) -> None:
+    """Take the type of an error from its exception event, where SDKs put it, unless the span says it itself."""
+    for name, details in events:
+        if name == "exception" and "exception.type" in details:
+            attributes.setdefault("error.type", details["exception.type"])

@@ -36,12 +36,12 @@ def write_otel(
     *,
     encoding: Literal["json", "protobuf"] | None = None,
 ) -> int:
-    """Write traces and say how many spans; `.pb` means protobuf, anything else JSON lines, a further `.gz` compresses.
+    """Write traces and say how many spans; `.pb` means protobuf, anything else JSON lines; `.gz` behind it compresses.
 
     The file appears whole or not at all. Any OpenTelemetry back end takes it; read_otel gives the same traces back.
     """
     encode = otlp_json.encode
-    if encoding == "protobuf" or (encoding is None and ".pb" in Path(path).suffixes[-2:]):
+    if (encoding or encoding_of(path)) == "protobuf":
         from traces.otel import otlp_protobuf
 
         encode = otlp_protobuf.encode
@@ -54,10 +54,15 @@ def write_otel(
     return written
 
 
+def encoding_of(path: str | os.PathLike[str]) -> Literal["json", "protobuf"]:
+    """What the name of a file says it holds."""
+    return "protobuf" if Path(os.fspath(path).removesuffix(".gz")).suffix in (".pb", ".proto", ".protobuf") else "json"
+
+
 def spans_of(trace: ExecutionTrace) -> Iterator[Span]:
     """The spans that say all of a trace, its root first."""
-    trace_id = _otlp_trace_id(trace.id)
-    root_id = _span_id(trace.id, "")
+    trace_id = _otlp_trace_id(trace)
+    root_id = _span_id(trace_id, "trace")
     attributes = _escaped(trace.attributes)
     attributes[names.TRACE_ID] = trace.id
     attributes[names.TRACE_STATUS] = trace.status
@@ -67,7 +72,7 @@ def spans_of(trace: ExecutionTrace) -> Iterator[Span]:
     failure = Failure("", "") if trace.status == "failed" else None
     yield _span(trace, trace_id, root_id, None, f"trace {trace.id}", attributes, failure)
 
-    span_ids = {step.id: _span_id(trace.id, step.id) for step in trace.steps}
+    span_ids = {step.id: _span_id(trace_id, f"step {step.id}") for step in trace.steps}
     for step in trace.steps:
         span_id = span_ids[step.id]
         parent_id = span_ids.get(step.id.rpartition("/")[0], root_id)
@@ -84,7 +89,7 @@ def spans_of(trace: ExecutionTrace) -> Iterator[Span]:
             links=_links(step, trace_id, span_ids),
         )
         for index, call in enumerate(step.tool_calls):
-            call_id = _span_id(span_id, str(index))
+            call_id = _span_id(trace_id, f"call {index} of {step.id}")
             attributes = _tool_attributes(call, index)
             yield _span(call, trace_id, call_id, span_id, f"execute_tool {call.name}", attributes, call.error)
 
@@ -92,9 +97,10 @@ def spans_of(trace: ExecutionTrace) -> Iterator[Span]:
 def _spans_of_all(traces: Iterable[ExecutionTrace]) -> Iterator[Span]:
     seen: set[str] = set()
     for trace in traces:
-        if trace.id in seen:
-            raise UnwritableTraceError(f"two traces have the id {trace.id!r}; spans are told apart by it: rename one")
-        seen.add(trace.id)
+        trace_id = _otlp_trace_id(trace)
+        if trace_id in seen:
+            raise UnwritableTraceError(f"two traces have the id {trace.id!r} and started at one time: rename one")
+        seen.add(trace_id)
         yield from spans_of(trace)
 
 
@@ -217,10 +223,18 @@ def _dumps(value: Any) -> str:
     return raw.decode()
 
 
-def _otlp_trace_id(trace_id: str) -> str:
-    is_one = len(trace_id) == 32 and not trace_id.strip("0123456789abcdef") and trace_id.strip("0")
-    return trace_id if is_one else hashlib.blake2b(trace_id.encode(), digest_size=16).hexdigest()
+def _otlp_trace_id(trace: ExecutionTrace) -> str:
+    """An id of OTLP's form: the trace's own if it has it, else one that repeated runs of a case do not share."""
+    is_one = len(trace.id) == 32 and not trace.id.strip("0123456789abcdef") and trace.id.strip("0")
+    return trace.id if is_one else _hashed(f"{trace.id}\0{trace.start_ns}\0{len(trace.steps)}", 16)
 
 
-def _span_id(trace_id: str, path: str) -> str:
-    return hashlib.blake2b(f"{trace_id}\0{path}".encode(), digest_size=8).hexdigest()
+def _span_id(trace_id: str, what: str) -> str:
+    return _hashed(f"{trace_id} {what}", 8)
+
+
+def _hashed(text: str, size: int) -> str:
+    try:
+        return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
+    except UnicodeEncodeError as error:
+        raise UnwritableTraceError(f"the id {text!r:.60} cannot be written: {error.reason}") from error
