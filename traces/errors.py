@@ -37,7 +37,7 @@ class Place:
         return self.source
 
 
-class TraceError(ValueError):
+class TraceError(Exception):
     """Something is wrong with a trace; the message says what, and what to do."""
 
     def __init__(self, message: str, *, place: Place | None = None) -> None:
@@ -112,10 +112,12 @@ class NoActiveRecordingError(TraceError):
 
 
 class AmbiguousStepError(TraceError):
-    def __init__(self, step_id: str) -> None:
+    def __init__(self, step_id: str, *, why: str = "") -> None:
         super().__init__(
-            f"step {step_id!r} runs in several tasks or threads, so its ids would depend on timing; tell parallel "
-            "executions apart with step(..., index=i), or say what each follows with step(..., after=[...])"
+            why
+            or f"step {step_id!r} runs again in another task or thread, so its ids would depend on timing: tell "
+            "parallel executions apart with step(..., index=i); if they run one after the other, open a step between "
+            "them or say what each follows with step(..., after=[previous])"
         )
         self.step_id = step_id
 

@@ -35,7 +35,7 @@ def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace])
     """Write one trace a line and say how many; the file appears whole or not at all. `.gz` compresses."""
     written = 0
     with replacing(path) as file:
-        for trace in traces:
+        for trace in only_traces(traces):
             file.write(to_json(trace) + b"\n")
             written += 1
     return written
@@ -46,6 +46,18 @@ def read_traces(source: Source) -> Iterator[ExecutionTrace]:
     with opened(source) as (name, file):
         for place, document in documents(name, file):
             yield from_json(document, place=place)
+
+
+def only_traces(traces: Iterable[ExecutionTrace]) -> Iterator[ExecutionTrace]:
+    """The traces, and a clear word if something else was given."""
+    if isinstance(traces, ExecutionTrace):
+        raise UnwritableTraceError("give a list of traces, not a single one: [trace]")
+    for trace in traces:
+        if not isinstance(trace, ExecutionTrace):
+            raise UnwritableTraceError(
+                f"give a list of ExecutionTrace, got {type(trace).__name__}; of a recording, `recording.trace`"
+            )
+        yield trace
 
 
 def to_json(trace: ExecutionTrace) -> bytes:
@@ -70,6 +82,9 @@ def from_json(raw: bytes, *, place: Place | None = None) -> ExecutionTrace:
 
     try:
         envelope: Any = _envelope().model_validate_json(raw)
+    except TraceError as error:
+        error.place = place
+        raise
     except ValidationError as invalid:
         raise _explained(invalid, raw, place) from invalid
     if envelope.schema_version != SCHEMA_VERSION:
@@ -111,7 +126,7 @@ def opened(source: Source) -> Iterator[tuple[str, Reader]]:
     except OSError as error:
         raise UnreadableTraceError(f"cannot be read: {error.strerror or error}", place=Place(name)) from error
     except ValueError as error:
-        if isinstance(error, TraceError) or "null" not in str(error):
+        if "null" not in str(error):
             raise
         raise UnreadableTraceError(f"is no path: {error}", place=Place(repr(name))) from error
 
@@ -166,10 +181,6 @@ def _envelope() -> type[BaseModel]:
 
 def _explained(invalid: ValidationError, raw: bytes, place: Place | None) -> TraceError:
     first = invalid.errors(include_url=False)[0]
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, TraceError):
-        cause.place = place
-        return cause
     if first["type"] == "json_invalid":
         return not_json(raw, place)
     where = field_path(first["loc"])

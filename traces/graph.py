@@ -116,12 +116,13 @@ class TraceGraph:
         return _walk_back(max(self.trace.steps, key=lambda step: busy[step.id]), before)
 
     def failing_path(self) -> tuple[Step, ...]:
-        """From a root to the step that failed first, over the predecessors that finished last; empty if none failed.
+        """From a root to the step that failed first, over the predecessors that finished last.
 
-        A step that was cancelled is a consequence: it counts only if nothing else failed.
+        Empty if the run completed: an error that was handled is no failure. A step that was cancelled is a
+        consequence: it counts only if nothing else failed.
         """
         errors = [(step, step.error) for step in self.trace.steps if step.error]
-        if not errors:
+        if not errors or self.trace.status == "completed":
             return ()
         failed, _ = min(errors, key=lambda pair: (pair[1].is_cancellation, pair[0].end_ns or 0))
         before: dict[str, Step | None] = {}

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import orjson
 
@@ -33,6 +33,7 @@ Json: TypeAlias = Any
 """None, bool, int, float, str, list or dict of these: what a JSON document can hold."""
 
 StepKind: TypeAlias = Literal["agent", "llm", "function", "tool"]
+STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
 TraceStatus: TypeAlias = Literal["completed", "incomplete", "failed"]
 EdgeKind: TypeAlias = Literal["control", "data"]
 
@@ -160,6 +161,8 @@ class Step:
             object.__setattr__(self, "start_ns", None)
         if self.end_ns == 0:
             object.__setattr__(self, "end_ns", None)
+        if self.kind not in STEP_KINDS:
+            raise BrokenTraceError(f"step {self.id!r}: kind must be one of {', '.join(STEP_KINDS)}, got {self.kind!r}")
         for edge in self.edges:
             if edge.source not in self.predecessors:
                 raise UnknownPredecessorError(self.id, edge.source, known=self.predecessors)

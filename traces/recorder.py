@@ -26,9 +26,16 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
-from traces.errors import AmbiguousStepError, NoActiveRecordingError, UnknownPredecessorError
+from traces.errors import (
+    AmbiguousStepError,
+    BrokenTraceError,
+    NoActiveRecordingError,
+    TraceError,
+    UnknownPredecessorError,
+)
 from traces.model import (
     EMPTY,
+    STEP_KINDS,
     ExecutionTrace,
     Failure,
     Json,
@@ -78,7 +85,9 @@ def step(
     attributes: Mapping[str, Json] | None = None,
 ) -> OpenStep:
     """Open a step of the active recording: a context manager. `index` tells parallel executions of a node apart."""
-    if isinstance(after, str):
+    if kind not in STEP_KINDS:
+        raise BrokenTraceError(f"step {node_id!r}: kind must be one of {', '.join(STEP_KINDS)}, got {kind!r}")
+    if isinstance(after, str | OpenStep):
         after = [after]
     return OpenStep(node_id, kind=kind, input=input, index=index, after=after, attributes=dict(attributes or {}))
 
@@ -122,6 +131,7 @@ class Recording:
         self._last_visit: dict[str, tuple[int, OpenStep]] = {}
         self._lock = threading.RLock()
         self._outside: _Position | None = None
+        self._misuse: TraceError | None = None
 
     @property
     def trace(self) -> ExecutionTrace:
@@ -157,9 +167,19 @@ class Recording:
         _position.set(self._outside)
         if error is not None:
             self._status = "incomplete" if _is_cancellation(error) else "failed"
+        elif self._misuse is not None:
+            self._status = "failed"
+            raise self._misuse  # it was swallowed inside, and steps are missing
 
     def _register(self, opened: OpenStep, path: str) -> None:
         """Give a step its id and its place in the order of starts."""
+        try:
+            self._place(opened, path)
+        except TraceError as error:
+            self._misuse = self._misuse or error
+            raise
+
+    def _place(self, opened: OpenStep, path: str) -> None:
         with self._lock:
             for source in opened.predecessors:
                 if source not in self._steps:
@@ -195,7 +215,7 @@ class Recording:
         return False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class OpenStep:
     """A step while it runs: set `output` and `usage`, read surfaces, call tools."""
 
@@ -219,6 +239,11 @@ class OpenStep:
     _surface_reads: dict[str, str] = field(default_factory=dict, init=False)
     _start_ns: int | None = field(default=None, init=False)
     _end_ns: int | None = field(default=None, init=False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "usage" and not isinstance(value, Usage | None):
+            raise TypeError(f"usage must be a traces.Usage, got {value!r:.60}")
+        object.__setattr__(self, name, value)
 
     @property
     def has_ended(self) -> bool:
@@ -343,12 +368,25 @@ class _Scope:
         self.has_moved = False
         self.branches: list[_Scope] = []
         self.owner = weakref.ref(_line_of_control())
+        self.loop_inside: weakref.ref[asyncio.AbstractEventLoop] | None = None
 
     def branch(self, tips: frozenset[str]) -> _Scope:
+        if self.owner() is threading.current_thread():
+            tips = self._enter_loop()
         child = _Scope(self.recording, parent=self.parent, tips=tips)
         with self.recording._lock:
             self.still_open().branches.append(child)  # a task may begin after the step that started it has ended
         return child
+
+    def _enter_loop(self) -> frozenset[str]:
+        """A thread's line goes on in the event loop that it runs; only one of the loop's tasks can be that."""
+        loop = asyncio.get_running_loop()
+        if self.loop_inside is not None and self.loop_inside() is loop:
+            error = AmbiguousStepError("", why=_OUTSIDE_THE_LOOP)
+            self.recording._misuse = self.recording._misuse or error
+            raise error
+        self.loop_inside = weakref.ref(loop)
+        return self.join()
 
     def path_to(self, opened: OpenStep) -> str:
         name = opened.node_id if opened.index is None else f"{opened.node_id}[{opened.index}]"
@@ -391,6 +429,10 @@ class _Scope:
         return scope
 
 
+_OUTSIDE_THE_LOOP = (
+    "several tasks of an event loop opened steps before the one that started them did, so what joins them cannot be "
+    "told: start the recording inside the loop, `async def main(): with record(...)`, or open a step before the tasks"
+)
 _LOOKS_LIKE_A_VISIT = re.compile(r"~\d+$")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -40,6 +41,9 @@ def _options(
 
 def main() -> None:
     """Run the command line; errors that a user can mend are one line on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no box drawing is no reason to fail
     try:
         app()
     except TraceError as error:

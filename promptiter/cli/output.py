@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -20,7 +21,8 @@ def console(output: Path | None = None) -> Console:
         except OSError as error:
             raise UnwritableTraceError(f"{str(output)!r} cannot be written: {error.strerror}") from error
         return Console(file=file, width=120, highlight=False, force_terminal=False, color_system=None)
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS") or 120)
+    return Console(width=width, highlight=False)
 
 
 def write_text(text: str, output: Path | None) -> None:

@@ -21,7 +21,10 @@ DRAWN_STEP_BY_STEP = 400
 """Pictures of longer traces show one box per node."""
 
 File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Traces as JSON lines, or an OTLP export (JSON, JSON lines, protobuf).")
+    Path,
+    typer.Argument(
+        metavar="FILE", help="Traces as JSON lines, or an OTLP export (JSON, protobuf); - is standard input."
+    ),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here instead of printing.")]
 
@@ -33,6 +36,9 @@ class View(StrEnum):
     mermaid = "mermaid"
     svg = "svg"
     json = "json"
+
+
+_VIEWS = {".svg": View.svg, ".mmd": View.mermaid, ".json": View.json}
 
 
 class Encoding(StrEnum):
@@ -49,7 +55,9 @@ def show(
     trace_id: Annotated[
         str | None, typer.Option("--trace", metavar="ID", help="Which trace, if the file has several.")
     ] = None,
-    view: Annotated[View, typer.Option("--format", help="How to show it.")] = View.text,
+    view: Annotated[
+        View | None, typer.Option("--format", help="How to show it: told by the output's name, else as text.")
+    ] = None,
     by_node: Annotated[bool, typer.Option("--by-node", help="In pictures, one box per node, not per step.")] = False,
     limit: Annotated[int, typer.Option(min=0, help="Steps or traces to list as text; 0 lists all.")] = 200,
     output: Output = None,
@@ -58,14 +66,16 @@ def show(
     from promptiter.cli import trace_view
     from traces.draw import diagram, svg
 
+    if view is None:
+        view = _VIEWS.get(output.suffix if output else "", View.text)
     if trace_id is None and view is View.text:
-        found = list(read(file))
+        found = list(read(_source(file)))
         if len(found) != 1:
             trace_view.print_list(console(output), found, limit=limit)
             return
         chosen = found[0]
     else:
-        chosen = _choose(read(file), trace_id, file)
+        chosen = _choose(read(_source(file)), trace_id, file)
     match view:
         case View.text:
             trace_view.print_trace(console(output), chosen, limit=limit)
@@ -89,7 +99,7 @@ def stats(
     from promptiter.cli import trace_view
     from traces.stats import statistics
 
-    found = statistics(read(file))
+    found = statistics(read(_source(file)))
     if as_json:
         import orjson
 
@@ -104,20 +114,33 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="The file to write; .gz compresses.")],
     trace_id: Annotated[str | None, typer.Option("--trace", metavar="ID", help="Only this trace.")] = None,
     encoding: Annotated[
-        Encoding | None, typer.Option("--to", help="What to write; told by the name of the output if left out.")
+        Encoding | None,
+        typer.Option("--to", help="What to write; else told by the name: .jsonl, .otlp.jsonl (OTLP JSON), .pb."),
     ] = None,
 ) -> None:
     """Convert traces: to JSON lines of ours, or to OTLP spans that any OpenTelemetry back end takes."""
-    if encoding is None and encoding_of(output) == "protobuf":
-        encoding = Encoding.otlp_protobuf
-    elif encoding is None:
-        encoding = Encoding.otlp_json if ".otlp." in output.name else Encoding.json
-    chosen = read(file) if trace_id is None else iter([_choose(read(file), trace_id, file)])
+    encoding = encoding or _encoding_of(output)
+    chosen = read(_source(file)) if trace_id is None else iter([_choose(read(_source(file)), trace_id, file)])
     if encoding is Encoding.json:
         typer.echo(f"{write_traces(output, chosen):,} traces written to {output}")
     else:
         spans = write_otel(output, chosen, encoding="protobuf" if encoding is Encoding.otlp_protobuf else "json")
         typer.echo(f"{spans:,} spans written to {output}")
+
+
+def _source(file: Path) -> Path:
+    return Path("/dev/stdin") if str(file) == "-" else file
+
+
+def _encoding_of(output: Path) -> Encoding:
+    if encoding_of(output) == "protobuf":
+        return Encoding.otlp_protobuf
+    name = output.name.removesuffix(".gz")
+    if not name.endswith((".json", ".jsonl")):
+        raise TraceError(
+            f"cannot tell what {output.name!r} should hold; name it .jsonl, .otlp.jsonl or .pb, or use --to"
+        )
+    return Encoding.otlp_json if ".otlp." in name else Encoding.json
 
 
 def _choose(found: Iterator[ExecutionTrace], trace_id: str | None, file: Path) -> ExecutionTrace:

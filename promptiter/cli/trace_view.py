@@ -26,7 +26,7 @@ def print_trace(console: Console, trace: ExecutionTrace, *, limit: int) -> None:
     path = graph.failing_path()
     _print_summary(console, trace, graph)
     shown = trace.steps if not limit or len(trace.steps) <= limit else _most_telling(trace, path, limit)
-    console.print(_graph_table(trace, graph, shown, {step.id for step in path}))
+    console.print(_graph_table(trace, graph, shown, {step.id for step in path}, width=console.width))
     if len(shown) < len(trace.steps):
         hidden = len(trace.steps) - len(shown)
         console.print(f"… {hidden:,} more steps; --limit 0 lists all, --by-node --format svg draws them", style="dim")
@@ -35,6 +35,9 @@ def print_trace(console: Console, trace: ExecutionTrace, *, limit: int) -> None:
 
 def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int) -> None:
     """Several traces, a line each."""
+    if not traces:
+        console.print("no traces")
+        return
     table = Table(box=None, header_style="dim", pad_edge=False)
     for name in ("trace", "status"):
         table.add_column(name)
@@ -55,14 +58,14 @@ def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int
     console.print(table)
     if len(shown) < len(traces):
         console.print(f"… {len(traces) - len(shown):,} more; --limit 0 lists all", style="dim")
-    console.print(f"{len(traces):,} traces; look at one with --trace ID", style="dim")
+    console.print(f"{counted(len(traces), 'trace')}; look at one with --trace ID", style="dim")
 
 
 def print_statistics(console: Console, found: TraceStatistics) -> None:
     """A summary line, and a table of nodes."""
     statuses = ", ".join(f"{count:,} {status}" for status, count in found.by_status.items())
     told = f" ({statuses})" if statuses else ""
-    console.print(f"[bold]{found.traces:,} traces[/]{told}, {found.steps:,} steps", end="")
+    console.print(f"[bold]{counted(found.traces, 'trace')}[/]{told}, {counted(found.steps, 'step')}", end="")
     console.print(f", longest {found.longest_trace_steps:,}, with loops {found.traces_with_loops:,}")
     if not found.traces:
         return
@@ -96,7 +99,8 @@ def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -
         title.append(f"  conversation {one_line(trace.conversation_id)}", "dim")
     console.print(title)
     tokens, cost = _usage_cells(trace.usage)
-    parts = [f"{len(trace.steps):,} steps of {len({step.node_id for step in trace.steps}):,} nodes"]
+    nodes = len({step.node_id for step in trace.steps})
+    parts = [f"{counted(len(trace.steps), 'step')} of {counted(nodes, 'node')}"]
     if trace.duration_ns is not None:
         parts.append(seconds(trace.duration_ns))
     parts += [f"{tokens} tokens" if tokens else "tokens unknown", cost or "cost unknown"]
@@ -112,7 +116,10 @@ def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -
     console.print()
 
 
-def _graph_table(trace: ExecutionTrace, graph: TraceGraph, shown: Sequence[Step], path: set[str]) -> Table:
+def _graph_table(
+    trace: ExecutionTrace, graph: TraceGraph, shown: Sequence[Step], path: set[str], *, width: int
+) -> Table:
+    has_timeline, has_kind = width >= 100, width >= 80  # a narrow terminal shows less, whole
     rows: Iterable[tuple[str, Step | None]] = [("●" if not step.error else "✗", step) for step in shown]
     is_drawn = False
     if len(shown) == len(trace.steps):
@@ -122,10 +129,12 @@ def _graph_table(trace: ExecutionTrace, graph: TraceGraph, shown: Sequence[Step]
     table = Table(box=None, header_style="dim", pad_edge=False, show_edge=False, expand=True)
     table.add_column("", no_wrap=True)
     table.add_column("step", no_wrap=True, overflow="ellipsis", max_width=36)
-    table.add_column("kind")
+    if has_kind:
+        table.add_column("kind")
     if not is_drawn:
         table.add_column("after", no_wrap=True, overflow="ellipsis", max_width=30)
-    table.add_column("when", no_wrap=True, min_width=TIMELINE)
+    if has_timeline:
+        table.add_column("when", no_wrap=True, min_width=TIMELINE)
     for name in ("time", "tokens", "cost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -137,9 +146,9 @@ def _graph_table(trace: ExecutionTrace, graph: TraceGraph, shown: Sequence[Step]
         table.add_row(
             Text(drawing, style or "dim") if not is_drawn else _marked(drawing, style),
             Text(one_line(step.id), style),
-            Text(step.kind, KIND_STYLES[step.kind]),
+            *([Text(step.kind, KIND_STYLES[step.kind])] if has_kind else []),
             *([] if is_drawn else [Text(one_line(", ".join(step.predecessors)), "dim")]),
-            _timeline(step, trace, style or KIND_STYLES[step.kind]),
+            *([_timeline(step, trace, style or KIND_STYLES[step.kind])] if has_timeline else []),
             "" if step.duration_ns is None else seconds(step.duration_ns),
             *_usage_cells(step.usage),
             _note(step),
@@ -152,7 +161,10 @@ def _print_failures(console: Console, trace: ExecutionTrace, path: Sequence[Step
     if not failed:
         return
     console.print()
-    console.print(Text.assemble(("failing path: ", "bold red"), (_chain([step.id for step in path]), "red")))
+    if path:
+        console.print(Text.assemble(("failing path: ", "bold red"), (_chain([step.id for step in path]), "red")))
+    else:
+        console.print("the run completed although these steps failed:", style="yellow")
     for step in failed[:5]:
         console.print(Text.assemble((one_line(f"✗ {step.id}  "), "bold red"), one_line(str(step.error))))
         for name, snapshot in (("in ", step.input), ("out", step.output)):
@@ -197,6 +209,11 @@ def _note(step: Step) -> Text:
     if step.surface_reads:
         parts.append("reads " + ", ".join(surface.partition("#")[2] or surface for surface in step.surface_reads))
     return Text(one_line("; ".join(parts)), "dim")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _usage_cells(usage: Usage | None) -> tuple[str, str]:

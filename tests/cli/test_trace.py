@@ -26,6 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Run the command line as a user would; gives standard output, or standard error where a code is expected."""
 
     def run_once(*arguments: str | Path, code: int = 0) -> str:
+        monkeypatch.setenv("COLUMNS", "120")
         monkeypatch.setattr(sys, "argv", ["promptiter", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -90,7 +91,7 @@ def test_show_lists_several_traces_and_shows_one(run: Run, several: Path) -> Non
     assert "run-0" in listed
     assert "a: Oops: [x]" in listed
     assert "3 traces; look at one with --trace ID" in listed
-    assert "1 steps" in run("trace", "show", several, "--trace", "run-1")
+    assert "1 step of 1 node" in run("trace", "show", several, "--trace", "run-1")
     assert "… 2 more" in run("trace", "show", several, "--limit", "1")
 
 
@@ -203,6 +204,23 @@ def test_traces_cannot_play_with_the_terminal(run: Run, tmp_path: Path) -> None:
     write_traces(tmp_path / "two.jsonl", [odd, odd])
     for command, file in (("show", "odd"), ("stats", "odd"), ("show", "two")):
         assert "\x1b" not in run("trace", command, tmp_path / f"{file}.jsonl")
+
+
+def test_a_narrow_terminal_shows_less_but_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    for width, shown, hidden in ((120, "━", "…"), (90, "function", "━"), (70, "$0.0006", "function")):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = CliRunner().invoke(app, ["trace", "show", str(BUNDLED)]).stdout
+        table = lines.split("failing path")[0].split("\n\n")[1]
+        assert shown in table
+        assert hidden not in table.replace("expected a mark", "").replace(
+            "ValueError: the answer cites no source: e…", ""
+        )
+
+
+def test_the_name_of_the_output_says_what_to_write(run: Run, tmp_path: Path) -> None:
+    run("trace", "show", BUNDLED, "-o", tmp_path / "run.svg")
+    assert (tmp_path / "run.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert "name it .jsonl, .otlp.jsonl or .pb" in run("trace", "export", BUNDLED, "-o", tmp_path / "x.txt", code=2)
 
 
 def test_help_and_version(run: Run) -> None:

@@ -143,7 +143,8 @@ def traces(draw: st.DrawFn, max_steps: int = 14, *, rich: bool = True) -> Execut
             )
         )
     if not rich:
-        return ExecutionTrace(id="t", steps=tuple(steps))
+        failed = any(step.error for step in steps)
+        return ExecutionTrace(id="t", steps=tuple(steps), status="failed" if failed else "completed")
     return ExecutionTrace(
         id=draw(texts),
         steps=tuple(steps),

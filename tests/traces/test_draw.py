@@ -19,7 +19,7 @@ def step(step_id: str, *predecessors: str, node: str | None = None, error: Failu
 
 
 def trace(*steps: Step) -> ExecutionTrace:
-    return ExecutionTrace(id="t", steps=steps)
+    return ExecutionTrace(id="t", status="failed", steps=steps)
 
 
 def boxes_of(svg: str) -> dict[str, tuple[float, float]]:

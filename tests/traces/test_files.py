@@ -4,6 +4,7 @@ import gzip
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -23,6 +24,7 @@ from traces import (
     UnreadableTraceError,
     UnwritableTraceError,
     read_traces,
+    write_otel,
     write_traces,
 )
 from traces.files import from_json, to_json
@@ -122,6 +124,14 @@ def test_what_json_cannot_hold_is_refused(tmp_path: Path, value: object) -> None
     trace = ExecutionTrace(id="odd", steps=(Step(id="a", node_id="a", output=Snapshot(data=value)),))
     with pytest.raises(UnwritableTraceError, match="'odd' holds a"):
         write_traces(tmp_path / "odd.jsonl", [SMALL, trace])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", [SMALL, "abc", [SMALL, None]])
+def test_only_traces_are_written(tmp_path: Path, given: Any) -> None:
+    for write in (write_traces, write_otel):
+        with pytest.raises(UnwritableTraceError, match="give a list of"):
+            write(tmp_path / "x.jsonl", given)
     assert list(tmp_path.iterdir()) == []
 
 

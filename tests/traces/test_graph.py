@@ -115,7 +115,12 @@ def test_failing_path_leads_from_a_root_to_the_step_that_failed_first(trace: Exe
 def test_a_cancelled_sibling_is_not_the_cause() -> None:
     cancelled = Step(id="a", node_id="a", error=Failure("cancelled"), start_ns=1, end_ns=2)
     cause = Step(id="z", node_id="z", error=Failure("ValueError"), start_ns=1, end_ns=3)
-    assert TraceGraph(ExecutionTrace(id="t", steps=(cancelled, cause))).failing_path() == (cause,)
+    assert TraceGraph(ExecutionTrace(id="t", status="failed", steps=(cancelled, cause))).failing_path() == (cause,)
+
+
+def test_an_error_that_was_handled_is_no_failure() -> None:
+    steps = (Step(id="a", node_id="a", error=Failure("Oops")), Step(id="b", node_id="b", predecessors=("a",)))
+    assert TraceGraph(ExecutionTrace(id="t", steps=steps)).failing_path() == ()
 
 
 def test_the_critical_path_goes_through_what_ran_inside_a_step() -> None:
@@ -171,7 +176,7 @@ def test_a_chain_of_100_000_steps_answers_everything() -> None:
         )
         for number in range(size)
     )
-    graph = TraceGraph(ExecutionTrace(id="t", steps=steps))
+    graph = TraceGraph(ExecutionTrace(id="t", status="failed", steps=steps))
     assert len(graph.ancestors(f"n{size - 1}")) == size - 1
     assert len(graph.critical_path()) == len(graph.failing_path()) == size
     assert sum(1 for _ in graph.reverse_ready_order()) == size

@@ -17,6 +17,7 @@ import pytest
 from traces import (
     AmbiguousStepError,
     Blob,
+    BrokenTraceError,
     EmptyTraceError,
     ExecutionTrace,
     Failure,
@@ -121,16 +122,20 @@ async def test_parallel_visits_without_an_index_are_refused_whatever_the_timing(
         await node("research")
 
     for pause in (0.0, 0.05):  # overlapping, and one clearly after the other
-        with recording(), pytest.raises(AmbiguousStepError, match="index=i"):
+        with pytest.raises(AmbiguousStepError, match="index=i"), recording():
             await asyncio.gather(late(0), late(pause))
 
 
 async def test_tasks_awaited_one_by_one_look_parallel_and_say_after() -> None:
     """Nothing tells a task that was started after another had ended from one started beside it."""
-    with recording():
-        await asyncio.create_task(node("plan"))
-        with pytest.raises(AmbiguousStepError, match="after="):
+
+    async def twice() -> None:
+        with recording():
             await asyncio.create_task(node("plan"))
+            await asyncio.create_task(node("plan"))
+
+    with pytest.raises(AmbiguousStepError, match="after="):
+        await twice()
     with recording() as live:
         latest: list[str] = []
         for visit in ("plan", "plan~2", "plan~3"):
@@ -553,7 +558,7 @@ def test_attributes_are_snapshots_too() -> None:
 
 
 def test_an_unknown_predecessor_is_refused_at_once() -> None:
-    with recording(), pytest.raises(UnknownPredecessorError, match="'b' follows step 'a'"), step("b", after="a"):
+    with pytest.raises(UnknownPredecessorError, match="'b' follows step 'a'"), recording(), step("b", after="a"):
         pass
 
 
@@ -578,3 +583,69 @@ class Cycle:
     def __init__(self) -> None:
         self.itself = self
         self.weight = [[] for _ in range(20)]  # type: ignore[var-annotated]
+
+
+def test_a_recording_around_a_loop_joins_what_runs_in_it() -> None:
+    async def fan_out() -> None:
+        await node("split")
+        await asyncio.gather(*(node("work", index=number) for number in range(3)))
+        await node("merge")
+
+    with recording() as live:
+        asyncio.run(fan_out())
+        asyncio.run(node("again"))
+    assert shape(live.trace)["merge"] == ("work[0]", "work[1]", "work[2]")
+    assert shape(live.trace)["again"] == ("merge",)
+
+
+def test_a_fan_out_that_nothing_precedes_must_be_recorded_inside_the_loop() -> None:
+    async def fan_out() -> None:
+        await asyncio.gather(*(node("work", index=number) for number in range(3)))
+        await node("merge")
+
+    with pytest.raises(AmbiguousStepError, match="inside the loop"), recording():
+        asyncio.run(fan_out())
+
+    async def inside() -> ExecutionTrace:
+        with recording() as live:
+            await fan_out()
+        return live.trace
+
+    assert shape(asyncio.run(inside()))["merge"] == ("work[0]", "work[1]", "work[2]")
+
+
+def test_threads_before_the_first_step_of_a_loop_are_joined() -> None:
+    def work(index: int) -> None:
+        with step("work", index=index):
+            pass
+
+    async def fan_out() -> None:
+        await asyncio.gather(*(asyncio.to_thread(work, number) for number in range(3)))
+        await node("merge")
+
+    with recording() as live:
+        asyncio.run(fan_out())
+    assert shape(live.trace)["merge"] == ("work[0]", "work[1]", "work[2]")
+
+
+async def test_misuse_that_was_swallowed_comes_out_at_the_end() -> None:
+    live = recording()
+
+    async def forgot_the_index() -> None:
+        with live:
+            await asyncio.gather(*(node("work") for _ in range(3)), return_exceptions=True)
+
+    with pytest.raises(AmbiguousStepError):
+        await forgot_the_index()
+    assert live.trace.status == "failed"
+
+
+def test_wrong_words_and_values_are_refused_at_once() -> None:
+    with recording():
+        with pytest.raises(BrokenTraceError, match="kind must be one of agent, llm, function, tool, got 'LLM'"):
+            step("a", kind="LLM")  # type: ignore[arg-type]
+        with step("a") as current:
+            with pytest.raises(TypeError, match=r"usage must be a traces\.Usage"):
+                current.usage = {"input_tokens": 3}  # type: ignore[assignment]
+            with pytest.raises(AttributeError):
+                current.outptu = "x"

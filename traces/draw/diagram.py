@@ -74,6 +74,7 @@ def of_trace(trace: ExecutionTrace) -> Diagram:
 def of_nodes(trace: ExecutionTrace) -> Diagram:
     """One box per node, with its visits together: for long traces and for seeing the loops."""
     graph = TraceGraph(trace)
+    path = {step.node_id for step in graph.failing_path()}
     layers: dict[str, int] = {}
     visits: dict[str, list[Step]] = {}
     for step in trace.steps:
@@ -87,7 +88,7 @@ def of_nodes(trace: ExecutionTrace) -> Diagram:
             one_line(node_id) + (f" ×{len(steps)}" if len(steps) > 1 else ""),
             _figures(steps),
             rows[layers[node_id]],
-            "failed" if any(step.error for step in steps) else steps[0].kind,
+            "failed" if any(step.error for step in steps) else "path" if node_id in path else steps[0].kind,
             _hover(next((step for step in steps if step.error), steps[0])),
         )
         for node_id, steps in visits.items()
@@ -125,10 +126,10 @@ def _figures(steps: Sequence[Step]) -> str:
     durations = [step.duration_ns for step in steps if step.duration_ns is not None]
     usage = total_usage(step.usage for step in steps)
     parts = [
+        error.type.rpartition(".")[2] if error else "",
         seconds(sum(durations)) if durations else "",
         f"{usage.tokens:,} tok" if usage.tokens else "",
         f"${usage.cost_usd:.4f}" if usage.cost_usd else "",
-        error.type if error else "",
     ]
     return " · ".join(one_line(part) for part in parts if part)
 

@@ -95,7 +95,12 @@ def _layout(diagram: Diagram) -> tuple[_Places, _Bends, float, float]:
     }
     has_loops = any(layer_of[arrow.target] <= layer_of[arrow.source] for arrow in diagram.arrows)
     width = max(place[0] for place in places.values()) + _WIDTH / 2 + _MARGIN + (70 if has_loops else 0)
-    return places, bends, max(width, 9 * len(diagram.title)), _TOP + len(layers) * (_HEIGHT + _GAP_Y) - _GAP_Y + _MARGIN
+    return (
+        places,
+        bends,
+        max(width, 8.8 * len(diagram.title) + 2 * _MARGIN),
+        _TOP + len(layers) * (_HEIGHT + _GAP_Y) - _GAP_Y + _MARGIN,
+    )
 
 
 def _untangle(layer: list[_Item], beside: Sequence[_Item], near: Mapping[_Item, Sequence[_Item]]) -> None:
@@ -133,8 +138,11 @@ def _curve(places: _Places, bends: _Bends, arrow: Arrow) -> tuple[str, tuple[flo
         x1, x2 = x1 + _WIDTH / 2, x2 + _WIDTH / 2
         y1, y2 = y1 + _HEIGHT / 2, y2 + _HEIGHT / 2 + (8 if arrow.source == arrow.target else 0)
         passed = [x for x, y in places.values() if min(y1, y2) - _HEIGHT < y < max(y1, y2)]
-        far = max(passed) + _WIDTH / 2 + 50
-        return f"M{x1:.1f} {y1:.1f}C{far:.1f} {y1:.1f} {far:.1f} {y2:.1f} {x2:.1f} {y2:.1f}", (far - 14, (y1 + y2) / 2)
+        far = (max(passed) + _WIDTH / 2 + 36 - 0.125 * (x1 + x2)) / 0.75  # the curve comes so far at its middle
+        return f"M{x1:.1f} {y1:.1f}C{far:.1f} {y1:.1f} {far:.1f} {y2:.1f} {x2:.1f} {y2:.1f}", (
+            max(passed) + _WIDTH / 2 + 40,
+            (y1 + y2) / 2,
+        )
     points = []
     for item in chain:
         x, y = places[item]
@@ -149,4 +157,4 @@ def _curve(places: _Places, bends: _Bends, arrow: Arrow) -> tuple[str, tuple[flo
         middle = (y1 + y2) / 2
         path += f"C{x1:.1f} {middle:.1f} {x2:.1f} {middle:.1f} {x2:.1f} {y2:.1f}"
     (x1, y1), (x2, y2) = points[:2]
-    return path, ((x1 + x2) / 2 + 4, (y1 + y2) / 2)
+    return path, ((x1 + x2) / 2 + 8, (y1 + y2) / 2 - 6)

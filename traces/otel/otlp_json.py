@@ -101,11 +101,12 @@ def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
         try:
             document = _decoder.decode(raw)
         except msgspec.ValidationError as error:
-            raise UnreadableTraceError(f"is no OTLP trace export: {error}", place=place) from error
+            told = f"is neither a trace of ours nor an OTLP export: {error}"
+            raise UnreadableTraceError(told, place=place) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise not_json(raw, place) from error
         except RecursionError as error:
-            raise UnreadableTraceError("is no OTLP trace export: it is nested too deeply", place=place) from error
+            raise UnreadableTraceError("is nested too deeply", place=place) from error
         yield [
             _span(span, scope_spans.scope.name if scope_spans.scope else "", place)
             for request in (document if isinstance(document, list) else [document])

@@ -75,8 +75,6 @@ def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
             _fill(scopes[span.scope].spans.add(), span)
         return trace_pb2.TracesData(resource_spans=[resource_spans]).SerializeToString(deterministic=True)
     except (ValueError, TypeError, RecursionError, DecodeError) as error:
-        if isinstance(error, UnwritableTraceError):
-            raise
         raise UnwritableTraceError(f"a span of trace {spans[0].trace_id} cannot be written: {error}") from error
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import orjson
 
 from traces.errors import UnwritableTraceError
-from traces.files import replacing
+from traces.files import only_traces, replacing
 from traces.model import ExecutionTrace, Failure, Json, Snapshot, Step, ToolCall, holds_non_finite
 from traces.otel import names, otlp_json
 from traces.otel.spans import Link, Span
@@ -56,7 +56,11 @@ def write_otel(
 
 def encoding_of(path: str | os.PathLike[str]) -> Literal["json", "protobuf"]:
     """What the name of a file says it holds."""
-    return "protobuf" if Path(os.fspath(path).removesuffix(".gz")).suffix in (".pb", ".proto", ".protobuf") else "json"
+    return (
+        "protobuf"
+        if Path(os.fspath(path).removesuffix(".gz")).suffix in (".pb", ".binpb", ".proto", ".protobuf")
+        else "json"
+    )
 
 
 def spans_of(trace: ExecutionTrace) -> Iterator[Span]:
@@ -96,7 +100,7 @@ def spans_of(trace: ExecutionTrace) -> Iterator[Span]:
 
 def _spans_of_all(traces: Iterable[ExecutionTrace]) -> Iterator[Span]:
     seen: set[str] = set()
-    for trace in traces:
+    for trace in only_traces(traces):
         trace_id = _otlp_trace_id(trace)
         if trace_id in seen:
             raise UnwritableTraceError(f"two traces have the id {trace.id!r} and started at one time: rename one")
