@@ -28,6 +28,7 @@ docs: $(VENV)/.docs   ## build the documentation into site/
 
 bench: $(VENV)/.dev   ## measure, side by side with the floor of the same run
 	$(BIN)/python -m benchmarks.bench_traces
+	$(BIN)/python -m benchmarks.bench_evaluate
 
 clean:           ## remove everything that make made
 	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

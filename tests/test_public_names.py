@@ -17,8 +17,15 @@ NoActiveRecordingError OpenStep Place Recording Snapshot Step ToolCall TraceErro
 UnknownConventionError UnknownPredecessorError UnknownStepError UnreadableTraceError UnwritableTraceError Usage
 current_step digest read read_otel read_surface read_traces record step write_otel write_traces
 """
-PROMPTITER = "__version__"
-COMMANDS = "trace export, trace show, trace stats"
+PROMPTITER = """
+Agent AgentRun Budget BudgetEndedError CaseInput CaseRow Choice Edge EvalCase EvalSet Evaluation EvaluationOptions
+Evaluator FanOut Finding FunctionMetric FunctionNode Gateway GraphAgent Join Limits LiteLLMModel Message Metric
+ModelError ModelNode ModelReply ModelRequest Node Parameter PatchSet Price Prices Profile PromptiterError RateLimit
+RunContext Score ScriptedModel SetupError SimulatedModel StructureSnapshot Surface SurfacePatch Tool Turn View
+__version__ agent ask ask_sync build_metrics chain check_disjoint dump_eval_set load_eval_config load_eval_set node
+open_memo split surface
+"""
+COMMANDS = "describe, evaluate, trace export, trace show, trace stats"
 
 
 def test_names_of_traces() -> None:
@@ -28,7 +35,8 @@ def test_names_of_traces() -> None:
 
 
 def test_names_of_promptiter() -> None:
-    assert promptiter.__all__ == PROMPTITER.split()
+    assert promptiter.__all__ == sorted(PROMPTITER.split())
+    assert dir(promptiter) == promptiter.__all__
     assert all(getattr(promptiter, name) for name in promptiter.__all__)
 
 

@@ -5,8 +5,9 @@ Every name here is loaded when it is first used: importing the package does no w
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from traces.lazy import lazy_names
 
 if TYPE_CHECKING:
     from traces.errors import (
@@ -95,12 +96,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names.split():
-            value = globals()[name] = getattr(import_module(f"traces.{module}"), name)
-            return value
-    raise AttributeError(f"module 'traces' has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

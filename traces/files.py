@@ -10,6 +10,7 @@ import gc
 import gzip
 import io
 import os
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -137,7 +138,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     target = Path(path)
     if not target.name or target.is_dir():
         raise UnwritableTraceError(f"{os.fspath(path)!r} is a folder; name a file in it")
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
+    scratch = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
     opener = gzip.open if target.suffix == ".gz" else open
     try:
         with cast("IO[bytes]", opener(scratch, "wb")) as file:

@@ -1,14 +1,20 @@
-"""The `promptiter` command: parse, call the API, render. Exit codes: 0 done, 1 failed, 2 wrong usage or input."""
+"""The `promptiter` command: parse, call the API, render.
+
+Exit codes: 0 done, 1 failed or below a threshold, 2 wrong usage or input, 6 the budget ended, 7 an invalid eval set.
+"""
 
 from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from promptiter.cli import trace
+from promptiter.cli.describe import describe
+from promptiter.cli.evaluate import evaluate
+from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from traces import TraceError
 
 app = typer.Typer(
@@ -19,6 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(describe)
+app.command()(evaluate)
 app.add_typer(trace.app, name="trace")
 
 
@@ -46,6 +54,14 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that knows no box drawing is no reason to fail
     try:
         app()
-    except TraceError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        sys.exit(2)
+    except (TraceError, SetupError) as error:
+        _fail(error, code=2)
+    except BudgetEndedError as error:
+        _fail(error, code=6)
+    except PromptiterError as error:
+        _fail(error, code=1)
+
+
+def _fail(error: Exception, *, code: int) -> NoReturn:
+    typer.secho(f"error: {error}", fg="red", err=True)
+    sys.exit(code)

@@ -1,40 +1,19 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from pathlib import Path
-from typing import Protocol
 from xml.etree import ElementTree
 
 import orjson
 import pytest
 from typer.testing import CliRunner
 
-from promptiter.cli import app, main
+from promptiter.cli import app
+from tests.cli.conftest import Run
 from traces import ExecutionTrace, Failure, Step, read, read_otel, read_traces, write_otel, write_traces
 
 BUNDLED = Path(__file__).parents[2] / "examples" / "traces" / "research_desk.jsonl"
-
-
-class Run(Protocol):
-    def __call__(self, *arguments: str | Path, code: int = 0) -> str: ...
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line as a user would; gives standard output, or standard error where a code is expected."""
-
-    def run_once(*arguments: str | Path, code: int = 0) -> str:
-        monkeypatch.setenv("COLUMNS", "120")
-        monkeypatch.setattr(sys, "argv", ["promptiter", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert (ended.value.code or 0) == code, printed.err
-        return printed.err if code else printed.out
-
-    return run_once
 
 
 @pytest.fixture

@@ -1,0 +1,80 @@
+"""What the machinery costs per case: 10,000 cases with an agent that answers at once, and whether memory stays flat.
+
+The floor is the same function called under asyncio with the same concurrency: no profile, trace, score or row.
+
+    python -m benchmarks.bench_evaluate [--cases 10000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from benchmarks.measure import Measurement, side_by_side
+from promptiter import EvalCase, EvalSet, EvaluationOptions, Evaluator, FunctionMetric, Profile, Turn, agent
+from promptiter.agents.base import AgentRun
+
+CONCURRENCY = 16
+
+
+async def answer(text: str) -> str:
+    return text.upper()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=10_000)
+    count = parser.parse_args().cases
+    print(f"{count:,} cases, an agent that answers at once (best of 3 in turn)\n")
+    print(f"{'':34}{'seconds':>9}{'us/case':>9}{'peak MB':>9}")
+    for cases in (count // 10, count):
+        bare, rows = side_by_side([bare_loop, stream_of_rows], cases, tries=3)
+        row(f"{cases:,} cases: bare asyncio", bare, cases)
+        row(f"{cases:,} cases: rows as a stream", rows, cases)
+
+
+def row(name: str, found: Measurement, cases: int) -> None:
+    print(f"{name:34}{found.seconds:9.2f}{found.seconds / cases * 1e6:9.1f}{found.grown_bytes / 1e6:9.1f}")
+
+
+def bare_loop(cases: int) -> int:
+    async def run() -> int:
+        slots = asyncio.Semaphore(CONCURRENCY)
+
+        async def one(number: int) -> str:
+            async with slots:
+                return await answer(f"question {number}")
+
+        return len(await asyncio.gather(*(one(number) for number in range(cases))))
+
+    return asyncio.run(run())
+
+
+def stream_of_rows(cases: int) -> int:
+    """Every case is run, recorded, scored and spooled; no row is kept."""
+    subject = agent(instruction="shout")(answer)
+    eval_set = EvalSet(
+        id="bench",
+        cases=tuple(
+            EvalCase(id=f"c{number}", turns=(Turn(user=f"question {number}", expected=f"QUESTION {number}"),))
+            for number in range(cases)
+        ),
+    )
+
+    async def exact(case: EvalCase, run: AgentRun) -> float:
+        return float(run.output == case.turns[0].expected)
+
+    async def run() -> int:
+        evaluator = Evaluator(
+            [FunctionMetric(name="exact", function=exact)], options=EvaluationOptions(concurrency=CONCURRENCY)
+        )
+        passed = 0
+        async for each in evaluator.rows(subject, eval_set, Profile.baseline(subject.describe())):
+            passed += each.scores[0].passed
+        return passed
+
+    return asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Agents: what can be run under a profile, and the built-in graph runtime."""

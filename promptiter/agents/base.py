@@ -1,0 +1,70 @@
+"""Agent: anything that can be described and run under a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from promptiter.llm.messages import Message, Role
+from promptiter.profile import Profile
+from promptiter.structure import StructureSnapshot
+from traces import ExecutionTrace, Failure, ToolCall, Usage
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseInput:
+    """What an agent is asked: the user's words, what was said before, and the session's state."""
+
+    text: str
+    history: tuple[Message, ...] = ()
+    state: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """Where a run belongs: plain data that also travels to other processes. `deadline_s` counts from its start."""
+
+    run_id: str = ""
+    case_id: str = ""
+    draw: int = 0
+    seed: int = 0
+    role: Role = "agent"
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRun:
+    """What came of one run: an output or an error, the trace if there is one, and what it cost.
+
+    A conversation of several turns has each in `turns`, and its last output and summed usage here.
+    """
+
+    output: str = ""
+    data: Json = None
+    trace: ExecutionTrace | None = None
+    usage: Usage = field(default_factory=Usage)
+    error: Failure | None = None
+    duration_s: float = 0.0
+    turns: tuple[AgentRun, ...] = ()
+
+    @property
+    def by_turn(self) -> tuple[AgentRun, ...]:
+        """The runs of the single turns; of a single question, this run itself."""
+        return self.turns or (self,)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """All tool calls of the run, in the order of the trace."""
+        return tuple(call for step in self.trace.steps for call in step.tool_calls) if self.trace else ()
+
+
+class Agent(Protocol):
+    """Called by the evaluator, many times at once; must not change itself."""
+
+    def describe(self) -> StructureSnapshot:
+        """The static graph and its editable surfaces; the same at every call."""
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        """Run once under a profile. An error of the agent's own is an AgentRun with an error, not an exception."""

@@ -1,0 +1,331 @@
+"""The built-in graph runtime: nodes, and edges that are plain, conditional, joins or fan-outs; loops, nested agents.
+
+Tokens run along the edges. A node runs when a token reaches it, at once and in a task of its own; a join waits for one
+token from each of its sources. A token carries the outputs of the nodes on its way, so what a node sees depends on the
+graph and never on timing. Running it records the trace, under the profile that it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.nodes import Calls, FunctionNode, GraphNode, View, as_text, check_parameters, running
+from promptiter.errors import BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
+from promptiter.profile import Profile
+from promptiter.structure import Node, NodeKind, StructureEdge, StructureSnapshot, Surface, child_ids
+from traces import ExecutionTrace, Failure, OpenStep, Recording, record, step
+from traces.model import Json, total_usage
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """When the source has run, the target runs."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """When the source has run, the target whose word the route gives runs; None ends the way there."""
+
+    source: str
+    route: Callable[[View], str | None]
+    targets: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """When all sources have run, the target runs once and sees the outputs of all."""
+
+    sources: tuple[str, ...]
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """When the source has run, the target runs once per item, in parallel; its edges follow when all are done."""
+
+    source: str
+    target: str
+    items: Callable[[View], Sequence[Json]] = lambda view: list(view.incoming)
+
+
+AnyEdge: TypeAlias = Edge | Choice | Join | FanOut
+AnyNode: TypeAlias = "GraphNode | GraphAgent"
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A way through the graph: the steps it just came from, and per node the last output on it with its visit."""
+
+    steps: tuple[str, ...] = ()
+    outputs: Mapping[str, tuple[int, Json]] = field(default_factory=dict)
+    followed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphAgent:
+    """An agent as a graph. `output` names the node whose last output is the answer; by default the only final node."""
+
+    name: str
+    nodes: tuple[AnyNode, ...]
+    edges: tuple[AnyEdge, ...] = ()
+    entry: str = ""
+    output: str = ""
+    max_visits: int = 25
+    kind: NodeKind = "agent"
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def describe(self) -> StructureSnapshot:
+        return self._snapshot
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext | None = None) -> AgentRun:
+        """Run once. What a node raises ends the run and is its error; only a spent budget is raised."""
+        context = context or RunContext()
+        snapshot = self.describe()
+        profile.check(snapshot)
+        recording = record(
+            f"{context.case_id or 'run'}~{context.draw}~{profile.digest[:12]}",
+            resolve=lambda surface_id: profile.value(surface_id, snapshot),
+            conversation_id=context.case_id or None,
+        )
+        started = time.perf_counter()
+        output, error = await self._recorded(recording, case, context)
+        trace = _trace_of(recording)
+        return AgentRun(
+            output="" if error else as_text(output),
+            data=None if error or isinstance(output, str) else output,
+            trace=trace,
+            usage=total_usage(each.usage for each in trace.steps) if trace else total_usage(()),
+            error=error,
+            duration_s=time.perf_counter() - started,
+        )
+
+    async def _recorded(
+        self, recording: Recording, case: CaseInput, context: RunContext
+    ) -> tuple[Json, Failure | None]:
+        try:
+            with recording:
+                async with asyncio.timeout(context.deadline_s):
+                    return await self._flow(case, context, prefix="", after=()), None
+        except (BudgetEndedError, UnexpectedCallError):
+            raise
+        except TimeoutError:
+            return None, Failure("TimeoutError", f"no answer in {context.deadline_s} s")
+        except Exception as error:  # noqa: BLE001 - a failing case is a result, whatever its agent raised
+            return None, Failure(type(error).__name__, str(error))
+
+    def surfaces(self, node_id: str) -> tuple[Surface, ...]:
+        """As a node of another agent: all surfaces inside, below its own id."""
+        ids = child_ids((node.name for node in self.nodes), parent=node_id)
+        return tuple(surface for node, inner in zip(self.nodes, ids, strict=True) for surface in node.surfaces(inner))
+
+    @cached_property
+    def _snapshot(self) -> StructureSnapshot:
+        nodes, edges, surfaces = _structure(self, "")
+        return StructureSnapshot(nodes=nodes, edges=edges, surfaces=surfaces, entry=self.entry, name=self.name)
+
+    async def _flow(self, case: CaseInput, context: RunContext, *, prefix: str, after: tuple[str, ...]) -> Json:
+        flow = _Flow(self, case, context, prefix)
+        try:
+            async with asyncio.TaskGroup() as group:
+                flow.start(group, after)
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+        return flow.answer()
+
+
+class _Flow:
+    """One run of a graph: the tokens that wait at joins, and the outputs so far."""
+
+    def __init__(self, agent: GraphAgent, case: CaseInput, context: RunContext, prefix: str) -> None:
+        self.agent = agent
+        self.case = case
+        self.context = context
+        ids = child_ids((node.name for node in agent.nodes), parent=prefix)
+        self.nodes = {node.name: (node, node_id) for node, node_id in zip(agent.nodes, ids, strict=True)}
+        self.waiting: dict[int, dict[str, deque[_Token]]] = {}
+        self.last: dict[str, tuple[int, Json]] = {}
+
+    def start(self, group: asyncio.TaskGroup, after: tuple[str, ...]) -> None:
+        self.group = group
+        self._spawn(self.agent.entry, _Token(steps=after))
+
+    def answer(self) -> Json:
+        output = self.agent.output
+        if output not in self.last:
+            raise SetupError(f"the run of {self.agent.name!r} ended before node {output!r} had run")
+        return self.last[output][1]
+
+    def _spawn(self, name: str, token: _Token, items: Sequence[Json] | None = None) -> None:
+        self.group.create_task(self._arrive(name, token, items))
+
+    async def _arrive(self, name: str, token: _Token, items: Sequence[Json] | None) -> None:
+        visit = token.outputs.get(name, (0, None))[0] + 1
+        if visit > self.agent.max_visits:
+            raise SetupError(
+                f"node {name!r} was reached more than {self.agent.max_visits} times: a loop that does not end? "
+                "raise max_visits, or mend its condition"
+            )
+        view = View(
+            case=self.case,
+            outputs={other: output for other, (_, output) in token.outputs.items()},
+            followed=token.followed,
+        )
+        if items is None:
+            step_id, output = await self._execute(name, token, view, index=None)
+            steps: tuple[str, ...] = (step_id,)
+        else:
+            done = await asyncio.gather(
+                *(self._execute(name, token, replace(view, item=item), index=at) for at, item in enumerate(items))
+            )
+            steps, output = tuple(step_id for step_id, _ in done) or token.steps, [value for _, value in done]
+        if name not in self.last or visit >= self.last[name][0]:
+            self.last[name] = (visit, output)
+        self._leave(name, _Token(steps, {**token.outputs, name: (visit, output)}, (name,)))
+
+    async def _execute(self, name: str, token: _Token, view: View, *, index: int | None) -> tuple[str, Json]:
+        node, node_id = self.nodes[name]
+        with step(node_id, kind=node.kind, after=token.steps, index=index) as opened:
+            if isinstance(node, GraphAgent):
+                opened.output = await self._inner(node, node_id, token, view, opened)
+            else:
+                calls = Calls(opened, self.context)
+                running.set(calls)
+                opened.output = await node.run(view, calls)
+            return opened.id, opened.output
+
+    async def _inner(self, agent: GraphAgent, node_id: str, token: _Token, view: View, opened: OpenStep) -> Json:
+        text = as_text(view.incoming)
+        opened.input = text
+        case = replace(self.case, text=text, history=())
+        return await agent._flow(case, self.context, prefix=node_id, after=token.steps)
+
+    def _leave(self, name: str, token: _Token) -> None:
+        """Send a token along all edges that leave a node."""
+        view = View(
+            case=self.case,
+            outputs={other: output for other, (_, output) in token.outputs.items()},
+            followed=token.followed,
+        )
+        for number, edge in enumerate(self.agent.edges):
+            match edge:
+                case Edge(source=source, target=target) if source == name:
+                    self._spawn(target, token)
+                case FanOut(source=source, target=target, items=items) if source == name:
+                    self._spawn(target, token, items(view))
+                case Choice(source=source, route=route, targets=targets) if source == name:
+                    word = route(view)
+                    if word is not None and word not in targets:
+                        raise SetupError(f"the route after {name!r} gave {word!r}; known are {', '.join(targets)}")
+                    if word is not None:
+                        self._spawn(targets[word], token)
+                case Join(sources=sources, target=target) if name in sources:
+                    self._wait(number, edge, name, token)
+                case _:
+                    continue
+
+    def _wait(self, number: int, join: Join, name: str, token: _Token) -> None:
+        arrived = self.waiting.setdefault(number, {source: deque() for source in join.sources})
+        arrived[name].append(token)
+        if all(arrived.values()):
+            self._spawn(join.target, _merged([arrived[source].popleft() for source in join.sources], join.sources))
+
+
+def _merged(tokens: Sequence[_Token], sources: tuple[str, ...]) -> _Token:
+    """One token of several: of each node the latest visit, the first source's where they are equal."""
+    outputs: dict[str, tuple[int, Json]] = {}
+    for token in tokens:
+        for name, (visit, output) in token.outputs.items():
+            if name not in outputs or visit > outputs[name][0]:
+                outputs[name] = (visit, output)
+    return _Token(tuple(each for token in tokens for each in token.steps), outputs, sources)
+
+
+def _structure(
+    agent: GraphAgent, prefix: str
+) -> tuple[tuple[Node, ...], tuple[StructureEdge, ...], tuple[Surface, ...]]:
+    nodes: list[Node] = []
+    edges: list[StructureEdge] = []
+    surfaces: list[Surface] = []
+    names = [node.name for node in agent.nodes]
+    ids = dict(zip(names, child_ids(names, parent=prefix), strict=True))
+    for node in agent.nodes:
+        node_id = ids[node.name]
+        nodes.append(Node(id=node_id, kind=node.kind))
+        if isinstance(node, GraphAgent):
+            inner_nodes, inner_edges, inner_surfaces = _structure(node, node_id)
+            nodes += inner_nodes
+            edges += inner_edges
+            surfaces += inner_surfaces
+        else:
+            surfaces += node.surfaces(node_id)
+    for edge in agent.edges:
+        match edge:
+            case Edge() | FanOut():
+                edges.append(StructureEdge(source=ids[edge.source], target=ids[edge.target]))
+            case Choice():
+                edges += [
+                    StructureEdge(source=ids[edge.source], target=ids[target], condition=word)
+                    for word, target in edge.targets.items()
+                ]
+            case Join():
+                edges += [StructureEdge(source=ids[source], target=ids[edge.target]) for source in edge.sources]
+    return tuple(nodes), tuple(edges), tuple(surfaces)
+
+
+def _check(agent: GraphAgent) -> None:
+    names = [node.name for node in agent.nodes]
+    if not names:
+        raise SetupError(f"agent {agent.name!r} has no nodes")
+    if len(set(names)) < len(names):
+        raise SetupError(f"agent {agent.name!r}: node names must be unique, got {', '.join(sorted(names))}")
+    leaving: set[str] = set()
+    for edge in agent.edges:
+        sources = edge.sources if isinstance(edge, Join) else (edge.source,)
+        targets = tuple(edge.targets.values()) if isinstance(edge, Choice) else (edge.target,)
+        leaving.update(sources)
+        for end in (*sources, *targets):
+            if end not in names:
+                raise SetupError(
+                    f"agent {agent.name!r}: an edge names {end!r}, which is no node; known: {', '.join(names)}"
+                )
+    for node in agent.nodes:
+        if isinstance(node, FunctionNode):
+            check_parameters(node, set(names))
+    object.__setattr__(agent, "entry", agent.entry or names[0])
+    finals = [name for name in names if name not in leaving]
+    if not agent.output and len(finals) != 1:
+        raise SetupError(f"agent {agent.name!r} ends in {len(finals)} nodes: say which is the answer, output=...")
+    object.__setattr__(agent, "output", agent.output or finals[0])
+    for what in (agent.entry, agent.output):
+        if what not in names:
+            raise SetupError(f"agent {agent.name!r} has no node {what!r}; known are {', '.join(names)}")
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error of a group that says most: a spent budget, else the first; cancelled siblings are its consequence."""
+    found: list[BaseException] = []
+    waiting: list[BaseException] = [errors]
+    while waiting:
+        error = waiting.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            waiting.extend(error.exceptions)
+        else:
+            found.append(error)
+    return next((error for error in found if isinstance(error, PromptiterError)), found[0])
+
+
+def _trace_of(recording: Recording) -> ExecutionTrace | None:
+    """The trace, unless the run failed before its first step."""
+    return recording.trace if recording.has_steps else None

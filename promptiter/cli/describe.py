@@ -1,0 +1,114 @@
+"""`promptiter describe`: the structure of an agent, as text or as a picture."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from promptiter.cli.load import load_agent
+from promptiter.cli.output import console, write_text
+from promptiter.structure import StructureSnapshot
+from traces.draw.diagram import Arrow, Box, Diagram, cut, one_line, to_mermaid
+from traces.draw.svg import to_svg
+
+
+class View(StrEnum):
+    """What `describe` can make of a structure."""
+
+    text = "text"
+    mermaid = "mermaid"
+    svg = "svg"
+    json = "json"
+
+
+_VIEWS = {".svg": View.svg, ".mmd": View.mermaid, ".json": View.json}
+
+
+def describe(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent, as module:attr.")],
+    view: Annotated[
+        View | None, typer.Option("--format", help="How to show it: told by the output's name, else as text.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here.")] = None,
+) -> None:
+    """Show what may change about an agent: its nodes and edges, and the surfaces of each node with their values."""
+    snapshot = load_agent(agent).describe()
+    match view or _VIEWS.get(output.suffix if output else "", View.text):
+        case View.json:
+            import orjson
+
+            write_text(orjson.dumps(snapshot.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n", output)
+        case View.svg:
+            write_text(to_svg(diagram_of(snapshot)), output)
+        case View.mermaid:
+            write_text(to_mermaid(diagram_of(snapshot)), output)
+        case View.text:
+            _print(snapshot, output)
+
+
+def diagram_of(snapshot: StructureSnapshot) -> Diagram:
+    """The static graph as boxes in layers, by distance from the entry; ways back are drawn as such."""
+    layers = _layers(snapshot)
+    boxes = tuple(
+        Box(
+            node.id,
+            one_line(node.id),
+            ", ".join(surface.id.partition("#")[2] for surface in snapshot.surfaces_of(node.id)) or node.kind,
+            layers[node.id],
+            node.kind,
+            "\n".join(f"{surface.id}: {one_line(str(surface.value))}" for surface in snapshot.surfaces_of(node.id)),
+        )
+        for node in snapshot.nodes
+    )
+    arrows = tuple(Arrow(edge.source, edge.target, label=edge.condition or "") for edge in snapshot.edges)
+    return Diagram(snapshot.name or snapshot.entry or "agent", boxes, arrows)
+
+
+def _layers(snapshot: StructureSnapshot) -> dict[str, int]:
+    followers: dict[str, list[str]] = {node.id: [] for node in snapshot.nodes}
+    for edge in snapshot.edges:
+        followers[edge.source].append(edge.target)
+    reached = {snapshot.entry or snapshot.nodes[0].id: 0}
+    waiting = list(reached)
+    for node_id in waiting:  # grows while it is walked
+        for follower in followers[node_id]:
+            if follower not in reached:
+                reached[follower] = reached[node_id] + 1
+                waiting.append(follower)
+    return {node.id: reached.get(node.id, 0) for node in snapshot.nodes}
+
+
+def _print(snapshot: StructureSnapshot, output: Path | None) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = console(output)
+    screen.print(
+        Text.assemble(
+            (one_line(snapshot.name) or "agent", "bold"),
+            f"  {len(snapshot.nodes)} nodes, {len(snapshot.edges)} edges, {len(snapshot.surfaces)} surfaces",
+        )
+    )
+    screen.print(Text(f"structure {snapshot.structure_id[:12]}, baseline {snapshot.baseline_id[:12]}\n", "dim"))
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("node", "kind", "leads to"):
+        table.add_column(name, no_wrap=True)
+    for node in snapshot.nodes:
+        targets = [
+            f"{edge.target} ({edge.condition})" if edge.condition else edge.target
+            for edge in snapshot.edges
+            if edge.source == node.id
+        ]
+        entry = " (entry)" if node.id == snapshot.entry else ""
+        table.add_row(Text(one_line(node.id) + entry), node.kind, Text(one_line(", ".join(targets))))
+    screen.print(table)
+    screen.print()
+    table = Table(box=None, header_style="dim", pad_edge=False, expand=True)
+    table.add_column("surface", no_wrap=True)
+    table.add_column("value", no_wrap=True, overflow="ellipsis", ratio=1)
+    for surface in snapshot.surfaces:
+        table.add_row(Text(one_line(surface.id), "cyan"), Text(cut(one_line(str(surface.value)), 200)))
+    screen.print(table)

@@ -1,0 +1,90 @@
+"""`promptiter evaluate`: run an agent over an eval set and say how good it was."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from promptiter.cli.load import load_agent
+from promptiter.cli.output import console, write_text
+from promptiter.errors import SetupError
+
+
+def evaluate(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent, as module:attr.")],
+    eval_set: Annotated[
+        str,
+        typer.Option("--eval-set", "-e", metavar="FILE", help="Eval set (JSON, JSONL, CSV, YAML); file:case is one."),
+    ],
+    metrics: Annotated[
+        Path | None,
+        typer.Option(
+            "--metrics", "-m", metavar="FILE", help="Metrics; test_config.json beside the eval set if left out."
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", "-p", metavar="FILE", help="Run under this profile, not the baseline.")
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each case; num_runs of the metrics if left out.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Cases at once.")] = 16,
+    timeout_s: Annotated[float | None, typer.Option("--timeout", help="Seconds for one answer.")] = None,
+    memo: Annotated[
+        str, typer.Option(metavar="PATH", help="Where answers are kept: memory, or a .jsonl or .sqlite file.")
+    ] = "memory",
+    max_usd: Annotated[float | None, typer.Option(help="Spend at most so many dollars.")] = None,
+    max_errored_fraction: Annotated[float, typer.Option(help="More failed runs than this share: unreliable.")] = 0.25,
+    seed: Annotated[int, typer.Option(help="For everything that is drawn.")] = 0,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="PATH", help="Also write a JUnit report.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here.")] = None,
+) -> None:
+    """Run an agent over an eval set and score it. Exits 1 if a metric's mean is below its threshold."""
+    from promptiter.cli import evaluation_view
+    from promptiter.evaluation.evalset import load_eval_set
+    from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+    from promptiter.evaluation.judge import judge_builders
+    from promptiter.evaluation.metric_config import load_eval_config
+    from promptiter.evaluation.metrics import build_metrics
+    from promptiter.llm.budget import Budget
+    from promptiter.llm.gateway import Gateway
+    from promptiter.llm.memo import open_memo
+    from promptiter.profile import Profile
+
+    subject = load_agent(agent)
+    cases = load_eval_set(eval_set)
+    config = load_eval_config(metrics or _beside(eval_set))
+    budget = Budget(max_usd=max_usd) if max_usd is not None else None
+    gateway = Gateway(memo=open_memo(memo), budget=budget, concurrency=max(16, concurrency), seed=seed)
+    options = EvaluationOptions(
+        draws=draws or config.num_runs,
+        concurrency=concurrency,
+        case_timeout_s=timeout_s,
+        max_errored_fraction=max_errored_fraction,
+        seed=seed,
+    )
+    judged = Evaluator(build_metrics(config, builders=judge_builders(gateway)), gateway=gateway, options=options)
+    under = Profile.load(profile) if profile else None
+    with evaluation_view.progress(len(cases.cases) * options.draws, cases.id) as on_row:
+        found = asyncio.run(judged.evaluate(subject, cases, under, on_row=on_row))
+    if junit is not None:
+        write_text(evaluation_view.as_junit(found, cases), junit)
+    if as_json:
+        write_text(evaluation_view.as_json(found, gateway), output)
+    else:
+        evaluation_view.print_evaluation(console(output), found, cases, gateway)
+    gateway.memo.close()
+    if not found.is_reliable or not evaluation_view.reaches_thresholds(found):
+        raise typer.Exit(1)
+
+
+def _beside(eval_set: str) -> Path:
+    folder = Path(eval_set).parent
+    for name in ("test_config.json", "optimizer.json"):
+        if (folder / name).exists():
+            return folder / name
+    raise SetupError(f"no metrics: pass --metrics FILE, or put a test_config.json into {str(folder)!r}")

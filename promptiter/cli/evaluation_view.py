@@ -1,0 +1,182 @@
+"""Evaluations on a terminal, as JSON, and as JUnit XML."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from xml.etree import ElementTree
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from promptiter.evaluation.case import EvalCase, EvalSet
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.score import Score
+from promptiter.llm.gateway import Gateway
+from traces.draw.diagram import cut, one_line
+from traces.model import Json
+
+SHOWN_FAILURES = 10
+
+
+@contextmanager
+def progress(total: int, title: str) -> Iterator[Callable[[CaseRow], None]]:
+    """A bar on standard error while people watch: cases done, the mean so far, the time left."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[mean]}"))
+    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    bar.disable = not sys.stderr.isatty()
+    task = bar.add_task(one_line(title), total=total, mean="")
+    values: list[float] = []
+
+    def on_row(row: CaseRow) -> None:
+        values.extend(score.value for score in row.scores if score.value is not None)
+        mean = f"mean {sum(values) / len(values):.3f}" if values else ""
+        bar.update(task, advance=1, mean=mean)
+
+    with bar:
+        yield on_row
+
+
+def reaches_thresholds(found: Evaluation) -> bool:
+    """Whether the mean of every metric is at or above its threshold."""
+    means = found.metric_means
+    return all((mean := means[name]) is not None and mean >= limit for name, limit in found.thresholds.items())
+
+
+def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway: Gateway) -> None:
+    """The figures, and the cases that did not pass with what they were told."""
+    passed = sum(case.passed for case in found.cases)
+    screen.print(
+        Text.assemble(
+            (one_line(found.eval_set_id), "bold"),
+            f"  {passed} of {len(found.cases)} cases pass ({_share(found.pass_rate)}), mean score ",
+            (_figure(found.mean_score), "bold"),
+        )
+    )
+    spent = gateway.ledger.snapshot().total
+    cost = "unknown" if spent.cost_usd is None else f"${spent.cost_usd:.4f}"
+    simulated = " (simulated)" if _is_simulated(gateway) else ""
+    screen.print(
+        Text(
+            f"{len(found.rows)} runs, {spent.calls} calls, {spent.memo_hits} known answers, {spent.tokens:,} tokens, "
+            f"cost {cost}{simulated}",
+            "dim",
+        )
+    )
+    if not found.is_reliable:
+        told = f"unreliable: {_share(found.errored_fraction)} of the runs or scores failed"
+        screen.print(Text(told, "bold red"))
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("metric")
+    for name in ("mean", "threshold"):
+        table.add_column(name, justify="right")
+    for name, mean in found.metric_means.items():
+        is_good = mean is not None and mean >= found.thresholds[name]
+        table.add_row(
+            Text(one_line(name)), Text(_figure(mean), "green" if is_good else "red"), f"{found.thresholds[name]:g}"
+        )
+    screen.print()
+    screen.print(table)
+    _print_failures(screen, found, cases)
+
+
+def as_json(found: Evaluation, gateway: Gateway) -> str:
+    """Everything, for machines; clocks stand under `measured`."""
+    document = {
+        "schema_version": 1,
+        "eval_set_id": found.eval_set_id,
+        "profile_digest": found.profile_digest,
+        "mean_score": found.mean_score,
+        "pass_rate": found.pass_rate,
+        "weighted_loss": found.weighted_loss,
+        "metrics": {
+            name: {"mean": mean, "threshold": found.thresholds[name]} for name, mean in found.metric_means.items()
+        },
+        "errored_fraction": found.errored_fraction,
+        "is_reliable": found.is_reliable,
+        "is_simulated": _is_simulated(gateway),
+        "usage": found.usage,
+        "rows": found.rows,
+        "measured": {"ledger": gateway.ledger.snapshot()},
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def as_junit(found: Evaluation, cases: EvalSet) -> str:
+    """A test suite with a test a case; a failure's message is JSON with all that is needed to look into it."""
+    by_id = {case.id: case for case in cases.cases}
+    failed = sum(case.is_scored and not case.passed for case in found.cases)
+    errors = sum(not case.is_scored for case in found.cases)
+    suite = ElementTree.Element(
+        "testsuite", name=found.eval_set_id, tests=str(len(found.cases)), failures=str(failed), errors=str(errors)
+    )
+    for case in found.cases:
+        rows = [row for row in found.rows if row.case_id == case.case_id]
+        seconds = sum(row.measured.duration_s for row in rows)
+        test = ElementTree.SubElement(
+            suite, "testcase", classname=found.eval_set_id, name=case.case_id, time=f"{seconds:.3f}"
+        )
+        if case.passed:
+            continue
+        told = [_told(by_id[case.case_id], row, score) for row in rows for score in row.scores if not score.passed]
+        message = orjson.dumps(told, option=orjson.OPT_INDENT_2).decode()
+        kind = "failure" if case.is_scored else "error"
+        ElementTree.SubElement(test, kind, message=cut(_xml_text(message), 4000)).text = _xml_text(message)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _told(case: EvalCase, row: CaseRow, score: Score) -> dict[str, Json]:
+    return {
+        "input": [turn.user for turn in case.turns],
+        "expected": [turn.expected for turn in case.turns],
+        "actual": row.output,
+        "metric": score.metric,
+        "score": score.value,
+        "reason": score.error or score.reason,
+        "draw": row.draw,
+    }
+
+
+def _print_failures(screen: Console, found: Evaluation, cases: EvalSet) -> None:
+    by_id = {case.id: case for case in cases.cases}
+    failing = {case.case_id for case in found.cases if not case.passed}
+    if not failing:
+        return
+    screen.print()
+    shown = [row for row in found.rows if row.case_id in failing and any(not score.passed for score in row.scores)]
+    for row in shown[:SHOWN_FAILURES]:
+        asked = " / ".join(turn.user for turn in by_id[row.case_id].turns)
+        screen.print(
+            Text.assemble(("✗ ", "bold red"), (one_line(row.case_id), "bold"), f"  {cut(one_line(asked), 100)}")
+        )
+        if row.error:
+            screen.print(Text(f"  failed: {cut(one_line(str(row.error)), 300)}", "red"))
+            continue
+        screen.print(Text(f"  answer  {cut(one_line(row.output), 200)}", "dim"))
+        for score in row.scores:
+            if not score.passed:
+                told = f"  {score.metric} {_figure(score.value)}: {score.error or score.reason}"
+                screen.print(Text(cut(one_line(told), 300), "red"))
+    if len(shown) > SHOWN_FAILURES:
+        screen.print(Text(f"… {len(shown) - SHOWN_FAILURES} more; --json and --junit have all", "dim"))
+
+
+def _is_simulated(gateway: Gateway) -> bool:
+    return any(model == "simulated" for model in gateway.ledger.snapshot().by_model())
+
+
+def _figure(value: float | None) -> str:
+    return "unscored" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "none" if value is None else f"{value:.0%}"
+
+
+def _xml_text(text: str) -> str:
+    """Text without what XML cannot hold."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "�" for letter in text)

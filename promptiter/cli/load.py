@@ -1,0 +1,40 @@
+"""What commands load by name: agents as `module:attr`, from the folder the command runs in."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from promptiter.agents.base import Agent
+from promptiter.errors import SetupError
+
+
+def load_object(reference: str) -> Any:
+    """The object that `module:attr` names."""
+    module_name, colon, attribute = reference.partition(":")
+    if not colon or not module_name or not attribute:
+        raise SetupError(f"{reference!r} must have the form module:attr, such as my_agent:agent")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise SetupError(f"cannot import {module_name!r}: {error}; run where the module is, or install it") from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise SetupError(f"{module_name!r} has no {attribute!r}")
+        found = getattr(found, name)
+    return found
+
+
+def load_agent(reference: str) -> Agent:
+    """The agent that `module:attr` names: an agent, or a function without parameters that makes one."""
+    found = load_object(reference)
+    if not hasattr(found, "describe") and callable(found):
+        found = found()
+    if not hasattr(found, "describe") or not hasattr(found, "run"):
+        raise SetupError(f"{reference!r} is {type(found).__name__}, no agent: it needs describe() and run()")
+    return cast("Agent", found)

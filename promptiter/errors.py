@@ -1,0 +1,111 @@
+"""What can go wrong, by who can mend it.
+
+PromptiterError
+├── SetupError                  the user's input is wrong; nothing was spent
+│   ├── InvalidStructureError   a StructureSnapshot that contradicts itself
+│   ├── UnknownSurfaceError     a surface id that the structure does not have
+│   ├── SurfaceValueError       a value that a surface cannot take
+│   ├── StructureMismatchError  a profile of another structure
+│   ├── EvalSetError            an eval set that cannot be read or contradicts itself
+│   ├── MetricError             a metric that is configured wrongly
+│   └── UnknownNameError        a metric, evaluator, agent or model that nobody registered
+├── ModelError                  a model or tool call failed for good, after all retries
+│   ├── RateLimitedError        429; `retry_after_s` is what the server asked for
+│   ├── ModelTimeoutError       no answer in time
+│   ├── ModelUnavailableError   5xx, or no connection
+│   ├── BadRequestError         the server refused the request itself: a retry cannot help
+│   └── BadAnswerError          an answer that does not fit its schema, also after repair
+├── BudgetEndedError            a call did not fit into what is left of a budget
+└── UnexpectedCallError         a scripted model was asked something it has no answer for
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PromptiterError(Exception):
+    """Something went wrong; the message says what, with what value, and what to do."""
+
+
+class SetupError(PromptiterError):
+    """The user's input is wrong; nothing was spent."""
+
+
+class InvalidStructureError(SetupError):
+    """A StructureSnapshot that contradicts itself."""
+
+
+class UnknownSurfaceError(SetupError):
+    def __init__(self, surface_id: str, *, known: Iterable[str]) -> None:
+        super().__init__(f"unknown surface {surface_id!r}{nearest(surface_id, known)}")
+        self.surface_id = surface_id
+
+
+class SurfaceValueError(SetupError):
+    def __init__(self, surface_id: str, problem: str) -> None:
+        super().__init__(f"surface {surface_id!r} cannot take this value: {problem}")
+        self.surface_id = surface_id
+        self.problem = problem
+
+
+class StructureMismatchError(SetupError):
+    """A profile of another structure."""
+
+
+class EvalSetError(SetupError):
+    """An eval set that cannot be read or contradicts itself."""
+
+
+class MetricError(SetupError):
+    """A metric that is configured wrongly."""
+
+
+class UnknownNameError(SetupError):
+    def __init__(self, what: str, names: Iterable[str], *, known: Iterable[str]) -> None:
+        known = sorted(known)
+        listed = ", ".join(f"{name!r}{nearest(name, known)}" for name in names)
+        super().__init__(f"unknown {what}: {listed}; known are {', '.join(known) or 'none'}")
+
+
+class ModelError(PromptiterError):
+    """A model or tool call failed for good, after all retries."""
+
+
+class RateLimitedError(ModelError):
+    """The server asked for a pause."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ModelTimeoutError(ModelError):
+    """No answer in time."""
+
+
+class ModelUnavailableError(ModelError):
+    """The server failed, or could not be reached."""
+
+
+class BadRequestError(ModelError):
+    """The server refused the request itself: a retry cannot help."""
+
+
+class BadAnswerError(ModelError):
+    """An answer that does not fit its schema, also after repair."""
+
+
+class BudgetEndedError(PromptiterError):
+    """A call did not fit into what is left of a budget."""
+
+
+class UnexpectedCallError(PromptiterError):
+    """A scripted model was asked something it has no answer for."""
+
+
+def nearest(wanted: str, known: Iterable[str]) -> str:
+    """` (did you mean 'planner#instruction'?)`, or nothing."""
+    found = get_close_matches(wanted, list(known), n=1)
+    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -1,0 +1,1 @@
+"""Evaluation: eval sets, metrics, and running an agent over cases."""

@@ -1,0 +1,77 @@
+"""EvalSet and EvalCase: the data that says what good means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from promptiter.llm.messages import Message
+from traces import digest
+from traces.model import Json
+
+CaseMode: TypeAlias = Literal["run", "trace"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedToolCall:
+    """A tool call that a good answer makes; also an actual one, when it is compared."""
+
+    name: str
+    arguments: Json = None
+    result: Json = None
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One exchange: what the user says, a good answer (None: no reference), the tools it calls (None: any)."""
+
+    user: str
+    expected: str | None = None
+    expected_tool_calls: tuple[ExpectedToolCall, ...] | None = None
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A conversation that a simulated user leads."""
+
+    starting_prompt: str
+    plan: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalCase:
+    """One case: turns with references, or a scenario, or a recorded conversation (`mode` trace: `actual` was said).
+
+    `actual` holds recorded turns, with `expected` as what the agent really answered.
+    """
+
+    id: str
+    turns: tuple[Turn, ...] = ()
+    scenario: Scenario | None = None
+    mode: CaseMode = "run"
+    actual: tuple[Turn, ...] = ()
+    context: tuple[Message, ...] = ()
+    state: Mapping[str, Json] = field(default_factory=dict)
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def content_digest(self) -> str:
+        """The hash of all that the case asks and expects, without its id: two cases of one digest are the same case."""
+        return digest([self.turns, self.scenario, self.mode, self.actual, self.context, self.state])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSet:
+    """Cases with unique ids."""
+
+    id: str
+    cases: tuple[EvalCase, ...]
+    name: str = ""
+    description: str = ""
+
+    @property
+    def content_digest(self) -> str:
+        return digest(sorted(case.content_digest for case in self.cases))

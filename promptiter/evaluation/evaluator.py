@@ -1,0 +1,240 @@
+"""Evaluator: run an agent over the cases of an eval set under a profile, and score every run.
+
+A failing case is a row with an error; only a spent budget, a cancelled run or a defect of the scripted test ends an
+evaluation. The rows are the same whatever the concurrency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
+from promptiter.errors import BudgetEndedError, EvalSetError, SetupError, UnexpectedCallError
+from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.executor import CaseJob, Executor, LocalExecutor
+from promptiter.evaluation.metric import Metric, unscored
+from promptiter.evaluation.result import CaseRow, Evaluation, Measured
+from promptiter.evaluation.score import Score
+from promptiter.evaluation.spool import TraceSpool
+from promptiter.evaluation.user_simulator import UserSimulator, converse
+from promptiter.llm.gateway import Gateway, counting
+from promptiter.llm.messages import Message
+from promptiter.profile import Profile
+from promptiter.structure import StructureSnapshot
+from traces import ExecutionTrace, Failure, Step, ToolCall
+from traces.model import Snapshot, total_usage
+
+GRACE_S = 1.0
+"""An agent that does not keep its deadline itself is stopped so much later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationOptions:
+    """How cases are run. `draws` repeats each case; `case_timeout_s` bounds one run of one turn."""
+
+    draws: int = 1
+    concurrency: int = 16
+    case_timeout_s: float | None = None
+    max_errored_fraction: float = 0.25
+    seed: int = 0
+    run_id: str = ""
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or self.concurrency < 1:
+            raise SetupError(f"draws and concurrency must be at least 1, got {self.draws} and {self.concurrency}")
+
+
+class Evaluator:
+    """Metrics, and what is needed to run cases. One serves many evaluations, also at the same time."""
+
+    def __init__(
+        self,
+        metrics: Sequence[Metric],
+        *,
+        gateway: Gateway | None = None,
+        options: EvaluationOptions | None = None,
+        executor: Executor | None = None,
+        spool: TraceSpool | None = None,
+        user_simulator: UserSimulator | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        names = [metric.name for metric in metrics]
+        if len(set(names)) < len(names) or not names:
+            raise SetupError(f"an evaluation needs metrics with unique names, got {', '.join(names) or 'none'}")
+        self.metrics = tuple(metrics)
+        self.gateway = gateway or Gateway()
+        self.options = options or EvaluationOptions()
+        self.executor = executor or LocalExecutor(concurrency=self.options.concurrency)
+        self.spool = spool or TraceSpool()
+        self.user_simulator = user_simulator
+        self.weights = dict(weights or {})
+
+    async def evaluate(
+        self,
+        agent: Agent,
+        eval_set: EvalSet,
+        profile: Profile | None = None,
+        *,
+        on_row: Callable[[CaseRow], None] | None = None,
+    ) -> Evaluation:
+        """Run all cases and draws, and gather the rows. `on_row` hears of each as it finishes."""
+        profile = profile or Profile.baseline(agent.describe())
+        rows = []
+        async for row in self.rows(agent, eval_set, profile):
+            rows.append(row)
+            if on_row is not None:
+                on_row(row)
+        return Evaluation(
+            eval_set_id=eval_set.id,
+            profile_digest=profile.digest,
+            rows=tuple(rows),
+            thresholds={metric.name: metric.threshold for metric in self.metrics},
+            max_errored_fraction=self.options.max_errored_fraction,
+            weights=self.weights,
+        )
+
+    async def rows(self, agent: Agent, eval_set: EvalSet, profile: Profile) -> AsyncIterator[CaseRow]:
+        """The rows as they finish, in any order; nothing of a row stays here."""
+        profile.check(agent.describe())
+        cases = {case.id: case for case in eval_set.cases}
+        if len(cases) < len(eval_set.cases):
+            raise EvalSetError(f"eval set {eval_set.id!r} has case ids that occur twice")
+        self._check(cases)
+        jobs = (
+            CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, draw=draw)
+            for draw in range(self.options.draws)
+            for case_id in cases
+        )
+
+        async def work(job: CaseJob) -> CaseRow:
+            return await self._row(agent, cases[job.case_id], job)
+
+        self.gateway.settle_here()
+        with self.gateway.active():
+            async for row in self.executor.run(jobs, work):
+                yield row
+
+    def _check(self, cases: Mapping[str, EvalCase]) -> None:
+        scenarios = [case.id for case in cases.values() if case.scenario is not None]
+        if scenarios and self.user_simulator is None:
+            raise SetupError(
+                f"case {scenarios[0]!r} is a scenario and needs a simulated user: set user_simulator_config"
+            )
+
+    async def _row(self, agent: Agent, case: EvalCase, job: CaseJob) -> CaseRow:
+        started = time.perf_counter()
+        with counting() as calls:
+            run = await self._run(agent, case, job)
+        scores = await asyncio.gather(*(self._score(metric, case, run) for metric in self.metrics))
+        return CaseRow(
+            case_id=case.id,
+            draw=job.draw,
+            scores=tuple(scores),
+            output=run.output,
+            error=run.error,
+            usage=run.usage,
+            trace_digests=tuple(self.spool.put(turn.trace) for turn in run.by_turn if turn.trace is not None),
+            measured=Measured(
+                duration_s=time.perf_counter() - started,
+                origin="memo" if calls.known and not calls.paid else "executed",
+                paid_calls=calls.paid,
+                memo_hits=calls.known,
+            ),
+        )
+
+    async def _run(self, agent: Agent, case: EvalCase, job: CaseJob) -> AgentRun:
+        if case.mode == "trace":
+            return _recorded(case)
+        context = RunContext(
+            run_id=self.options.run_id,
+            case_id=case.id,
+            draw=job.draw,
+            seed=self.options.seed,
+            deadline_s=self.options.case_timeout_s,
+        )
+        guarded = _Guarded(agent)
+        if case.scenario is not None and self.user_simulator is not None:
+            return await converse(guarded, case, job.profile, context, self.user_simulator)
+        return await _conversation(guarded, case, job.profile, context)
+
+    async def _score(self, metric: Metric, case: EvalCase, run: AgentRun) -> Score:
+        try:
+            return await metric(case, run)
+        except (BudgetEndedError, UnexpectedCallError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a metric is the user's code; its failure is an unscored score
+            return unscored(metric, f"{type(error).__name__}: {error}")
+
+
+class _Guarded:
+    """An agent that keeps its contract whatever the user's does: its errors are results, its deadline holds."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    def describe(self) -> StructureSnapshot:
+        return self.agent.describe()
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        grace_s = None if context.deadline_s is None else context.deadline_s + GRACE_S
+        try:
+            async with asyncio.timeout(grace_s):
+                return await self.agent.run(case, profile, context)
+        except (BudgetEndedError, UnexpectedCallError, SetupError):
+            raise
+        except TimeoutError:
+            return AgentRun(error=Failure("TimeoutError", f"no answer in {context.deadline_s} s"))
+        except Exception as error:  # noqa: BLE001 - a failing case is a result
+            return AgentRun(error=Failure(type(error).__name__, str(error)))
+
+
+async def _conversation(agent: Agent, case: EvalCase, profile: Profile, context: RunContext) -> AgentRun:
+    """Run the turns of a case one after the other, each with what was said before."""
+    history = list(case.context)
+    runs: list[AgentRun] = []
+    for turn in case.turns:
+        asked = CaseInput(text=turn.user, history=tuple(history), state=case.state)
+        run = await agent.run(asked, profile, context)
+        runs.append(run)
+        if run.error is not None:
+            break
+        history += [Message("user", turn.user), Message("assistant", run.output)]
+    return together(runs)
+
+
+def together(runs: Sequence[AgentRun]) -> AgentRun:
+    """The runs of a conversation's turns as one."""
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
+        return AgentRun(error=Failure("EmptyCase", "the case has no turns"))
+    return AgentRun(
+        output=runs[-1].output,
+        data=runs[-1].data,
+        trace=runs[-1].trace,
+        usage=total_usage(run.usage for run in runs),
+        error=next((run.error for run in runs if run.error), None),
+        duration_s=sum(run.duration_s for run in runs),
+        turns=tuple(runs),
+    )
+
+
+def _recorded(case: EvalCase) -> AgentRun:
+    """A case in trace mode: what was said is scored as it is."""
+    return together([_recorded_turn(case, number, turn) for number, turn in enumerate(case.actual)])
+
+
+def _recorded_turn(case: EvalCase, number: int, turn: Turn) -> AgentRun:
+    calls = tuple(
+        ToolCall(name=call.name, id=call.id, arguments=call.arguments, result=call.result)
+        for call in turn.expected_tool_calls or ()
+    )
+    output = turn.expected or ""
+    step = Step(
+        id="agent", node_id="agent", kind="agent", input=Snapshot(turn.user), output=Snapshot(output), tool_calls=calls
+    )
+    trace = ExecutionTrace(id=f"{case.id}~{number}", steps=(step,), conversation_id=case.id)
+    return AgentRun(output=output, trace=trace)

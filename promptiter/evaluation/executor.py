@@ -1,0 +1,80 @@
+"""Executor: where cases execute. Jobs are plain data, so that they can travel to other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from promptiter.evaluation.result import CaseRow
+from promptiter.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseJob:
+    """One run to be made: which agent and case (by name), under which profile, which draw."""
+
+    agent_ref: str
+    case_id: str
+    profile: Profile
+    draw: int = 0
+
+
+Work: TypeAlias = Callable[[CaseJob], Awaitable[CaseRow]]
+
+
+class Executor(Protocol):
+    """Runs jobs and yields rows as they finish. A row that failed is a row; an exception ends the whole."""
+
+    def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[CaseRow]:
+        """Execute all jobs, in any order."""
+
+
+class LocalExecutor:
+    """In this process, under asyncio, so many at once. Jobs are taken as there is room: a million need no memory."""
+
+    def __init__(self, *, concurrency: int = 16) -> None:
+        self.concurrency = max(1, concurrency)
+
+    async def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[CaseRow]:
+        waiting = iter(jobs)
+        running: set[asyncio.Future[CaseRow]] = set()
+        done: set[asyncio.Future[CaseRow]] = set()
+        try:
+            while True:
+                while len(running) < self.concurrency and (job := next(waiting, None)) is not None:
+                    running.add(asyncio.ensure_future(work(job)))
+                if not running:
+                    return
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, *done, return_exceptions=True)
+
+
+class ThreadExecutor:
+    """In threads of this process, each with an event loop of its own: for agents that block the loop they run in."""
+
+    def __init__(self, *, threads: int = 8) -> None:
+        self.threads = max(1, threads)
+
+    async def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[CaseRow]:
+        loop = asyncio.get_running_loop()
+
+        async def in_a_thread(job: CaseJob) -> CaseRow:
+            here = contextvars.copy_context()
+            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, _finished(work(job))))
+
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case") as pool:
+            async for row in LocalExecutor(concurrency=self.threads).run(jobs, in_a_thread):
+                yield row
+
+
+async def _finished(row: Awaitable[CaseRow]) -> CaseRow:
+    return await row

@@ -1,0 +1,171 @@
+"""What an evaluation found: rows, and the figures that follow from them. Never only means.
+
+A row is one run of one case: its scores, output, error and usage, with the trace under its digest. Everything that two
+equal evaluations share stands in the row itself; clocks stand in `measured`. Means are exact sums over sorted rows, so
+they do not depend on the order in which cases finished.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from promptiter.evaluation.score import Score
+from traces import Failure, Usage
+from traces.model import total_usage
+
+Origin: TypeAlias = Literal["executed", "memo", "kept", "audited"]
+"""Where a row came from: calls that were paid, only known answers, an earlier evaluation, a check of one."""
+
+Objective: TypeAlias = Literal["mean_score", "pass_rate", "weighted_loss"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What differs from run to run of the same thing: clocks, and which answers had to be paid."""
+
+    duration_s: float = 0.0
+    origin: Origin = "executed"
+    paid_calls: int = 0
+    memo_hits: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseRow:
+    """One run of one case under one profile."""
+
+    case_id: str
+    draw: int = 0
+    scores: tuple[Score, ...] = ()
+    output: str = ""
+    error: Failure | None = None
+    usage: Usage = field(default_factory=Usage)
+    trace_digests: tuple[str, ...] = ()
+    measured: Measured = field(default=Measured(), compare=False)
+
+    @property
+    def origin(self) -> Origin:
+        return self.measured.origin
+
+    @property
+    def is_scored(self) -> bool:
+        return self.error is None and all(score.is_scored for score in self.scores)
+
+    @property
+    def errored_metrics(self) -> tuple[str, ...]:
+        return tuple(score.metric for score in self.scores if not score.is_scored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """One case over all its draws: the mean of each metric, None where nothing was scored."""
+
+    case_id: str
+    means: Mapping[str, float | None]
+    passed: bool
+    is_scored: bool
+
+    @property
+    def score(self) -> float | None:
+        """The mean over the metrics; None if one of them could not be scored."""
+        values = list(self.means.values())
+        known = [value for value in values if value is not None]
+        return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The rows of one profile on one eval set, sorted by case and draw."""
+
+    eval_set_id: str
+    profile_digest: str
+    rows: tuple[CaseRow, ...]
+    thresholds: Mapping[str, float]
+    max_errored_fraction: float = 0.25
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: (row.case_id, row.draw))))
+
+    @cached_property
+    def cases(self) -> tuple[CaseResult, ...]:
+        """One result a case. A metric's score is its mean over the draws that could be scored."""
+        by_case: dict[str, list[CaseRow]] = {}
+        for row in self.rows:
+            by_case.setdefault(row.case_id, []).append(row)
+        return tuple(self._case(case_id, rows) for case_id, rows in by_case.items())
+
+    def _case(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
+        values: dict[str, list[float]] = {metric: [] for metric in self.thresholds}
+        for row in rows:
+            for score in row.scores:
+                if score.value is not None:
+                    values[score.metric].append(score.value)
+        means = {metric: math.fsum(known) / len(known) if known else None for metric, known in values.items()}
+        passed = all(mean is not None and mean >= self.thresholds[metric] for metric, mean in means.items())
+        return CaseResult(
+            case_id=case_id,
+            means=means,
+            passed=passed and bool(means),
+            is_scored=all(mean is not None for mean in means.values()),
+        )
+
+    @property
+    def mean_score(self) -> float | None:
+        """The mean over scored cases of their mean over metrics; None if no case was scored."""
+        return _mean(case.score for case in self.cases)
+
+    @property
+    def pass_rate(self) -> float | None:
+        """The share of cases that pass every metric; a case that could not be scored does not pass."""
+        return math.fsum(case.passed for case in self.cases) / len(self.cases) if self.cases else None
+
+    @property
+    def weighted_loss(self) -> float | None:
+        """1 minus the weighted mean of the metrics, clamped to [0, 1]."""
+        losses = []
+        for case in self.cases:
+            if case.score is None:
+                continue
+            weights = {metric: self.weights.get(metric, 1.0) for metric in case.means}
+            total = math.fsum(weights.values())
+            got = math.fsum(weights[metric] * (mean or 0.0) for metric, mean in case.means.items())
+            losses.append(min(1.0, max(0.0, 1.0 - got / total)) if total else 1.0)
+        return _mean(losses)
+
+    def objective(self, name: Objective = "mean_score") -> float | None:
+        """The figure that is optimized; higher is better, so a loss counts negative."""
+        if name == "weighted_loss":
+            return None if self.weighted_loss is None else -self.weighted_loss
+        return self.mean_score if name == "mean_score" else self.pass_rate
+
+    @property
+    def metric_means(self) -> dict[str, float | None]:
+        """Per metric, the mean over the cases it could score."""
+        return {metric: _mean(case.means[metric] for case in self.cases) for metric in self.thresholds}
+
+    @property
+    def usage(self) -> Usage:
+        return total_usage(row.usage for row in self.rows)
+
+    @property
+    def errored_fraction(self) -> float:
+        """The worst share of case runs, or of one metric's scores, that ended in an error."""
+        if not self.rows:
+            return 0.0
+        failed = [sum(row.error is not None for row in self.rows)]
+        failed += [sum(metric in row.errored_metrics for row in self.rows) for metric in self.thresholds]
+        return max(failed) / len(self.rows)
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether few enough runs and scores failed for the figures to mean something."""
+        return self.errored_fraction <= self.max_errored_fraction
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None

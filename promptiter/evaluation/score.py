@@ -1,0 +1,49 @@
+"""Score and Finding: what a metric says of one run, in words that later stages can use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from traces.model import Json
+
+FindingKind: TypeAlias = Literal["missing", "wrong", "unexpected", "violated"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One atom of a failure: something expected is missing, something is wrong, or a predicate is violated.
+
+    `where` is a place inside the output: a JSON path, `characters 4-9`, `tool call 2`. `predicate` names the rule that
+    was violated (`max_length`, `regex`, `json_schema`, `tool_name`, …) and `expected` is its parameter.
+    """
+
+    kind: FindingKind
+    expected: Json = None
+    actual: Json = None
+    where: str = ""
+    predicate: str = ""
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A metric's judgement of one case run: a value with its reason, or unscored with an error, never 0 for a failure.
+
+    `value` is the mean over turns; `passed` compares it with the threshold. None: unscored.
+    """
+
+    metric: str
+    value: float | None
+    threshold: float = 1.0
+    reason: str = ""
+    error: str | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def is_scored(self) -> bool:
+        return self.value is not None
+
+    @property
+    def passed(self) -> bool:
+        return self.value is not None and self.value >= self.threshold

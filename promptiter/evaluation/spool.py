@@ -1,0 +1,50 @@
+"""Traces on disk under their digest, compressed: ten thousand cases do not hold ten thousand traces in memory."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+from promptiter.errors import SetupError
+from traces import ExecutionTrace, digest
+from traces.files import from_json, replacing, to_json
+
+_TIMES = re.compile(rb',"(?:start|end)_ns":\d+')
+
+
+class TraceSpool:
+    """A folder of traces. Without a path it is a temporary one that goes with the object."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        if path is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="promptiter-traces-"))
+            self._remove = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        else:
+            self.folder = Path(path)
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, trace: ExecutionTrace) -> str:
+        """Keep a trace and give its digest: of what happened, not of when, so that equal runs have equal digests."""
+        raw = to_json(trace)
+        name = digest(_TIMES.sub(b"", raw))
+        path = self._path(name)
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            with replacing(path) as file:
+                file.write(raw)
+        return name
+
+    def get(self, name: str) -> ExecutionTrace:
+        """The trace of that digest."""
+        try:
+            return from_json(gzip.decompress(self._path(name).read_bytes()))
+        except OSError as error:
+            raise SetupError(f"the trace {name[:12]}… is not in {self.folder}: {error.strerror}") from error
+
+    def _path(self, name: str) -> Path:
+        return self.folder / name[:2] / f"{name}.json.gz"

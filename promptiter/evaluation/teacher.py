@@ -1,0 +1,115 @@
+"""The teacher: an agent or a model that writes the expected answers that an eval set lacks, once, before a run.
+
+It answers under its own baseline, never under a candidate's profile: references do not move while agents are compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from promptiter.agents.base import Agent, CaseInput, RunContext
+from promptiter.errors import BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
+from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import CallSite, Message, ModelRequest
+from promptiter.profile import Profile
+
+GENERATED = "generated_expected"
+"""The key of a case's metadata that lists the turns whose expected answer a teacher wrote."""
+
+CASES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaughtSet:
+    """An eval set with the teacher's answers, and the cases that it could not answer: (case id, error)."""
+
+    eval_set: EvalSet
+    errors: tuple[tuple[str, str], ...] = ()
+
+
+async def with_expected_answers(
+    eval_set: EvalSet, teacher: Agent | str, *, gateway: Gateway, seed: int = 0
+) -> TaughtSet:
+    """Write each missing expected answer, by an agent or by the model of that name; given answers stay as they are.
+
+    Scenarios and recorded conversations are left alone. A case that the teacher fails on stays as it was, whole. `seed`
+    is the draw of its answers. A spent budget and a wrong set-up end it all.
+    """
+    slots = asyncio.Semaphore(CASES_AT_ONCE)
+    answer = _by_model(teacher, gateway, seed) if isinstance(teacher, str) else _by_agent(teacher, seed)
+
+    async def taught(case: EvalCase) -> EvalCase:
+        async with slots:
+            return await _taught(case, answer)
+
+    with gateway.active():
+        results = await asyncio.gather(*map(taught, eval_set.cases), return_exceptions=True)
+    cases, errors = [], []
+    for case, result in zip(eval_set.cases, results, strict=True):
+        if isinstance(result, EvalCase):
+            cases.append(result)
+            continue
+        if isinstance(result, _ENDING) or not isinstance(result, Exception):
+            raise result
+        cases.append(case)
+        errors.append((case.id, gateway.redactor.redact_text(_told(result))))
+    return TaughtSet(eval_set=replace(eval_set, cases=tuple(cases)), errors=tuple(errors))
+
+
+Answer: TypeAlias = Callable[[EvalCase, str, tuple[Message, ...]], Awaitable[str]]
+"""Answers the user's words of a case, after what was said before."""
+
+_ENDING = (BudgetEndedError, UnexpectedCallError, SetupError)
+
+
+class _TeacherFailedError(PromptiterError):
+    """The teacher has no answer; the message says why."""
+
+
+async def _taught(case: EvalCase, answer: Answer) -> EvalCase:
+    missing = [index for index, turn in enumerate(case.turns) if turn.expected is None]
+    if not missing or case.scenario is not None or case.mode == "trace":
+        return case
+    said = list(case.context)
+    turns: list[Turn] = []
+    for turn in case.turns[: missing[-1] + 1]:
+        if turn.expected is None:
+            text = await answer(case, turn.user, tuple(said))
+            if not text.strip():
+                raise _TeacherFailedError(f"the answer to turn {len(turns)} is empty")
+            turn = replace(turn, expected=text)
+        turns.append(turn)
+        said += [Message("user", turn.user), Message("assistant", turn.expected or "")]
+    before = case.metadata.get(GENERATED)
+    marked = sorted({*(before if isinstance(before, list) else ()), *missing})
+    return replace(case, turns=(*turns, *case.turns[len(turns) :]), metadata={**case.metadata, GENERATED: marked})
+
+
+def _by_agent(agent: Agent, seed: int) -> Answer:
+    profile = Profile.baseline(agent.describe())
+
+    async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
+        context = RunContext(case_id=case.id, draw=seed, seed=seed, role="teacher")
+        run = await agent.run(CaseInput(text=text, history=history, state=case.state), profile, context)
+        if run.error is not None:
+            raise _TeacherFailedError(str(run.error))
+        return run.output
+
+    return answer
+
+
+def _by_model(model: str, gateway: Gateway, seed: int) -> Answer:
+    async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
+        request = ModelRequest(model=model, messages=(*history, Message("user", text)))
+        site = CallSite(role="teacher", case_id=case.id, draw=seed)
+        return (await gateway.ask(request, site, node_id="teacher")).text
+
+    return answer
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, _TeacherFailedError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,119 @@
+"""What a memo keeps: the answers of models and tools, under keys that say what was asked, as versioned JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import orjson
+
+from promptiter.errors import SetupError
+from promptiter.llm.messages import CallSite, ModelReply, Role, ToolRequest
+from promptiter.llm.redaction import map_texts
+from traces import Usage, digest
+from traces.model import Json, holds_non_finite
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoKey:
+    """What was asked, and where.
+
+    Only the agent's calls belong to a case and a step. The same question to a judge is one question, whichever case it
+    comes from: for other roles these fields are emptied.
+    """
+
+    role: Role
+    request_digest: str
+    case_id: str = ""
+    draw: int = 0
+    step_id: str = ""
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        if self.role != "agent":
+            for name, empty in (("case_id", ""), ("step_id", ""), ("number", 0)):
+                object.__setattr__(self, name, empty)
+
+    @classmethod
+    def of(cls, site: CallSite, request_digest: str) -> MemoKey:
+        return cls(
+            role=site.role,
+            request_digest=request_digest,
+            case_id=site.case_id,
+            draw=site.draw,
+            step_id=site.step_id,
+            number=site.number,
+        )
+
+    @property
+    def digest(self) -> str:
+        """The same text for equal keys, in every process and release."""
+        return digest([getattr(self, field.name) for field in fields(self)])
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What a declared tool gave back: a JSON value, or the error it raised."""
+
+    value: Json = None
+    error: str | None = None
+
+
+StoredAnswer: TypeAlias = ModelReply | ToolAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoStats:
+    """`hits` counts the answers that this process got; `entries` and `bytes` are of the store."""
+
+    entries: int
+    hits: int
+    bytes: int
+
+
+def encode_answer(key: MemoKey, answer: StoredAnswer) -> bytes:
+    """One answer as JSON; `call` is for people who read the file."""
+    document: dict[str, Json] = {
+        "v": SCHEMA_VERSION,
+        "key": key.digest,
+        "call": {f.name: getattr(key, f.name) for f in fields(key)},
+    }
+    if isinstance(answer, ToolAnswer):
+        document["tool"] = {"value": answer.value, "error": answer.error}
+    else:
+        document["model"] = {
+            "text": answer.text,
+            "tool_requests": [{"id": r.id, "name": r.name, "arguments": r.arguments} for r in answer.tool_requests],
+            "usage": {f.name: value for f in fields(Usage) if (value := getattr(answer.usage, f.name)) is not None},
+            "finish_reason": answer.finish_reason,
+        }
+    if holds_non_finite(document):
+        raise SetupError(
+            f"an answer at {key.step_id or key.role!r} holds a NaN or infinite number; give it as text or null"
+        )
+    try:
+        return orjson.dumps(document)
+    except orjson.JSONEncodeError:
+        document = map_texts(document, lambda text: text.encode(errors="replace").decode())  # half an emoji is no JSON
+    try:
+        return orjson.dumps(document)
+    except orjson.JSONEncodeError as error:
+        raise SetupError(
+            f"an answer at {key.step_id or key.role!r} cannot be kept as JSON ({error}); give back texts, numbers, "
+            "lists, and dicts with text keys"
+        ) from error
+
+
+def decode_answer(raw: bytes) -> StoredAnswer:
+    document = orjson.loads(raw)
+    if "tool" in document:
+        return ToolAnswer(**document["tool"])
+    model = document["model"]
+    return ModelReply(
+        text=model["text"],
+        tool_requests=tuple(ToolRequest(**request) for request in model["tool_requests"]),
+        usage=Usage(**model["usage"]),
+        finish_reason=model["finish_reason"],
+    )

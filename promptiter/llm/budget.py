@@ -1,0 +1,270 @@
+"""Budgets are promises: a call is made only when the most it can cost still fits.
+
+    async with budget.reserve(tokens=bound, usd=bound_usd) as reservation:
+        reply = await call()
+        reservation.settle(tokens=reply.usage.tokens, usd=reply.usage.cost_usd)
+
+A call that does not fit waits, first come first served, for what calls in flight give back. When even all of it would
+not be enough, the budget has ended for this call, and it raises BudgetEndedError at once. As long as no call costs more
+than it reserved, what is settled never exceeds a cap.
+
+A budget belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+
+from promptiter.errors import BudgetEndedError, SetupError
+from promptiter.llm.ledger import PARTS, in_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetState:
+    """A budget at one moment. `over_bound_calls` cost more than they had reserved; `unpriced_calls` no cap covers."""
+
+    calls: int
+    tokens: int
+    cost_usd: float
+    calls_in_flight: int
+    over_bound_calls: int
+    unpriced_calls: int
+    has_ended: bool
+
+
+class Budget:
+    """Caps on calls, tokens and dollars; None is no cap.
+
+    A call that costs more than it reserved is counted as it is. If that breaks a cap, or what calls in flight were
+    promised, the budget ends for good: nothing more is granted. With `allow_unknown_price` calls of models without a
+    price are made too, and counted as ones that the cap on dollars does not cover.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_calls: int | None = None,
+        max_tokens: int | None = None,
+        max_usd: float | None = None,
+        allow_unknown_price: bool = False,
+    ) -> None:
+        for name, cap in (("max_calls", max_calls), ("max_tokens", max_tokens), ("max_usd", max_usd)):
+            if cap is not None and not 0 <= cap < math.inf:
+                raise SetupError(f"{name} is {cap!r}; give a finite number that is not negative, or None for no cap")
+        self._caps = (max_calls, max_tokens, None if max_usd is None else in_parts(max_usd))
+        self._allows_unknown_price = allow_unknown_price
+        self._settled = _NOTHING
+        self._reserved = _NOTHING
+        self._over_bound_calls = 0
+        self._unpriced_calls = 0
+        self._has_ended = False
+        self._waiters: OrderedDict[Reservation, None] = OrderedDict()
+        self._largest_wait = _NOTHING  # no waiter wants more of anything
+
+    def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
+        """Room for one call of at most so many tokens and dollars, for use with `async with`."""
+        return Reservation((self,), tokens=tokens, usd=usd)
+
+    @property
+    def state(self) -> BudgetState:
+        return BudgetState(
+            calls=self._settled.calls,
+            tokens=self._settled.tokens,
+            cost_usd=self._settled.usd_parts / PARTS,
+            calls_in_flight=self._reserved.calls,
+            over_bound_calls=self._over_bound_calls,
+            unpriced_calls=self._unpriced_calls,
+            has_ended=self._has_ended,
+        )
+
+    def _fits(self, amount: _Amount) -> bool:
+        return not self._has_ended and self._is_within_caps(self._settled + self._reserved + amount)
+
+    def _problem_of(self, amount: _Amount) -> str | None:
+        """Why an amount will never fit, whatever calls in flight give back."""
+        if self._has_ended:
+            return "a call cost more than it had reserved, so the cap can no longer be kept; raise the bounds of calls"
+        for name, cap, spent, wanted in zip(_CAPS, self._caps, self._settled.figures, amount.figures, strict=True):
+            if cap is not None and spent + wanted > cap:
+                told = [
+                    f"${figure / PARTS:g}" if name == "max_usd" else f"{figure:,}" for figure in (wanted, spent, cap)
+                ]
+                return f"{told[0]} more would not fit: {told[1]} of {name} {told[2]} is spent; raise {name} to go on"
+        return None
+
+    def _is_within_caps(self, amount: _Amount) -> bool:
+        return all(cap is None or figure <= cap for cap, figure in zip(self._caps, amount.figures, strict=True))
+
+    def _settle(self, bound: _Amount, actual: _Amount) -> None:
+        self._reserved -= bound
+        self._settled += actual
+        if not actual.is_within(bound):
+            self._over_bound_calls += 1
+            self._has_ended = self._has_ended or not self._is_within_caps(self._settled + self._reserved)
+
+
+class Budgets:
+    """Several budgets at once, of a run and of one of its stages: a call fits into all of them or waits."""
+
+    def __init__(self, *budgets: Budget) -> None:
+        self._budgets = tuple(dict.fromkeys(budgets))
+
+    def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
+        """Room in all budgets for one call of at most so many tokens and dollars."""
+        return Reservation(self._budgets, tokens=tokens, usd=usd)
+
+
+class Reservation:
+    """Room for one call. Left without `settle`, by an error, a cancellation or otherwise, it is given back whole."""
+
+    def __init__(self, budgets: tuple[Budget, ...], *, tokens: int, usd: float | None) -> None:
+        if usd is None and any(b._caps[2] is not None and not b._allows_unknown_price for b in budgets):
+            raise SetupError(
+                "max_usd is set, but the price of this call is unknown: give the model a price under `prices`, or set "
+                "`unknown_price: allow` to make calls that the cap does not cover"
+            )
+        self._budgets = budgets
+        self._is_priced = usd is not None
+        self._bound = _Amount(1, tokens, in_parts(usd or 0.0))
+        self._granted: asyncio.Future[None] | None = None
+        self._is_open = False
+
+    async def __aenter__(self) -> Reservation:
+        if problem := self._problem():
+            raise problem
+        if not self._is_next_and_fits():
+            await self._wait()
+        else:
+            self._take()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._is_open:
+            self._give_back()
+
+    def settle(self, *, tokens: int | None, usd: float | None = None) -> None:
+        """Replace the bound by what the call used. A figure that nobody knows is settled at its bound."""
+        if not self._is_open:
+            raise RuntimeError("a reservation is settled once, inside its `async with`")
+        self._is_open = False
+        actual = _Amount(
+            1,
+            self._bound.tokens if tokens is None else tokens,
+            self._bound.usd_parts if usd is None else in_parts(usd),
+        )
+        for budget in self._budgets:
+            budget._settle(self._bound, actual)
+            budget._unpriced_calls += not self._is_priced and not usd
+        _serve(self._budgets)
+
+    async def _wait(self) -> None:
+        self._granted = asyncio.get_running_loop().create_future()
+        for budget in self._budgets:
+            budget._waiters[self] = None
+            budget._largest_wait = budget._largest_wait.or_more(self._bound)
+        try:
+            await self._granted
+        except asyncio.CancelledError:
+            if self._is_open:  # granted in the very moment of the cancellation
+                self._give_back()
+            else:
+                self._leave()
+                _serve(self._budgets)
+            raise
+
+    def _problem(self) -> BudgetEndedError | None:
+        problems = [problem for budget in self._budgets if (problem := budget._problem_of(self._bound))]
+        return BudgetEndedError(f"the budget has ended: {problems[0]}") if problems else None
+
+    def _is_next_and_fits(self) -> bool:
+        return all(next(iter(b._waiters), self) is self and b._fits(self._bound) for b in self._budgets)
+
+    def _take(self) -> None:
+        self._leave()
+        self._is_open = True
+        for budget in self._budgets:
+            budget._reserved += self._bound
+
+    def _give_back(self) -> None:
+        self._is_open = False
+        for budget in self._budgets:
+            budget._reserved -= self._bound
+        _serve(self._budgets)
+
+    def _answer(self, problem: BudgetEndedError | None) -> None:
+        if self._granted is None or self._granted.done():  # cancelled, but not yet told
+            return
+        if problem is None:
+            self._granted.set_result(None)
+        else:
+            self._granted.set_exception(problem)
+
+    def _leave(self) -> None:
+        for budget in self._budgets:
+            budget._waiters.pop(self, None)
+
+
+def _serve(budgets: Iterable[Budget]) -> None:
+    """After something changed: send away who can never be served, then serve the others in order.
+
+    All queues have the same order, that of arrival, so the first of all waiters is first in each of its queues.
+    """
+    changed = OrderedDict.fromkeys(budgets)
+    while changed:
+        budget, _ = changed.popitem(last=False)
+        if budget._problem_of(budget._largest_wait):
+            for waiter in _hopeless(budget):
+                changed.update(dict.fromkeys(waiter._budgets))
+        first = next(iter(budget._waiters), None)
+        if first is not None and first._is_next_and_fits():
+            first._take()
+            first._answer(None)
+            changed.update(dict.fromkeys(first._budgets))
+
+
+def _hopeless(budget: Budget) -> list[Reservation]:
+    """The waiters of a budget that were sent away."""
+    sent_away = []
+    budget._largest_wait = _NOTHING
+    for waiter in list(budget._waiters):
+        if problem := waiter._problem():
+            waiter._leave()
+            waiter._answer(problem)
+            sent_away.append(waiter)
+        else:
+            budget._largest_wait = budget._largest_wait.or_more(waiter._bound)
+    return sent_away
+
+
+@dataclass(frozen=True, slots=True)
+class _Amount:
+    calls: int = 0
+    tokens: int = 0
+    usd_parts: int = 0
+
+    @property
+    def figures(self) -> tuple[int, int, int]:
+        return (self.calls, self.tokens, self.usd_parts)
+
+    def is_within(self, bound: _Amount) -> bool:
+        return self.tokens <= bound.tokens and self.usd_parts <= bound.usd_parts
+
+    def or_more(self, other: _Amount) -> _Amount:
+        return _Amount(*map(max, self.figures, other.figures))
+
+    def __add__(self, other: _Amount) -> _Amount:
+        return _Amount(self.calls + other.calls, self.tokens + other.tokens, self.usd_parts + other.usd_parts)
+
+    def __sub__(self, other: _Amount) -> _Amount:
+        return _Amount(self.calls - other.calls, self.tokens - other.tokens, self.usd_parts - other.usd_parts)
+
+
+_NOTHING = _Amount()
+_CAPS = ("max_calls", "max_tokens", "max_usd")

@@ -1,0 +1,362 @@
+"""The one door through which every model call and declared tool call goes, of every role.
+
+On the way in: the memo (an answer that is known is not paid again), the budget (a call that does not fit is not made),
+the rate limit, the concurrency limit. On the way out: retries, the ledger, and the memo again, before anyone uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import orjson
+
+from promptiter.errors import (
+    BadAnswerError,
+    ModelError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    PromptiterError,
+    RateLimitedError,
+)
+from promptiter.llm.budget import Budget, Budgets
+from promptiter.llm.ledger import Ledger
+from promptiter.llm.memo import Memo, MemoKey, MemoryMemo, ToolAnswer
+from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
+from promptiter.llm.models import Function, Model, as_model
+from promptiter.llm.prices import Price, Prices, priced
+from promptiter.llm.rate import RateLimit
+from promptiter.llm.redaction import Redactor
+from traces import Usage, digest
+from traces.model import Json
+
+T = TypeVar("T")
+
+_RETRIED = (RateLimitedError, ModelTimeoutError, ModelUnavailableError)
+_FREE = Usage(input_tokens=0, output_tokens=0, cost_usd=0.0)
+_tally: ContextVar[Tally | None] = ContextVar("promptiter_tally", default=None)
+_active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often a failed call is tried again, and how long to wait: doubling, with jitter, or what the server asks."""
+
+    attempts: int = 6
+    first_delay_s: float = 0.5
+    max_delay_s: float = 30.0
+
+    def delay_s(self, attempt: int, rng: random.Random) -> float:
+        longest = min(self.max_delay_s, self.first_delay_s * 2 ** (attempt - 1))
+        return float(longest * rng.uniform(0.5, 1.0))
+
+
+class Gateway:
+    """Shared by all that a run does; safe under asyncio, with thousands of calls at once.
+
+    It lives in the event loop that uses it first; calls from other threads' loops are made there.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Mapping[str, Model | Function] | None = None,
+        memo: Memo | None = None,
+        budget: Budget | Budgets | None = None,
+        rates: Mapping[str, RateLimit] | None = None,
+        prices: Prices | None = None,
+        redactor: Redactor | None = None,
+        retries: Retries | None = None,
+        concurrency: int = 16,
+        timeout_s: float = 120.0,
+        max_output_tokens: int = 4096,
+        seed: int = 0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.ledger = Ledger()
+        self.memo = memo if memo is not None else MemoryMemo()
+        self.budget = budget
+        self.prices = prices or Prices()
+        self.redactor = redactor or Redactor(())
+        self.retries = retries or Retries()
+        self.timeout_s = timeout_s
+        self.max_output_tokens = max_output_tokens
+        self._models = {name: as_model(model) for name, model in (models or {}).items()}
+        self._rates = dict(rates or {})
+        self._concurrency = concurrency
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._rng = random.Random(seed)
+        self._sleep = sleep
+        self._flights: dict[MemoKey, _Flight] = {}
+
+    async def ask(
+        self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
+    ) -> ModelReply:
+        """Answer a request: from the memo, or by the model. A live node is never served from the memo.
+
+        Raises a ModelError when all attempts failed, BudgetEndedError when it does not fit into the budget.
+        """
+        return await self._at_home(self._ask(request, site, node_id, is_live=is_live))
+
+    async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
+        if "max_tokens" not in request.options:
+            request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
+
+        async def pay() -> ModelReply:
+            return await self._paid(request, site, node_id)
+
+        if is_live:
+            return await pay()
+        reply, is_known = await self._once(MemoKey.of(site, request.digest), pay)
+        if not isinstance(reply, ModelReply):
+            raise BadAnswerError(f"the memo holds a tool's answer under the key of a model call of node {node_id!r}")
+        if is_known:
+            self.ledger.add(role=site.role, model=request.model, node_id=node_id, usage=reply.usage, from_memo=True)
+            _count(paid=False)
+        return reply
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Json,
+        function: Callable[..., Json | Awaitable[Json]],
+        site: CallSite,
+        *,
+        node_id: str = "",
+        is_live: bool = False,
+    ) -> Json:
+        """Call a declared tool; equal calls at the same place are answered from the memo. Its error is a ModelError."""
+        return await self._at_home(self._call_tool(name, arguments, function, site, node_id, is_live=is_live))
+
+    async def _call_tool(
+        self,
+        name: str,
+        arguments: Json,
+        function: Callable[..., Json | Awaitable[Json]],
+        site: CallSite,
+        node_id: str,
+        *,
+        is_live: bool,
+    ) -> Json:
+        async def execute() -> ToolAnswer:
+            started = time.perf_counter()
+            try:
+                keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
+                if inspect.iscoroutinefunction(function):
+                    value = await function(**keywords)
+                else:
+                    value = await asyncio.to_thread(function, **keywords)
+                answer = ToolAnswer(value=value, error=None)
+            except PromptiterError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a tool may raise anything, and the agent must hear of it
+                answer = ToolAnswer(value=None, error=self.redactor.redact_text(f"{type(error).__name__}: {error}"))
+            seconds = time.perf_counter() - started
+            self.ledger.add(role=site.role, model=f"tool:{name}", node_id=node_id, usage=_FREE, seconds=seconds)
+            _count(paid=True)
+            return answer
+
+        if is_live:
+            answer: ModelReply | ToolAnswer = await execute()
+        else:
+            answer, is_known = await self._once(MemoKey.of(site, digest(["tool", name, arguments])), execute)
+            if is_known:
+                self.ledger.add(role=site.role, model=f"tool:{name}", node_id=node_id, usage=_FREE, from_memo=True)
+                _count(paid=False)
+        if not isinstance(answer, ToolAnswer):
+            raise BadAnswerError(f"the memo holds a model's answer under the key of a call of tool {name!r}")
+        if answer.error is not None:
+            raise ToolFailedError(name, answer.error)
+        return answer.value
+
+    async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:
+        self.settle_here()
+        if self._home is None or asyncio.get_running_loop() is self._home:
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
+
+    async def _once(
+        self, key: MemoKey, execute: Callable[[], Awaitable[ModelReply | ToolAnswer]]
+    ) -> tuple[ModelReply | ToolAnswer, bool]:
+        """The answer under a key, and whether it was known already; equal calls at one time share one execution."""
+        if key in self._flights:
+            return await self._flights[key].join(), True
+        known = await self.memo.get(key)
+        if known is not None:
+            return known, True
+        if key in self._flights:  # someone took off while the memo was asked
+            return await self._flights[key].join(), True
+
+        async def execute_and_keep() -> ModelReply | ToolAnswer:
+            return await self.memo.put(key, await execute())
+
+        flight = self._flights[key] = _Flight(asyncio.ensure_future(execute_and_keep()))
+        flight.task.add_done_callback(lambda _: self._flights.pop(key, None))
+        flight.task.add_done_callback(
+            lambda task: task.cancelled() or task.exception()
+        )  # also if nobody waits any more
+        return await flight.join(), False
+
+    async def _paid(self, request: ModelRequest, site: CallSite, node_id: str) -> ModelReply:
+        bound = len(orjson.dumps(request)) + int(request.options["max_tokens"])
+        price = self.price(request.model)
+        if self.budget is None:
+            return await self._attempts(request, site, node_id, bound, price)
+        async with self.budget.reserve(tokens=bound, usd=price.bound_usd(bound) if price else None) as reservation:
+            reply = await self._attempts(request, site, node_id, bound, price)
+            is_counted = reply.usage.input_tokens is not None and reply.usage.output_tokens is not None
+            reservation.settle(tokens=reply.usage.tokens if is_counted else None, usd=reply.usage.cost_usd)
+            return reply
+
+    async def _attempts(
+        self, request: ModelRequest, site: CallSite, node_id: str, bound: int, price: Price | None
+    ) -> ModelReply:
+        model = self.model(request.model)
+        rate = self._rates.get(request.model) or self._rates.get("*")
+        started = time.perf_counter()
+        for attempt in range(1, self.retries.attempts + 1):
+            if rate is not None:
+                await rate.acquire(bound)
+            try:
+                async with self._slots, asyncio.timeout(self.timeout_s):
+                    reply = await model(request, draw=site.draw)
+            except TimeoutError:
+                failure: ModelError = ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s")
+            except _RETRIED as error:
+                failure = error
+            except ModelError as error:
+                raise type(error)(self.redactor.redact_text(str(error))) from None  # the cause may hold a secret
+            else:
+                reply = replace(reply, usage=priced(reply.usage, price))
+                if rate is not None:
+                    rate.settle(bound, reply.usage.tokens)
+                self.ledger.add(
+                    role=site.role,
+                    model=request.model,
+                    node_id=node_id,
+                    usage=reply.usage,
+                    seconds=time.perf_counter() - started,
+                    attempts=attempt,
+                )
+                _count(paid=True)
+                return reply
+            if attempt == self.retries.attempts:
+                break
+            await self._back_off(failure, attempt, rate)
+        told = self.redactor.redact_text(str(failure))
+        raise type(failure)(f"{request.model!r} failed {self.retries.attempts} times, last: {told}") from None
+
+    async def _back_off(self, failure: ModelError, attempt: int, rate: RateLimit | None) -> None:
+        delay = self.retries.delay_s(attempt, self._rng)
+        if isinstance(failure, RateLimitedError) and failure.retry_after_s is not None:
+            delay = max(delay, failure.retry_after_s)
+            if rate is not None:
+                rate.pause(failure.retry_after_s)
+        await self._sleep(delay)
+
+    def model(self, name: str) -> Model:
+        """The model of that name: one of the gateway's own, the simulated one, or litellm's."""
+        if name not in self._models:
+            if name == "simulated":
+                from promptiter.llm.simulated import SimulatedModel
+
+                self._models[name] = SimulatedModel()
+            else:
+                from promptiter.llm.litellm import LiteLLMModel
+
+                self._models[name] = LiteLLMModel(timeout_s=self.timeout_s)
+        return self._models[name]
+
+    def settle_here(self) -> None:
+        """Make the running event loop the one that calls are made in, unless another still is."""
+        if self._home is None or not self._home.is_running():
+            self._home = asyncio.get_running_loop()
+            self._slots = asyncio.Semaphore(self._concurrency)
+
+    def add_model(self, name: str, model: Model | Function) -> None:
+        """Serve a name by a model of the user's, or by one with an address and a key of its own."""
+        self._models[name] = as_model(model)
+
+    def price(self, name: str) -> Price | None:
+        """What a model costs; of one that litellm serves, what its list says."""
+        from promptiter.llm.litellm import LiteLLMModel
+
+        return self.prices.of(name, is_listed=isinstance(self.model(name), LiteLLMModel))
+
+    @contextmanager
+    def active(self) -> Iterator[Gateway]:
+        """Make this the gateway of all that runs below, in tasks and threads too."""
+        token = _active.set(self)
+        try:
+            yield self
+        finally:
+            _active.reset(token)
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many calls below `counting()` were paid, and how many answers were known."""
+
+    paid: int = 0
+    known: int = 0
+
+
+@contextmanager
+def counting() -> Iterator[Tally]:
+    """Count the calls of what runs below, in its tasks and threads too, whatever else runs at the same time."""
+    tally = Tally()
+    token = _tally.set(tally)
+    try:
+        yield tally
+    finally:
+        _tally.reset(token)
+
+
+def _count(*, paid: bool) -> None:
+    tally = _tally.get()
+    if tally is not None:
+        tally.paid += paid
+        tally.known += not paid
+
+
+class ToolFailedError(ModelError):
+    """A tool raised; the message is what it said."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+def current_gateway() -> Gateway:
+    """The active gateway; outside an evaluation, a plain one of its own with no memo to share and no budget."""
+    gateway = _active.get()
+    if gateway is None:
+        gateway = Gateway()
+        _active.set(gateway)
+    return gateway
+
+
+class _Flight:
+    """One execution that several callers wait for; it is given up only when the last of them is."""
+
+    def __init__(self, task: asyncio.Future[ModelReply | ToolAnswer]) -> None:
+        self.task = task
+        self.waiting = 0
+
+    async def join(self) -> ModelReply | ToolAnswer:
+        self.waiting += 1
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if self.waiting == 1:
+                self.task.cancel()
+            raise
+        finally:
+            self.waiting -= 1

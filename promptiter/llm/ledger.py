@@ -1,0 +1,199 @@
+"""The ledger: what calls cost, by role, model and node.
+
+Only calls that were made count as calls, tokens, dollars and seconds; an answer from the memo is a hit, and free. Sums
+do not depend on the order in which calls ended: dollars and seconds are added as whole numbers of 10^-9.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from promptiter.llm.messages import Role
+from traces import Usage
+
+PARTS = 10**9
+"""So many make a dollar or a second. A float holds nine million dollars in such parts exactly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What some calls cost. Spendings add; a later one minus an earlier one is what came between.
+
+    `cost_usd` and the tokens sum up what is known. `cost_usd` is None when calls were made and no price is known;
+    `unpriced_calls` says for how many calls it is not, `uncounted_calls` the same for tokens.
+    """
+
+    calls: int = 0
+    memo_hits: int = 0
+    attempts: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    uncounted_calls: int = 0
+    cost_usd: float | None = 0.0
+    unpriced_calls: int = 0
+    seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def retries(self) -> int:
+        return self.attempts - self.calls
+
+    def __add__(self, other: Spending) -> Spending:
+        return self._with(other, 1)
+
+    def __sub__(self, earlier: Spending) -> Spending:
+        return self._with(earlier, -1)
+
+    def _with(self, other: Spending, sign: int) -> Spending:
+        calls = self.calls + sign * other.calls
+        unpriced = self.unpriced_calls + sign * other.unpriced_calls
+        parts = in_parts(self.cost_usd or 0.0) + sign * in_parts(other.cost_usd or 0.0)
+        return Spending(
+            calls=calls,
+            memo_hits=self.memo_hits + sign * other.memo_hits,
+            attempts=self.attempts + sign * other.attempts,
+            input_tokens=self.input_tokens + sign * other.input_tokens,
+            output_tokens=self.output_tokens + sign * other.output_tokens,
+            cached_input_tokens=self.cached_input_tokens + sign * other.cached_input_tokens,
+            uncounted_calls=self.uncounted_calls + sign * other.uncounted_calls,
+            cost_usd=None if calls and calls == unpriced else parts / PARTS,
+            unpriced_calls=unpriced,
+            seconds=(in_parts(self.seconds) + sign * in_parts(other.seconds)) / PARTS,
+        )
+
+
+NOTHING = Spending()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """What one node spent on one model in one role."""
+
+    role: Role
+    model: str
+    node_id: str
+    spent: Spending
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSnapshot:
+    """The ledger at one moment: plain data in a fixed order, which orjson writes as it is."""
+
+    entries: tuple[LedgerEntry, ...] = ()
+
+    @property
+    def total(self) -> Spending:
+        return _sum(entry.spent for entry in self.entries)
+
+    def by_role(self) -> dict[str, Spending]:
+        return self._by(lambda entry: entry.role)
+
+    def by_model(self) -> dict[str, Spending]:
+        return self._by(lambda entry: entry.model)
+
+    def by_node(self) -> dict[str, Spending]:
+        return self._by(lambda entry: entry.node_id)
+
+    def __sub__(self, earlier: LedgerSnapshot) -> LedgerSnapshot:
+        """What was spent between an earlier snapshot of the same ledger and this one."""
+        before = {_place(entry): entry.spent for entry in earlier.entries}
+        spent = {_place(entry): entry.spent - before.get(_place(entry), NOTHING) for entry in self.entries}
+        return _snapshot({place: figures for place, figures in spent.items() if figures != NOTHING})
+
+    def __add__(self, other: LedgerSnapshot) -> LedgerSnapshot:
+        """Both together: of two ledgers, or of two stages."""
+        spent = {_place(entry): entry.spent for entry in self.entries}
+        for entry in other.entries:
+            spent[_place(entry)] = spent.get(_place(entry), NOTHING) + entry.spent
+        return _snapshot(spent)
+
+    def _by(self, label: Callable[[LedgerEntry], str]) -> dict[str, Spending]:
+        found: dict[str, Spending] = {}
+        for entry in self.entries:
+            found[label(entry)] = found.get(label(entry), NOTHING) + entry.spent
+        return dict(sorted(found.items()))
+
+
+class Ledger:
+    """The live count; any thread may add to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spent: dict[_Place, Spending] = {}
+
+    def add(
+        self,
+        *,
+        role: Role,
+        model: str,
+        node_id: str = "",
+        usage: Usage | None = None,
+        seconds: float = 0.0,
+        attempts: int = 1,
+        from_memo: bool = False,
+    ) -> None:
+        """Count one call, with all its attempts; or one answer from the memo, whatever it once cost."""
+        spent = (
+            Spending(memo_hits=1) if from_memo else _spending_of(usage or Usage(), seconds=seconds, attempts=attempts)
+        )
+        place = (role, model, node_id)
+        with self._lock:
+            self._spent[place] = self._spent.get(place, NOTHING) + spent
+
+    def merge(self, snapshot: LedgerSnapshot) -> None:
+        """Count what another ledger counted, as that of a worker process."""
+        with self._lock:
+            for entry in snapshot.entries:
+                self._spent[_place(entry)] = self._spent.get(_place(entry), NOTHING) + entry.spent
+
+    def snapshot(self) -> LedgerSnapshot:
+        with self._lock:
+            return _snapshot(self._spent)
+
+
+_Place: TypeAlias = tuple[Role, str, str]
+
+
+def in_parts(figure: float) -> int:
+    return round(figure * PARTS)
+
+
+def _spending_of(usage: Usage, *, seconds: float, attempts: int) -> Spending:
+    return Spending(
+        calls=1,
+        attempts=attempts,
+        input_tokens=usage.input_tokens or 0,
+        output_tokens=usage.output_tokens or 0,
+        cached_input_tokens=usage.cached_input_tokens or 0,
+        uncounted_calls=int(usage.input_tokens is None or usage.output_tokens is None),
+        cost_usd=usage.cost_usd,
+        unpriced_calls=int(usage.cost_usd is None),
+        seconds=seconds,
+    )
+
+
+def _place(entry: LedgerEntry) -> _Place:
+    return (entry.role, entry.model, entry.node_id)
+
+
+def _snapshot(spent: dict[_Place, Spending]) -> LedgerSnapshot:
+    return LedgerSnapshot(
+        tuple(
+            LedgerEntry(role=role, model=model, node_id=node_id, spent=figures)
+            for (role, model, node_id), figures in sorted(spent.items(), key=lambda pair: pair[0])
+        )
+    )
+
+
+def _sum(spendings: Iterable[Spending]) -> Spending:
+    total = NOTHING
+    for spent in spendings:
+        total += spent
+    return total

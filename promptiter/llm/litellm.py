@@ -1,0 +1,155 @@
+"""Any model that litellm knows, by name: `gpt-4o-mini`, `anthropic/claude-…`, `openai/…` with an `api_base` of yours.
+
+litellm is imported at the first call: it takes a second, and would fetch a price list if it were not told not to. Its
+own retries are off; the gateway retries.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import orjson
+
+from promptiter.errors import (
+    BadRequestError,
+    ModelError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
+from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
+from promptiter.llm.models import openai_messages
+from traces import Usage
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiteLLMModel:
+    """A litellm model, with where it is served and the key to it; neither is ever written down or shown."""
+
+    api_base: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = 120.0
+
+    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - servers draw themselves
+        litellm = load()
+        options: dict[str, Any] = dict(request.options)
+        if request.tools:
+            options["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.parameters or {"type": "object", "properties": {}},
+                    },
+                }
+                for tool in request.tools
+            ]
+        if request.schema is not None:
+            options["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": request.schema, "strict": False},
+            }
+        try:
+            response = await litellm.acompletion(
+                model=request.model,
+                messages=openai_messages(request),
+                api_base=self.api_base,
+                api_key=self.api_key,
+                extra_headers=dict(self.headers) or None,
+                timeout=self.timeout_s,
+                num_retries=0,
+                max_retries=0,
+                drop_params=True,
+                **options,
+            )
+        except tuple(litellm.exceptions.LITELLM_EXCEPTION_TYPES) as error:
+            raise _translated(error, litellm) from error
+        return _reply(response)
+
+
+@cache
+def load() -> ModuleType:
+    """litellm, quiet and offline."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("LITELLM_LOG", "ERROR")
+    import litellm
+
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    return litellm
+
+
+def price_per_token_usd(model: str) -> tuple[float, float] | None:
+    """What litellm's price list says a token costs, in and out; None if it does not know the model."""
+    known = load().model_cost
+    entry = known.get(model) or known.get(model.partition("/")[2])
+    if not entry or entry.get("input_cost_per_token") is None:
+        return None
+    return float(entry["input_cost_per_token"]), float(entry.get("output_cost_per_token") or 0.0)
+
+
+def _translated(error: Any, litellm: ModuleType) -> ModelError:
+    """litellm's error in our words: what a retry can help with, and what not."""
+    known = litellm.exceptions
+    message = f"{type(error).__name__}: {str(error)[:500]}"
+    if isinstance(error, known.RateLimitError):
+        return RateLimitedError(message, retry_after_s=_retry_after_s(error))
+    if isinstance(error, known.Timeout):
+        return ModelTimeoutError(message)
+    refused = (
+        known.BadRequestError,
+        known.AuthenticationError,
+        known.NotFoundError,
+        known.PermissionDeniedError,
+        known.UnprocessableEntityError,
+    )
+    if isinstance(error, refused):
+        return BadRequestError(message)
+    return ModelUnavailableError(message)
+
+
+def _retry_after_s(error: Any) -> float | None:
+    response = getattr(error, "response", None)
+    for headers in (getattr(response, "headers", None), getattr(error, "headers", None)):
+        if headers and (value := headers.get("retry-after")):
+            try:
+                return max(0.0, float(value))
+            except ValueError:  # a date: rare, and the backoff does as well
+                return None
+    return None
+
+
+def _reply(response: Any) -> ModelReply:
+    if not getattr(response, "choices", None):
+        raise ModelUnavailableError("the server answered without choices")
+    choice = response.choices[0]
+    usage = getattr(response, "usage", None)
+    details = getattr(usage, "prompt_tokens_details", None)
+    return ModelReply(
+        text=choice.message.content or "",
+        tool_requests=tuple(
+            ToolRequest(call.id or "", call.function.name or "", _arguments(call.function.arguments))
+            for call in choice.message.tool_calls or ()
+        ),
+        usage=Usage(
+            input_tokens=getattr(usage, "prompt_tokens", None),
+            output_tokens=getattr(usage, "completion_tokens", None),
+            cached_input_tokens=getattr(details, "cached_tokens", None),
+        ),
+        finish_reason=choice.finish_reason or "stop",
+    )
+
+
+def _arguments(raw: str | None) -> Json:
+    try:
+        return orjson.loads(raw or "{}")
+    except orjson.JSONDecodeError:
+        return raw

@@ -1,0 +1,96 @@
+"""The memo: answers of model and tool calls, kept by what was asked.
+
+The gateway looks here before it asks, and puts every answer here before anybody uses it. So one store serves caching,
+resume, audit and deduplication: a run that was killed asks nothing twice, and a candidate pays only from the first
+request that its patch changed.
+
+Every memo keeps the first answer of a key and gives that to all, in all processes. What `put` returns is what `get`
+returns ever after, so a first run and its replay see equal values.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from promptiter.errors import SetupError
+from promptiter.llm.answers import MemoKey, MemoStats, StoredAnswer, ToolAnswer, decode_answer, encode_answer
+from promptiter.llm.memo_stores import FileMemo, SqliteMemo
+
+__all__ = [
+    "FileMemo",
+    "Memo",
+    "MemoKey",
+    "MemoStats",
+    "MemoryMemo",
+    "SqliteMemo",
+    "StoredAnswer",
+    "ToolAnswer",
+    "open_memo",
+]
+
+
+class Memo(Protocol):
+    """A store of answers. The gateway calls it from the event loop: no method may block for long."""
+
+    async def get(self, key: MemoKey) -> StoredAnswer | None:
+        """The answer, if there is one."""
+        ...
+
+    async def put(self, key: MemoKey, answer: StoredAnswer) -> StoredAnswer:
+        """Keep an answer and return the one to use: the first that was put, by whichever process.
+
+        When it returns, the answer survives a SIGKILL of this process. SetupError if JSON cannot hold the answer.
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Make what was put survive a loss of power too."""
+        ...
+
+    def stats(self) -> MemoStats: ...
+
+    def close(self) -> None: ...
+
+
+def open_memo(where: str | os.PathLike[str]) -> Memo:
+    """The memo at `"memory"`, at a path that ends in .jsonl, or at one that ends in .sqlite or .db."""
+    if where == "memory":
+        return MemoryMemo()
+    path = Path(where)
+    if path.suffix == ".jsonl":
+        return FileMemo(path)
+    if path.suffix in (".sqlite", ".db"):
+        return SqliteMemo(path)
+    raise SetupError(
+        f"cannot tell what memo {os.fspath(where)!r} is: give 'memory' or a path in .jsonl, .sqlite or .db"
+    )
+
+
+class MemoryMemo:
+    """A memo for one process, gone when it ends."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, bytes] = {}
+        self._hits = 0
+
+    async def get(self, key: MemoKey) -> StoredAnswer | None:
+        raw = self._answers.get(key.digest)
+        if raw is None:
+            return None
+        self._hits += 1
+        return decode_answer(raw)
+
+    async def put(self, key: MemoKey, answer: StoredAnswer) -> StoredAnswer:
+        return decode_answer(self._answers.setdefault(key.digest, encode_answer(key, answer)))
+
+    async def sync(self) -> None:
+        """Nothing survives anyway."""
+
+    def stats(self) -> MemoStats:
+        held = sum(map(len, self._answers.values()))
+        return MemoStats(entries=len(self._answers), hits=self._hits, bytes=held)
+
+    def close(self) -> None:
+        self._answers.clear()

@@ -1,0 +1,111 @@
+"""Models by name or by callable: what the gateway asks.
+
+A model is `async (request, *, draw) -> ModelReply`. Names are looked up among the gateway's own models, then
+`simulated`, then litellm. Any function of the messages becomes one, and tests script theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from promptiter.errors import UnexpectedCallError
+from promptiter.llm.messages import ModelReply, ModelRequest
+from traces import Usage
+
+
+class Model(Protocol):
+    """Called by the gateway, many times at once. May raise a ModelError; the gateway retries those that can help."""
+
+    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
+        """Answer a request; `draw` tells repetitions of the same request apart."""
+
+
+Answer: TypeAlias = str | ModelReply
+Function: TypeAlias = Callable[[list[dict[str, Any]]], Answer | Awaitable[Answer]]
+"""A user's own model: takes the messages in OpenAI's form, gives the answer's text; may be async."""
+
+
+class FunctionModel:
+    """Any function of the messages as a model. A synchronous one runs in a thread."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+
+    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - a function knows no draws
+        messages = openai_messages(request)
+        if inspect.iscoroutinefunction(self.function):
+            answer = await self.function(messages)
+        else:
+            answer = await asyncio.to_thread(self.function, messages)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        return answer if isinstance(answer, ModelReply) else ModelReply(text=str(answer))
+
+
+class ScriptedModel:
+    """Answers by script, for tests: the next of a list, or by a function of the request. Anything else is an error."""
+
+    def __init__(
+        self, script: Sequence[Answer] | Mapping[str, Answer] | Callable[[ModelRequest], Answer | None]
+    ) -> None:
+        self.script = script
+        self.requests: list[ModelRequest] = []
+
+    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - the script decides
+        self.requests.append(request)
+        answer = self._answer(request)
+        if answer is None:
+            raise UnexpectedCallError(
+                f"call {len(self.requests)} is not in the script; it ends in {request.messages[-1].content!r:.200}"
+            )
+        if isinstance(answer, ModelReply):
+            return answer
+        usage = Usage(input_tokens=len(request.text.split()), output_tokens=len(answer.split()))
+        return ModelReply(text=answer, usage=usage)
+
+    def _answer(self, request: ModelRequest) -> Answer | None:
+        if callable(self.script):
+            return self.script(request)
+        if isinstance(self.script, Mapping):
+            return next((answer for part, answer in self.script.items() if part in request.text), None)
+        number = len(self.requests) - 1
+        return self.script[number] if number < len(self.script) else None
+
+
+def as_model(model: Model | Function) -> Model:
+    """A model as it is, or a function wrapped as one."""
+    if isinstance(model, FunctionModel | ScriptedModel) or "draw" in _parameters(model):
+        return model  # type: ignore[return-value]
+    return FunctionModel(model)  # type: ignore[arg-type]
+
+
+def openai_messages(request: ModelRequest) -> list[dict[str, Any]]:
+    """The messages in OpenAI's form, which litellm and most servers take."""
+    import orjson
+
+    messages: list[dict[str, Any]] = []
+    for message in request.messages:
+        plain: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.tool_requests:
+            plain["tool_calls"] = [
+                {
+                    "id": wish.id,
+                    "type": "function",
+                    "function": {"name": wish.name, "arguments": orjson.dumps(wish.arguments).decode()},
+                }
+                for wish in message.tool_requests
+            ]
+        if message.tool_request_id is not None:
+            plain["tool_call_id"] = message.tool_request_id
+        messages.append(plain)
+    return messages
+
+
+def _parameters(model: object) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(model).parameters if callable(model) else {}
+    except (TypeError, ValueError):  # some builtins have none
+        return {}

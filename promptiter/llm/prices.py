@@ -1,0 +1,62 @@
+"""What calls cost: the user's own prices first, then litellm's list. An unknown price is unknown, never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from traces import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Dollars for a million tokens."""
+
+    input_usd_per_million: float
+    output_usd_per_million: float
+    cached_usd_per_million: float | None = None
+
+    def cost_usd(self, usage: Usage) -> float | None:
+        """What a call cost; None if its tokens are unknown."""
+        if usage.input_tokens is None or usage.output_tokens is None:
+            return None
+        cached = usage.cached_input_tokens or 0
+        cached_price = self.cached_usd_per_million
+        if cached_price is None:
+            cached_price = self.input_usd_per_million
+        return (
+            (usage.input_tokens - cached) * self.input_usd_per_million
+            + cached * cached_price
+            + usage.output_tokens * self.output_usd_per_million
+        ) / 1e6
+
+    def bound_usd(self, tokens: int) -> float:
+        """The most that so many tokens can cost."""
+        return tokens * max(self.input_usd_per_million, self.output_usd_per_million) / 1e6
+
+
+class Prices:
+    """Prices by model name: the user's own, then litellm's for models that litellm serves."""
+
+    def __init__(self, own: Mapping[str, Price] | None = None) -> None:
+        self._known: dict[str, Price | None] = dict(own or {})
+
+    def of(self, model: str, *, is_listed: bool = True) -> Price | None:
+        """The price of a model, or None. A model that runs in this process is on no list."""
+        if model not in self._known:
+            self._known[model] = _listed(model) if is_listed else None
+        return self._known[model]
+
+
+def priced(usage: Usage, price: Price | None) -> Usage:
+    """The usage with its cost, unless the model said it itself."""
+    return replace(usage, cost_usd=price.cost_usd(usage)) if price and usage.cost_usd is None else usage
+
+
+def _listed(model: str) -> Price | None:
+    from promptiter.llm.litellm import price_per_token_usd
+
+    found = price_per_token_usd(model)
+    if found is None:
+        return None
+    return Price(input_usd_per_million=found[0] * 1e6, output_usd_per_million=found[1] * 1e6)

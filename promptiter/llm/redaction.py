@@ -1,0 +1,197 @@
+"""Secrets do not leave the process: what is written, logged or shown goes through a Redactor first.
+
+It knows the values it was told (see `secrets_from_environment`) and the looks of common credentials. A secret becomes
+`***`; the words around it stay, so that a reader still sees that there was one: `Authorization: Bearer ***`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+from urllib.parse import quote
+
+from traces.model import Json
+
+MASK = "***"
+
+SHORTEST_SECRET = 4
+"""Shorter values are not looked for: they are parts of ordinary words."""
+
+TextChange: TypeAlias = Callable[[str], str]
+TextChangeUnder: TypeAlias = Callable[[str, str], str]
+
+
+class Redactor:
+    """Replaces secrets by `***`: the values it is given, and whatever looks like a credential."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
+        spellings = {spelling for secret in known for spelling in _spellings(secret)}
+        self._count = len(known)
+        self._known = sorted(spellings, key=lambda text: (-len(text), text))  # a secret may be a part of a longer one
+
+    def redact_text(self, text: str) -> str:
+        """The text without its secrets: the same object when there are none."""
+        for secret in self._known:
+            if secret in text:
+                text = text.replace(secret, MASK)
+        lowered = text.lower()
+        for look in _LOOKS:
+            if any(mark in lowered for mark in look.marks):
+                text = look.pattern.sub(_masked, text)
+        if any(mark in lowered for mark in _NAME_MARKS):
+            text = _assignments_masked(text)
+        return text
+
+    def redact_json(self, value: Json) -> Json:
+        """A copy of a JSON value with no secrets in texts and keys; a text under `api_key` and the like goes whole."""
+        return map_texts(value, self.redact_text, under=_masked_under)
+
+    def __repr__(self) -> str:
+        return f"Redactor({self._count} secrets)"
+
+
+def secrets_from_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of variables that are named like keys, tokens and passwords, if they have 8 characters or more."""
+    return tuple(
+        sorted({value for name, value in environ.items() if len(value) >= 8 and _SECRET_VARIABLE.search(name.upper())})
+    )
+
+
+def map_texts(value: Json, change: TextChange, *, under: TextChangeUnder | None = None) -> Json:
+    """A copy of a JSON value, of any depth, with every text and key changed. Tuples become lists, as in JSON.
+
+    `under` is given a key and the text below it, before `change` is. Keys that become equal get a number.
+    """
+    copied: list[Json] = []
+    waiting: list[tuple[Json, Json]] = [([value], copied)]
+    while waiting:
+        source, copy = waiting.pop()
+        keyed = isinstance(source, Mapping)
+        for key, item in source.items() if keyed else enumerate(source):
+            made = item
+            if isinstance(item, str):
+                made = change(under(key, item) if under and isinstance(key, str) else item)
+            elif isinstance(item, Mapping | list | tuple):
+                made = {} if isinstance(item, Mapping) else []
+                waiting.append((item, made))
+            if keyed:
+                copy[_free_key(change(key), copy) if isinstance(key, str) else key] = made
+            else:
+                copy.append(made)
+    return copied[0]
+
+
+def _free_key(key: str, taken: Mapping[str, Json]) -> str:
+    free, number = key, 1
+    while free in taken:
+        number += 1
+        free = f"{key}~{number}"
+    return free
+
+
+def _spellings(secret: str) -> set[str]:
+    """The secret as it is, inside a JSON text, and inside an address."""
+    return {
+        secret,
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        quote(secret, safe="", errors="replace"),
+    }
+
+
+def _masked(match: re.Match[str]) -> str:
+    """Each pattern has a group for the words before the secret, or none."""
+    return f"{match[match.lastindex]}{MASK}" if match.lastindex else MASK
+
+
+def _masked_under(key: str, text: str) -> str:
+    """The text below a key of a JSON object: whole or not at all."""
+    name = key.lower().replace("-", "_")
+    if name.endswith(_SECRET_NAMES + _SECRET_HEADERS):
+        return MASK if text else text
+    return MASK if name.endswith(_OPAQUE_NAMES) and _OPAQUE.fullmatch(text) else text
+
+
+def _assignments_masked(text: str) -> str:
+    """The text with `password=***` and `"token": "***"`: every `=` and `:` is looked at, and the name before it."""
+    parts, done = [], 0
+    for sign in _SIGN.finditer(text):
+        if sign.start() < done:
+            continue
+        name = text[max(done, sign.start() - 30) : sign.start()].rstrip(" \"'\\").lower().replace("-", "_")
+        if name.endswith(_SECRET_NAMES):
+            value = (_QUOTED if sign["quote"] else _AFTER[sign["sign"]]).match(text, sign.end())
+        elif name.endswith(_OPAQUE_NAMES):
+            value = _OPAQUE.match(text, sign.end())
+        else:
+            continue
+        if value:
+            parts += [text[done : value.start()], MASK]
+            done = value.end()
+    return "".join([*parts, text[done:]]) if parts else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a kind of credential looks like. Only texts that hold one of its marks, in lower case, are searched."""
+
+    marks: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+
+_LOOKS = (
+    _Look(("key-----",), re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*KEY-----|\Z)")),
+    _Look(("sk-", "sk_", "rk_"), re.compile(r"\b(?:sk-|gsk_|[sr]k_(?:live|test)_)[\w-]{16,}")),
+    _Look(("akia", "asia"), re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
+    _Look(("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), re.compile(r"\b(?:gh[pousr]|github_pat)_\w{20,}")),
+    _Look(("hf_", "xox"), re.compile(r"\b(?:hf_\w{20,}|xox[abeprs]-[\w-]{10,})")),
+    _Look(("aiza", "eyj"), re.compile(r"\b(?:AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)")),
+    _Look(("bearer",), re.compile(r"\b(B(?:earer|EARER)\s+|bearer\s+(?=[^\s\d]*\d|\S{20}))[\w.~+/=-]{8,}")),
+    _Look(("basic",), re.compile(r"\b([Bb]asic\s+)(?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2}")),
+    _Look(("://",), re.compile(r"(://[^\s/:@\"']*:)[^\s/@\"']+(?=@)")),
+    _Look(
+        ("authorization",),
+        re.compile(
+            r"(?i)(authorization\\?[\"']?\s*[:=]\s*\\?[\"']?(?:[a-z]\w*\s+)?)(?=[^\s\d]*\d|\S{20})[^\s\"',\\]{8,}"
+        ),
+    ),
+)
+
+_KEYS = (
+    "api",
+    "secret",
+    "access",
+    "private",
+    "auth",
+    "signing",
+    "encryption",
+    "session",
+    "account",
+    "master",
+    "storage",
+)
+_SECRET_NAMES = (
+    *(f"{which}{joint}key" for which in _KEYS[:4] for joint in ("", "_")),
+    *("client_secret", "clientsecret", "password", "passwd", "passphrase"),
+)
+_SECRET_HEADERS = ("authorization", "cookie")
+_OPAQUE_NAMES = (
+    *(f"{which}{joint}key" for which in _KEYS[4:] for joint in ("", "_")),
+    *("token", "secret", "credential", "credentials", "signature"),
+)
+_NAME_MARKS = ("key", "secret", "passw", "passphrase", "token", "credential", "signature")
+_SIGN = re.compile(r"(?P<sign>[:=])\s*(?P<quote>\\?[\"'])?")
+_OPAQUE = re.compile(r"(?=[A-Za-z+/_=.~-]*\d)[A-Za-z0-9+/_=.~-]{16,}")
+_QUOTED = re.compile(r"(?:[^\"'\\\n]|\\[^\"'\n]){4,}")
+_AFTER = {
+    "=": re.compile(r"[^\s\"'&,;\\]{4,}"),
+    ":": re.compile(r"(?=[^\s\d\"',;]*\d)[^\s\"'&,;\\]{6,}"),  # "Password: required" holds none
+}
+_SECRET_VARIABLE = re.compile(
+    r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|CREDENTIALS?|PAT|DSN)\d*(?:_|$)"
+    r"|(?:PASSWORD|APIKEY|TOKEN)$"
+)

@@ -1,0 +1,169 @@
+"""Profile: values for surfaces on top of a structure. Immutable; change is a new profile: `profile.apply(patches)`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from promptiter.errors import SetupError, StructureMismatchError
+from promptiter.structure import StructureSnapshot
+from traces import digest
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurfacePatch:
+    """One proposed new value, with its reason and the evidence for it."""
+
+    surface_id: str
+    value: Json
+    reason: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PatchSet:
+    """The patches of one round: at most one per surface."""
+
+    patches: tuple[SurfacePatch, ...] = ()
+
+    def __post_init__(self) -> None:
+        ids = [patch.surface_id for patch in self.patches]
+        if len(set(ids)) < len(ids):
+            raise SetupError(f"a patch set changes a surface at most once, got {', '.join(sorted(ids))}")
+
+    def __iter__(self) -> Iterator[SurfacePatch]:
+        return iter(self.patches)
+
+    def __len__(self) -> int:
+        return len(self.patches)
+
+    @property
+    def digest(self) -> str:
+        """The hash of what would change, whatever the reasons."""
+        return digest(sorted([patch.surface_id, digest(patch.value)] for patch in self.patches))
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceChange:
+    """How one surface differs between two profiles."""
+
+    surface_id: str
+    before: Json
+    after: Json
+
+    def as_text(self) -> str:
+        """A unified diff of texts, or the two values."""
+        if isinstance(self.before, str) and isinstance(self.after, str):
+            lines = difflib.unified_diff(
+                self.before.splitlines(), self.after.splitlines(), "before", "after", lineterm="", n=2
+            )
+            return "\n".join(list(lines)[2:])
+        return f"-{orjson.dumps(self.before).decode()}\n+{orjson.dumps(self.after).decode()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Overrides on top of a structure; what is not overridden has the baseline's value.
+
+    `surface_ids` are all surfaces of that structure, so that a mismatch can be told by name.
+    """
+
+    structure_id: str
+    overrides: Mapping[str, Json] = field(default_factory=dict)
+    surface_ids: tuple[str, ...] = ()
+
+    @staticmethod
+    def baseline(snapshot: StructureSnapshot) -> Profile:
+        """The profile that changes nothing."""
+        return Profile(structure_id=snapshot.structure_id, surface_ids=tuple(sorted(snapshot.surface_ids)))
+
+    @staticmethod
+    def of(snapshot: StructureSnapshot, values: Mapping[str, Json]) -> Profile:
+        """A profile with these values, checked against the structure."""
+        patches = (SurfacePatch(surface_id=name, value=value, reason="given") for name, value in values.items())
+        return Profile.baseline(snapshot).apply(patches, snapshot)
+
+    @property
+    def digest(self) -> str:
+        """The content hash: profiles of one hash run alike."""
+        return digest([self.structure_id, sorted([name, digest(value)] for name, value in self.overrides.items())])
+
+    def apply(self, patches: Iterable[SurfacePatch], snapshot: StructureSnapshot) -> Profile:
+        """The profile with these patches on top; a value equal to the baseline's is no override."""
+        self.check(snapshot)
+        overrides = dict(self.overrides)
+        for patch in patches:
+            surface = snapshot.surface(patch.surface_id)
+            surface.check(patch.value)
+            overrides.pop(patch.surface_id, None)
+            if patch.value != surface.value:
+                overrides[patch.surface_id] = patch.value
+        return Profile(
+            structure_id=self.structure_id, overrides=dict(sorted(overrides.items())), surface_ids=self.surface_ids
+        )
+
+    def value(self, surface_id: str, snapshot: StructureSnapshot) -> Json:
+        """The value of a surface under this profile."""
+        if surface_id in self.overrides:
+            return self.overrides[surface_id]
+        return snapshot.surface(surface_id).value
+
+    def check(self, snapshot: StructureSnapshot) -> None:
+        """Raise StructureMismatchError if this profile is of another structure, naming the surfaces that differ."""
+        if self.structure_id == snapshot.structure_id:
+            return
+        gone = sorted((set(self.surface_ids) | set(self.overrides)) - set(snapshot.surface_ids))
+        new = sorted(set(snapshot.surface_ids) - set(self.surface_ids)) if self.surface_ids else []
+        told = [f"the agent has no {', '.join(gone)}"] if gone else []
+        told += [f"the profile does not know {', '.join(new)}"] if new else []
+        raise StructureMismatchError(
+            f"the profile is of another structure: {'; '.join(told) or 'nodes or edges differ'}; "
+            "make a new profile from this agent's structure"
+        )
+
+    def changes(self, other: Profile, snapshot: StructureSnapshot) -> tuple[SurfaceChange, ...]:
+        """What changes from this profile to another."""
+        touched = sorted(set(self.overrides) | set(other.overrides))
+        pairs = ((name, self.value(name, snapshot), other.value(name, snapshot)) for name in touched)
+        return tuple(SurfaceChange(name, before, after) for name, before, after in pairs if before != after)
+
+    def to_json(self) -> bytes:
+        """As it is written into files."""
+        document = {
+            "schema_version": 1,
+            "structure_id": self.structure_id,
+            "surface_ids": self.surface_ids,
+            "values": dict(sorted(self.overrides.items())),
+        }
+        return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+    @staticmethod
+    def from_json(raw: bytes) -> Profile:
+        """The profile of such a document."""
+        try:
+            document = orjson.loads(raw)
+            structure_id, values = document["structure_id"], document["values"]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise SetupError(f"this is no profile: {error!r}; expected structure_id and values") from error
+        if not isinstance(values, dict) or not isinstance(structure_id, str):
+            raise SetupError("this is no profile: structure_id must be a text and values an object")
+        return Profile(
+            structure_id=structure_id, overrides=values, surface_ids=tuple(document.get("surface_ids") or ())
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        Path(path).write_bytes(self.to_json())
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Profile:
+        """Read a profile file."""
+        try:
+            return Profile.from_json(Path(path).read_bytes())
+        except OSError as error:
+            raise SetupError(f"profile {os.fspath(path)!r} cannot be read: {error.strerror}") from error

@@ -1,0 +1,83 @@
+"""Parts that users add by name, or that a configuration names as `module:attr`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar, cast
+
+from promptiter.errors import SetupError, UnknownNameError, nearest
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Items of one kind by name: registered here, offered by an installed package's entry point, or `module:attr`."""
+
+    def __init__(self, what: str, *, entry_point_group: str | None = None) -> None:
+        self.what = what
+        self._entry_point_group = entry_point_group
+        self._items: dict[str, T] = {}
+
+    def register(self, name: str, item: T) -> None:
+        """Give an item a name. A name that is taken by another item is a SetupError: nothing is replaced unseen."""
+        if ":" in name:
+            raise SetupError(f"the {self.what} name {name!r} holds a ':', which stands for module:attr; choose another")
+        if name in self._items and self._items[name] is not item:
+            raise SetupError(f"the {self.what} name {name!r} is taken by {self._items[name]!r}; choose another")
+        self._items[name] = item
+
+    def names(self) -> tuple[str, ...]:
+        """The names that can be asked for, in order."""
+        return tuple(sorted({*self._items, *self._offered()}))
+
+    def get(self, name: str) -> T:
+        """The item of a name, or UnknownNameError with the nearest known name."""
+        return self.resolve([name])[name]
+
+    def resolve(self, names: Iterable[str], *, also_known: Iterable[str] = ()) -> dict[str, T]:
+        """The items of several names. One UnknownNameError lists all that nobody knows.
+
+        `also_known` are names that the caller answers itself; they are only mentioned.
+        """
+        found: dict[str, T] = {}
+        unknown: list[str] = []
+        for name in dict.fromkeys(names):
+            if name in self._items:
+                found[name] = self._items[name]
+            elif ":" in name:
+                found[name] = self._imported(name)
+            elif name in (offered := self._offered()):
+                found[name] = self._imported(offered[name])
+            else:
+                unknown.append(name)
+        if unknown:
+            raise UnknownNameError(self.what, unknown, known={*self.names(), *also_known})
+        return found
+
+    def _offered(self) -> dict[str, str]:
+        if self._entry_point_group is None:
+            return {}
+        return {point.name: point.value for point in entry_points(group=self._entry_point_group)}
+
+    def _imported(self, path: str) -> T:
+        module_name, _, attribute = path.partition(":")
+        try:
+            found: Any = import_module(module_name)
+        except (ImportError, ValueError, TypeError) as error:  # the latter two: an empty or relative module name
+            raise SetupError(
+                f"the {self.what} {path!r} cannot be imported: {error}; check the spelling and PYTHONPATH"
+            ) from error
+        for part in attribute.split("."):
+            try:
+                found = getattr(found, part)
+            except AttributeError as error:
+                raise SetupError(
+                    f"the {self.what} {path!r} does not exist: {found!r} has no {part!r}{nearest(part, dir(found))}"
+                ) from error
+        return cast("T", found)
+
+
+REGISTRY: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="promptiter.metrics")
+"""Metrics of users: a function `(case, run) -> score`, or a builder `(MetricConfig) -> Metric`."""

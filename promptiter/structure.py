@@ -1,0 +1,292 @@
+"""What may change about an agent: its static graph, and the editable surfaces of its nodes.
+
+A StructureSnapshot is what an agent exports. `structure_id` hashes the shape (nodes, edges, surface ids and types),
+`baseline_id` also the values: editing a prompt in the source does not orphan stored profiles. Ids are paths: a segment
+writes `~` as `~0` and `/` as `~1`, and a second child of the same name is `name~2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from promptiter.errors import InvalidStructureError, SurfaceValueError, UnknownSurfaceError
+from traces import digest
+from traces.model import Json
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+NodeKind: TypeAlias = Literal["agent", "llm", "function", "tool"]
+SurfaceType: TypeAlias = Literal[
+    "instruction", "global_instruction", "examples", "tool", "skill", "model", "parameter", "file"
+]
+SURFACE_TYPES: tuple[SurfaceType, ...] = get_args(SurfaceType)
+TEXT_TYPES = frozenset(("instruction", "global_instruction", "tool", "skill", "file"))
+EXAMPLE_ROLES = ("user", "assistant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a new value must respect. Of a text: length, `{placeholders}` that stay, parts that may not change.
+
+    Of a parameter: bounds, or choices. Of examples: how many.
+    """
+
+    max_chars: int | None = None
+    placeholders: tuple[str, ...] = ()
+    locked: tuple[str, ...] = ()
+    kind: Literal["number", "integer", "choice"] | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[Json, ...] = ()
+    max_examples: int | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surface:
+    """One editable slot of a node, with its baseline value. Of a tool only the description may change."""
+
+    node_id: str
+    type: SurfaceType
+    part: str = ""
+    value: Json = ""
+    limits: Limits = NO_LIMITS
+    description: str = ""
+
+    @property
+    def id(self) -> str:
+        return surface_id(self.node_id, self.type, self.part)
+
+    def check(self, value: Json) -> None:
+        """Raise SurfaceValueError where the value breaks a rule of the surface's type or a limit."""
+        if problem := _problem(self, value):
+            raise SurfaceValueError(self.id, problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    id: str
+    kind: NodeKind = "function"
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructureEdge:
+    """A way from one node to another; a conditional one says on which word it is taken."""
+
+    source: str
+    target: str
+    condition: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructureSnapshot:
+    """The static graph of an agent, which may have cycles, and its surfaces. Checked when it is built."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[StructureEdge, ...] = ()
+    surfaces: tuple[Surface, ...] = ()
+    entry: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        _check_structure(self)
+
+    @cached_property
+    def structure_id(self) -> str:
+        shape = {
+            "nodes": sorted([node.id, node.kind] for node in self.nodes),
+            "edges": sorted([edge.source, edge.target, edge.condition or ""] for edge in self.edges),
+            "surfaces": sorted([surface.id, surface.type] for surface in self.surfaces),
+        }
+        return digest(shape)
+
+    @cached_property
+    def baseline_id(self) -> str:
+        return digest([self.structure_id, sorted([surface.id, digest(surface.value)] for surface in self.surfaces)])
+
+    @cached_property
+    def surface_ids(self) -> tuple[str, ...]:
+        return tuple(self._by_id)
+
+    @cached_property
+    def _by_id(self) -> dict[str, Surface]:
+        return {surface.id: surface for surface in self.surfaces}
+
+    def surface(self, wanted: str) -> Surface:
+        """The surface of that id, or UnknownSurfaceError with the nearest."""
+        if wanted not in self._by_id:
+            raise UnknownSurfaceError(wanted, known=self._by_id)
+        return self._by_id[wanted]
+
+    def surfaces_of(self, node_id: str) -> tuple[Surface, ...]:
+        return tuple(surface for surface in self.surfaces if surface.node_id == node_id)
+
+    def digraph(self) -> nx.DiGraph[str]:
+        """The nodes and edges as a networkx graph; nodes carry their `node` and `surfaces`."""
+        import networkx as nx
+
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        for node in self.nodes:
+            graph.add_node(node.id, node=node, surfaces=self.surfaces_of(node.id))
+        for edge in self.edges:
+            graph.add_edge(edge.source, edge.target, condition=edge.condition)
+        return graph
+
+    def to_json(self) -> dict[str, Json]:
+        """Plain data, as it is written into files."""
+        from pydantic import TypeAdapter
+
+        plain: dict[str, Json] = TypeAdapter(StructureSnapshot).dump_python(self, mode="json", exclude_defaults=True)
+        return {"schema_version": 1, "structure_id": self.structure_id, "baseline_id": self.baseline_id, **plain}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Json]) -> StructureSnapshot:
+        """The snapshot of such plain data."""
+        from pydantic import TypeAdapter, ValidationError
+
+        fields = {key: value for key, value in data.items() if key not in _HEADER}
+        try:
+            return TypeAdapter(StructureSnapshot).validate_python(fields)
+        except ValidationError as error:
+            raise InvalidStructureError(f"this is no structure: {error}") from error
+
+
+_HEADER = frozenset(("schema_version", "structure_id", "baseline_id"))
+
+
+def surface_id(node_id: str, surface_type: SurfaceType, part: str = "") -> str:
+    """`planner#instruction`, `agent#tool.search`."""
+    return f"{node_id}#{surface_type}.{part}" if part else f"{node_id}#{surface_type}"
+
+
+def escaped(name: str) -> str:
+    """A name as one segment of a path."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def child_ids(names: Iterable[str], *, parent: str = "") -> list[str]:
+    """Node ids for the children of a node: escaped, below the parent's path, a repeated name numbered from 2."""
+    seen: dict[str, int] = {}
+    ids = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        segment = escaped(name) + (f"~{seen[name]}" if seen[name] > 1 else "")
+        ids.append(f"{parent}/{segment}" if parent else segment)
+    return ids
+
+
+def _check_structure(snapshot: StructureSnapshot) -> None:
+    node_ids = [node.id for node in snapshot.nodes]
+    known = set(node_ids)
+    if not node_ids:
+        raise InvalidStructureError("a structure needs at least one node")
+    for what, ids in (("node", node_ids), ("surface", [surface.id for surface in snapshot.surfaces])):
+        if repeated := sorted({each for each in ids if ids.count(each) > 1}):
+            raise InvalidStructureError(f"{what} ids must be unique: {', '.join(repeated)} occur more than once")
+    for node_id in node_ids:
+        if not node_id or "#" in node_id:
+            raise InvalidStructureError(f"node id {node_id!r} must not be empty or hold a '#'")
+    for edge in snapshot.edges:
+        for end in (edge.source, edge.target):
+            if end not in known:
+                raise InvalidStructureError(f"edge {edge.source} → {edge.target} leads to {end!r}, which is no node")
+    if snapshot.entry and snapshot.entry not in known:
+        raise InvalidStructureError(f"the entry {snapshot.entry!r} is no node")
+    for surface in snapshot.surfaces:
+        if surface.node_id not in known:
+            raise InvalidStructureError(f"surface {surface.id!r} belongs to {surface.node_id!r}, which is no node")
+        if surface.type not in SURFACE_TYPES:
+            raise InvalidStructureError(f"surface {surface.id!r}: type must be one of {', '.join(SURFACE_TYPES)}")
+        surface.check(surface.value)
+
+
+def _problem(surface: Surface, value: Json) -> str | None:
+    if surface.type in TEXT_TYPES:
+        return _text_problem(surface, value)
+    match surface.type:
+        case "model":
+            return _choice_problem(surface.limits, value) if isinstance(value, str) and value else _not("a name", value)
+        case "parameter":
+            return _parameter_problem(surface.limits, value)
+        case _:
+            return _examples_problem(surface.limits, value)
+
+
+def _text_problem(surface: Surface, value: Json) -> str | None:
+    limits = surface.limits
+    if not isinstance(value, str):
+        return _not("text", value)
+    if limits.max_chars is not None and len(value) > limits.max_chars:
+        return f"it has {len(value):,} characters, at most {limits.max_chars:,} are allowed"
+    for placeholder in limits.placeholders:
+        if f"{{{placeholder}}}" not in value:
+            return f"the placeholder {{{placeholder}}} is missing"
+    for locked in limits.locked:
+        if locked not in value:
+            return f"the locked part {locked[:60]!r} is missing or changed"
+    return None
+
+
+def _parameter_problem(limits: Limits, value: Json) -> str | None:
+    if limits.kind == "choice" or limits.choices:
+        return _choice_problem(limits, value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _not("a number", value)
+    if limits.kind == "integer" and not isinstance(value, int):
+        return _not("a whole number", value)
+    if not (limits.minimum is None or value >= limits.minimum) or not (
+        limits.maximum is None or value <= limits.maximum
+    ):
+        return f"{value} is not between {limits.minimum} and {limits.maximum}"
+    return None
+
+
+def _choice_problem(limits: Limits, value: Json) -> str | None:
+    if limits.choices and value not in limits.choices:
+        return f"{value!r} is none of {', '.join(map(repr, limits.choices))}"
+    return None
+
+
+def _examples_problem(limits: Limits, value: Json) -> str | None:
+    """Few-shot examples: a list of messages, `{"role": "user" | "assistant", "content": text}`."""
+    if not isinstance(value, list):
+        return _not("a list of messages", value)
+    for number, message in enumerate(value):
+        if not isinstance(message, dict) or set(message) != {"role", "content"}:
+            return f"message {number} must have exactly the keys role and content"
+        if message["role"] not in EXAMPLE_ROLES or not isinstance(message["content"], str):
+            return f"message {number} must be text by one of {', '.join(EXAMPLE_ROLES)}"
+    if limits.max_examples is not None and len(value) > limits.max_examples:
+        return f"it has {len(value)} messages, at most {limits.max_examples} are allowed"
+    return None
+
+
+def _not(wanted: str, value: Json) -> str:
+    return f"it must be {wanted}, got {value!r:.60}"
+
+
+@dataclass(frozen=True, slots=True)
+class StructureDiff:
+    """What differs between two structures."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = field(default=())
+
+
+def diff(before: StructureSnapshot, after: StructureSnapshot) -> StructureDiff:
+    """Surfaces that came, went, or have another baseline value."""
+    old = {surface.id: surface.value for surface in before.surfaces}
+    new = {surface.id: surface.value for surface in after.surfaces}
+    return StructureDiff(
+        tuple(sorted(set(new) - set(old))),
+        tuple(sorted(set(old) - set(new))),
+        tuple(sorted(name for name in old if name in new and old[name] != new[name])),
+    )

@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.function import agent, ask, ask_sync, chain, node
+from promptiter.agents.graph import Choice, Edge, FanOut, GraphAgent, Join
+from promptiter.agents.nodes import FunctionNode, ModelNode, Parameter, Tool, View, surface
+from promptiter.errors import SetupError, StructureMismatchError, UnexpectedCallError
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolRequest
+from promptiter.llm.models import ScriptedModel
+from promptiter.profile import Profile
+from traces import Failure, digest
+
+
+def function(name: str, does: Any = None) -> FunctionNode:
+    async def run(view: View) -> Any:
+        await asyncio.sleep(random.random() / 500)
+        return does(view) if does else f"{name}({view.incoming})"
+
+    return FunctionNode(name=name, function=run)
+
+
+def working_example() -> GraphAgent:
+    """Document 003: planner fans out to retrieve and compose, reviewer joins them and sends back once."""
+    return GraphAgent(
+        name="desk",
+        nodes=tuple(map(function, ("planner", "retrieve", "compose", "reviewer", "rewrite", "finalize"))),
+        edges=(
+            Edge("planner", "retrieve"),
+            Edge("planner", "compose"),
+            Join(("retrieve", "compose"), "reviewer"),
+            Choice("reviewer", lambda view: "finalize" if "rewrite" in view.outputs else "need_revision", ROUTES),
+            Edge("rewrite", "planner"),
+        ),
+    )
+
+
+ROUTES = {"need_revision": "rewrite", "finalize": "finalize"}
+
+
+async def run(subject: GraphAgent, text: str = "hi", values: dict[str, Any] | None = None, **context: Any) -> AgentRun:
+    profile = Profile.of(subject.describe(), values or {})
+    return await subject.run(CaseInput(text=text), profile, RunContext(**context))
+
+
+def shape(done: AgentRun) -> dict[str, tuple[str, ...]]:
+    assert done.trace is not None
+    return {step.id: step.predecessors for step in done.trace.steps}
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_working_example_has_exactly_the_steps_of_document_003(seed: int) -> None:
+    random.seed(seed)
+    done = await run(working_example())
+    assert done.error is None
+    assert shape(done) == {
+        "planner": (),
+        "retrieve": ("planner",),
+        "compose": ("planner",),
+        "reviewer": ("compose", "retrieve"),
+        "rewrite": ("reviewer",),
+        "planner~2": ("rewrite",),
+        "retrieve~2": ("planner~2",),
+        "compose~2": ("planner~2",),
+        "reviewer~2": ("compose~2", "retrieve~2"),
+        "finalize": ("reviewer~2",),
+    }
+
+
+def test_the_structure_has_the_edges_of_document_003() -> None:
+    edges = {(edge.source, edge.target, edge.condition) for edge in working_example().describe().edges}
+    assert edges == {
+        ("planner", "retrieve", None),
+        ("planner", "compose", None),
+        ("retrieve", "reviewer", None),
+        ("compose", "reviewer", None),
+        ("reviewer", "rewrite", "need_revision"),
+        ("reviewer", "finalize", "finalize"),
+        ("rewrite", "planner", None),
+    }
+
+
+async def test_a_join_sees_the_outputs_of_all_its_sources() -> None:
+    seen: list[View] = []
+
+    def look(view: View) -> str:
+        seen.append(view)
+        return "done"
+
+    subject = GraphAgent(
+        name="g",
+        nodes=(function("a"), function("b"), function("c"), function("end", look)),
+        edges=(Edge("a", "b"), Edge("a", "c"), Join(("b", "c"), "end")),
+    )
+    await run(subject)
+    assert seen[0].outputs == {"a": "a(hi)", "b": "b(a(hi))", "c": "c(a(hi))"}
+    assert seen[0].incoming == {"b": "b(a(hi))", "c": "c(a(hi))"}
+
+
+async def test_a_fan_out_runs_once_per_item_and_is_followed_once() -> None:
+    subject = GraphAgent(
+        name="g",
+        nodes=(function("split", lambda _: ["x", "y", "z"]), function("work"), function("merge")),
+        edges=(FanOut("split", "work"), Edge("work", "merge")),
+    )
+    done = await run(subject)
+    assert shape(done)["merge"] == ("work[0]", "work[1]", "work[2]")
+    assert done.output == "merge(['work(x)', 'work(y)', 'work(z)'])"
+
+
+async def test_a_fan_out_over_nothing_goes_on() -> None:
+    subject = GraphAgent(
+        name="g",
+        nodes=(function("split", lambda _: []), function("work"), function("merge")),
+        edges=(FanOut("split", "work"), Edge("work", "merge")),
+    )
+    done = await run(subject)
+    assert (done.output, shape(done)["merge"]) == ("merge([])", ("split",))
+
+
+async def test_an_endless_loop_ends_with_what_to_do() -> None:
+    subject = GraphAgent(
+        name="g",
+        nodes=(function("a"), function("b"), function("end")),
+        edges=(Edge("a", "b"), Choice("b", lambda _: "again", {"again": "a", "stop": "end"})),
+        max_visits=5,
+    )
+    done = await run(subject)
+    assert done.error is not None
+    assert "'a' was reached more than 5 times" in done.error.message
+    assert len(shape(done)) == 10
+
+
+async def test_agents_nest_and_their_surfaces_too() -> None:
+    inner = chain("inner", node(instruction="be brief")(shout), function("last"))
+    outer = GraphAgent(name="outer", nodes=(function("ask"), inner), edges=(Edge("ask", "inner"),))
+    assert outer.describe().surface_ids == ("inner/shout#instruction",)
+    done = await run(outer, values={"inner/shout#instruction": "be loud"})
+    assert done.output == "last(be loud: ask(hi))"
+    assert shape(done) == {
+        "ask": (),
+        "inner/shout": ("ask",),
+        "inner/last": ("inner/shout",),
+        "inner": ("inner/last",),
+    }
+
+
+def shout(text: str) -> str:
+    return f"{surface('instruction')}: {text}"
+
+
+async def test_five_lines_make_an_agent() -> None:
+    @agent(instruction="Answer in one word.")
+    async def support(question: str) -> str:
+        return await ask(question, instruction=surface("instruction"), model="scripted")
+
+    model = ScriptedModel({"Answer in one word.": "Yes", "Shout.": "YES"})
+    with Gateway(models={"scripted": model}).active():
+        assert (await run(support)).output == "Yes"
+        done = await run(support, values={"support#instruction": "Shout."})
+    assert done.output == "YES"
+    assert done.trace is not None
+    assert done.trace.steps[0].surface_reads == {"support#instruction": digest("Shout.")}
+    assert support.describe().surface("support#instruction").value == "Answer in one word."
+
+
+async def test_a_chain_of_plain_functions_is_an_agent() -> None:
+    def upper(text: str) -> str:
+        return text.upper()
+
+    def exclaim(text: str) -> str:
+        return text + "!"
+
+    done = await run(chain("loud", upper, exclaim))
+    assert (done.output, shape(done)) == ("HI!", {"upper": (), "exclaim": ("upper",)})
+
+
+async def test_synchronous_nodes_ask_models_from_their_thread() -> None:
+    def support(question: str) -> str:
+        return ask_sync(question, model="scripted")
+
+    with Gateway(models={"scripted": ScriptedModel(["Yes"])}).active():
+        done = await run(chain("support", support))
+    assert done.output == "Yes"
+    assert done.trace is not None
+    assert done.trace.steps[0].usage is not None
+
+
+def model_agent(**options: Any) -> GraphAgent:
+    return chain("bot", ModelNode(name="bot", instruction="Help.", model="scripted", **options))
+
+
+async def test_a_model_node_sends_what_its_surfaces_say() -> None:
+    model = ScriptedModel(["first", "second"])
+    subject = model_agent(
+        examples=(Message("user", "2+2"), Message("assistant", "4")),
+        parameters={"temperature": Parameter(value=0.5, minimum=0, maximum=1)},
+    )
+    with Gateway(models={"scripted": model}).active():
+        await run(subject)
+        changed = {"bot#instruction": "Help more.", "bot#examples": [], "bot#parameter.temperature": 0.1}
+        await run(subject, values=changed)
+    first, second = model.requests
+    assert [message.content for message in first.messages] == ["Help.", "2+2", "4", "hi"]
+    assert [message.content for message in second.messages] == ["Help more.", "hi"]
+    assert (first.options["temperature"], second.options["temperature"]) == (0.5, 0.1)
+
+
+async def test_tool_calls_are_recorded_and_answered_by_the_tool() -> None:
+    def script(request: ModelRequest) -> ModelReply | str:
+        if request.messages[-1].role == "tool":
+            return f"It is {request.messages[-1].content}"
+        wishes = (ToolRequest("c1", "weather", {"city": "Rome"}), ToolRequest("c2", "nothing", {}))
+        return ModelReply(tool_requests=wishes)
+
+    def weather(city: str) -> str:
+        return f"sunny in {city}"
+
+    tool = Tool(name="weather", description="Tell the weather.", function=weather)
+    with Gateway(models={"scripted": ScriptedModel(script)}).active():
+        done = await run(model_agent(tools=(tool,)))
+    assert [(call.name, call.result) for call in done.tool_calls] == [
+        ("weather", "sunny in Rome"),
+        ("nothing", {"error": "there is no tool 'nothing'; known are weather"}),
+    ]
+    assert "bot#tool.weather" in (done.trace.steps[0].surface_reads or {} if done.trace else {})
+
+
+async def test_a_tool_that_fails_is_told_to_the_model() -> None:
+    def script(request: ModelRequest) -> ModelReply | str:
+        last = request.messages[-1]
+        return last.content if last.role == "tool" else ModelReply(tool_requests=(ToolRequest("c1", "broken", {}),))
+
+    def broken() -> str:
+        raise OSError("no network")
+
+    tool = Tool(name="broken", description="", function=broken)
+    with Gateway(models={"scripted": ScriptedModel(script)}).active():
+        done = await run(model_agent(tools=(tool,)))
+    assert done.output == '{"error":"OSError: no network"}'
+
+
+async def test_two_candidates_run_at_once_without_touching_each_other() -> None:
+    @agent(instruction="baseline")
+    async def echo(text: str) -> str:
+        first = surface("instruction")
+        await asyncio.sleep(0.001)
+        assert surface("instruction") == first
+        return f"{first} {text}"
+
+    done = await asyncio.gather(*(run(echo, str(n), {"echo#instruction": f"v{n}"}) for n in range(50)))
+    assert [each.output for each in done] == [f"v{n} {n}" for n in range(50)]
+    assert (await run(echo)).output == "baseline hi"
+
+
+async def test_what_a_node_raises_is_the_error_of_the_run() -> None:
+    def broken(text: str) -> str:
+        raise ValueError(f"cannot do {text}")
+
+    done = await run(chain("bad", broken))
+    assert done.error == Failure("ValueError", "cannot do hi")
+    assert done.trace is not None
+    assert done.trace.status == "failed"
+
+
+async def test_a_branch_that_fails_stops_the_others() -> None:
+    def broken(_: View) -> str:
+        raise ValueError("bad branch")
+
+    async def slow(text: str) -> str:
+        await asyncio.sleep(30)
+        return text
+
+    subject = GraphAgent(
+        name="g",
+        nodes=(function("a"), function("b", broken), FunctionNode(name="c", function=slow), function("end")),
+        edges=(Edge("a", "b"), Edge("a", "c"), Join(("b", "c"), "end")),
+    )
+    done = await run(subject)
+    assert done.error == Failure("ValueError", "bad branch")
+
+
+async def test_a_deadline_leaves_an_incomplete_trace() -> None:
+    async def slow(text: str) -> str:
+        await asyncio.sleep(30)
+        return text
+
+    done = await run(chain("slow", slow), deadline_s=0.02)
+    assert done.error == Failure("TimeoutError", "no answer in 0.02 s")
+    assert done.trace is not None
+    assert done.trace.status == "incomplete"
+
+
+async def test_a_call_that_is_not_in_the_script_fails_the_test() -> None:
+    with Gateway(models={"scripted": ScriptedModel([])}).active(), pytest.raises(UnexpectedCallError, match="'hi'"):
+        await run(model_agent())
+
+
+async def test_a_profile_of_another_structure_is_refused_by_name() -> None:
+    other = Profile.of(chain("x", node(instruction="")(shout)).describe(), {"shout#instruction": "a"})
+    with pytest.raises(StructureMismatchError, match="the agent has no shout#instruction"):
+        await working_example().run(CaseInput(text="hi"), other, RunContext())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "message"),
+    [
+        (("a", "a"), (), "must be unique"),
+        ((), (), "has no nodes"),
+        (("a", "b"), (), "ends in 2 nodes"),
+        (("a",), (Edge("a", "b"),), "names 'b', which is no node"),
+    ],
+)
+def test_graphs_that_cannot_run_are_refused(nodes: tuple[str, ...], edges: tuple[Edge, ...], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
+        GraphAgent(name="g", nodes=tuple(map(function, nodes)), edges=edges)
+
+
+def test_a_function_that_asks_for_no_node_is_refused() -> None:
+    def compose(plan: str, notes: str) -> str:
+        return plan + notes
+
+    with pytest.raises(SetupError, match="takes plan, notes, which are no nodes"):
+        chain("g", compose)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import orjson
+import pytest
+
+from examples.research_desk import agent
+from promptiter.profile import Profile
+from tests.cli.conftest import Run
+
+ROOT = Path(__file__).parents[2]
+AGENT = "examples.research_desk:agent"
+DATA = ROOT / "examples" / "data"
+GIVEN = ("--eval-set", DATA / "desk.jsonl", "--metrics", DATA / "desk.metrics.json")
+BETTER = "Always include the order id, the product, the ordered date and the amount. Use dates as YYYY-MM-DD."
+
+
+@pytest.fixture
+def better(tmp_path: Path) -> Path:
+    path = tmp_path / "better.json"
+    Profile.of(agent.describe(), {"finalize#instruction": BETTER}).save(path)
+    return path
+
+
+def test_a_failing_agent_exits_with_1_and_says_why(run: Run) -> None:
+    shown = run("evaluate", AGENT, *GIVEN, code=1, stream="out")
+    assert "0 of 3 cases pass" in shown
+    assert "(simulated)" in shown
+    assert "contains: '2026-03-02' is missing" in shown
+
+
+def test_a_better_profile_passes(run: Run, better: Path) -> None:
+    shown = run("evaluate", AGENT, *GIVEN, "--profile", better)
+    assert "3 of 3 cases pass (100%), mean score 1.000" in shown
+
+
+def test_json_holds_rows_and_figures(run: Run, better: Path, tmp_path: Path) -> None:
+    run("evaluate", AGENT, *GIVEN, "--profile", better, "--draws", "2", "--json", "-o", tmp_path / "out.json")
+    found = orjson.loads((tmp_path / "out.json").read_bytes())
+    assert (found["mean_score"], found["is_simulated"], len(found["rows"])) == (1.0, True, 6)
+    assert {row["draw"] for row in found["rows"]} == {0, 1}
+    assert set(found["rows"][0]["measured"]) == {"duration_s", "origin", "paid_calls", "memo_hits"}
+
+
+def test_junit_holds_what_is_needed_to_look_into_a_failure(run: Run, tmp_path: Path) -> None:
+    run("evaluate", AGENT, *GIVEN, "--junit", tmp_path / "out.xml", code=1)
+    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert (suite.attrib["tests"], suite.attrib["failures"]) == ("3", "3")
+    failure = suite.find("./testcase[@name='lamp']/failure")
+    assert failure is not None
+    [told] = orjson.loads(failure.text or "")
+    assert (told["input"], told["expected"], told["metric"]) == (
+        ["What did order B-04 cost?"],
+        ["120"],
+        "final_response_avg_score",
+    )
+
+
+def test_a_kept_memo_pays_nothing_twice(run: Run, better: Path, tmp_path: Path) -> None:
+    arguments = ("evaluate", AGENT, *GIVEN, "--profile", better, "--memo", tmp_path / "memo.sqlite")
+    assert "0 known answers" in run(*arguments)
+    assert "0 calls" in run(*arguments)
+
+
+def test_one_case_can_be_chosen(run: Run, better: Path) -> None:
+    one = f"{DATA / 'desk.jsonl'}:lamp"
+    shown = run("evaluate", AGENT, "-e", one, "-m", DATA / "desk.metrics.json", "-p", better)
+    assert "1 of 1 cases pass" in shown
+
+
+def test_wrong_input_is_told_before_anything_is_spent(run: Run, tmp_path: Path) -> None:
+    assert "must have the form module:attr" in run("evaluate", "nothing", *GIVEN, code=2)
+    assert "cannot import 'no_such'" in run("evaluate", "no_such:agent", *GIVEN, code=2)
+    assert "has no 'nobody'" in run("evaluate", "examples.research_desk:nobody", *GIVEN, code=2)
+    assert "no agent" in run("evaluate", "examples.research_desk:MODEL", *GIVEN, code=2)
+    (tmp_path / "set.jsonl").write_text('{"input": "x", "expected": "y"}\n')
+    assert "no metrics: pass --metrics" in run("evaluate", AGENT, "-e", tmp_path / "set.jsonl", code=2)
+    other = tmp_path / "other.json"
+    other.write_text('{"structure_id": "x", "values": {"gone#instruction": "a"}}')
+    assert "the agent has no gone#instruction" in run("evaluate", AGENT, *GIVEN, "-p", other, code=2)
+
+
+def test_describe_shows_nodes_and_surfaces(run: Run, tmp_path: Path) -> None:
+    shown = run("describe", AGENT)
+    assert "research_desk  6 nodes, 7 edges, 15 surfaces" in shown
+    assert "rewrite (need_revision), finalize (finalize)" in shown
+    assert "finalize#instruction" in shown
+    assert run("describe", AGENT, "--format", "mermaid").startswith("flowchart TD")
+    run("describe", AGENT, "-o", tmp_path / "desk.svg")
+    picture = ElementTree.fromstring((tmp_path / "desk.svg").read_text(encoding="utf-8"))
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}g"))) == 6
+    assert orjson.loads(run("describe", AGENT, "--format", "json"))["structure_id"] == agent.describe().structure_id

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.function import agent, chain
+from promptiter.agents.graph import Edge, GraphAgent, Join
+from promptiter.agents.nodes import ModelNode, surface
+from promptiter.errors import BudgetEndedError, SetupError
+from promptiter.evaluation.case import EvalCase, EvalSet, ExpectedToolCall, Turn
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.evaluation.executor import Executor, ThreadExecutor
+from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.score import Score
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.profile import Profile
+from promptiter.structure import StructureSnapshot
+from traces import Usage
+
+
+def eval_set(*cases: EvalCase) -> EvalSet:
+    return EvalSet(id="set", cases=cases)
+
+
+def questions(count: int) -> EvalSet:
+    return eval_set(*(EvalCase(id=f"c{n:04}", turns=(Turn(user=f"q{n}", expected=f"Q{n}"),)) for n in range(count)))
+
+
+def exact(case: EvalCase, run: AgentRun) -> float:
+    return float(run.output == case.turns[-1].expected)
+
+
+def metric(function: Any = exact, *, name: str = "exact", threshold: float = 1.0) -> FunctionMetric:
+    return FunctionMetric(name=name, function=function, threshold=threshold)
+
+
+def evaluator(*metrics: Any, gateway: Gateway | None = None, **options: Any) -> Evaluator:
+    return Evaluator(metrics or (metric(),), gateway=gateway, options=EvaluationOptions(**options))
+
+
+@agent(instruction="upper")
+async def shout(text: str) -> str:
+    await asyncio.sleep(random.random() / 1000)
+    return text.upper() if surface("instruction") == "upper" else text
+
+
+async def test_every_case_is_run_and_scored() -> None:
+    found = await evaluator().evaluate(shout, questions(5))
+    assert (found.mean_score, found.pass_rate, len(found.rows)) == (1.0, 1.0, 5)
+    worse = await evaluator().evaluate(shout, questions(5), Profile.of(shout.describe(), {"shout#instruction": "no"}))
+    assert (worse.mean_score, worse.pass_rate) == (0.0, 0.0)
+    assert worse.profile_digest != found.profile_digest
+
+
+@dataclass
+class Answers:
+    """A model whose answer is a function of the request and the draw; it notes what was asked."""
+
+    asked: list[str]
+
+    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
+        self.asked.append(request.messages[0].content)
+        await asyncio.sleep(random.random() / 1000)
+        words = f"{request.messages[0].content}({request.messages[-1].content})"
+        noise = random.Random(f"{request.digest} {draw}").randint(0, 9)
+        return ModelReply(text=f"{words}{noise}", usage=Usage(input_tokens=len(words), output_tokens=1))
+
+
+def six_nodes() -> GraphAgent:
+    names = [f"n{number}" for number in range(6)]
+    return GraphAgent(
+        name="six",
+        nodes=tuple(ModelNode(name=name, instruction=name, model="m") for name in names),
+        edges=(
+            Edge("n0", "n1"),
+            Edge("n0", "n2"),
+            Join(("n1", "n2"), "n3"),
+            Edge("n3", "n4"),
+            Edge("n4", "n5"),
+        ),
+    )
+
+
+async def rows_of(concurrency: int, draws: int = 2, executor: Executor | None = None) -> Evaluation:
+    gateway = Gateway(models={"m": Answers([])}, concurrency=concurrency)
+    last_digit = metric(lambda _, run: float(run.output[-1]) / 9, name="digit")
+    options = EvaluationOptions(concurrency=concurrency, draws=draws)
+    subject = Evaluator([last_digit], gateway=gateway, options=options, executor=executor)
+    return await subject.evaluate(six_nodes(), questions(30))
+
+
+async def test_rows_are_the_same_at_concurrency_1_and_64() -> None:
+    one, many = await rows_of(1), await rows_of(64)
+    assert one.rows == many.rows
+    assert (one.mean_score, one.metric_means) == (many.mean_score, many.metric_means)
+    assert len({row.output for row in one.rows}) > 30  # draws differ
+
+
+async def test_rows_are_the_same_in_threads() -> None:
+    local, threads = await rows_of(16), await rows_of(16, executor=ThreadExecutor(threads=6))
+    assert local.rows == threads.rows
+    assert {row.measured.paid_calls for row in threads.rows} == {6}
+
+
+async def test_a_candidate_pays_only_from_the_first_changed_request_on() -> None:
+    asked: list[str] = []
+    gateway = Gateway(models={"m": Answers(asked)}, concurrency=64)
+    subject = evaluator(metric(), gateway=gateway, concurrency=64)
+    cases = questions(200)
+    await subject.evaluate(six_nodes(), cases)
+    assert len(asked) == 6 * 200
+    asked.clear()
+    candidate = Profile.of(six_nodes().describe(), {"n3#instruction": "better"})
+    warm = await subject.evaluate(six_nodes(), cases, candidate)
+    assert sorted(set(asked)) == ["better", "n4", "n5"]
+    assert len(asked) == 3 * 200
+    cold = await evaluator(metric(), gateway=Gateway(models={"m": Answers([])}), concurrency=8).evaluate(
+        six_nodes(), cases, candidate
+    )
+    assert warm.rows == cold.rows
+    assert {row.measured.memo_hits for row in warm.rows} == {3}
+    unchanged = await subject.evaluate(six_nodes(), cases, candidate)
+    assert {row.origin for row in unchanged.rows} == {"memo"}
+
+
+async def test_a_failing_case_is_a_row_and_not_a_zero() -> None:
+    async def sometimes(text: str) -> str:
+        if text == "q1":
+            raise ValueError("cannot")
+        return text.upper()
+
+    found = await evaluator(max_errored_fraction=0.25).evaluate(chain("some", sometimes), questions(5))
+    failed = found.rows[1]
+    assert failed.error is not None
+    assert failed.error.message == "cannot"
+    assert (failed.scores[0].value, failed.is_scored) == (None, False)
+    assert (found.mean_score, found.pass_rate) == (1.0, 0.8)
+    assert (found.errored_fraction, found.is_reliable) == (0.2, True)
+    strict = await evaluator(max_errored_fraction=0.1).evaluate(chain("some", sometimes), questions(5))
+    assert not strict.is_reliable
+
+
+async def test_a_metric_that_raises_makes_its_score_unscored_and_the_case_does_not_pass() -> None:
+    class Broken:
+        name, threshold, needs_reference = "broken", 0.0, False
+
+        async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+            raise RuntimeError(f"{case.id} {run.output}")
+
+    found = await evaluator(metric(), Broken()).evaluate(shout, questions(2))
+    assert found.rows[0].scores[1].error == "RuntimeError: c0000 Q0"
+    assert (found.pass_rate, found.mean_score, found.errored_fraction) == (0.0, None, 1.0)
+
+
+async def test_repeats_are_averaged_before_the_threshold_is_asked() -> None:
+    def by_draw(case: EvalCase, run: AgentRun) -> float:
+        return 1.0 if run.trace is not None and "~0~" in run.trace.id else 0.5
+
+    found = await evaluator(metric(by_draw, threshold=0.75), draws=2).evaluate(shout, questions(3))
+    assert (found.mean_score, found.pass_rate) == (0.75, 1.0)
+    stricter = await evaluator(metric(by_draw, threshold=0.76), draws=2).evaluate(shout, questions(3))
+    assert stricter.pass_rate == 0.0
+
+
+async def test_turns_carry_what_was_said_before() -> None:
+    async def echo(view: Any) -> str:
+        return f"{view.input} after {len(view.case.history)}"
+
+    case = EvalCase(id="talk", turns=tuple(Turn(user=f"t{n}", expected=f"t{n} after {2 * n}") for n in range(3)))
+
+    def all_turns(case: EvalCase, run: AgentRun) -> float:
+        pairs = zip(case.turns, run.by_turn, strict=True)
+        return float(all(turn.expected == each.output for turn, each in pairs))
+
+    found = await evaluator(metric(all_turns)).evaluate(chain("echo", echo), eval_set(case))
+    assert found.mean_score == 1.0
+    assert len(found.rows[0].trace_digests) == 3
+
+
+async def test_recorded_conversations_are_scored_without_an_agent() -> None:
+    call = ExpectedToolCall(name="weather", arguments={"city": "Rome"})
+    said = Turn(user="weather?", expected="sunny", expected_tool_calls=(call,))
+    case = EvalCase(id="r", mode="trace", turns=(said,), actual=(said,))
+
+    def used_tool(case: EvalCase, run: AgentRun) -> float:
+        return float([each.name for each in run.tool_calls] == ["weather"] and run.output == case.turns[0].expected)
+
+    found = await evaluator(metric(used_tool)).evaluate(shout, eval_set(case))
+    assert found.mean_score == 1.0
+
+
+async def test_a_case_that_takes_too_long_is_an_error() -> None:
+    class Deaf:
+        def describe(self) -> StructureSnapshot:
+            return shout.describe()
+
+        async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+            await asyncio.sleep(60)
+            return AgentRun(output=case.text)
+
+    async def slow(text: str) -> str:
+        await asyncio.sleep(60)
+        return text
+
+    for subject in (chain("slow", slow), Deaf()):
+        found = await evaluator(case_timeout_s=0.02).evaluate(subject, questions(1))
+        assert found.rows[0].error is not None
+        assert found.rows[0].error.type == "TimeoutError"
+
+
+async def test_a_spent_budget_ends_the_evaluation() -> None:
+    gateway = Gateway(models={"m": Answers([])}, budget=Budget(max_calls=10))
+    with pytest.raises(BudgetEndedError):
+        await evaluator(gateway=gateway).evaluate(six_nodes(), questions(5))
+
+
+async def test_traces_lie_on_disk_and_are_fetched_by_digest() -> None:
+    subject = evaluator()
+    found = await subject.evaluate(shout, questions(3))
+    trace = subject.spool.get(found.rows[0].trace_digests[0])
+    assert trace.steps[0].output.text == "Q0"
+    with pytest.raises(SetupError, match="is not in"):
+        subject.spool.get("0" * 64)
+
+
+async def test_rows_are_heard_of_as_they_finish() -> None:
+    heard: list[CaseRow] = []
+    found = await evaluator().evaluate(shout, questions(4), on_row=heard.append)
+    assert sorted(heard, key=lambda row: row.case_id) == list(found.rows)
+
+
+@pytest.mark.parametrize("metrics", [[], [metric(), metric()]])
+def test_metrics_need_names_of_their_own(metrics: Sequence[Any]) -> None:
+    with pytest.raises(SetupError, match="unique names"):
+        Evaluator(metrics)
+
+
+def test_figures_are_three_and_weights_count() -> None:
+    def row(case_id: str, first: float, second: float) -> CaseRow:
+        scores = (Score(metric="a", value=first, threshold=0.5), Score(metric="b", value=second, threshold=0.5))
+        return CaseRow(case_id=case_id, scores=scores)
+
+    found = Evaluation(
+        eval_set_id="s",
+        profile_digest="p",
+        rows=(row("y", 1.0, 0.0), row("x", 1.0, 1.0)),
+        thresholds={"a": 0.5, "b": 0.5},
+        weights={"a": 3.0},
+    )
+    assert [each.case_id for each in found.rows] == ["x", "y"]
+    assert (found.mean_score, found.pass_rate, found.weighted_loss) == (0.75, 0.5, 0.125)
+    assert [found.objective(name) for name in ("mean_score", "pass_rate", "weighted_loss")] == [0.75, 0.5, -0.125]

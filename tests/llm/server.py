@@ -1,0 +1,127 @@
+"""A real HTTP server on loopback that speaks the OpenAI protocol, with seeded faults: what a user's model service does.
+
+It runs in a thread with an event loop of its own. Its answer is a function of the messages; faults hit a request at
+most `most_in_a_row` times, so that a client which retries always gets the answer in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+HTTP_FAULTS = ("rate_limited", "server_error", "cut", "slow", "malformed_body")
+CONTENT_FAULTS = ("fenced", "truncated", "wrong")
+
+
+@dataclass
+class LoopbackServer:
+    """What the server does, and what it saw. `answer` makes the text of a reply from the request's JSON."""
+
+    answer: Callable[[dict[str, Any]], str]
+    fault_rate: float = 0.0
+    seed: int = 0
+    most_in_a_row: int = 3
+    retry_after_s: float = 0.02
+    slow_s: float = 0.05
+    url: str = ""
+    arrivals: list[float] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    _failed: dict[str, int] = field(default_factory=dict)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.arrivals.append(time.monotonic())
+        body = await request.json()
+        text = self.answer(body)
+        fault = self._fault(body)
+        match fault:
+            case "rate_limited":
+                headers = {"Retry-After": str(self.retry_after_s)}
+                return web.json_response({"error": {"message": "slow down", "code": 429}}, status=429, headers=headers)
+            case "server_error":
+                return web.json_response({"error": {"message": "oops"}}, status=500)
+            case "cut":
+                assert request.transport is not None
+                request.transport.close()
+                return web.Response()
+            case "malformed_body":
+                return web.Response(text='{"id": "x", "choices": [{"mess', content_type="application/json")
+            case "slow":
+                await asyncio.sleep(self.slow_s)
+            case "fenced":
+                text = f"Sure, here it is:\n```json\n{text}\n```\nAnything else?"
+            case "truncated":
+                text = text[: len(text) // 2]
+            case "wrong":
+                text = json.dumps({"unexpected": True})
+            case _:
+                pass
+        words = sum(len(str(message.get("content") or "").split()) for message in body["messages"])
+        return web.json_response(
+            {
+                "id": "chatcmpl-1",
+                "object": "chat.completion",
+                "created": 1,
+                "model": body["model"],
+                "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+                "usage": {
+                    "prompt_tokens": words,
+                    "completion_tokens": len(text.split()),
+                    "total_tokens": words + len(text.split()),
+                },
+            }
+        )
+
+    def _fault(self, body: dict[str, Any]) -> str | None:
+        key = json.dumps(body, sort_keys=True)
+        failed = self._failed.get(key, 0)
+        rng = random.Random(f"{self.seed} {failed} {key}")
+        if failed >= self.most_in_a_row or rng.random() >= self.fault_rate:
+            return None
+        self._failed[key] = failed + 1
+        fault = rng.choice(HTTP_FAULTS + (CONTENT_FAULTS if body.get("response_format") else ()))
+        self.faults.append(fault)
+        return fault
+
+
+@contextmanager
+def serving(server: LoopbackServer) -> Iterator[LoopbackServer]:
+    """Run a server; its `url` is the api_base to give to litellm."""
+    started = threading.Event()
+    loop = asyncio.new_event_loop()
+
+    async def start() -> web.AppRunner:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", server.handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        server.url = f"http://127.0.0.1:{port}/v1"
+        started.set()
+        return runner
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        runner = loop.run_until_complete(start())
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    started.wait()
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()

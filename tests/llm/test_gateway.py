@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from promptiter.errors import (
+    BadAnswerError,
+    BadRequestError,
+    BudgetEndedError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway, Retries, ToolFailedError, current_gateway
+from promptiter.llm.memo import MemoryMemo, open_memo
+from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
+from promptiter.llm.models import Answer, Model, ScriptedModel
+from promptiter.llm.prices import Price, Prices
+from promptiter.llm.rate import RateLimit
+from promptiter.llm.redaction import Redactor
+from promptiter.llm.structured import ask_for, parse_json
+from traces import Usage
+
+AGENT = CallSite(role="agent", case_id="c1", step_id="bot")
+
+
+def request(text: str = "hi", **options: Any) -> ModelRequest:
+    return ModelRequest(model="m", messages=(Message("user", text),), options=options)
+
+
+async def no_sleep(_: float) -> None:
+    await asyncio.sleep(0)
+
+
+def gateway(model: Any, **options: Any) -> Gateway:
+    return Gateway(models={"m": model}, sleep=no_sleep, **options)
+
+
+def failing(*errors: Exception, then: Answer = "done") -> Model:
+    left = list(errors)
+
+    class Failing:
+        async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002
+            if left:
+                raise left.pop(0)
+            return ModelReply(text=str(then), usage=Usage(input_tokens=1, output_tokens=1))
+
+    return Failing()
+
+
+async def test_an_answer_is_asked_for_once_and_kept() -> None:
+    model = ScriptedModel(["one", "two", "three", "four"])
+    door = gateway(model)
+    assert (await door.ask(request(), AGENT)).text == "one"
+    assert (await door.ask(request(), AGENT)).text == "one"
+    assert (await door.ask(request(), CallSite(role="agent", case_id="c2", step_id="bot"))).text == "two"
+    assert (await door.ask(request(), CallSite(role="agent", case_id="c1", step_id="bot", draw=1))).text == "three"
+    assert (await door.ask(request(temperature=1), AGENT)).text == "four"
+    total = door.ledger.snapshot().total
+    assert (total.calls, total.memo_hits) == (4, 1)
+
+
+async def test_equal_judge_requests_of_different_cases_are_answered_once() -> None:
+    door = gateway(ScriptedModel(["one"]))
+    sites = [CallSite(role="judge", case_id=f"c{n}", step_id=f"s{n}") for n in range(20)]
+    assert {reply.text for reply in await asyncio.gather(*(door.ask(request(), site) for site in sites))} == {"one"}
+
+
+async def test_live_calls_are_never_served_from_the_memo() -> None:
+    door = gateway(ScriptedModel(["one", "two", "three"]))
+    assert [(await door.ask(request(), AGENT, is_live=True)).text for _ in range(2)] == ["one", "two"]
+    assert (await door.ask(request(), AGENT)).text == "three"
+
+
+async def test_an_answer_is_in_the_memo_before_it_is_used(tmp_path: Any) -> None:
+    for script in (["paid"], []):
+        with closing(open_memo(tmp_path / "memo.jsonl")) as memo:
+            assert (await gateway(ScriptedModel(script), memo=memo).ask(request(), AGENT)).text == "paid"
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        [RateLimitedError("429", retry_after_s=7)],
+        [ModelUnavailableError("500"), ModelTimeoutError("slow"), RateLimitedError("429")],
+    ],
+)
+async def test_errors_that_pass_are_tried_again(errors: list[Exception]) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    door = Gateway(models={"m": failing(*errors)}, sleep=sleep)
+    assert (await door.ask(request(), AGENT)).text == "done"
+    assert len(slept) == len(errors)
+    assert all(seconds > 0 for seconds in slept)
+    assert door.ledger.snapshot().total.attempts == len(errors) + 1
+    if isinstance(errors[0], RateLimitedError) and errors[0].retry_after_s:
+        assert slept == [7]
+
+
+async def test_errors_that_stay_are_told_with_their_last_words_and_without_secrets() -> None:
+    errors = [ModelUnavailableError(f"no {n}: key sk-secret-12345") for n in range(9)]
+    door = gateway(failing(*errors), retries=Retries(attempts=3), redactor=Redactor(["sk-secret-12345"]))
+    with pytest.raises(ModelUnavailableError, match=r"'m' failed 3 times, last: no 2") as caught:
+        await door.ask(request(), AGENT)
+    assert "sk-secret" not in str(caught.value)
+
+
+async def test_a_refused_request_is_not_tried_again() -> None:
+    model = failing(BadRequestError("wrong"), then="never")
+    with pytest.raises(BadRequestError):
+        await gateway(model).ask(request(), AGENT)
+
+
+async def test_a_model_that_does_not_answer_is_given_up() -> None:
+    async def hangs(messages: list[dict[str, Any]]) -> str:
+        await asyncio.sleep(60)
+        return str(messages)
+
+    with pytest.raises(ModelTimeoutError, match=r"no answer from 'm' in 0\.01 s"):
+        await gateway(hangs, timeout_s=0.01, retries=Retries(attempts=2)).ask(request(), AGENT)
+
+
+async def test_no_more_calls_at_once_than_allowed() -> None:
+    running = most = 0
+
+    async def count(_: list[dict[str, Any]]) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return "x"
+
+    door = gateway(count, concurrency=5)
+    await asyncio.gather(*(door.ask(request(str(n)), AGENT) for n in range(50)))
+    assert most == 5
+
+
+async def test_a_cap_on_tokens_holds_with_500_calls_at_once() -> None:
+    async def answer(_: ModelRequest, *, draw: int) -> ModelReply:
+        await asyncio.sleep(0)
+        return ModelReply(text="x", usage=Usage(input_tokens=30, output_tokens=5))
+
+    budget = Budget(max_tokens=4_000)
+    door = gateway(answer, budget=budget, max_output_tokens=20, concurrency=64)
+    done = await asyncio.gather(*(door.ask(request(str(n)), AGENT) for n in range(500)), return_exceptions=True)
+    answered = [each for each in done if isinstance(each, ModelReply)]
+    assert 0 < len(answered) < 500
+    assert all(isinstance(each, ModelReply | BudgetEndedError) for each in done)
+    assert door.ledger.snapshot().total.tokens == budget.state.tokens <= 4_000
+
+
+async def test_prices_are_the_users_own_or_unknown() -> None:
+    model = ScriptedModel([ModelReply(text="x", usage=Usage(input_tokens=1_000_000, output_tokens=500_000))] * 2)
+    prices = Prices({"m": Price(input_usd_per_million=2.0, output_usd_per_million=10.0)})
+    assert (await gateway(model, prices=prices).ask(request(), AGENT)).usage.cost_usd == 7.0
+    assert (await gateway(model).ask(request(), AGENT)).usage.cost_usd is None
+
+
+async def test_one_call_is_given_up_only_when_all_who_wait_are() -> None:
+    started = asyncio.Event()
+
+    async def slow(_: list[dict[str, Any]]) -> str:
+        started.set()
+        await asyncio.sleep(0.02)
+        return "done"
+
+    door = gateway(slow)
+    first = asyncio.create_task(door.ask(request(), AGENT))
+    await started.wait()
+    second = asyncio.create_task(door.ask(request(), AGENT))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).text == "done"
+    alone = asyncio.create_task(door.ask(request("other"), AGENT))
+    await asyncio.sleep(0.005)
+    alone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await alone
+    assert door.ledger.snapshot().total.calls == 1
+
+
+async def test_tools_are_answered_from_the_memo_and_their_errors_too() -> None:
+    calls: list[str] = []
+
+    def search(query: str) -> list[str]:
+        calls.append(query)
+        if query == "bad":
+            raise OSError("down, key sk-secret-12345")
+        return [query]
+
+    door = gateway(ScriptedModel([]), memo=MemoryMemo(), redactor=Redactor(["sk-secret-12345"]))
+    for _ in range(2):
+        assert await door.call_tool("search", {"query": "x"}, search, AGENT) == ["x"]
+        with pytest.raises(ToolFailedError, match=r"OSError: down, key \*\*\*"):
+            await door.call_tool("search", {"query": "bad"}, search, AGENT)
+    assert calls == ["x", "bad"]
+    await door.call_tool("search", {"query": "x"}, search, AGENT, is_live=True)
+    assert calls == ["x", "bad", "x"]
+
+
+async def test_rate_limits_hold_for_all_models_or_one() -> None:
+    now = 0.0
+    starts: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        await asyncio.sleep(0)
+
+    async def answer(_: list[dict[str, Any]]) -> str:
+        starts.append(now)
+        return "x"
+
+    rate = RateLimit(requests_per_minute=10, clock=lambda: now, sleep=sleep)
+    door = Gateway(models={"m": answer}, rates={"*": rate})
+    await asyncio.gather(*(door.ask(request(str(n)), AGENT) for n in range(35)))
+    for start in starts:
+        assert sum(start <= other < start + 60 for other in starts) <= 10
+
+
+async def test_any_function_is_a_model() -> None:
+    def synchronous(messages: list[dict[str, Any]]) -> str:
+        return str(messages[-1]["content"]).upper()
+
+    async def asynchronous(messages: list[dict[str, Any]]) -> ModelReply:
+        return ModelReply(text=messages[-1]["content"] + "!")
+
+    assert (await gateway(synchronous).ask(request(), AGENT)).text == "HI"
+    assert (await gateway(asynchronous).ask(request(), AGENT)).text == "hi!"
+
+
+async def test_the_active_gateway_is_that_of_the_context() -> None:
+    one, two = gateway(ScriptedModel([])), gateway(ScriptedModel([]))
+
+    async def inside(door: Gateway) -> bool:
+        with door.active():
+            await asyncio.sleep(0.001)
+            return current_gateway() is door
+
+    assert all(await asyncio.gather(inside(one), inside(two)))
+    assert current_gateway() not in (one, two)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ('```json\n{"a": 1}\n```', {"a": 1}),
+        ("Sure:\n```\n[1, 2]\n```\nbye", [1, 2]),
+        ('The answer is {"a": {"b": 1}} as asked.', {"a": {"b": 1}}),
+    ],
+)
+def test_json_is_found_in_answers(text: str, expected: object) -> None:
+    assert parse_json(text) == expected
+
+
+@pytest.mark.parametrize("text", ["no json", '{"a": ', "```json\n{\n```"])
+def test_broken_json_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        parse_json(text)
+
+
+async def test_a_wrong_answer_is_shown_to_the_model_until_it_fits() -> None:
+    from pydantic import TypeAdapter
+
+    model = ScriptedModel(["nonsense", '{"score": "high"}', '```json\n{"score": 0.5}\n```'])
+    found = await ask_for(TypeAdapter(dict[str, float]), request(), AGENT, gateway(model))
+    assert found == {"score": 0.5}
+    assert "score: Input should be a valid number" in model.requests[2].messages[-1].content
+    assert model.requests[2].messages[-2].content == '{"score": "high"}'
+
+
+async def test_an_answer_that_never_fits_is_a_typed_error() -> None:
+    from pydantic import TypeAdapter
+
+    asking: Callable[[], Awaitable[Any]] = lambda: ask_for(  # noqa: E731
+        TypeAdapter(dict[str, float]), request(), AGENT, gateway(ScriptedModel(["no"] * 4))
+    )
+    with pytest.raises(BadAnswerError, match="no usable answer in 4 tries: it holds no JSON"):
+        await asking()

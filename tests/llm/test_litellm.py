@@ -1,0 +1,100 @@
+"""Through litellm against a real HTTP server on loopback, as a user's calls go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from promptiter.errors import BadRequestError, BudgetEndedError
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.litellm import LiteLLMModel, price_per_token_usd
+from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
+from promptiter.llm.rate import RateLimit
+from promptiter.llm.structured import ask_for
+from tests.llm.server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
+
+MODEL = "openai/local"
+
+
+def answer(body: dict[str, Any]) -> str:
+    asked = body["messages"][0]["content"]
+    return json.dumps({"verdict": asked}) if body.get("response_format") else f"answer to {asked}"
+
+
+def gateway(server: LoopbackServer, **options: Any) -> Gateway:
+    model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=10)
+    retries = Retries(attempts=8, first_delay_s=0.01, max_delay_s=0.05)
+    return Gateway(models={MODEL: model}, retries=retries, **options)
+
+
+def request(number: int) -> ModelRequest:
+    return ModelRequest(model=MODEL, messages=(Message("user", f"question {number}"),))
+
+
+async def ask_all(door: Gateway, count: int) -> list[tuple[str, dict[str, str]]]:
+    async def one(number: int) -> tuple[str, dict[str, str]]:
+        site = CallSite(case_id=str(number))
+        plain = await door.ask(request(number), site)
+        judge = CallSite(role="judge")
+        return plain.text, await ask_for(TypeAdapter(dict[str, str]), request(number), judge, door)
+
+    return await asyncio.gather(*(one(number) for number in range(count)))
+
+
+async def test_a_third_of_faults_changes_no_answer() -> None:
+    with serving(LoopbackServer(answer)) as server:
+        expected = await ask_all(gateway(server), 40)
+    with serving(LoopbackServer(answer, fault_rate=0.3, seed=7)) as server:
+        assert await ask_all(gateway(server), 40) == expected
+        assert set(server.faults) == set(HTTP_FAULTS + CONTENT_FAULTS)
+
+
+async def test_no_request_is_sent_above_the_rate_limit() -> None:
+    """A minute is a second here; the server counts arrivals."""
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 60)
+
+    rate = RateLimit(requests_per_minute=20, clock=lambda: time.monotonic() * 60, sleep=sleep)
+    with serving(LoopbackServer(answer, fault_rate=0.3, seed=1)) as server:
+        door = gateway(server, rates={MODEL: rate})
+        await asyncio.gather(*(door.ask(request(number), CallSite(case_id=str(number))) for number in range(40)))
+        arrivals = sorted(server.arrivals)
+    assert len(arrivals) > 40
+    for start in arrivals:
+        assert sum(start <= other < start + 0.8 for other in arrivals) <= 20  # the way there may take a little
+
+
+async def test_a_cap_on_tokens_holds_over_http() -> None:
+    budget = Budget(max_tokens=20_000)
+    with serving(LoopbackServer(answer)) as server:
+        door = gateway(server, budget=budget, max_output_tokens=50, concurrency=50)
+        calls = (door.ask(request(number), CallSite(case_id=str(number))) for number in range(500))
+        done = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(each) for each in done} <= {ModelReply, BudgetEndedError}
+    assert door.ledger.snapshot().total.tokens <= 20_000
+
+
+async def test_a_refused_key_is_told_at_once() -> None:
+    def refuse(body: dict[str, Any]) -> str:
+        raise AssertionError(body)
+
+    with serving(LoopbackServer(refuse)) as server:
+        model = LiteLLMModel(api_base=f"{server.url}/nowhere", api_key="sk-canary-123456")
+        with pytest.raises(BadRequestError) as caught:
+            await model(request(1), draw=0)
+    assert "sk-canary" not in str(caught.value)
+    assert "sk-canary" not in repr(model)
+
+
+def test_prices_come_from_litellms_own_list_without_a_network() -> None:
+    found = price_per_token_usd("gpt-4o-mini")
+    assert found is not None
+    assert 0 < found[0] < found[1]
+    assert price_per_token_usd("openai/unheard-of") is None
