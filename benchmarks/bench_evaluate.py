@@ -11,7 +11,21 @@ import argparse
 import asyncio
 
 from benchmarks.measure import Measurement, side_by_side
-from promptiter import EvalCase, EvalSet, EvaluationOptions, Evaluator, FunctionMetric, Profile, Turn, agent
+from promptiter import (
+    EvalCase,
+    EvalSet,
+    EvaluationOptions,
+    Evaluator,
+    FunctionMetric,
+    Gateway,
+    ModelNode,
+    ModelReply,
+    ModelRequest,
+    Profile,
+    Turn,
+    agent,
+    chain,
+)
 from promptiter.agents.base import AgentRun
 
 CONCURRENCY = 16
@@ -31,6 +45,28 @@ def main() -> None:
         bare, rows = side_by_side([bare_loop, stream_of_rows], cases, tries=3)
         row(f"{cases:,} cases: bare asyncio", bare, cases)
         row(f"{cases:,} cases: rows as a stream", rows, cases)
+    what_a_candidate_pays(200)
+
+
+async def answer_by_request(request: ModelRequest, *, draw: int) -> ModelReply:
+    return ModelReply(text=f"{request.messages[0].content}({request.messages[-1].content}) {draw}")
+
+
+def what_a_candidate_pays(cases: int) -> None:
+    """Model calls of a candidate that changes one node of a chain of six, against evaluating it from nothing."""
+    nodes = tuple(ModelNode(name=f"n{number}", instruction=f"n{number}", model="m") for number in range(6))
+    subject = chain("six", *nodes)
+    questions = tuple(EvalCase(id=f"c{number}", turns=(Turn(user=str(number)),)) for number in range(cases))
+    print(f"\na candidate that changes one of six nodes in a chain, {cases} cases: calls of a full evaluation\n")
+    for changed in range(6):
+        gateway = Gateway(models={"m": answer_by_request})
+        evaluator = Evaluator([FunctionMetric(name="any", function=lambda _, run: bool(run.output))], gateway=gateway)
+        asyncio.run(evaluator.evaluate(subject, EvalSet(id="bench", cases=questions)))
+        before = gateway.ledger.snapshot().total.calls
+        candidate = Profile.of(subject.describe(), {f"n{changed}#instruction": "better"})
+        asyncio.run(evaluator.evaluate(subject, EvalSet(id="bench", cases=questions), candidate))
+        paid = gateway.ledger.snapshot().total.calls - before
+        print(f"  n{changed}: {paid:5} of {6 * cases} calls")
 
 
 def row(name: str, found: Measurement, cases: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from promptiter.llm.messages import Message, Role
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, ToolCall, Usage
-from traces.model import Json
+from traces.model import Json, total_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,22 @@ class AgentRun:
     error: Failure | None = None
     duration_s: float = 0.0
     turns: tuple[AgentRun, ...] = ()
+
+    @staticmethod
+    def of_turns(runs: Sequence[AgentRun], error: Failure | None = None) -> AgentRun:
+        """The runs of a conversation's turns as one; its error is the given one, or that of the turn that failed."""
+        if len(runs) == 1 and error is None:
+            return runs[0]
+        last = runs[-1] if runs else AgentRun()
+        return AgentRun(
+            output=last.output,
+            data=last.data,
+            trace=last.trace,
+            usage=total_usage(run.usage for run in runs),
+            error=error or next((run.error for run in runs if run.error), None),
+            duration_s=math.fsum(run.duration_s for run in runs),
+            turns=tuple(runs),
+        )
 
     @property
     def by_turn(self) -> tuple[AgentRun, ...]:

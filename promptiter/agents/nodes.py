@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,6 +25,7 @@ from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest,
 from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType
 from traces import OpenStep, current_step
 from traces.model import Json, total_usage
+from traces.snapshots import plain
 
 MAX_TOOL_ROUNDS = 8
 
@@ -109,6 +110,8 @@ class FunctionNode:
     """A Python function. Its parameters are named after what they get: a node, `input`, `item` or `view`.
 
     A single parameter of another name gets what the node was handed. Declared surfaces are read with `surface(name)`.
+    With a `version`, an expensive node is answered from the memo while version, arguments and declared surfaces are the
+    same; without one it always runs. Change the version when the code changes: nobody looks at the code.
     """
 
     name: str
@@ -116,6 +119,7 @@ class FunctionNode:
     declared: Mapping[SurfaceType, Json | Parameter] = field(default_factory=dict)
     kind: NodeKind = "function"
     limits: Limits = NO_LIMITS
+    version: str | None = None
 
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
         return tuple(
@@ -128,6 +132,13 @@ class FunctionNode:
     async def run(self, view: View, calls: Calls) -> Json:
         arguments = _arguments(self, view)
         calls.step.input = view.incoming
+        if self.version is None:
+            return await self._execute(arguments)
+        read = {kind: calls.step.read_surface(f"{calls.step.node_id}#{kind}") for kind in self.declared}
+        key = {"version": self.version, "surfaces": read, "arguments": plain(arguments)}
+        return await calls.known_or(f"node:{self.name}", key, lambda: self._execute(arguments))
+
+    async def _execute(self, arguments: Mapping[str, Json]) -> Json:
         if inspect.iscoroutinefunction(self.function):
             return await self.function(**arguments)
         here = contextvars.copy_context()
@@ -254,6 +265,15 @@ class Calls:
             )
         except ToolFailedError as error:
             return {"error": str(error)}
+
+    async def known_or(self, name: str, key: Json, execute: Callable[[], Awaitable[Json]]) -> Json:
+        """What was kept under a key, or what `execute` gives; its error is raised as a ToolFailedError."""
+
+        async def run(**_: Json) -> Json:
+            return await execute()
+
+        site = self._site(f"{name}{as_text(key)}")
+        return await current_gateway().call_tool(name, key, run, site, node_id=self.step.node_id)
 
     def _site(self, what: str) -> CallSite:
         number = self._seen[what] = self._seen.get(what, -1) + 1

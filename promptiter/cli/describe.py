@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from promptiter.cli.load import load_agent
-from promptiter.cli.output import console, write_text
+from promptiter.cli.output import View, console, view_of, write_text
 from promptiter.structure import StructureSnapshot
 from traces.draw.diagram import Arrow, Box, Diagram, cut, one_line, to_mermaid
 from traces.draw.svg import to_svg
-
-
-class View(StrEnum):
-    """What `describe` can make of a structure."""
-
-    text = "text"
-    mermaid = "mermaid"
-    svg = "svg"
-    json = "json"
-
-
-_VIEWS = {".svg": View.svg, ".mmd": View.mermaid, ".json": View.json}
 
 
 def describe(
@@ -36,7 +23,7 @@ def describe(
 ) -> None:
     """Show what may change about an agent: its nodes and edges, and the surfaces of each node with their values."""
     snapshot = load_agent(agent).describe()
-    match view or _VIEWS.get(output.suffix if output else "", View.text):
+    match view or view_of(output):
         case View.json:
             import orjson
 

@@ -36,6 +36,10 @@ def evaluate(
     memo: Annotated[
         str, typer.Option(metavar="PATH", help="Where answers are kept: memory, or a .jsonl or .sqlite file.")
     ] = "memory",
+    teacher: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="A model, or an agent as module:attr, writes missing references."),
+    ] = None,
     max_usd: Annotated[float | None, typer.Option(help="Spend at most so many dollars.")] = None,
     max_errored_fraction: Annotated[float, typer.Option(help="More failed runs than this share: unreliable.")] = 0.25,
     seed: Annotated[int, typer.Option(help="For everything that is drawn.")] = 0,
@@ -50,6 +54,8 @@ def evaluate(
     from promptiter.evaluation.judge import judge_builders
     from promptiter.evaluation.metric_config import load_eval_config
     from promptiter.evaluation.metrics import build_metrics
+    from promptiter.evaluation.teacher import with_expected_answers
+    from promptiter.evaluation.user_simulator import UserSimulator
     from promptiter.llm.budget import Budget
     from promptiter.llm.gateway import Gateway
     from promptiter.llm.memo import open_memo
@@ -67,10 +73,21 @@ def evaluate(
         max_errored_fraction=max_errored_fraction,
         seed=seed,
     )
-    judged = Evaluator(build_metrics(config, builders=judge_builders(gateway)), gateway=gateway, options=options)
+    evaluator = Evaluator(
+        build_metrics(config, builders=judge_builders(gateway)),
+        gateway=gateway,
+        options=options,
+        user_simulator=UserSimulator.of_config(config.user_simulator, gateway),
+    )
     under = Profile.load(profile) if profile else None
+    if teacher is not None:
+        by = load_agent(teacher) if ":" in teacher else teacher
+        taught = asyncio.run(with_expected_answers(cases, by, gateway=gateway, seed=seed))
+        cases = taught.eval_set
+        for case_id, error in taught.errors:
+            typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)
     with evaluation_view.progress(len(cases.cases) * options.draws, cases.id) as on_row:
-        found = asyncio.run(judged.evaluate(subject, cases, under, on_row=on_row))
+        found = asyncio.run(evaluator.evaluate(subject, cases, under, on_row=on_row))
     if junit is not None:
         write_text(evaluation_view.as_junit(found, cases), junit)
     if as_json:

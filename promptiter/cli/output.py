@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 
 import typer
@@ -11,6 +12,20 @@ from rich.console import Console
 
 from traces import UnwritableTraceError
 from traces.files import replacing
+
+
+class View(StrEnum):
+    """How a graph can be shown."""
+
+    text = "text"
+    mermaid = "mermaid"
+    svg = "svg"
+    json = "json"
+
+
+def view_of(output: Path | None) -> View:
+    """What the name of an output asks for; text if it says nothing."""
+    return {".svg": View.svg, ".mmd": View.mermaid, ".json": View.json}.get(output.suffix if output else "", View.text)
 
 
 def console(output: Path | None = None) -> Console:

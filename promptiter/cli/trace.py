@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.output import console, write_text
+from promptiter.cli.output import View, console, view_of, write_text
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
 from traces.files import to_json
 from traces.otel.write import encoding_of
@@ -27,18 +27,6 @@ File = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here instead of printing.")]
-
-
-class View(StrEnum):
-    """What `trace show` can make of a trace."""
-
-    text = "text"
-    mermaid = "mermaid"
-    svg = "svg"
-    json = "json"
-
-
-_VIEWS = {".svg": View.svg, ".mmd": View.mermaid, ".json": View.json}
 
 
 class Encoding(StrEnum):
@@ -66,8 +54,7 @@ def show(
     from promptiter.cli import trace_view
     from traces.draw import diagram, svg
 
-    if view is None:
-        view = _VIEWS.get(output.suffix if output else "", View.text)
+    view = view or view_of(output)
     if trace_id is None and view is View.text:
         found = list(read(_source(file)))
         if len(found) != 1:

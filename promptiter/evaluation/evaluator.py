@@ -25,7 +25,7 @@ from promptiter.llm.messages import Message
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, Step, ToolCall
-from traces.model import Snapshot, total_usage
+from traces.model import Snapshot
 
 GRACE_S = 1.0
 """An agent that does not keep its deadline itself is stopped so much later."""
@@ -193,6 +193,8 @@ class _Guarded:
 
 async def _conversation(agent: Agent, case: EvalCase, profile: Profile, context: RunContext) -> AgentRun:
     """Run the turns of a case one after the other, each with what was said before."""
+    if not case.turns:
+        return AgentRun(error=Failure("EmptyCase", "the case has no turns"))
     history = list(case.context)
     runs: list[AgentRun] = []
     for turn in case.turns:
@@ -202,29 +204,12 @@ async def _conversation(agent: Agent, case: EvalCase, profile: Profile, context:
         if run.error is not None:
             break
         history += [Message("user", turn.user), Message("assistant", run.output)]
-    return together(runs)
-
-
-def together(runs: Sequence[AgentRun]) -> AgentRun:
-    """The runs of a conversation's turns as one."""
-    if len(runs) == 1:
-        return runs[0]
-    if not runs:
-        return AgentRun(error=Failure("EmptyCase", "the case has no turns"))
-    return AgentRun(
-        output=runs[-1].output,
-        data=runs[-1].data,
-        trace=runs[-1].trace,
-        usage=total_usage(run.usage for run in runs),
-        error=next((run.error for run in runs if run.error), None),
-        duration_s=sum(run.duration_s for run in runs),
-        turns=tuple(runs),
-    )
+    return AgentRun.of_turns(runs)
 
 
 def _recorded(case: EvalCase) -> AgentRun:
     """A case in trace mode: what was said is scored as it is."""
-    return together([_recorded_turn(case, number, turn) for number, turn in enumerate(case.actual)])
+    return AgentRun.of_turns([_recorded_turn(case, number, turn) for number, turn in enumerate(case.actual)])
 
 
 def _recorded_turn(case: EvalCase, number: int, turn: Turn) -> AgentRun:

@@ -5,9 +5,9 @@ The agent's answers are quoted to it as data. Its own calls have the role `user`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from math import fsum
 from typing import TYPE_CHECKING, Annotated, Any
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
@@ -19,7 +19,7 @@ from promptiter.llm.messages import CallSite, Message, ModelRequest
 from promptiter.llm.structured import ask_for
 from promptiter.profile import Profile
 from traces import Failure
-from traces.model import Json, total_usage
+from traces.model import Json
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -58,6 +58,20 @@ class UserSimulator:
         self.max_turns = max_turns
         self.options = dict(options or {})
 
+    @staticmethod
+    def of_config(config: Mapping[str, Json], gateway: Gateway) -> UserSimulator | None:
+        """The simulated user of a `user_simulator_config`: a model, and at most how many turns; None if it is empty."""
+        if not config:
+            return None
+        plain = {re.sub(r"(?<=[a-z])([A-Z])", r"_\1", key).lower(): value for key, value in config.items()}
+        unknown = sorted(set(plain) - {"model", "model_name", "max_turns", "max_allowed_invocations", "options"})
+        model = plain.get("model") or plain.get("model_name")
+        if unknown or not isinstance(model, str):
+            told = f"unknown keys {', '.join(unknown)}" if unknown else f"model is {model!r}"
+            raise SetupError(f"user_simulator_config: {told}; give a model, and optionally max_turns and options")
+        turns = plain.get("max_turns") or plain.get("max_allowed_invocations") or MAX_TURNS
+        return UserSimulator(gateway, model=model, max_turns=int(turns), options=plain.get("options"))
+
     async def next_message(self, case: EvalCase, history: Sequence[Message], *, draw: int) -> str | None:
         """What the user says next; None: the conversation is over. It begins with the scenario's own words.
 
@@ -86,14 +100,14 @@ async def converse(
             text = await simulator.next_message(case, said, draw=context.draw)
         except ModelError as error:
             told = simulator.gateway.redactor.redact_text(str(error))
-            return _together(runs, Failure(type(error).__name__, f"the simulated user failed: {told}"))
+            return AgentRun.of_turns(runs, Failure(type(error).__name__, f"the simulated user failed: {told}"))
         if text is None:
-            return _together(runs, None)
+            return AgentRun.of_turns(runs)
         asked = CaseInput(text=text, history=(*case.context, *said), state=case.state)
         run = await agent.run(asked, profile, context)
         runs.append(run)
         if run.error is not None:
-            return _together(runs, run.error)
+            return AgentRun.of_turns(runs)
         said += [Message("user", text), Message("assistant", run.output)]
 
 
@@ -107,19 +121,6 @@ def _scenario(case: EvalCase) -> Scenario:
     if case.scenario is None:
         raise EvalSetError(f"case {case.id!r} has no scenario for a simulated user; give it a conversation_scenario")
     return case.scenario
-
-
-def _together(runs: Sequence[AgentRun], error: Failure | None) -> AgentRun:
-    last = runs[-1] if runs else AgentRun()
-    return AgentRun(
-        output=last.output,
-        data=last.data,
-        trace=last.trace,
-        usage=total_usage(run.usage for run in runs),
-        error=error,
-        duration_s=fsum(run.duration_s for run in runs),
-        turns=tuple(runs),
-    )
 
 
 @cache

@@ -87,7 +87,16 @@ class SchemaWriter:
         count = min(max(least, 1 if depth < MAX_DEPTH else 0), most)
         if item.get("enum") and schema.get("uniqueItems"):
             return list(item["enum"])[:count]
-        return [self._fill(name, item, depth=depth + 1) for _ in range(count)]
+        filled = [self._fill(name, item, depth=depth + 1) for _ in range(count)]
+        for key, options in self._one_each(item, name, depth, count):
+            for each, option in zip(filled, options, strict=True):
+                each[key] = option
+        return filled
+
+    def _one_each(self, item: Mapping[str, Json], name: str, depth: int, count: int) -> list[tuple[str, list[Json]]]:
+        """The fields of a list's items that name things of which there are as many as items: each is meant once."""
+        parts = {key: self._resolved(part, name, depth) for key, part in item.get("properties", {}).items()}
+        return [(key, part["enum"]) for key, part in parts.items() if count > 1 and len(part.get("enum", ())) == count]
 
     def _choice(self, options: list[Json]) -> Json:
         answer = self._draft.finding.value.lower()

@@ -259,6 +259,33 @@ async def test_two_candidates_run_at_once_without_touching_each_other() -> None:
     assert (await run(echo)).output == "baseline hi"
 
 
+async def test_a_node_with_a_version_runs_once_per_arguments_and_surfaces() -> None:
+    ran: list[str] = []
+
+    def index(text: str) -> str:
+        ran.append(text)
+        return f"{surface('instruction')}: {text}"
+
+    def subject(version: str | None) -> GraphAgent:
+        declared: Any = {"instruction": "by word"}
+        return chain("g", FunctionNode(name="index", function=index, declared=declared, version=version))
+
+    with Gateway().active():
+        for text in ("a", "a", "b"):
+            await run(subject("1"), text)
+        assert ran == ["a", "b"]
+        changed = await run(subject("1"), "a", {"index#instruction": "by line"})
+        assert changed.output == "by line: a"
+        await run(subject("2"), "a")
+        assert ran == ["a", "b", "a", "a"]
+        done = await run(subject("2"), "a")
+        assert done.trace is not None
+        assert done.trace.steps[0].surface_reads == {"index#instruction": digest("by word")}
+        for _ in range(2):
+            await run(subject(None), "a")
+    assert len(ran) == 6
+
+
 async def test_what_a_node_raises_is_the_error_of_the_run() -> None:
     def broken(text: str) -> str:
         raise ValueError(f"cannot do {text}")

@@ -70,6 +70,26 @@ def test_one_case_can_be_chosen(run: Run, better: Path) -> None:
     assert "1 of 1 cases pass" in shown
 
 
+def test_a_teacher_writes_missing_references_and_a_simulated_user_leads_scenarios(run: Run, tmp_path: Path) -> None:
+    plain = {"eval_id": "open", "conversation": [{"user_content": {"parts": [{"text": "What did order B-04 cost?"}]}}]}
+    scenario = {"starting_prompt": "Where is order A-17?", "conversation_plan": "Ask where the order is, then stop."}
+    cases = {"eval_set_id": "s", "eval_cases": [plain, {"eval_id": "talk", "conversation_scenario": scenario}]}
+    (tmp_path / "set.evalset.json").write_bytes(orjson.dumps(cases))
+    metrics = {
+        "metrics": [{"metric_name": "length", "threshold": 0.0, "criterion": {"max": 9999}}],
+        "user_simulator_config": {"model": "simulated", "max_turns": 2},
+    }
+    (tmp_path / "test_config.json").write_bytes(orjson.dumps(metrics))
+    shown = run("evaluate", AGENT, "-e", tmp_path / "set.evalset.json", "--teacher", "simulated", "--json")
+    found = orjson.loads(shown)
+    assert {row["case_id"]: row["error"] for row in found["rows"]} == {"open": None, "talk": None}
+    roles = {entry["role"] for entry in found["measured"]["ledger"]["entries"]}
+    assert {"agent", "teacher"} <= roles
+    metrics["user_simulator_config"] = {"modell": "x"}
+    (tmp_path / "test_config.json").write_bytes(orjson.dumps(metrics))
+    assert "unknown keys modell" in run("evaluate", AGENT, "-e", tmp_path / "set.evalset.json", code=2)
+
+
 def test_wrong_input_is_told_before_anything_is_spent(run: Run, tmp_path: Path) -> None:
     assert "must have the form module:attr" in run("evaluate", "nothing", *GIVEN, code=2)
     assert "cannot import 'no_such'" in run("evaluate", "no_such:agent", *GIVEN, code=2)

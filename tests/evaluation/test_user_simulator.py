@@ -85,24 +85,24 @@ async def test_a_conversation_begins_with_the_scenarios_words_and_ends_when_the_
 async def test_a_conversation_ends_at_the_maximum_of_turns_without_asking_again() -> None:
     user, model = simulator(says("go on"), max_turns=2)
     run = await talk(Shop(answered("a"), answered("b")), user)
-    assert (len(run.turns), len(model.requests)) == (2, 1)
+    assert (len(run.by_turn), len(model.requests)) == (2, 1)
 
     alone, model = simulator(max_turns=1)
     run = await talk(Shop(answered("a")), alone)
-    assert (len(run.turns), run.output, model.requests) == (1, "a", [])
+    assert (len(run.by_turn), run.output, model.requests) == (1, "a", [])
 
 
 async def test_the_first_turn_that_fails_ends_the_conversation() -> None:
     failed = AgentRun(error=Failure("ValueError", "no bikes"))
     user, _ = simulator(says("A red one."))
     run = await talk(Shop(answered("Which color?"), failed), user)
-    assert (run.error, len(run.turns)) == (Failure("ValueError", "no bikes"), 2)
+    assert (run.error, len(run.by_turn)) == (Failure("ValueError", "no bikes"), 2)
 
 
 async def test_a_failing_user_is_the_runs_error_and_keeps_the_turns() -> None:
     user, _ = simulator(*["no JSON"] * 4)
     run = await talk(Shop(answered("Which color?")), user)
-    assert len(run.turns) == 1
+    assert len(run.by_turn) == 1
     assert run.error is not None
     assert run.error.type == "BadAnswerError"
     assert run.error.message.startswith("the simulated user failed: 'user-model' gave no usable answer")
@@ -128,7 +128,7 @@ async def test_draws_are_conversations_of_their_own_and_equal_ones_come_from_the
 
     model = Drawn()
     user = UserSimulator(Gateway(models={"m": model}), model="m", max_turns=2)
-    lengths = [len((await talk(Shop(answered("a"), answered("b")), user, draw=draw)).turns) for draw in (0, 1, 0, 1)]
+    lengths = [len((await talk(Shop(answered("a"), answered("b")), user, draw=draw)).by_turn) for draw in (0, 1, 0, 1)]
     assert (lengths, model.draws) == ([1, 2, 1, 2], [0, 1])
 
 

@@ -376,3 +376,18 @@ async def test_strange_requests_are_answered_too() -> None:
 def test_a_compliance_that_is_no_probability_is_refused() -> None:
     with pytest.raises(ValueError, match=r"compliance is a probability, not 1\.5"):
         SimulatedModel(compliance=1.5)
+
+
+async def test_a_list_with_as_many_items_as_names_has_each_once() -> None:
+    item = {
+        "type": "object",
+        "properties": {"id": {"enum": ["a", "b", "c"]}, "passed": {"type": "boolean"}},
+        "required": ["id", "passed"],
+    }
+    schema = {
+        "type": "object",
+        "properties": {"verdicts": {"type": "array", "items": item, "minItems": 3, "maxItems": 3}},
+    }
+    request = ModelRequest(model="simulated", messages=(Message("user", "Judge it."),), schema=schema)
+    reply = await SimulatedModel()(request)
+    assert [verdict["id"] for verdict in json.loads(reply.text)["verdicts"]] == ["a", "b", "c"]
