@@ -25,7 +25,7 @@ RunContext Score ScriptedModel SetupError SimulatedModel StructureSnapshot Surfa
 __version__ agent ask ask_sync build_metrics chain check_disjoint dump_eval_set load_eval_config load_eval_set node
 open_memo split surface
 """
-COMMANDS = "describe, evaluate, trace export, trace show, trace stats"
+COMMANDS = "check, describe, evaluate, trace export, trace show, trace stats"
 
 
 def test_names_of_traces() -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from promptiter.cli import trace
+from promptiter.cli.check import check
 from promptiter.cli.describe import describe
 from promptiter.cli.evaluate import evaluate
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(check)
 app.command()(describe)
 app.command()(evaluate)
 app.add_typer(trace.app, name="trace")
