@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.check_view import Checked, print_checked
+from promptiter.cli.check_view import Checked, findings_as_json, print_checked
 from promptiter.cli.load import load_agent
 from promptiter.cli.output import console, write_text
 from promptiter.errors import SetupError
