@@ -9,6 +9,7 @@ PromptiterError
 │   ├── EvalSetError            an eval set that cannot be read or contradicts itself
 │   ├── MetricError             a metric that is configured wrongly
 │   └── UnknownNameError        a metric, evaluator, agent or model that nobody registered
+├── AgentError                  a run went wrong by the agent's own graph: an endless loop, an unknown route
 ├── ModelError                  a model or tool call failed for good, after all retries
 │   ├── RateLimitedError        429; `retry_after_s` is what the server asked for
 │   ├── ModelTimeoutError       no answer in time
@@ -67,6 +68,10 @@ class UnknownNameError(SetupError):
         known = sorted(known)
         listed = ", ".join(f"{name!r}{nearest(name, known)}" for name in names)
         super().__init__(f"unknown {what}: {listed}; known are {', '.join(known) or 'none'}")
+
+
+class AgentError(PromptiterError):
+    """A run went wrong by the agent's own graph."""
 
 
 class ModelError(PromptiterError):

@@ -115,8 +115,10 @@ class Profile:
         return snapshot.surface(surface_id).value
 
     def check(self, snapshot: StructureSnapshot) -> None:
-        """Raise StructureMismatchError if this profile is of another structure, naming the surfaces that differ."""
+        """Raise if this profile is of another structure, naming the surfaces that differ, or holds a wrong value."""
         if self.structure_id == snapshot.structure_id:
+            for name, value in self.overrides.items():
+                snapshot.surface(name).check(value)
             return
         gone = sorted((set(self.surface_ids) | set(self.overrides)) - set(snapshot.surface_ids))
         new = sorted(set(snapshot.surface_ids) - set(self.surface_ids)) if self.surface_ids else []
@@ -151,11 +153,10 @@ class Profile:
             structure_id, values = document["structure_id"], document["values"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise SetupError(f"this is no profile: {error!r}; expected structure_id and values") from error
-        if not isinstance(values, dict) or not isinstance(structure_id, str):
-            raise SetupError("this is no profile: structure_id must be a text and values an object")
-        return Profile(
-            structure_id=structure_id, overrides=values, surface_ids=tuple(document.get("surface_ids") or ())
-        )
+        surface_ids = document.get("surface_ids") or []
+        if not isinstance(values, dict) or not isinstance(structure_id, str) or not isinstance(surface_ids, list):
+            raise SetupError("this is no profile: structure_id must be a text, values an object, surface_ids a list")
+        return Profile(structure_id=structure_id, overrides=values, surface_ids=tuple(surface_ids))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         Path(path).write_bytes(self.to_json())

@@ -89,3 +89,9 @@ def test_a_profile_of_another_structure_is_refused_by_name() -> None:
     assert "the profile does not know b#parameter.top_k" in str(caught.value)
     edited = replace(SNAPSHOT, surfaces=(replace(SNAPSHOT.surfaces[0], value="New."), SNAPSHOT.surfaces[1]))
     Profile.of(SNAPSHOT, {"b#parameter.k": 5}).check(edited)  # an edited prompt does not orphan it
+
+
+def test_a_profile_with_a_wrong_value_or_name_is_refused_when_it_is_used() -> None:
+    for overrides in ({"a#instruction": 5}, {"z#instruction": "typo"}):
+        with pytest.raises(SetupError):
+            Profile(structure_id=SNAPSHOT.structure_id, overrides=overrides).check(SNAPSHOT)

@@ -30,6 +30,7 @@ class RunContext:
     run_id: str = ""
     case_id: str = ""
     draw: int = 0
+    turn: int = 0
     seed: int = 0
     role: Role = "agent"
     deadline_s: float | None = None

@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import TypeAlias
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
-from promptiter.agents.nodes import Calls, FunctionNode, GraphNode, View, as_text, check_parameters, running
-from promptiter.errors import BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
+from promptiter.agents.nodes import Calls, FunctionNode, GraphNode, View, as_text, check_parameters, copied, running
+from promptiter.errors import AgentError, BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
 from promptiter.profile import Profile
 from promptiter.structure import Node, NodeKind, StructureEdge, StructureSnapshot, Surface, child_ids
 from traces import ExecutionTrace, Failure, OpenStep, Recording, record, step
@@ -95,8 +95,9 @@ class GraphAgent:
         snapshot = self.describe()
         profile.check(snapshot)
         recording = record(
-            f"{context.case_id or 'run'}~{context.draw}~{profile.digest[:12]}",
-            resolve=lambda surface_id: profile.value(surface_id, snapshot),
+            f"{context.case_id or 'run'}~{context.draw}~{profile.digest[:12]}"
+            + (f"~{context.turn}" * bool(context.turn)),
+            resolve=lambda surface_id: copied(profile.value(surface_id, snapshot)),
             conversation_id=context.case_id or None,
         )
         started = time.perf_counter()
@@ -114,15 +115,16 @@ class GraphAgent:
     async def _recorded(
         self, recording: Recording, case: CaseInput, context: RunContext
     ) -> tuple[Json, Failure | None]:
+        limit = asyncio.timeout(context.deadline_s)
         try:
             with recording:
-                async with asyncio.timeout(context.deadline_s):
+                async with limit:
                     return await self._flow(case, context, prefix="", after=()), None
-        except (BudgetEndedError, UnexpectedCallError):
+        except (BudgetEndedError, UnexpectedCallError, SetupError):
             raise
-        except TimeoutError:
-            return None, Failure("TimeoutError", f"no answer in {context.deadline_s} s")
         except Exception as error:  # noqa: BLE001 - a failing case is a result, whatever its agent raised
+            if limit.expired():
+                return None, Failure("TimeoutError", f"no answer in {context.deadline_s} s")
             return None, Failure(type(error).__name__, str(error))
 
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
@@ -164,7 +166,9 @@ class _Flow:
     def answer(self) -> Json:
         output = self.agent.output
         if output not in self.last:
-            raise SetupError(f"the run of {self.agent.name!r} ended before node {output!r} had run")
+            waits = [join for number, join in enumerate(self.agent.edges) if any(self.waiting.get(number, {}).values())]
+            told = "".join(f"; the join before {join.target!r} still waits" for join in waits if isinstance(join, Join))
+            raise AgentError(f"the run of {self.agent.name!r} ended before node {output!r} had run{told}")
         return self.last[output][1]
 
     def _spawn(self, name: str, token: _Token, items: Sequence[Json] | None = None) -> None:
@@ -173,7 +177,7 @@ class _Flow:
     async def _arrive(self, name: str, token: _Token, items: Sequence[Json] | None) -> None:
         visit = token.outputs.get(name, (0, None))[0] + 1
         if visit > self.agent.max_visits:
-            raise SetupError(
+            raise AgentError(
                 f"node {name!r} was reached more than {self.agent.max_visits} times: a loop that does not end? "
                 "raise max_visits, or mend its condition"
             )
@@ -186,9 +190,12 @@ class _Flow:
             step_id, output = await self._execute(name, token, view, index=None)
             steps: tuple[str, ...] = (step_id,)
         else:
-            done = await asyncio.gather(
-                *(self._execute(name, token, replace(view, item=item), index=at) for at, item in enumerate(items))
-            )
+            async with asyncio.TaskGroup() as group:
+                runs = [
+                    group.create_task(self._execute(name, token, replace(view, item=item), index=at))
+                    for at, item in enumerate(items)
+                ]
+            done = [each.result() for each in runs]
             steps, output = tuple(step_id for step_id, _ in done) or token.steps, [value for _, value in done]
         if name not in self.last or visit >= self.last[name][0]:
             self.last[name] = (visit, output)
@@ -227,7 +234,7 @@ class _Flow:
                 case Choice(source=source, route=route, targets=targets) if source == name:
                     word = route(view)
                     if word is not None and word not in targets:
-                        raise SetupError(f"the route after {name!r} gave {word!r}; known are {', '.join(targets)}")
+                        raise AgentError(f"the route after {name!r} gave {word!r}; known are {', '.join(targets)}")
                     if word is not None:
                         self._spawn(targets[word], token)
                 case Join(sources=sources, target=target) if name in sources:

@@ -8,39 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
 import orjson
 
 from promptiter.agents.base import CaseInput, RunContext
-from promptiter.errors import SetupError
+from promptiter.errors import AgentError, SetupError
 from promptiter.llm.gateway import ToolFailedError, current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolSpec
 from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType
-from traces import OpenStep, current_step
+from traces import OpenStep, Usage, current_step
 from traces.model import Json, total_usage
 from traces.snapshots import plain
 
 MAX_TOOL_ROUNDS = 8
+NO_ITEM = object()
+"""Stands where there is no item: None may be one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What a node sees: the case, and the outputs of the nodes that ran before it on its way, by name.
 
-    `item` is its share of a fan-out; `followed` names the nodes it follows directly.
+    `item` is its share of a fan-out (`NO_ITEM` outside one); `followed` names the nodes it follows directly.
     """
 
     case: CaseInput
     outputs: Mapping[str, Json] = field(default_factory=dict)
     followed: tuple[str, ...] = ()
-    item: Json = None
+    item: Json = NO_ITEM
 
     @property
     def input(self) -> str:
@@ -50,7 +53,7 @@ class View:
     @property
     def incoming(self) -> Json:
         """What the node was handed: its item, the one output it follows, several by name, or the user's words."""
-        if self.item is not None:
+        if self.item is not NO_ITEM:
             return self.item
         if not self.followed:
             return self.case.text
@@ -142,9 +145,9 @@ class FunctionNode:
         if inspect.iscoroutinefunction(self.function):
             return await self.function(**arguments)
         here = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(
-            _threads(), lambda: here.run(self.function, **arguments)
-        )
+        loop = asyncio.get_running_loop()
+        value = await loop.run_in_executor(_threads(), lambda: here.run(self.function, **arguments))
+        return await value if inspect.isawaitable(value) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +189,7 @@ class ModelNode:
             if not reply.tool_requests:
                 return reply.text
             request = await self._with_tool_results(request, reply, calls)
-        raise SetupError(f"node {self.name!r} called tools {MAX_TOOL_ROUNDS} times in a row without an answer")
+        raise AgentError(f"node {self.name!r} called tools {MAX_TOOL_ROUNDS} times in a row without an answer")
 
     def _request(self, view: View, step: OpenStep) -> ModelRequest:
         node_id = step.node_id
@@ -213,10 +216,10 @@ class ModelNode:
 
     def _prompt(self, view: View) -> str:
         if self.prompt is not None:
-            known = {"input": view.input, "item": view.item, **view.outputs}
+            known = {"input": view.input, "item": None if view.item is NO_ITEM else view.item, **view.outputs}
             return re.sub(r"\{([\w/~ -]+)\}", lambda found: as_text(known.get(found[1], found[0])), self.prompt)
         incoming = view.incoming
-        if view.item is None and len(view.followed) > 1:
+        if view.item is NO_ITEM and len(view.followed) > 1:
             return "\n\n".join(f"{name}: {as_text(value)}" for name, value in incoming.items())
         return as_text(incoming)
 
@@ -270,10 +273,14 @@ class Calls:
         """What was kept under a key, or what `execute` gives; its error is raised as a ToolFailedError."""
 
         async def run(**_: Json) -> Json:
-            return await execute()
+            value = await execute()
+            return {"value": plain(value), "usage": asdict(self.step.usage) if self.step.usage else None}
 
         site = self._site(f"{name}{as_text(key)}")
-        return await current_gateway().call_tool(name, key, run, site, node_id=self.step.node_id)
+        kept = await current_gateway().call_tool(name, key, run, site, node_id=self.step.node_id)
+        if kept["usage"]:
+            self.step.usage = Usage(**kept["usage"])
+        return kept["value"]
 
     def _site(self, what: str) -> CallSite:
         number = self._seen[what] = self._seen.get(what, -1) + 1
@@ -281,7 +288,7 @@ class Calls:
             role=self.context.role,
             case_id=self.context.case_id,
             draw=self.context.draw,
-            step_id=self.step.id,
+            step_id=f"{self.step.id} in turn {self.context.turn}" if self.context.turn else self.step.id,
             number=number,
         )
 
@@ -293,6 +300,11 @@ running: contextvars.ContextVar[Calls] = contextvars.ContextVar("promptiter_runn
 def as_text(value: Json) -> str:
     """A value as a prompt shows it: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else orjson.dumps(value, default=repr).decode()
+
+
+def copied(value: Json) -> Json:
+    """A value that a run may change without changing anybody else's."""
+    return copy.deepcopy(value) if isinstance(value, list | dict) else value
 
 
 def surface(name: str) -> Json:
@@ -316,7 +328,12 @@ _GIVEN = {"input", "item", "view"}
 
 def _arguments(node: FunctionNode, view: View) -> dict[str, Json]:
     parameters = _parameters(node.function)
-    known: dict[str, Any] = {"input": view.input, "item": view.item, "view": view, **view.outputs}
+    known: dict[str, Any] = {
+        "input": view.input,
+        "item": None if view.item is NO_ITEM else view.item,
+        "view": view,
+        **view.outputs,
+    }
     arguments: dict[str, Json] = {}
     for name, parameter in parameters.items():
         if name in known:

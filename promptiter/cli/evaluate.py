@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +33,7 @@ def evaluate(
         int | None, typer.Option(min=1, help="Runs of each case; num_runs of the metrics if left out.")
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Cases at once.")] = 16,
-    timeout_s: Annotated[float | None, typer.Option("--timeout", help="Seconds for one answer.")] = None,
+    timeout_s: Annotated[float | None, typer.Option("--timeout", min=0.001, help="Seconds for one answer.")] = None,
     memo: Annotated[
         str, typer.Option(metavar="PATH", help="Where answers are kept: memory, or a .jsonl or .sqlite file.")
     ] = "memory",
@@ -59,13 +60,20 @@ def evaluate(
     from promptiter.llm.budget import Budget
     from promptiter.llm.gateway import Gateway
     from promptiter.llm.memo import open_memo
+    from promptiter.llm.redaction import Redactor, secrets_from_environment
     from promptiter.profile import Profile
 
+    for path in (junit, output):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise SetupError(f"{str(path)!r} cannot be written: its folder does not exist")
     subject = load_agent(agent)
     cases = load_eval_set(eval_set)
     config = load_eval_config(metrics or _beside(eval_set))
+    redactor = Redactor(secrets_from_environment(os.environ))
     budget = Budget(max_usd=max_usd) if max_usd is not None else None
-    gateway = Gateway(memo=open_memo(memo), budget=budget, concurrency=max(16, concurrency), seed=seed)
+    gateway = Gateway(
+        memo=open_memo(memo), budget=budget, concurrency=max(16, concurrency), seed=seed, redactor=redactor
+    )
     options = EvaluationOptions(
         draws=draws or config.num_runs,
         concurrency=concurrency,

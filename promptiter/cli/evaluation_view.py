@@ -30,12 +30,13 @@ def progress(total: int, title: str) -> Iterator[Callable[[CaseRow], None]]:
     bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
     bar.disable = not sys.stderr.isatty()
     task = bar.add_task(one_line(title), total=total, mean="")
-    values: list[float] = []
+    total_value, scored = 0.0, 0
 
     def on_row(row: CaseRow) -> None:
-        values.extend(score.value for score in row.scores if score.value is not None)
-        mean = f"mean {sum(values) / len(values):.3f}" if values else ""
-        bar.update(task, advance=1, mean=mean)
+        nonlocal total_value, scored
+        values = [score.value for score in row.scores if score.value is not None]
+        total_value, scored = total_value + sum(values), scored + len(values)
+        bar.update(task, advance=1, mean=f"mean {total_value / scored:.3f}" if scored else "")
 
     with bar:
         yield on_row
@@ -112,13 +113,24 @@ def as_junit(found: Evaluation, cases: EvalSet) -> str:
     failed = sum(case.is_scored and not case.passed for case in found.cases)
     errors = sum(not case.is_scored for case in found.cases)
     suite = ElementTree.Element(
-        "testsuite", name=found.eval_set_id, tests=str(len(found.cases)), failures=str(failed), errors=str(errors)
+        "testsuite",
+        name=_xml_text(found.eval_set_id),
+        tests=str(len(found.cases)),
+        failures=str(failed),
+        errors=str(errors),
     )
+    by_case: dict[str, list[CaseRow]] = {}
+    for row in found.rows:
+        by_case.setdefault(row.case_id, []).append(row)
     for case in found.cases:
-        rows = [row for row in found.rows if row.case_id == case.case_id]
+        rows = by_case[case.case_id]
         seconds = sum(row.measured.duration_s for row in rows)
         test = ElementTree.SubElement(
-            suite, "testcase", classname=found.eval_set_id, name=case.case_id, time=f"{seconds:.3f}"
+            suite,
+            "testcase",
+            classname=_xml_text(found.eval_set_id),
+            name=_xml_text(case.case_id),
+            time=f"{seconds:.3f}",
         )
         if case.passed:
             continue

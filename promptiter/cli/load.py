@@ -21,8 +21,9 @@ def load_object(reference: str) -> Any:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise SetupError(f"cannot import {module_name!r}: {error}; run where the module is, or install it") from error
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise SetupError(f"cannot import {module_name!r}: {told}; run where the module is, or mend it") from error
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise SetupError(f"{module_name!r} has no {attribute!r}")
@@ -34,7 +35,10 @@ def load_agent(reference: str) -> Agent:
     """The agent that `module:attr` names: an agent, or a function without parameters that makes one."""
     found = load_object(reference)
     if not hasattr(found, "describe") and callable(found):
-        found = found()
+        try:
+            found = found()
+        except Exception as error:
+            raise SetupError(f"{reference!r} made no agent: {type(error).__name__}: {error}") from error
     if not hasattr(found, "describe") or not hasattr(found, "run"):
         raise SetupError(f"{reference!r} is {type(found).__name__}, no agent: it needs describe() and run()")
     return cast("Agent", found)

@@ -7,9 +7,10 @@ evaluation. The rows are the same whatever the concurrency.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import BudgetEndedError, EvalSetError, SetupError, UnexpectedCallError
@@ -110,12 +111,12 @@ class Evaluator:
         )
 
         async def work(job: CaseJob) -> CaseRow:
-            return await self._row(agent, cases[job.case_id], job)
+            with self.gateway.active():
+                return await self._row(agent, cases[job.case_id], job)
 
         self.gateway.settle_here()
-        with self.gateway.active():
-            async for row in self.executor.run(jobs, work):
-                yield row
+        async for row in self.executor.run(jobs, work):
+            yield row
 
     def _check(self, cases: Mapping[str, EvalCase]) -> None:
         scenarios = [case.id for case in cases.values() if case.scenario is not None]
@@ -128,13 +129,19 @@ class Evaluator:
         started = time.perf_counter()
         with counting() as calls:
             run = await self._run(agent, case, job)
-        scores = await asyncio.gather(*(self._score(metric, case, run) for metric in self.metrics))
+        try:
+            async with asyncio.TaskGroup() as group:
+                judging = [group.create_task(self._score(metric, case, run)) for metric in self.metrics]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        redact = self.gateway.redactor.redact_text
+        scores = [_redacted(each.result(), redact) for each in judging]
         return CaseRow(
             case_id=case.id,
             draw=job.draw,
             scores=tuple(scores),
             output=run.output,
-            error=run.error,
+            error=Failure(run.error.type, redact(run.error.message)) if run.error else None,
             usage=run.usage,
             trace_digests=tuple(self.spool.put(turn.trace) for turn in run.by_turn if turn.trace is not None),
             measured=Measured(
@@ -179,16 +186,23 @@ class _Guarded:
         return self.agent.describe()
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
-        grace_s = None if context.deadline_s is None else context.deadline_s + GRACE_S
+        limit = asyncio.timeout(None if context.deadline_s is None else context.deadline_s + GRACE_S)
         try:
-            async with asyncio.timeout(grace_s):
-                return await self.agent.run(case, profile, context)
+            async with limit:
+                run = await self.agent.run(case, profile, context)
         except (BudgetEndedError, UnexpectedCallError, SetupError):
             raise
-        except TimeoutError:
-            return AgentRun(error=Failure("TimeoutError", f"no answer in {context.deadline_s} s"))
         except Exception as error:  # noqa: BLE001 - a failing case is a result
+            if limit.expired():
+                return AgentRun(error=Failure("TimeoutError", f"no answer in {context.deadline_s} s"))
             return AgentRun(error=Failure(type(error).__name__, str(error)))
+        if not isinstance(run, AgentRun):
+            return AgentRun(error=Failure("TypeError", f"the agent must give an AgentRun, gave {run!r:.60}"))
+        return run
+
+
+def _redacted(score: Score, redact: Callable[[str], str]) -> Score:
+    return score if score.error is None else replace(score, error=redact(score.error))
 
 
 async def _conversation(agent: Agent, case: EvalCase, profile: Profile, context: RunContext) -> AgentRun:
@@ -197,9 +211,9 @@ async def _conversation(agent: Agent, case: EvalCase, profile: Profile, context:
         return AgentRun(error=Failure("EmptyCase", "the case has no turns"))
     history = list(case.context)
     runs: list[AgentRun] = []
-    for turn in case.turns:
-        asked = CaseInput(text=turn.user, history=tuple(history), state=case.state)
-        run = await agent.run(asked, profile, context)
+    for number, turn in enumerate(case.turns):
+        asked = CaseInput(text=turn.user, history=tuple(history), state=copy.deepcopy(case.state))
+        run = await agent.run(asked, profile, replace(context, turn=number))
         runs.append(run)
         if run.error is not None:
             break

@@ -71,9 +71,13 @@ class ThreadExecutor:
             here = contextvars.copy_context()
             return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, _finished(work(job))))
 
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case") as pool:
+        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case")
+        try:
             async for row in LocalExecutor(concurrency=self.threads).run(jobs, in_a_thread):
                 yield row
+        finally:
+            # Off the loop: what still runs in the threads waits for calls that are made in this loop.
+            await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
 
 
 async def _finished(row: Awaitable[CaseRow]) -> CaseRow:

@@ -5,8 +5,10 @@ The agent's answers are quoted to it as data. Its own calls have the role `user`
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,8 +105,8 @@ async def converse(
             return AgentRun.of_turns(runs, Failure(type(error).__name__, f"the simulated user failed: {told}"))
         if text is None:
             return AgentRun.of_turns(runs)
-        asked = CaseInput(text=text, history=(*case.context, *said), state=case.state)
-        run = await agent.run(asked, profile, context)
+        asked = CaseInput(text=text, history=(*case.context, *said), state=copy.deepcopy(case.state))
+        run = await agent.run(asked, profile, replace(context, turn=len(runs)))
         runs.append(run)
         if run.error is not None:
             return AgentRun.of_turns(runs)

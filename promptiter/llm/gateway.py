@@ -25,6 +25,7 @@ from promptiter.errors import (
     ModelUnavailableError,
     PromptiterError,
     RateLimitedError,
+    SetupError,
 )
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.ledger import Ledger
@@ -92,6 +93,7 @@ class Gateway:
         self._rates = dict(rates or {})
         self._concurrency = concurrency
         self._home: asyncio.AbstractEventLoop | None = None
+        self._seed = seed
         self._rng = random.Random(seed)
         self._sleep = sleep
         self._flights: dict[MemoKey, _Flight] = {}
@@ -106,7 +108,7 @@ class Gateway:
         return await self._at_home(self._ask(request, site, node_id, is_live=is_live))
 
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
-        if "max_tokens" not in request.options:
+        if not any(request.options.get(name) for name in _OUTPUT_BOUNDS):
             request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
 
         async def pay() -> ModelReply:
@@ -197,22 +199,30 @@ class Gateway:
         async def execute_and_keep() -> ModelReply | ToolAnswer:
             return await self.memo.put(key, await execute())
 
-        flight = self._flights[key] = _Flight(asyncio.ensure_future(execute_and_keep()))
-        flight.task.add_done_callback(lambda _: self._flights.pop(key, None))
+        def land() -> None:
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+
+        flight = self._flights[key] = _Flight(asyncio.ensure_future(execute_and_keep()), land)
+        flight.task.add_done_callback(lambda _: land())
         flight.task.add_done_callback(
             lambda task: task.cancelled() or task.exception()
         )  # also if nobody waits any more
         return await flight.join(), False
 
     async def _paid(self, request: ModelRequest, site: CallSite, node_id: str) -> ModelReply:
-        bound = len(orjson.dumps(request)) + int(request.options["max_tokens"])
+        bound = len(orjson.dumps(request)) + _output_bound(request)
         price = self.price(request.model)
         if self.budget is None:
             return await self._attempts(request, site, node_id, bound, price)
-        async with self.budget.reserve(tokens=bound, usd=price.bound_usd(bound) if price else None) as reservation:
+        try:
+            reservation = self.budget.reserve(tokens=bound, usd=price.bound_usd(bound) if price else None)
+        except SetupError as error:
+            raise SetupError(f"model {request.model!r}: {error}") from error
+        async with reservation:
             reply = await self._attempts(request, site, node_id, bound, price)
-            is_counted = reply.usage.input_tokens is not None and reply.usage.output_tokens is not None
-            reservation.settle(tokens=reply.usage.tokens if is_counted else None, usd=reply.usage.cost_usd)
+            tokens = reply.usage.tokens if _is_counted(reply.usage) else None
+            reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
             return reply
 
     async def _attempts(
@@ -222,11 +232,12 @@ class Gateway:
         rate = self._rates.get(request.model) or self._rates.get("*")
         started = time.perf_counter()
         for attempt in range(1, self.retries.attempts + 1):
-            if rate is not None:
-                await rate.acquire(bound)
             try:
-                async with self._slots, asyncio.timeout(self.timeout_s):
-                    reply = await model(request, draw=site.draw)
+                async with self._slots:
+                    if rate is not None:
+                        await rate.acquire(bound)  # last of all, so that what was granted is sent at once
+                    async with asyncio.timeout(self.timeout_s):
+                        reply = await model(request, draw=site.draw)
             except TimeoutError:
                 failure: ModelError = ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s")
             except _RETRIED as error:
@@ -235,7 +246,7 @@ class Gateway:
                 raise type(error)(self.redactor.redact_text(str(error))) from None  # the cause may hold a secret
             else:
                 reply = replace(reply, usage=priced(reply.usage, price))
-                if rate is not None:
+                if rate is not None and _is_counted(reply.usage):
                     rate.settle(bound, reply.usage.tokens)
                 self.ledger.add(
                     role=site.role,
@@ -267,7 +278,7 @@ class Gateway:
             if name == "simulated":
                 from promptiter.llm.simulated import SimulatedModel
 
-                self._models[name] = SimulatedModel()
+                self._models[name] = SimulatedModel(seed=self._seed)
             else:
                 from promptiter.llm.litellm import LiteLLMModel
 
@@ -279,6 +290,8 @@ class Gateway:
         if self._home is None or not self._home.is_running():
             self._home = asyncio.get_running_loop()
             self._slots = asyncio.Semaphore(self._concurrency)
+            for rate in self._rates.values():
+                rate.settle_here()
 
     def add_model(self, name: str, model: Model | Function) -> None:
         """Serve a name by a model of the user's, or by one with an address and a key of its own."""
@@ -343,11 +356,28 @@ def current_gateway() -> Gateway:
     return gateway
 
 
+_OUTPUT_BOUNDS = ("max_tokens", "max_completion_tokens")
+
+
+def _output_bound(request: ModelRequest) -> int:
+    """The most tokens that an answer may have: what the request asks for, under either name."""
+    bounds = [request.options[name] for name in _OUTPUT_BOUNDS if request.options.get(name) is not None]
+    for bound in bounds:
+        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+            raise SetupError(f"max_tokens of model {request.model!r} is {bound!r}; give a whole number of at least 1")
+    return int(max(bounds))
+
+
+def _is_counted(usage: Usage) -> bool:
+    return usage.input_tokens is not None and usage.output_tokens is not None
+
+
 class _Flight:
     """One execution that several callers wait for; it is given up only when the last of them is."""
 
-    def __init__(self, task: asyncio.Future[ModelReply | ToolAnswer]) -> None:
+    def __init__(self, task: asyncio.Future[ModelReply | ToolAnswer], land: Callable[[], None]) -> None:
         self.task = task
+        self.land = land
         self.waiting = 0
 
     async def join(self) -> ModelReply | ToolAnswer:
@@ -356,6 +386,7 @@ class _Flight:
             return await asyncio.shield(self.task)
         except asyncio.CancelledError:
             if self.waiting == 1:
+                self.land()  # nobody may join a call that is given up
                 self.task.cancel()
             raise
         finally:

@@ -7,6 +7,7 @@ own retries are off; the gateway retries.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,7 +33,7 @@ from traces.model import Json
 class LiteLLMModel:
     """A litellm model, with where it is served and the key to it; neither is ever written down or shown."""
 
-    api_base: str | None = None
+    api_base: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 120.0
@@ -90,7 +91,8 @@ def load() -> ModuleType:
 def price_per_token_usd(model: str) -> tuple[float, float] | None:
     """What litellm's price list says a token costs, in and out; None if it does not know the model."""
     known = load().model_cost
-    entry = known.get(model) or known.get(model.partition("/")[2])
+    listed = re.sub(r"^judge-[0-9a-f]+/", "", model)  # a judge with a key of its own is the same model
+    entry = known.get(listed) or known.get(listed.removeprefix("openai/"))
     if not entry or entry.get("input_cost_per_token") is None:
         return None
     return float(entry["input_cost_per_token"]), float(entry.get("output_cost_per_token") or 0.0)

@@ -50,6 +50,10 @@ class RateLimit:
         self._turn = asyncio.Lock()  # fair: who waits longest is next
         self._sleeper: asyncio.Future[None] | None = None
 
+    def settle_here(self) -> None:
+        """Move to the running event loop; called when the one before has ended."""
+        self._turn = asyncio.Lock()
+
     async def acquire(self, tokens: int = 0) -> None:
         """Wait until a call of at most so many tokens may start."""
         async with self._turn:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -355,3 +356,83 @@ def test_a_function_that_asks_for_no_node_is_refused() -> None:
 
     with pytest.raises(SetupError, match="takes plan, notes, which are no nodes"):
         chain("g", compose)
+
+
+async def test_a_failing_item_stops_the_others() -> None:
+    finished: list[str] = []
+
+    async def work(item: str) -> str:
+        if item == "bad":
+            raise ValueError("boom")
+        await asyncio.sleep(0.05)
+        finished.append(item)
+        return item
+
+    subject = GraphAgent(
+        name="g",
+        nodes=(function("split", lambda _: ["bad", "good"]), FunctionNode(name="work", function=work)),
+        edges=(FanOut("split", "work"),),
+    )
+    assert (await run(subject)).error == Failure("ValueError", "boom")
+    await asyncio.sleep(0.08)
+    assert finished == []
+
+
+async def test_none_is_an_item_too() -> None:
+    def show(item: Any) -> str:
+        return repr(item)
+
+    subject = GraphAgent(
+        name="g",
+        nodes=(function("split", lambda _: ["a", None]), FunctionNode(name="work", function=show)),
+        edges=(FanOut("split", "work"),),
+    )
+    assert (await run(subject)).data == ["'a'", "None"]
+
+
+async def test_a_join_that_never_fires_is_told() -> None:
+    subject = GraphAgent(
+        name="g",
+        nodes=(function("a"), function("b"), function("c"), function("end")),
+        edges=(Edge("a", "b"), Choice("a", lambda _: None, {"c": "c"}), Join(("b", "c"), "end")),
+    )
+    error = (await run(subject)).error
+    assert error is not None
+    assert "the join before 'end' still waits" in error.message
+
+
+async def test_a_run_cannot_change_the_values_of_another() -> None:
+    @agent(examples=[{"role": "user", "content": "x"}])
+    def greedy(_: str) -> int:
+        examples = surface("examples")
+        examples.append({"role": "user", "content": "more"})
+        return len(examples)
+
+    assert [(await run(greedy)).data for _ in range(3)] == [2, 2, 2]
+    assert len(greedy.describe().surfaces[0].value) == 1
+
+
+async def test_an_error_of_the_agents_own_is_not_taken_for_its_deadline() -> None:
+    def locked(_: str) -> str:
+        raise TimeoutError("database lock on orders")
+
+    assert (await run(chain("g", locked), deadline_s=60)).error == Failure("TimeoutError", "database lock on orders")
+
+
+async def test_a_function_that_gives_a_coroutine_is_awaited() -> None:
+    async def later(text: str) -> str:
+        return text.upper()
+
+    subject = chain("g", FunctionNode(name="lazy", function=partial(later)))
+    assert (await run(subject)).output == "HI"
+
+
+async def test_a_versioned_node_keeps_its_usage() -> None:
+    async def think(text: str) -> str:
+        return await ask(text, model="scripted")
+
+    subject = chain("g", FunctionNode(name="think", function=think, version="1"))
+    with Gateway(models={"scripted": ScriptedModel(["one two"])}).active():
+        cold, warm = await run(subject), await run(subject)
+    assert cold.usage == warm.usage
+    assert cold.usage.output_tokens == 2

@@ -22,6 +22,7 @@ from promptiter.evaluation.score import Score
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.redaction import Redactor
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import Usage
@@ -259,3 +260,60 @@ def test_figures_are_three_and_weights_count() -> None:
     assert [each.case_id for each in found.rows] == ["x", "y"]
     assert (found.mean_score, found.pass_rate, found.weighted_loss) == (0.75, 0.5, 0.125)
     assert [found.objective(name) for name in ("mean_score", "pass_rate", "weighted_loss")] == [0.75, 0.5, -0.125]
+
+
+@pytest.mark.parametrize("cap", [10, None])
+async def test_threads_end_when_the_budget_does_or_the_run_is_cancelled(cap: int | None) -> None:
+    gateway = Gateway(models={"m": Answers([])}, budget=Budget(max_calls=cap))
+    subject = Evaluator([metric()], gateway=gateway, executor=ThreadExecutor(threads=4))
+    evaluating = subject.evaluate(six_nodes(), questions(200))
+    with pytest.raises(BudgetEndedError if cap else TimeoutError):
+        await asyncio.wait_for(evaluating, None if cap else 0.1)
+
+
+async def test_an_agent_that_gives_no_run_is_an_errored_case() -> None:
+    class Odd:
+        def describe(self) -> StructureSnapshot:
+            return shout.describe()
+
+        async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+            return case.text  # type: ignore[return-value]
+
+    found = await evaluator().evaluate(Odd(), questions(2))
+    assert {row.error.type for row in found.rows if row.error} == {"TypeError"}
+
+
+async def test_equal_calls_of_different_turns_are_different_calls() -> None:
+    asked: list[str] = []
+    subject = chain("bot", ModelNode(name="bot", instruction="", model="m", prompt="the same"))
+    case = EvalCase(id="c", turns=(Turn(user="a"), Turn(user="b")), state={"cart": []})
+    gateway = Gateway(models={"m": Answers(asked)})
+    always = metric(lambda _, run: 1.0 if run.output else 0.0)
+    await evaluator(always, gateway=gateway).evaluate(subject, eval_set(case))
+    assert gateway.ledger.snapshot().total.calls == 2
+
+
+async def test_state_is_fresh_for_every_run() -> None:
+    async def add(view: Any) -> str:
+        view.case.state["cart"].append("x")
+        return str(len(view.case.state["cart"]))
+
+    case = EvalCase(id="c", turns=(Turn(user="a", expected="1"),), state={"cart": []})
+    found = await evaluator(draws=3).evaluate(chain("shop", add), eval_set(case))
+    assert found.mean_score == 1.0
+
+
+async def test_secrets_do_not_reach_rows() -> None:
+    def leak(_: list[dict[str, Any]]) -> str:
+        raise RuntimeError("401 for key topsecretvalue")
+
+    class Leaky:
+        name, threshold, needs_reference = "leaky", 0.0, False
+
+        async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+            raise RuntimeError(f"topsecretvalue {case.id} {run.output}")
+
+    gateway = Gateway(models={"m": leak}, redactor=Redactor(["topsecretvalue"]))
+    found = await evaluator(Leaky(), gateway=gateway).evaluate(six_nodes(), questions(1))
+    assert "topsecret" not in repr(found.rows)
+    assert "***" in repr(found.rows)

@@ -14,6 +14,7 @@ from promptiter.errors import (
     ModelTimeoutError,
     ModelUnavailableError,
     RateLimitedError,
+    SetupError,
 )
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway, Retries, ToolFailedError, current_gateway
@@ -287,3 +288,86 @@ async def test_an_answer_that_never_fits_is_a_typed_error() -> None:
     )
     with pytest.raises(BadAnswerError, match="no usable answer in 4 tries: it holds no JSON"):
         await asking()
+
+
+async def test_what_the_rate_limit_grants_is_sent_at_once() -> None:
+    """A call that was granted must not wait for a slot: it would be sent in a later, fuller minute."""
+    now = 0.0
+    starts: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        await asyncio.sleep(0)
+
+    async def slow(_: list[dict[str, Any]]) -> str:
+        nonlocal now
+        starts.append(now)
+        now += 11
+        await asyncio.sleep(0)
+        return "x"
+
+    door = Gateway(
+        models={"m": slow},
+        rates={"*": RateLimit(requests_per_minute=10, clock=lambda: now, sleep=sleep)},
+        concurrency=5,
+    )
+    await asyncio.gather(*(door.ask(request(str(n)), AGENT) for n in range(40)))
+    assert max(sum(start <= other < start + 60 for other in starts) for start in starts) <= 10
+
+
+async def test_tokens_that_nobody_counted_are_not_given_back() -> None:
+    rate = RateLimit(tokens_per_minute=6_000)
+    settled: list[int] = []
+
+    def settle(estimated: int, actual: int) -> None:
+        settled.append(estimated - actual)
+
+    rate.settle = settle  # type: ignore[method-assign]
+    door = Gateway(models={"m": lambda _: "x"}, rates={"m": rate})
+    await door.ask(request(), AGENT)
+    assert settled == []
+
+
+async def test_a_call_that_was_given_up_is_not_joined() -> None:
+    async def slow(_: list[dict[str, Any]]) -> str:
+        try:
+            await asyncio.sleep(0.05)
+        finally:
+            await asyncio.sleep(0.02)  # takes a while to give up
+        return "done"
+
+    door = gateway(slow)
+    first = asyncio.create_task(door.ask(request(), AGENT))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.sleep(0)
+    assert (await door.ask(request(), AGENT)).text == "done"
+
+
+def test_one_gateway_serves_several_event_loops_one_after_the_other() -> None:
+    door = Gateway(models={"m": lambda _: "x"}, rates={"*": RateLimit(requests_per_minute=1000)}, concurrency=2)
+
+    async def many(start: int) -> int:
+        return len(await asyncio.gather(*(door.ask(request(str(n)), AGENT) for n in range(start, start + 20))))
+
+    assert [asyncio.run(many(start)) for start in (0, 20, 40)] == [20, 20, 20]
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"), [("max_tokens", -1), ("max_tokens", "many"), ("max_completion_tokens", 0.5)]
+)
+async def test_a_wrong_bound_is_refused(name: str, bound: Any) -> None:
+    with pytest.raises(SetupError, match="give a whole number"):
+        await gateway(ScriptedModel([])).ask(request(**{name: bound}), AGENT)
+
+
+async def test_both_names_of_the_bound_count_against_the_budget() -> None:
+    door = gateway(ScriptedModel([]), budget=Budget(max_tokens=8_000))
+    with pytest.raises(BudgetEndedError):
+        await door.ask(request(max_completion_tokens=9_000), AGENT)
+
+
+async def test_a_cap_in_dollars_names_the_model_without_a_price() -> None:
+    with pytest.raises(SetupError, match=r"model 'm': max_usd is set"):
+        await gateway(ScriptedModel([]), budget=Budget(max_usd=1.0)).ask(request(), AGENT)
