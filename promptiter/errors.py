@@ -11,9 +11,10 @@ PromptiterError
 │   └── UnknownNameError        a metric, evaluator, agent or model that nobody registered
 ├── AgentError                  a run went wrong by the agent's own graph: an endless loop, an unknown route
 ├── ModelError                  a model or tool call failed for good, after all retries
-│   ├── RateLimitedError        429; `retry_after_s` is what the server asked for
-│   ├── ModelTimeoutError       no answer in time
-│   ├── ModelUnavailableError   5xx, or no connection
+│   ├── PassingError            may pass, so it was tried again; `retry_after_s` is what the server asked for
+│   │   ├── RateLimitedError        429
+│   │   ├── ModelTimeoutError       no answer in time
+│   │   └── ModelUnavailableError   5xx, or no connection
 │   ├── BadRequestError         the server refused the request itself: a retry cannot help
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
 ├── BudgetEndedError            a call did not fit into what is left of a budget
@@ -78,19 +79,23 @@ class ModelError(PromptiterError):
     """A model or tool call failed for good, after all retries."""
 
 
-class RateLimitedError(ModelError):
-    """The server asked for a pause."""
+class PassingError(ModelError):
+    """A failure that may pass, so that the call is tried again; the server may have said after how long."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
 
-class ModelTimeoutError(ModelError):
+class RateLimitedError(PassingError):
+    """The server asked for a pause."""
+
+
+class ModelTimeoutError(PassingError):
     """No answer in time."""
 
 
-class ModelUnavailableError(ModelError):
+class ModelUnavailableError(PassingError):
     """The server failed, or could not be reached."""
 
 

@@ -58,6 +58,9 @@ class FanOut:
     items: Callable[[View], Sequence[Json]] = lambda view: list(view.incoming)
 
 
+_ENDS_EVERYTHING = (BudgetEndedError, UnexpectedCallError, SetupError)
+"""Errors that are not one case's: they end the evaluation."""
+
 AnyEdge: TypeAlias = Edge | Choice | Join | FanOut
 AnyNode: TypeAlias = "GraphNode | GraphAgent"
 
@@ -120,7 +123,7 @@ class GraphAgent:
             with recording:
                 async with limit:
                     return await self._flow(case, context, prefix="", after=()), None
-        except (BudgetEndedError, UnexpectedCallError, SetupError):
+        except _ENDS_EVERYTHING:
             raise
         except Exception as error:  # noqa: BLE001 - a failing case is a result, whatever its agent raised
             if limit.expired():
@@ -158,12 +161,17 @@ class _Flow:
         self.nodes = {node.name: (node, node_id) for node, node_id in zip(agent.nodes, ids, strict=True)}
         self.waiting: dict[int, dict[str, deque[_Token]]] = {}
         self.last: dict[str, tuple[int, Json]] = {}
+        self.order = {node.name: number for number, node in enumerate(agent.nodes)}
+        self.failures: list[tuple[int, int, Exception]] = []
 
     def start(self, group: asyncio.TaskGroup, after: tuple[str, ...]) -> None:
         self.group = group
         self._spawn(self.agent.entry, _Token(steps=after))
 
     def answer(self) -> Json:
+        """The output of the run, or the error of the failed node that comes first in the graph."""
+        if self.failures:
+            raise min(self.failures, key=lambda failure: failure[:2])[2]
         output = self.agent.output
         if output not in self.last:
             waits = [join for number, join in enumerate(self.agent.edges) if any(self.waiting.get(number, {}).values())]
@@ -175,31 +183,38 @@ class _Flow:
         self.group.create_task(self._arrive(name, token, items))
 
     async def _arrive(self, name: str, token: _Token, items: Sequence[Json] | None) -> None:
+        """Run a node and send its token on. What it raises ends this way only, so that timing decides nothing."""
         visit = token.outputs.get(name, (0, None))[0] + 1
+        try:
+            token = await self._visit(name, token, visit, items)
+            self._leave(name, token)
+        except _ENDS_EVERYTHING:
+            raise
+        except Exception as error:  # noqa: BLE001 - told when everything has come to its end
+            self.failures.append((self.order[name], visit, error))
+
+    async def _visit(self, name: str, token: _Token, visit: int, items: Sequence[Json] | None) -> _Token:
         if visit > self.agent.max_visits:
             raise AgentError(
                 f"node {name!r} was reached more than {self.agent.max_visits} times: a loop that does not end? "
                 "raise max_visits, or mend its condition"
             )
-        view = View(
-            case=self.case,
-            outputs={other: output for other, (_, output) in token.outputs.items()},
-            followed=token.followed,
-        )
+        view = _view(self.case, token)
         if items is None:
             step_id, output = await self._execute(name, token, view, index=None)
             steps: tuple[str, ...] = (step_id,)
         else:
-            async with asyncio.TaskGroup() as group:
-                runs = [
-                    group.create_task(self._execute(name, token, replace(view, item=item), index=at))
-                    for at, item in enumerate(items)
-                ]
-            done = [each.result() for each in runs]
-            steps, output = tuple(step_id for step_id, _ in done) or token.steps, [value for _, value in done]
+            done = await asyncio.gather(
+                *(self._execute(name, token, replace(view, item=item), index=at) for at, item in enumerate(items)),
+                return_exceptions=True,
+            )
+            if error := next((each for each in done if isinstance(each, BaseException)), None):
+                raise next((each for each in done if isinstance(each, _ENDS_EVERYTHING)), error)
+            finished = [each for each in done if not isinstance(each, BaseException)]
+            steps, output = tuple(step_id for step_id, _ in finished) or token.steps, [value for _, value in finished]
         if name not in self.last or visit >= self.last[name][0]:
             self.last[name] = (visit, output)
-        self._leave(name, _Token(steps, {**token.outputs, name: (visit, output)}, (name,)))
+        return _Token(steps, {**token.outputs, name: (visit, output)}, (name,))
 
     async def _execute(self, name: str, token: _Token, view: View, *, index: int | None) -> tuple[str, Json]:
         node, node_id = self.nodes[name]
@@ -220,11 +235,7 @@ class _Flow:
 
     def _leave(self, name: str, token: _Token) -> None:
         """Send a token along all edges that leave a node."""
-        view = View(
-            case=self.case,
-            outputs={other: output for other, (_, output) in token.outputs.items()},
-            followed=token.followed,
-        )
+        view = _view(self.case, token)
         for number, edge in enumerate(self.agent.edges):
             match edge:
                 case Edge(source=source, target=target) if source == name:
@@ -247,6 +258,11 @@ class _Flow:
         arrived[name].append(token)
         if all(arrived.values()):
             self._spawn(join.target, _merged([arrived[source].popleft() for source in join.sources], join.sources))
+
+
+def _view(case: CaseInput, token: _Token) -> View:
+    outputs = {name: output for name, (_, output) in token.outputs.items()}
+    return View(case=case, outputs=outputs, followed=token.followed)
 
 
 def _merged(tokens: Sequence[_Token], sources: tuple[str, ...]) -> _Token:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from promptiter.cli.check_view import Checked, findings_as_json, print_checked
-from promptiter.cli.load import load_agent
+from promptiter.cli.load import build_evaluator, load_agent, metrics_file
 from promptiter.cli.output import console, write_text
-from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
     from promptiter.agents.base import Agent
@@ -73,19 +72,10 @@ def check(
 
 
 def _evaluator(source: str, metrics: Path | None) -> Evaluator:
-    from promptiter.evaluation.evaluator import Evaluator
-    from promptiter.evaluation.judge import judge_builders
     from promptiter.evaluation.metric_config import load_eval_config
-    from promptiter.evaluation.metrics import build_metrics
     from promptiter.llm.gateway import Gateway
 
-    beside = [Path(source).with_name(name) for name in ("test_config.json", "optimizer.json")]
-    file = metrics or next((path for path in beside if path.exists()), None)
-    if file is None:
-        folder = str(beside[0].parent)
-        raise SetupError(f"no metrics: pass --metrics FILE, or put a test_config.json into {folder!r}")
-    gateway = Gateway()
-    return Evaluator(build_metrics(load_eval_config(file), builders=judge_builders(gateway)), gateway=gateway)
+    return build_evaluator(load_eval_config(metrics_file(source, metrics)), Gateway())
 
 
 def _needs_reference(evaluator: Evaluator | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.load import load_agent
+from promptiter.cli.load import build_evaluator, load_agent, metrics_file
 from promptiter.cli.output import console, write_text
 from promptiter.errors import SetupError
 
@@ -51,12 +51,9 @@ def evaluate(
     """Run an agent over an eval set and score it. Exits 1 if a metric's mean is below its threshold."""
     from promptiter.cli import evaluation_view
     from promptiter.evaluation.evalset import load_eval_set
-    from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-    from promptiter.evaluation.judge import judge_builders
+    from promptiter.evaluation.evaluator import EvaluationOptions
     from promptiter.evaluation.metric_config import load_eval_config
-    from promptiter.evaluation.metrics import build_metrics
     from promptiter.evaluation.teacher import with_expected_answers
-    from promptiter.evaluation.user_simulator import UserSimulator
     from promptiter.llm.budget import Budget
     from promptiter.llm.gateway import Gateway
     from promptiter.llm.memo import open_memo
@@ -68,7 +65,7 @@ def evaluate(
             raise SetupError(f"{str(path)!r} cannot be written: its folder does not exist")
     subject = load_agent(agent)
     cases = load_eval_set(eval_set)
-    config = load_eval_config(metrics or _beside(eval_set))
+    config = load_eval_config(metrics_file(eval_set, metrics))
     redactor = Redactor(secrets_from_environment(os.environ))
     budget = Budget(max_usd=max_usd) if max_usd is not None else None
     gateway = Gateway(
@@ -81,12 +78,7 @@ def evaluate(
         max_errored_fraction=max_errored_fraction,
         seed=seed,
     )
-    evaluator = Evaluator(
-        build_metrics(config, builders=judge_builders(gateway)),
-        gateway=gateway,
-        options=options,
-        user_simulator=UserSimulator.of_config(config.user_simulator, gateway),
-    )
+    evaluator = build_evaluator(config, gateway, options)
     under = Profile.load(profile) if profile else None
     if teacher is not None:
         by = load_agent(teacher) if ":" in teacher else teacher
@@ -105,11 +97,3 @@ def evaluate(
     gateway.memo.close()
     if not found.is_reliable or not evaluation_view.reaches_thresholds(found):
         raise typer.Exit(1)
-
-
-def _beside(eval_set: str) -> Path:
-    folder = Path(eval_set).parent
-    for name in ("test_config.json", "optimizer.json"):
-        if (folder / name).exists():
-            return folder / name
-    raise SetupError(f"no metrics: pass --metrics FILE, or put a test_config.json into {str(folder)!r}")

@@ -1,14 +1,19 @@
-"""What commands load by name: agents as `module:attr`, from the folder the command runs in."""
+"""What commands load: agents as `module:attr` from the folder they run in, and evaluators from metrics files."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from promptiter.agents.base import Agent
 from promptiter.errors import SetupError
+
+if TYPE_CHECKING:
+    from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+    from promptiter.evaluation.metric_config import EvalConfig
+    from promptiter.llm.gateway import Gateway
 
 
 def load_object(reference: str) -> Any:
@@ -42,3 +47,29 @@ def load_agent(reference: str) -> Agent:
     if not hasattr(found, "describe") or not hasattr(found, "run"):
         raise SetupError(f"{reference!r} is {type(found).__name__}, no agent: it needs describe() and run()")
     return cast("Agent", found)
+
+
+def metrics_file(eval_set: str, metrics: Path | None) -> Path:
+    """The metrics that were given, or those beside the eval set."""
+    if metrics is not None:
+        return metrics
+    folder = Path(eval_set).parent
+    for name in ("test_config.json", "optimizer.json"):
+        if (folder / name).exists():
+            return folder / name
+    raise SetupError(f"no metrics: pass --metrics FILE, or put a test_config.json into {str(folder)!r}")
+
+
+def build_evaluator(config: EvalConfig, gateway: Gateway, options: EvaluationOptions | None = None) -> Evaluator:
+    """An evaluator with the metrics, judges and simulated user of a configuration."""
+    from promptiter.evaluation.evaluator import Evaluator
+    from promptiter.evaluation.judge import judge_builders
+    from promptiter.evaluation.metrics import build_metrics
+    from promptiter.evaluation.user_simulator import UserSimulator
+
+    return Evaluator(
+        build_metrics(config, builders=judge_builders(gateway)),
+        gateway=gateway,
+        options=options,
+        user_simulator=UserSimulator.of_config(config.user_simulator, gateway),
+    )

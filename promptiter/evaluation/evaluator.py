@@ -49,7 +49,7 @@ class EvaluationOptions:
 
 
 class Evaluator:
-    """Metrics, and what is needed to run cases. One serves many evaluations, also at the same time."""
+    """Metrics, and what is needed to run cases. One serves many evaluations, also several at once in one event loop."""
 
     def __init__(
         self,

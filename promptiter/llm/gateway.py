@@ -22,7 +22,7 @@ from promptiter.errors import (
     BadAnswerError,
     ModelError,
     ModelTimeoutError,
-    ModelUnavailableError,
+    PassingError,
     PromptiterError,
     RateLimitedError,
     SetupError,
@@ -40,7 +40,6 @@ from traces.model import Json
 
 T = TypeVar("T")
 
-_RETRIED = (RateLimitedError, ModelTimeoutError, ModelUnavailableError)
 _FREE = Usage(input_tokens=0, output_tokens=0, cost_usd=0.0)
 _tally: ContextVar[Tally | None] = ContextVar("promptiter_tally", default=None)
 _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=None)
@@ -53,6 +52,7 @@ class Retries:
     attempts: int = 6
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
+    longest_retry_after_s: float = 600.0
 
     def delay_s(self, attempt: int, rng: random.Random) -> float:
         longest = min(self.max_delay_s, self.first_delay_s * 2 ** (attempt - 1))
@@ -239,8 +239,8 @@ class Gateway:
                     async with asyncio.timeout(self.timeout_s):
                         reply = await model(request, draw=site.draw)
             except TimeoutError:
-                failure: ModelError = ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s")
-            except _RETRIED as error:
+                failure: PassingError = ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s")
+            except PassingError as error:
                 failure = error
             except ModelError as error:
                 raise type(error)(self.redactor.redact_text(str(error))) from None  # the cause may hold a secret
@@ -264,11 +264,16 @@ class Gateway:
         told = self.redactor.redact_text(str(failure))
         raise type(failure)(f"{request.model!r} failed {self.retries.attempts} times, last: {told}") from None
 
-    async def _back_off(self, failure: ModelError, attempt: int, rate: RateLimit | None) -> None:
+    async def _back_off(self, failure: PassingError, attempt: int, rate: RateLimit | None) -> None:
         delay = self.retries.delay_s(attempt, self._rng)
-        if isinstance(failure, RateLimitedError) and failure.retry_after_s is not None:
+        if failure.retry_after_s is not None:
+            if failure.retry_after_s > self.retries.longest_retry_after_s:
+                told = self.redactor.redact_text(str(failure))
+                asked, longest = failure.retry_after_s, self.retries.longest_retry_after_s
+                told = f"the server asks to wait {asked:.0f} s, longer than {longest:.0f} s: {told}"
+                raise type(failure)(told) from None
             delay = max(delay, failure.retry_after_s)
-            if rate is not None:
+            if rate is not None and isinstance(failure, RateLimitedError):
                 rate.pause(failure.retry_after_s)
         await self._sleep(delay)
 

@@ -115,7 +115,7 @@ def _translated(error: Any, litellm: ModuleType) -> ModelError:
     )
     if isinstance(error, refused):
         return BadRequestError(message)
-    return ModelUnavailableError(message)
+    return ModelUnavailableError(message, retry_after_s=_retry_after_s(error))
 
 
 def _retry_after_s(error: Any) -> float | None:

@@ -3,15 +3,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from examples.research_desk import agent as research_desk
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.function import agent, chain
 from promptiter.agents.graph import Edge, GraphAgent, Join
-from promptiter.agents.nodes import ModelNode, surface
+from promptiter.agents.nodes import FunctionNode, ModelNode, surface
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.case import EvalCase, EvalSet, ExpectedToolCall, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -110,6 +111,26 @@ async def test_rows_are_the_same_in_threads() -> None:
     local, threads = await rows_of(16), await rows_of(16, executor=ThreadExecutor(threads=6))
     assert local.rows == threads.rows
     assert {row.measured.paid_calls for row in threads.rows} == {6}
+
+
+async def test_rows_of_a_graph_with_a_loop_tools_and_failures_are_the_same_everywhere() -> None:
+    def flaky(text: str) -> str:
+        if "3" in text:
+            raise ValueError("no threes")
+        return text
+
+    async def rows(concurrency: int, executor: Executor | None = None) -> Evaluation:
+        nodes = (FunctionNode(name="flaky", function=flaky), *research_desk.nodes[:2], *research_desk.nodes[5:])
+        edges = (Edge("flaky", "planner"), Edge("planner", "retrieve"), Edge("retrieve", "finalize"))
+        mixed = GraphAgent(name="mixed", nodes=nodes, edges=edges)
+        options = EvaluationOptions(concurrency=concurrency, draws=3)
+        found = await Evaluator([metric()], options=options, executor=executor).evaluate(mixed, questions(12))
+        looping = await Evaluator([metric()], options=options, executor=executor).evaluate(research_desk, questions(6))
+        return replace(found, rows=found.rows + tuple(replace(row, case_id=f"l{row.case_id}") for row in looping.rows))
+
+    one, many, threads = await rows(1), await rows(64), await rows(8, ThreadExecutor(threads=5))
+    assert one.rows == many.rows == threads.rows
+    assert one.errored_fraction > 0
 
 
 async def test_a_candidate_pays_only_from_the_first_changed_request_on() -> None:

@@ -13,6 +13,7 @@ from promptiter.errors import (
     BudgetEndedError,
     ModelTimeoutError,
     ModelUnavailableError,
+    PassingError,
     RateLimitedError,
     SetupError,
 )
@@ -88,10 +89,11 @@ async def test_an_answer_is_in_the_memo_before_it_is_used(tmp_path: Any) -> None
     "errors",
     [
         [RateLimitedError("429", retry_after_s=7)],
+        [ModelUnavailableError("503", retry_after_s=7)],
         [ModelUnavailableError("500"), ModelTimeoutError("slow"), RateLimitedError("429")],
     ],
 )
-async def test_errors_that_pass_are_tried_again(errors: list[Exception]) -> None:
+async def test_errors_that_pass_are_tried_again(errors: list[PassingError]) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -102,7 +104,7 @@ async def test_errors_that_pass_are_tried_again(errors: list[Exception]) -> None
     assert len(slept) == len(errors)
     assert all(seconds > 0 for seconds in slept)
     assert door.ledger.snapshot().total.attempts == len(errors) + 1
-    if isinstance(errors[0], RateLimitedError) and errors[0].retry_after_s:
+    if errors[0].retry_after_s:
         assert slept == [7]
 
 
@@ -112,6 +114,11 @@ async def test_errors_that_stay_are_told_with_their_last_words_and_without_secre
     with pytest.raises(ModelUnavailableError, match=r"'m' failed 3 times, last: no 2") as caught:
         await door.ask(request(), AGENT)
     assert "sk-secret" not in str(caught.value)
+
+
+async def test_a_server_that_asks_for_a_day_is_not_waited_for() -> None:
+    with pytest.raises(RateLimitedError, match="asks to wait 86400 s, longer than 600 s"):
+        await gateway(failing(RateLimitedError("429", retry_after_s=86_400))).ask(request(), AGENT)
 
 
 async def test_a_refused_request_is_not_tried_again() -> None:
