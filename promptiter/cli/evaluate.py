@@ -42,6 +42,9 @@ def evaluate(
         typer.Option(metavar="MODEL", help="A model, or an agent as module:attr, writes missing references."),
     ] = None,
     max_usd: Annotated[float | None, typer.Option(help="Spend at most so many dollars.")] = None,
+    allow_unknown_price: Annotated[
+        bool, typer.Option("--allow-unknown-price", help="With --max-usd: also call models that have no known price.")
+    ] = False,
     max_errored_fraction: Annotated[float, typer.Option(help="More failed runs than this share: unreliable.")] = 0.25,
     seed: Annotated[int, typer.Option(help="For everything that is drawn.")] = 0,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="PATH", help="Also write a JUnit report.")] = None,
@@ -67,7 +70,7 @@ def evaluate(
     cases = load_eval_set(eval_set)
     config = load_eval_config(metrics_file(eval_set, metrics))
     redactor = Redactor(secrets_from_environment(os.environ))
-    budget = Budget(max_usd=max_usd) if max_usd is not None else None
+    budget = Budget(max_usd=max_usd, allow_unknown_price=allow_unknown_price) if max_usd is not None else None
     gateway = Gateway(
         memo=open_memo(memo), budget=budget, concurrency=max(16, concurrency), seed=seed, redactor=redactor
     )

@@ -27,6 +27,7 @@ from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, Step, ToolCall
 from traces.model import Snapshot
+from traces.snapshots import readable
 
 GRACE_S = 1.0
 """An agent that does not keep its deadline itself is stopped so much later."""
@@ -140,7 +141,7 @@ class Evaluator:
             case_id=case.id,
             draw=job.draw,
             scores=tuple(scores),
-            output=run.output,
+            output=readable(run.output),
             error=Failure(run.error.type, redact(run.error.message)) if run.error else None,
             usage=run.usage,
             trace_digests=tuple(self.spool.put(turn.trace) for turn in run.by_turn if turn.trace is not None),

@@ -125,8 +125,8 @@ class Reservation:
     def __init__(self, budgets: tuple[Budget, ...], *, tokens: int, usd: float | None) -> None:
         if usd is None and any(b._caps[2] is not None and not b._allows_unknown_price for b in budgets):
             raise SetupError(
-                "max_usd is set, but the price of this call is unknown: give the model a price under `prices`, or set "
-                "`unknown_price: allow` to make calls that the cap does not cover"
+                "max_usd is set, but the price of this call is unknown: give the model a price, or allow "
+                "unknown prices to make calls that the cap does not cover"
             )
         self._budgets = budgets
         self._is_priced = usd is not None

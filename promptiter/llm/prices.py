@@ -36,10 +36,11 @@ class Price:
 
 
 class Prices:
-    """Prices by model name: the user's own, then litellm's for models that litellm serves."""
+    """Prices by model name: the user's own, then litellm's for what litellm serves. The simulated model is free."""
 
     def __init__(self, own: Mapping[str, Price] | None = None) -> None:
-        self._known: dict[str, Price | None] = dict(own or {})
+        free = Price(input_usd_per_million=0.0, output_usd_per_million=0.0)
+        self._known: dict[str, Price | None] = {"simulated": free, **(own or {})}
 
     def of(self, model: str, *, is_listed: bool = True) -> Price | None:
         """The price of a model, or None. A model that runs in this process is on no list."""

@@ -64,6 +64,10 @@ def test_a_kept_memo_pays_nothing_twice(run: Run, better: Path, tmp_path: Path) 
     assert "0 calls" in run(*arguments)
 
 
+def test_a_cap_in_dollars_covers_the_simulated_model(run: Run, better: Path) -> None:
+    assert "cost $0.0000 (simulated)" in run("evaluate", AGENT, *GIVEN, "--profile", better, "--max-usd", "0.01")
+
+
 def test_one_case_can_be_chosen(run: Run, better: Path) -> None:
     one = f"{DATA / 'desk.jsonl'}:lamp"
     shown = run("evaluate", AGENT, "-e", one, "-m", DATA / "desk.metrics.json", "-p", better)

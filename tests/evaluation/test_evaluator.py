@@ -338,3 +338,8 @@ async def test_secrets_do_not_reach_rows() -> None:
     found = await evaluator(Leaky(), gateway=gateway).evaluate(six_nodes(), questions(1))
     assert "topsecret" not in repr(found.rows)
     assert "***" in repr(found.rows)
+
+
+async def test_an_output_that_utf8_cannot_hold_is_spelled_out() -> None:
+    found = await evaluator().evaluate(chain("odd", lambda _: "half \ud800"), questions(1))
+    assert found.rows[0].output == "half \\ud800"
