@@ -27,7 +27,7 @@ def function(name: str, does: Any = None) -> FunctionNode:
 
 
 def working_example() -> GraphAgent:
-    """Document 003: planner fans out to retrieve and compose, reviewer joins them and sends back once."""
+    """Planner fans out to retrieve and compose, reviewer joins them and sends back once."""
     return GraphAgent(
         name="desk",
         nodes=tuple(map(function, ("planner", "retrieve", "compose", "reviewer", "rewrite", "finalize"))),
@@ -55,7 +55,7 @@ def shape(done: AgentRun) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_working_example_has_exactly_the_steps_of_document_003(seed: int) -> None:
+async def test_the_working_example_has_exactly_the_steps_of_the_guide(seed: int) -> None:
     random.seed(seed)
     done = await run(working_example())
     assert done.error is None
@@ -73,7 +73,7 @@ async def test_the_working_example_has_exactly_the_steps_of_document_003(seed: i
     }
 
 
-def test_the_structure_has_the_edges_of_document_003() -> None:
+def test_the_structure_has_the_edges_of_the_guide() -> None:
     edges = {(edge.source, edge.target, edge.condition) for edge in working_example().describe().edges}
     assert edges == {
         ("planner", "retrieve", None),

@@ -70,7 +70,7 @@ def test_steps_in_sequence_follow_each_other() -> None:
 
 
 async def working_example(live: Recording) -> None:
-    """Document 003: plan, retrieve and compose in parallel, review, rewrite once, again, finalize."""
+    """Plan, retrieve and compose in parallel, review, rewrite once, again, finalize."""
     for is_last in (False, True):
         await node("planner")
         async with asyncio.TaskGroup() as group:
