@@ -45,8 +45,15 @@ def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace])
 def read_traces(source: Source) -> Iterator[ExecutionTrace]:
     """Yield the traces of a JSON or JSON lines file (also gzipped) as they are read."""
     with opened(source) as (name, file):
-        for place, document in documents(name, file):
-            yield from_json(document, place=place)
+        yield from traces_in(name, file)
+
+
+def traces_in(name: str, file: IO[bytes]) -> Iterator[ExecutionTrace]:
+    """The traces of an open file."""
+    for place, document in documents(name, file):
+        with gc_paused():
+            trace = from_json(document, place=place)
+        yield trace
 
 
 def only_traces(traces: Iterable[ExecutionTrace]) -> Iterator[ExecutionTrace]:
@@ -153,15 +160,19 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def gc_paused() -> Iterator[None]:
-    """Reading makes millions of objects and no garbage: without collections it takes half the time."""
+def gc_paused(*, is_last: bool = False) -> Iterator[None]:
+    """Reading makes millions of objects and no garbage: without collections it takes half the time.
+
+    `is_last` is for a single large reading: what was read counts as old at once. In a stream that would starve the
+    collector, and with it whoever consumes the stream.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():
+            if is_last and not gc.get_freeze_count():
                 # All that was made counts as young now and would be walked at once; this makes it old, unwalked.
                 gc.freeze()
                 gc.unfreeze()

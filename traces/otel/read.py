@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from traces.errors import Place, UnknownConventionError, UnreadableTraceError
-from traces.files import Reader, Source, documents, from_json, gc_paused, opened
+from traces.files import Reader, Source, documents, gc_paused, opened, traces_in
 from traces.model import ExecutionTrace
 from traces.otel import conventions, otlp_json
 from traces.otel.spans import Span
@@ -23,8 +23,7 @@ def read(source: Source) -> Iterator[ExecutionTrace]:
     """The traces of a file of either kind: our own JSON, as a stream, or an OTLP export."""
     with opened(source) as (name, file):
         if _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)):
-            for place, document in documents(name, file):
-                yield from_json(document, place=place)
+            yield from traces_in(name, file)
         else:
             yield from _traces(name, file)
 
@@ -65,7 +64,7 @@ def without_repeats(spans: list[Span]) -> list[Span]:
 
 
 def _traces(name: str, file: Reader) -> list[ExecutionTrace]:
-    with gc_paused():
+    with gc_paused(is_last=True):
         by_trace: dict[str, list[Span]] = {}
         for spans in read_spans(name, file):
             for span in spans:
