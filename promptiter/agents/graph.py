@@ -93,7 +93,7 @@ class GraphAgent:
         return self._snapshot
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext | None = None) -> AgentRun:
-        """Run once. What a node raises ends the run and is its error; only a spent budget is raised."""
+        """Run once. What a node raises is the run's error; what ends a whole evaluation is raised: a spent budget, …"""
         context = context or RunContext()
         snapshot = self.describe()
         profile.check(snapshot)

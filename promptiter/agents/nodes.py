@@ -340,7 +340,7 @@ def _arguments(node: FunctionNode, view: View) -> dict[str, Json]:
             arguments[name] = known[name]
         elif parameter.default is inspect.Parameter.empty:
             if len(parameters) > 1:
-                raise SetupError(f"node {node.name!r} takes {name!r}, but no node of that name ran before it")
+                raise AgentError(f"node {node.name!r} takes {name!r}, but no node of that name ran before it")
             arguments[name] = view.incoming
     return arguments
 

@@ -205,9 +205,8 @@ class Gateway:
 
         flight = self._flights[key] = _Flight(asyncio.ensure_future(execute_and_keep()), land)
         flight.task.add_done_callback(lambda _: land())
-        flight.task.add_done_callback(
-            lambda task: task.cancelled() or task.exception()
-        )  # also if nobody waits any more
+        # An error is looked at also if nobody waits for it any more; else asyncio complains.
+        flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await flight.join(), False
 
     async def _paid(self, request: ModelRequest, site: CallSite, node_id: str) -> ModelReply:

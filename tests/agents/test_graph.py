@@ -440,3 +440,16 @@ async def test_a_versioned_node_keeps_its_usage() -> None:
         cold, warm = await run(subject), await run(subject)
     assert cold.usage == warm.usage
     assert cold.usage.output_tokens == 2
+
+
+async def test_a_node_whose_source_did_not_run_on_this_way_fails_only_its_case() -> None:
+    def late(a: str, b: str) -> str:
+        return a + b
+
+    subject = GraphAgent(
+        name="g",
+        nodes=(function("a"), function("b"), FunctionNode(name="late", function=late)),
+        edges=(Choice("a", lambda _: "late", {"b": "b", "late": "late"}), Edge("b", "late")),
+    )
+    error = (await run(subject)).error
+    assert error == Failure("AgentError", "node 'late' takes 'b', but no node of that name ran before it")
