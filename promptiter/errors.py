@@ -8,7 +8,8 @@ PromptiterError
 │   ├── StructureMismatchError  a profile of another structure
 │   ├── EvalSetError            an eval set that cannot be read or contradicts itself
 │   ├── MetricError             a metric that is configured wrongly
-│   └── UnknownNameError        a metric, evaluator, agent or model that nobody registered
+│   ├── UnknownNameError        a metric, evaluator, agent or model that nobody registered
+│   └── RequestError            a run request that cannot be served; lists everything that is wrong with it
 ├── AgentError                  a run went wrong by the agent's own graph: an endless loop, an unknown route
 ├── ModelError                  a model or tool call failed for good, after all retries
 │   ├── PassingError            may pass, so it was tried again; `retry_after_s` is what the server asked for
@@ -18,6 +19,9 @@ PromptiterError
 │   ├── BadRequestError         the server refused the request itself: a retry cannot help
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
 ├── BudgetEndedError            a call did not fit into what is left of a budget
+├── StageError                  a stage of the backward pass failed on everything that it was asked
+├── RunFailedError              a run ended in an error; carries its result so far (promptiter.engine)
+├── NonDeterministicStrategyError  a run that goes on asked for something else than the first time
 └── UnexpectedCallError         a scripted model was asked something it has no answer for
 """
 
@@ -71,6 +75,16 @@ class UnknownNameError(SetupError):
         super().__init__(f"unknown {what}: {listed}; known are {', '.join(known) or 'none'}")
 
 
+class RequestError(SetupError):
+    """A run request that cannot be served; `problems` lists everything that is wrong with it."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        listed = "".join(f"\n  - {problem}" for problem in self.problems)
+        count = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__(f"the run cannot start, it has {count}:{listed}")
+
+
 class AgentError(PromptiterError):
     """A run went wrong by the agent's own graph."""
 
@@ -108,7 +122,19 @@ class BadAnswerError(ModelError):
 
 
 class BudgetEndedError(PromptiterError):
-    """A call did not fit into what is left of a budget."""
+    """A call did not fit into what is left of a budget; `cap` names what ended: max_calls, max_tokens, max_usd."""
+
+    def __init__(self, message: str, *, cap: str = "budget") -> None:
+        super().__init__(message)
+        self.cap = cap
+
+
+class StageError(PromptiterError):
+    """A stage of the backward pass failed on everything that it was asked."""
+
+
+class NonDeterministicStrategyError(PromptiterError):
+    """A run that goes on asked for something else than the first time."""
 
 
 class UnexpectedCallError(PromptiterError):

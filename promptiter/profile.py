@@ -44,6 +44,10 @@ class PatchSet:
         return len(self.patches)
 
     @property
+    def surface_ids(self) -> frozenset[str]:
+        return frozenset(patch.surface_id for patch in self.patches)
+
+    @property
     def digest(self) -> str:
         """The hash of what would change, whatever the reasons."""
         return digest(sorted([patch.surface_id, digest(patch.value)] for patch in self.patches))

@@ -81,3 +81,6 @@ class Registry(Generic[T]):
 
 REGISTRY: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="promptiter.metrics")
 """Metrics of users: a function `(case, run) -> score`, or a builder `(MetricConfig) -> Metric`."""
+
+STRATEGIES: Registry[Callable[..., Any]] = Registry("strategy", entry_point_group="promptiter.strategies")
+"""Search algorithms: a class or function that makes a Strategy."""

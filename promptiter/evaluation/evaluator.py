@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import BudgetEndedError, EvalSetError, SetupError, UnexpectedCallError
@@ -74,6 +75,30 @@ class Evaluator:
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
 
+    def with_options(self, options: EvaluationOptions) -> Evaluator:
+        """The same evaluator with other options; an executor of the user's own keeps its concurrency."""
+        is_own = isinstance(self.executor, LocalExecutor)
+        return self._with(options=options, executor=None if is_own else self.executor)
+
+    def with_judge(self, model: str) -> Evaluator:
+        """The same evaluator, its judges asking this model."""
+        from promptiter.evaluation.judge import JudgeMetric
+
+        metrics = [each.asking(model) if isinstance(each, JudgeMetric) else each for each in self.metrics]
+        return self._with(metrics=metrics)
+
+    def _with(self, **changed: Any) -> Evaluator:
+        kept = {
+            "metrics": self.metrics,
+            "gateway": self.gateway,
+            "options": self.options,
+            "executor": self.executor,
+            "spool": self.spool,
+            "user_simulator": self.user_simulator,
+            "weights": self.weights,
+        }
+        return Evaluator(**(kept | changed))
+
     async def evaluate(
         self,
         agent: Agent,
@@ -89,6 +114,10 @@ class Evaluator:
             rows.append(row)
             if on_row is not None:
                 on_row(row)
+        return self.evaluation_of(rows, eval_set, profile)
+
+    def evaluation_of(self, rows: Iterable[CaseRow], eval_set: EvalSet, profile: Profile) -> Evaluation:
+        """The evaluation that such rows make up."""
         return Evaluation(
             eval_set_id=eval_set.id,
             profile_digest=profile.digest,
@@ -98,8 +127,16 @@ class Evaluator:
             weights=self.weights,
         )
 
-    async def rows(self, agent: Agent, eval_set: EvalSet, profile: Profile) -> AsyncIterator[CaseRow]:
-        """The rows as they finish, in any order; nothing of a row stays here."""
+    async def rows(
+        self,
+        agent: Agent,
+        eval_set: EvalSet,
+        profile: Profile,
+        *,
+        draws: range | None = None,
+        known: Container[tuple[str, int]] = frozenset(),
+    ) -> AsyncIterator[CaseRow]:
+        """The rows as they finish, in any order; nothing of a row stays here. `known` (case id, draw) are not run."""
         profile.check(agent.describe())
         cases = {case.id: case for case in eval_set.cases}
         if len(cases) < len(eval_set.cases):
@@ -107,8 +144,9 @@ class Evaluator:
         self._check(cases)
         jobs = (
             CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, draw=draw)
-            for draw in range(self.options.draws)
+            for draw in (range(self.options.draws) if draws is None else draws)
             for case_id in cases
+            if (case_id, draw) not in known
         )
 
         async def work(job: CaseJob) -> CaseRow:

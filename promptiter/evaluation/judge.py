@@ -103,6 +103,10 @@ class JudgeMetric:
     def rubrics(self) -> tuple[Rubric, ...]:
         return (_VALID,) if self.kind == "final_response" else self.config.rubrics
 
+    def asking(self, model: str) -> JudgeMetric:
+        """The same judge, asking another model, once for each question."""
+        return replace(self, judges=(Judge(model=model),))
+
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         if problem := failure_of(run):
             return unscored(self, problem)

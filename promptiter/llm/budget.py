@@ -71,6 +71,11 @@ class Budget:
         return Reservation((self,), tokens=tokens, usd=usd)
 
     @property
+    def needs_prices(self) -> bool:
+        """Whether a call of a model without a known price is refused."""
+        return self._caps[2] is not None and not self._allows_unknown_price
+
+    @property
     def state(self) -> BudgetState:
         return BudgetState(
             calls=self._settled.calls,
@@ -85,16 +90,18 @@ class Budget:
     def _fits(self, amount: _Amount) -> bool:
         return not self._has_ended and self._is_within_caps(self._settled + self._reserved + amount)
 
-    def _problem_of(self, amount: _Amount) -> str | None:
-        """Why an amount will never fit, whatever calls in flight give back."""
+    def _problem_of(self, amount: _Amount) -> tuple[str, str] | None:
+        """Which cap an amount will never fit into, whatever calls in flight give back, and why."""
         if self._has_ended:
-            return "a call cost more than it had reserved, so the cap can no longer be kept; raise the bounds of calls"
+            broken = "a call cost more than it had reserved, so the cap can no longer be kept"
+            return "bound", f"{broken}; raise the bounds of calls"
         for name, cap, spent, wanted in zip(_CAPS, self._caps, self._settled.figures, amount.figures, strict=True):
             if cap is not None and spent + wanted > cap:
                 told = [
                     f"${figure / PARTS:g}" if name == "max_usd" else f"{figure:,}" for figure in (wanted, spent, cap)
                 ]
-                return f"{told[0]} more would not fit: {told[1]} of {name} {told[2]} is spent; raise {name} to go on"
+                spent_so_far = f"{told[1]} of {name} {told[2]} is spent"
+                return name, f"{told[0]} more would not fit: {spent_so_far}; raise {name} to go on"
         return None
 
     def _is_within_caps(self, amount: _Amount) -> bool:
@@ -114,6 +121,10 @@ class Budgets:
     def __init__(self, *budgets: Budget) -> None:
         self._budgets = tuple(dict.fromkeys(budgets))
 
+    @property
+    def needs_prices(self) -> bool:
+        return any(budget.needs_prices for budget in self._budgets)
+
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """Room in all budgets for one call of at most so many tokens and dollars."""
         return Reservation(self._budgets, tokens=tokens, usd=usd)
@@ -123,7 +134,7 @@ class Reservation:
     """Room for one call. Left without `settle`, by an error, a cancellation or otherwise, it is given back whole."""
 
     def __init__(self, budgets: tuple[Budget, ...], *, tokens: int, usd: float | None) -> None:
-        if usd is None and any(b._caps[2] is not None and not b._allows_unknown_price for b in budgets):
+        if usd is None and any(budget.needs_prices for budget in budgets):
             raise SetupError(
                 "max_usd is set, but the price of this call is unknown: give the model a price, or allow "
                 "unknown prices to make calls that the cap does not cover"
@@ -181,7 +192,10 @@ class Reservation:
 
     def _problem(self) -> BudgetEndedError | None:
         problems = [problem for budget in self._budgets if (problem := budget._problem_of(self._bound))]
-        return BudgetEndedError(f"the budget has ended: {problems[0]}") if problems else None
+        if not problems:
+            return None
+        cap, told = problems[0]
+        return BudgetEndedError(f"the budget has ended: {told}", cap=cap)
 
     def _is_next_and_fits(self) -> bool:
         return all(next(iter(b._waiters), self) is self and b._fits(self._bound) for b in self._budgets)

@@ -1,0 +1,163 @@
+"""All that can be wrong with a run request, found together and before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from promptiter.backprop.loss import check_hints, check_targets
+from promptiter.engine.acceptance import Protected
+from promptiter.engine.policies import parts_of
+from promptiter.engine.records import RunRequest
+from promptiter.engine.stopping import check_metrics
+from promptiter.errors import EvalSetError, RequestError, SetupError, UnknownSurfaceError, nearest
+from promptiter.evaluation.case import EvalCase, EvalSet
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.splits import check_disjoint
+from promptiter.structure import TEXT_TYPES, StructureSnapshot
+
+NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRequest:
+    """A request that can be served: its eval sets as one each, its targets by name."""
+
+    train: EvalSet
+    validation: EvalSet
+    targets: tuple[str, ...]
+
+
+def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> CheckedRequest:
+    """The request in one piece, or a RequestError with every problem."""
+    train, validation = joined(request.train, name="train"), joined(request.validation, name="validation")
+    targets = _targets(request, snapshot)
+    problems = [
+        *_case_problems(train, "train", request, evaluator),
+        *_case_problems(validation, "validation", request, evaluator),
+        *_overlap_problems(train, validation),
+        *_surface_problems(request, snapshot, targets),
+        *_policy_problems(request, validation, evaluator),
+        *_hint_problems(request, snapshot, evaluator, train),
+        *_price_problems(snapshot, evaluator),
+    ]
+    if problems:
+        raise RequestError(problems)
+    return CheckedRequest(train=train, validation=validation, targets=targets)
+
+
+def joined(eval_sets: EvalSet | Sequence[EvalSet], *, name: str) -> EvalSet:
+    """Several eval sets as one; a case id that occurs in two of them gets the set's name in front."""
+    if isinstance(eval_sets, EvalSet):
+        return eval_sets
+    if len(eval_sets) == 1:
+        return eval_sets[0]
+    seen: dict[str, int] = {}
+    for case in (case for each in eval_sets for case in each.cases):
+        seen[case.id] = seen.get(case.id, 0) + 1
+    cases = tuple(
+        replace(case, id=f"{each.id}/{case.id}") if seen[case.id] > 1 else case
+        for each in eval_sets
+        for case in each.cases
+    )
+    return EvalSet(id="+".join(each.id for each in eval_sets) or name, cases=cases)
+
+
+def _targets(request: RunRequest, snapshot: StructureSnapshot) -> tuple[str, ...]:
+    if request.targets is not None:
+        return tuple(sorted(set(request.targets)))
+    return tuple(sorted(surface.id for surface in snapshot.surfaces if surface.type in TEXT_TYPES))
+
+
+def _case_problems(eval_set: EvalSet, name: str, request: RunRequest, evaluator: Evaluator) -> Iterator[str]:
+    if not eval_set.cases:
+        yield f"the {name} set has no cases"
+    ids = [case.id for case in eval_set.cases]
+    if repeated := sorted({case_id for case_id in ids if ids.count(case_id) > 1}) if len(set(ids)) < len(ids) else []:
+        yield f"the {name} set has case ids that occur twice: {_listed(repeated)}"
+    if recorded := [case.id for case in eval_set.cases if case.mode == "trace"]:
+        yield (
+            f"the {name} set has recorded conversations, which cannot be run again: {_listed(recorded)}; "
+            "score them with `promptiter evaluate`, or take them out"
+        )
+    if evaluator.user_simulator is None and (
+        scenarios := [case.id for case in eval_set.cases if case.scenario is not None]
+    ):
+        yield f"scenarios of the {name} set need a simulated user: {_listed(scenarios)}; set user_simulator_config"
+    needing = [metric.name for metric in evaluator.metrics if metric.needs_reference]
+    if (
+        needing
+        and request.teacher is None
+        and (bare := [case.id for case in eval_set.cases if not _has_reference(case)])
+    ):
+        yield (
+            f"metric {needing[0]!r} needs a reference, and the {name} set has cases without one: {_listed(bare)}; "
+            "write the expected answers, or name a teacher"
+        )
+
+
+def _has_reference(case: EvalCase) -> bool:
+    return case.scenario is not None or any(
+        turn.expected is not None or turn.expected_tool_calls is not None for turn in case.turns
+    )
+
+
+def _overlap_problems(train: EvalSet, validation: EvalSet) -> Iterator[str]:
+    try:
+        check_disjoint(train, validation)
+    except EvalSetError as error:
+        yield str(error)
+
+
+def _surface_problems(request: RunRequest, snapshot: StructureSnapshot, targets: Sequence[str]) -> Iterator[str]:
+    if not targets:
+        yield "no surface may change: name targets, or give the agent an instruction that can be edited"
+    for target in targets:
+        if target not in snapshot.surface_ids:
+            yield str(UnknownSurfaceError(target, known=snapshot.surface_ids))
+    if request.initial_profile is not None:
+        try:
+            request.initial_profile.check(snapshot)
+        except SetupError as error:
+            yield f"initial profile: {error}"
+
+
+def _policy_problems(request: RunRequest, validation: EvalSet, evaluator: Evaluator) -> Iterator[str]:
+    if request.max_rounds < 0:
+        yield f"max_rounds is {request.max_rounds}; give 0 (only validate the baseline) or more"
+    if request.stop is not None:
+        try:
+            check_metrics(request.stop, [metric.name for metric in evaluator.metrics])
+        except SetupError as error:
+            yield str(error)
+    known = [case.id for case in validation.cases]
+    own = (part.case_ids for part in parts_of(request.acceptance) if isinstance(part, Protected))
+    for case_id in sorted(request.protected.union(*own).difference(known)):
+        yield f"protected case {case_id!r} is not in the validation set{nearest(case_id, known)}"
+
+
+def _hint_problems(
+    request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator, train: EvalSet
+) -> Iterator[str]:
+    metrics = [metric.name for metric in evaluator.metrics]
+    yield from check_targets(request.loss_targets, metrics=metrics, node_ids=[node.id for node in snapshot.nodes])
+    yield from check_hints(request.hints, metrics=metrics, case_ids=[case.id for case in train.cases])
+
+
+def _price_problems(snapshot: StructureSnapshot, evaluator: Evaluator) -> Iterator[str]:
+    """A cap on dollars means nothing for a model whose price nobody knows."""
+    gateway = evaluator.gateway
+    if gateway.budget is None or not gateway.budget.needs_prices:
+        return
+    models = sorted({str(surface.value) for surface in snapshot.surfaces if surface.type == "model"})
+    for model in models:
+        if gateway.price(model) is None:
+            yield (
+                f"max_usd cannot be kept: the price of model {model!r} is unknown; "
+                "give it under prices, or allow unknown prices"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:NAMED]))
+    return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown

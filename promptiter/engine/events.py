@@ -1,0 +1,57 @@
+"""Event: a frozen fact about a run, and the envelope that journal, stream and observers carry.
+
+A run is its events: RunResult is `fold(events)`. What two equal runs do not share (clocks, which answers were paid)
+stands under `measured`, inside `data`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from traces.model import Json
+
+SCHEMA_VERSION = 1
+
+Phase: TypeAlias = Literal["start", "baseline", "train", "rerun", "validation", "end"]
+
+EventType: TypeAlias = Literal[
+    "run_started",
+    "references",
+    "evaluation_started",
+    "case",
+    "evaluation_finished",
+    "round_started",
+    "losses",
+    "backward",
+    "aggregation",
+    "patches",
+    "candidate",
+    "decision",
+    "round_completed",
+    "stop",
+    "note",
+    "run_completed",
+]
+
+
+class Event(BaseModel):
+    """One fact. `seq` counts from 0 without gaps; `round` is 0 before the first one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    seq: int
+    run_id: str
+    round: int = 0
+    phase: Phase = "start"
+    type: EventType
+    data: dict[str, Json] = Field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Watches a run. Called with each event in order, after the journal has it; its failure is reported once."""
+
+    async def observe(self, event: Event) -> None:
+        """Look at one event. The run waits for it, so long work belongs into a task of the observer's own."""

@@ -1,0 +1,165 @@
+"""Evidence: what a candidate is decided on, and what can be said of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from typing import TypeAlias
+
+from promptiter.engine.policies import is_number
+from promptiter.errors import SetupError
+from promptiter.evaluation.result import Evaluation, Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceDecision:
+    """What a policy says of a candidate. `delta` is the gain over the accepted profile, None if there is no figure."""
+
+    accepted: bool
+    delta: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoreEvidence:
+    """A policy wants so many more draws of these cases, under both profiles, before it decides; no cases: of all."""
+
+    cases: tuple[str, ...] = ()
+    draws: int = 1
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not is_number(self.draws, least=1):
+            raise SetupError(f"a policy asks for {self.draws!r} more draws; give 1 or more")
+
+
+Answer: TypeAlias = AcceptanceDecision | MoreEvidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseDelta:
+    """One case under both profiles, in figures of the objective: higher is better, a loss counts negative."""
+
+    case_id: str
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        return self.after - self.before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a policy decides on: the accepted profile (`baseline`) and the candidate, evaluated on the same cases.
+
+    `tried` counts the candidates of the run so far, this one included; `protected` are the cases that must hold.
+    """
+
+    baseline: Evaluation
+    candidate: Evaluation
+    objective: Objective = "mean_score"
+    round: int = 0
+    tried: int = 1
+    protected: frozenset[str] = frozenset()
+
+    @cached_property
+    def gain(self) -> float | None:
+        """How much the objective rises, case by case; None if one of the two profiles has no figure.
+
+        Left out of the mean, a failed run would flatter the prompt that made it fail. So a run that could not be scored
+        counts here as the worst: 0, a loss of 1, or the lowest figure of any case if that is lower. This holds for both
+        profiles alike: losing a case is a loss, mending one is a gain, and what neither could score changes nothing.
+        Rounded to 12 digits, so that 0.7 after 0.2 is 0.5.
+        """
+        if None in (self.baseline.objective(self.objective), self.candidate.objective(self.objective)):
+            return None
+        total = math.fsum(delta.change for delta in self._all_deltas)
+        return round(total / len(self._all_deltas), 12) + 0.0  # no -0.0
+
+    @cached_property
+    def deltas(self) -> tuple[CaseDelta, ...]:
+        """The cases that both profiles could score, by id. With several draws, one that failed counts as the worst."""
+        scored = _scored(self.baseline) & _scored(self.candidate)
+        return tuple(delta for delta in self._all_deltas if delta.case_id in scored)
+
+    @property
+    def new_passes(self) -> tuple[str, ...]:
+        return tuple(sorted(_passed(self.candidate) - _passed(self.baseline)))
+
+    @property
+    def new_fails(self) -> tuple[str, ...]:
+        """The cases that passed and no longer do, because they fail or could not be scored."""
+        return tuple(sorted(_passed(self.baseline) - _passed(self.candidate)))
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The cases that only the accepted profile could score."""
+        return tuple(sorted(_scored(self.baseline) - _scored(self.candidate)))
+
+    @property
+    def mended(self) -> tuple[str, ...]:
+        """The cases that only the candidate could score."""
+        return tuple(sorted(_scored(self.candidate) - _scored(self.baseline)))
+
+    @cached_property
+    def problem(self) -> str | None:
+        """Why no policy may accept a candidate on this evidence, in words; None if one may."""
+        for name, evaluation in (("the candidate", self.candidate), ("the accepted profile", self.baseline)):
+            if not evaluation.is_reliable:
+                share, limit = evaluation.errored_fraction, evaluation.max_errored_fraction
+                return f"{name} is unreliable: {share:.1%} of its runs or scores failed, the limit is {limit:.1%}"
+            if evaluation.objective(self.objective) is None:
+                return f"{name} has no {self.objective}: none of its {len(evaluation.cases)} cases could be scored"
+        return None
+
+    def accept(self, reason: str) -> AcceptanceDecision:
+        return AcceptanceDecision(accepted=True, delta=self.gain, reason=reason)
+
+    def reject(self, reason: str) -> AcceptanceDecision:
+        return AcceptanceDecision(accepted=False, delta=self.gain, reason=reason)
+
+    @cached_property
+    def _all_deltas(self) -> tuple[CaseDelta, ...]:
+        before, after = _figures(self.baseline, self.objective), _figures(self.candidate, self.objective)
+        lowest = -1.0 if self.objective == "weighted_loss" else 0.0
+        worst = min([lowest, *(value for value, _ in (*before.values(), *after.values()))])
+        return tuple(
+            CaseDelta(
+                case_id=case_id,
+                before=_counted(before, case_id, worst=worst),
+                after=_counted(after, case_id, worst=worst),
+            )
+            for case_id in sorted({*before, *after})
+        )
+
+
+def _figures(evaluation: Evaluation, objective: Objective) -> dict[str, tuple[float, float]]:
+    """Of each case the objective of its runs alone, and the share of them that could be scored."""
+    found = {}
+    for case_id, group in groupby(evaluation.rows, key=lambda row: row.case_id):
+        rows = tuple(group)
+        value = replace(evaluation, rows=rows).objective(objective)
+        # The pass rate settles by itself what a failed run is worth: the case passes by its other runs, or fails.
+        share = 1.0 if objective == "pass_rate" else sum(row.is_scored for row in rows) / len(rows)
+        found[case_id] = _UNSCORED if value is None else (value, share)
+    return found
+
+
+def _counted(figures: Mapping[str, tuple[float, float]], case_id: str, *, worst: float) -> float:
+    value, share = figures.get(case_id, _UNSCORED)
+    return share * value + (1.0 - share) * worst
+
+
+_UNSCORED = (0.0, 0.0)
+
+
+def _scored(evaluation: Evaluation) -> set[str]:
+    return {case.case_id for case in evaluation.cases if case.is_scored}
+
+
+def _passed(evaluation: Evaluation) -> set[str]:
+    return {case.case_id for case in evaluation.cases if case.passed}

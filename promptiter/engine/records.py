@@ -1,0 +1,193 @@
+"""What a run is asked for, and what came of it: RunRequest, RunResult, RoundResult. Plain frozen data.
+
+`status` says how the run ended, `verdict` what the evidence says, `stop_reason` which condition ended it. Everything
+that two equal runs do not share stands in a block called `measured`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from promptiter.backprop.loss import CaseLoss, LossHint, LossTarget
+from promptiter.backprop.stages import AggregateResult, BackwardResult, Rejection
+from promptiter.engine.acceptance import AcceptancePolicy, MinGain
+from promptiter.engine.evidence import AcceptanceDecision
+from promptiter.engine.stopping import StopDecision, StopPolicy
+from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.evaluator import EvaluationOptions
+from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.llm.ledger import LedgerSnapshot
+from promptiter.profile import PatchSet, Profile, SurfaceChange
+from promptiter.structure import StructureSnapshot
+
+if TYPE_CHECKING:
+    from promptiter.agents.base import Agent
+
+Status: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+Verdict: TypeAlias = Literal["improved", "no_evidence", "underpowered", "overfit_risk", "budget_ended", "invalid_eval"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What to optimize, on which cases, under which rules.
+
+    `targets` are the surfaces that may change; None means every text surface. `teacher` (an agent, or the name of a
+    model) writes the expected answers that cases lack; `judge` is the model that judging metrics ask instead of their
+    own. `protected` cases must go on passing. `max_rounds` bounds the rounds beside what `stop` says.
+    """
+
+    train: EvalSet | Sequence[EvalSet]
+    validation: EvalSet | Sequence[EvalSet]
+    initial_profile: Profile | None = None
+    teacher: Agent | str | None = None
+    judge: str | None = None
+    evaluation: EvaluationOptions | None = None
+    acceptance: AcceptancePolicy = field(default_factory=MinGain)
+    stop: StopPolicy | None = None
+    max_rounds: int = 4
+    targets: Sequence[str] | None = None
+    objective: Objective = "mean_score"
+    loss_targets: tuple[LossTarget, ...] = ()
+    hints: tuple[LossHint, ...] = ()
+    protected: frozenset[str] = frozenset()
+    seed: int = 0
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceBlame:
+    """Where the losses of one trace went."""
+
+    case_id: str
+    draw: int = 0
+    turn: int = 0
+    results: tuple[BackwardResult, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassResult:
+    """One pass of a round from losses to patches. `left` are signals with too little support for a patch.
+
+    `refused` are patches that lint or a reviewer refused, with the reason; `errors` what the optimizer failed on.
+    """
+
+    losses: tuple[CaseLoss, ...] = ()
+    blames: tuple[TraceBlame, ...] = ()
+    signals: tuple[AggregateResult, ...] = ()
+    left: tuple[AggregateResult, ...] = ()
+    patches: PatchSet = field(default_factory=PatchSet)
+    refused: tuple[Rejection, ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """One round: the profile it started from, what was found on train, what was proposed, and what became of it.
+
+    `decision` is None in a round that was cut short.
+    """
+
+    round: int
+    input_profile: Profile
+    train: Evaluation | None = None
+    passes: tuple[PassResult, ...] = ()
+    reruns: tuple[Evaluation, ...] = ()
+    output_profile: Profile | None = None
+    validation: Evaluation | None = None
+    decision: AcceptanceDecision | None = None
+    stop: StopDecision | None = None
+
+    @property
+    def losses(self) -> tuple[CaseLoss, ...]:
+        """Those of the train cases, before anything was changed."""
+        return self.passes[0].losses if self.passes else ()
+
+    @property
+    def patches(self) -> PatchSet:
+        """All patches of the round; a later pass does not change a surface again."""
+        return PatchSet(tuple(patch for each in self.passes for patch in each.patches))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMeasured:
+    """What differs between equal runs: the name, clocks, what was spent, and what watching it met with."""
+
+    run_id: str = ""
+    started_at: str = ""
+    duration_s: float = 0.0
+    case_runs: int = 0
+    paid_case_runs: int = 0
+    spent: LedgerSnapshot = field(default_factory=LedgerSnapshot)
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """The state of a run, at its end or on the way. `accepted_profile` is the best so far, with its `accepted` scores.
+
+    `baseline` is the validation of the initial profile. `error` says why a run failed.
+    """
+
+    status: Status
+    verdict: Verdict
+    structure: StructureSnapshot
+    targets: tuple[str, ...]
+    objective: Objective
+    initial_profile: Profile
+    baseline: Evaluation | None = None
+    accepted_profile: Profile
+    accepted: Evaluation | None = None
+    rounds: tuple[RoundResult, ...] = ()
+    stop: StopDecision | None = None
+    error: str | None = None
+    measured: RunMeasured = field(default_factory=RunMeasured, compare=False)
+
+    @property
+    def run_id(self) -> str:
+        return self.measured.run_id
+
+    @property
+    def current_round(self) -> int:
+        return len(self.rounds)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Which condition ended the run; None while it runs, or if it failed."""
+        return self.stop.reason if self.stop is not None else None
+
+    @property
+    def changes(self) -> tuple[SurfaceChange, ...]:
+        """How the accepted profile differs from the one that the run started with."""
+        return self.initial_profile.changes(self.accepted_profile, self.structure)
+
+    @property
+    def baseline_score(self) -> float | None:
+        return self.baseline.objective(self.objective) if self.baseline is not None else None
+
+    @property
+    def accepted_score(self) -> float | None:
+        return self.accepted.objective(self.objective) if self.accepted is not None else None
+
+    def to_json(self) -> bytes:
+        """As it is written into result.json: everything in a fixed order."""
+        import orjson
+
+        from promptiter.engine.shapes import plain_of
+
+        document = {"schema_version": 1, **plain_of(self)}
+        return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
+
+    @staticmethod
+    def from_json(raw: bytes) -> RunResult:
+        """The result of such a document."""
+        import orjson
+
+        from promptiter.engine.shapes import value_of
+
+        document = orjson.loads(raw)
+        document.pop("schema_version", None)
+        result: RunResult = value_of(RunResult, document)
+        return result

@@ -1,0 +1,38 @@
+"""Reviewer: a person, or a program in their place, who approves, edits or vetoes a patch before it is tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from promptiter.backprop.stages import AggregateResult
+from promptiter.profile import SurfacePatch
+from promptiter.structure import Surface
+from traces.model import Json
+
+ReviewAction: TypeAlias = Literal["approve", "edit", "veto"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewRequest:
+    """One patch to look at. `surface.value` is the current value; `signal` says why it should change."""
+
+    surface: Surface
+    patch: SurfacePatch
+    signal: AggregateResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """The answer. An edit has its own `value`; the reason of a veto reaches the optimizer."""
+
+    action: ReviewAction = "approve"
+    value: Json = None
+    reason: str = ""
+
+
+class Reviewer(Protocol):
+    """Looks at patches after lint and before anything is paid for them, one at a time."""
+
+    async def review(self, request: ReviewRequest) -> Review:
+        """Approve, edit or veto one patch."""

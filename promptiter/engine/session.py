@@ -1,0 +1,307 @@
+"""Session: the services that a search algorithm is given. Whatever it wants from the world, it asks for here.
+
+Each service writes what it found into the event log, and answers from there when a run goes on: so a Strategy is a
+plain async function, and resume is running it again. A strategy draws randomness and time from the session only, and
+asks for one thing after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Protocol
+
+from promptiter.agents.base import Agent
+from promptiter.engine.acceptance import decide
+from promptiter.engine.events import EventType, Phase
+from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.log import EventLog
+from promptiter.engine.records import RunRequest
+from promptiter.engine.review import Reviewer
+from promptiter.engine.shapes import plain_of, value_of
+from promptiter.engine.stopping import MaxRounds, Progress, StopDecision, StopPolicy, UserStop
+from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.profile import PatchSet, Profile
+from promptiter.structure import StructureSnapshot
+from traces import ExecutionTrace, digest
+from traces.model import Json
+
+MOST_LOOKS = 8
+"""So often a policy may ask for more evidence about one candidate."""
+
+
+class Strategy(Protocol):
+    """A search algorithm. Called once by the engine, after the baseline was validated; and again when a run goes on."""
+
+    async def search(self, session: Session) -> None:
+        """Look for better profiles until the session says stop. What was accepted stays, whatever is raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The best profile so far, with its validation."""
+
+    profile: Profile
+    validation: Evaluation
+
+
+class Session:
+    """One run in flight, as its strategy sees it."""
+
+    def __init__(
+        self,
+        request: RunRequest,
+        log: EventLog,
+        *,
+        agent: Agent,
+        evaluator: Evaluator,
+        train: EvalSet,
+        validation: EvalSet,
+        targets: Sequence[str],
+        clock: Callable[[], float],
+        interrupt: Interrupt,
+        reviewer: Reviewer | None = None,
+    ) -> None:
+        self.request = request
+        self.agent = agent
+        self.evaluator = evaluator
+        self.snapshot: StructureSnapshot = agent.describe()
+        self.train = train
+        self.validation = validation
+        self.targets = frozenset(targets)
+        self.reviewer = reviewer
+        self.rng = Random(request.seed)
+        self.case_runs = 0
+        self.paid_case_runs = 0
+        self.stop: StopDecision | None = None
+        self._log = log
+        self._clock = clock
+        self._started = clock()
+        self._interrupt = interrupt
+        self._accepted: Accepted | None = None
+        self._has_accepted = False
+        self._tried = 0
+        self._rounds_without_acceptance = 0
+        self._evaluations = 0
+        self._busy = asyncio.Lock()
+        self._policy: StopPolicy = MaxRounds(max(1, request.max_rounds)) | UserStop()
+        if request.stop is not None:
+            self._policy = self._policy | request.stop
+
+    @property
+    def round(self) -> int:
+        return self._log.round
+
+    @property
+    def accepted(self) -> Accepted:
+        """The best profile so far; at first the one that the run started with."""
+        assert self._accepted is not None, "the baseline is validated before a strategy starts"
+        return self._accepted
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether the profile that the run started with has been validated."""
+        return self._accepted is not None
+
+    @property
+    def has_accepted(self) -> bool:
+        """Whether the best profile is another than the run started with."""
+        return self._has_accepted
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether any candidate was accepted or rejected."""
+        return self._tried > 0
+
+    def trace(self, trace_digest: str) -> ExecutionTrace:
+        """A trace that an evaluation recorded."""
+        return self.evaluator.spool.get(trace_digest)
+
+    def candidate(self, patches: PatchSet) -> Profile:
+        """The accepted profile with these patches on top."""
+        return self.accepted.profile.apply(patches, self.snapshot)
+
+    async def record(
+        self,
+        kind: EventType,
+        shape: Any,
+        work: Callable[[], Awaitable[Any]],
+        *,
+        request: Json = None,
+        phase: Phase | None = None,
+    ) -> Any:
+        """What `work` gives, as a value of this shape, kept in the log; from the log if it has it already.
+
+        `request` is what the work depends on: when a run goes on, it must be the same.
+        """
+        asked = digest(request)
+        known = self._log.take(kind, request=asked)
+        if known is None:
+            plain = plain_of(await work(), shape)
+            self._log.phase = phase or self._log.phase
+            known = await self._log.append(kind, {"request": asked, "value": plain})
+        return value_of(shape, known.data["value"])
+
+    async def note(self, kind: EventType, data: dict[str, Json]) -> None:
+        """Write down a fact that follows from what is known already."""
+        if self._log.take(kind) is None:
+            await self._log.append(kind, data)
+
+    async def evaluate(
+        self, eval_set: EvalSet, profile: Profile, *, phase: Phase, draws: range | None = None
+    ) -> Evaluation:
+        """Run the cases under a profile. Each row is kept as it comes: a run that goes on later runs only the rest."""
+        if self._busy.locked():
+            raise RuntimeError("a session evaluates one profile at a time; await each evaluation before the next")
+        async with self._busy:
+            self._log.phase = phase
+            return await self._evaluate(eval_set, profile, draws or range(self.evaluator.options.draws))
+
+    async def _evaluate(self, eval_set: EvalSet, profile: Profile, draws: range) -> Evaluation:
+        number, self._evaluations = self._evaluations, self._evaluations + 1
+        head: dict[str, Json] = {
+            "request": digest([eval_set.id, eval_set.content_digest, profile.digest, draws.start, draws.stop]),
+            "evaluation": number,
+            "eval_set_id": eval_set.id,
+            "profile_digest": profile.digest,
+            "cases": len(eval_set.cases),
+            "draws": len(draws),
+        }
+        if self._log.take("evaluation_started", request=head["request"]) is None:
+            await self._log.append("evaluation_started", head)
+        rows: dict[tuple[str, int], CaseRow] = {}
+
+        def keep(data: dict[str, Json]) -> None:
+            row: CaseRow = value_of(CaseRow, data["row"])
+            rows[row.case_id, row.draw] = row
+            self.case_runs += 1
+            self.paid_case_runs += row.origin == "executed"
+
+        while (event := self._log.take_any("case")) is not None:
+            keep(event.data)
+        if self._log.take("evaluation_finished") is None:
+            async for row in self.evaluator.rows(self.agent, eval_set, profile, draws=draws, known=rows):
+                keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
+            found = self.evaluator.evaluation_of(rows.values(), eval_set, profile)
+            await self._log.append("evaluation_finished", _figures(found, number))
+            return found
+        return self.evaluator.evaluation_of(rows.values(), eval_set, profile)
+
+    async def start(self, profile: Profile) -> None:
+        """Validate the profile that the run starts with."""
+        self._accepted = Accepted(profile, await self.evaluate(self.validation, profile, phase="baseline"))
+
+    async def begin_round(self) -> None:
+        self._log.round += 1
+        self._log.phase = "train"
+        await self.note("round_started", {"profile": plain_of(self.accepted.profile)})
+
+    async def complete_round(self) -> None:
+        await self.note("round_completed", {})
+
+    async def validate(self, candidate: Profile) -> AcceptanceDecision:
+        """Run a candidate on the validation set and let the policy decide; what it accepts is the best from now on."""
+        await self.note("candidate", {"profile": plain_of(candidate)})
+        found = await self.evaluate(self.validation, candidate, phase="validation")
+        accepted, answer = self.accepted.validation, self._decide(self.accepted.validation, found)
+        looks = 1
+        while isinstance(answer, MoreEvidence) and looks < MOST_LOOKS:
+            accepted, found = await self._more(answer, accepted, found, candidate)
+            answer = self._decide(accepted, found)
+            looks += 1
+        if isinstance(answer, MoreEvidence):
+            told = f"still undecided after {looks} looks: {answer.reason}"
+            answer = AcceptanceDecision(accepted=False, delta=None, reason=told)
+        return await self._settle(candidate, answer, accepted=accepted, found=found)
+
+    async def reject(self, candidate: Profile, reason: str) -> AcceptanceDecision:
+        """Give a candidate up before validation is paid."""
+        await self.note("candidate", {"profile": plain_of(candidate)})
+        answer = AcceptanceDecision(accepted=False, delta=None, reason=reason)
+        return await self._settle(candidate, answer, accepted=self.accepted.validation, found=None)
+
+    async def _settle(
+        self, candidate: Profile, answer: AcceptanceDecision, *, accepted: Evaluation, found: Evaluation | None
+    ) -> AcceptanceDecision:
+        async def decided() -> AcceptanceDecision:
+            return answer
+
+        self._log.phase = "validation"
+        decision: AcceptanceDecision = await self.record("decision", AcceptanceDecision, decided)
+        self._tried += 1
+        if decision.accepted and found is not None:
+            self._accepted = Accepted(candidate, found)
+            self._has_accepted = True
+            self._rounds_without_acceptance = 0
+        else:
+            self._accepted = Accepted(self.accepted.profile, accepted)
+            self._rounds_without_acceptance += 1
+        return decision
+
+    def _decide(self, accepted: Evaluation, candidate: Evaluation) -> AcceptanceDecision | MoreEvidence:
+        return decide(
+            self.request.acceptance,
+            Evidence(
+                baseline=accepted,
+                candidate=candidate,
+                objective=self.request.objective,
+                round=self.round,
+                tried=self._tried + 1,
+                protected=self.request.protected,
+            ),
+        )
+
+    async def _more(
+        self, wish: MoreEvidence, accepted: Evaluation, found: Evaluation, candidate: Profile
+    ) -> tuple[Evaluation, Evaluation]:
+        """Both arms with more draws of the cases that the policy wants to see again."""
+        wanted = set(wish.cases) or {case.id for case in self.validation.cases}
+        cases = replace(self.validation, cases=tuple(case for case in self.validation.cases if case.id in wanted))
+        drawn = 1 + max(row.draw for row in (*accepted.rows, *found.rows))
+        draws = range(drawn, drawn + max(1, wish.draws))
+        again = await self.evaluate(cases, self.accepted.profile, phase="validation", draws=draws)
+        fresh = await self.evaluate(cases, candidate, phase="validation", draws=draws)
+        return (
+            replace(accepted, rows=(*accepted.rows, *again.rows)),
+            replace(found, rows=(*found.rows, *fresh.rows)),
+        )
+
+    async def should_stop(self) -> bool:
+        """Ask the stop policies; once they have said stop, `session.stop` has the reasons."""
+
+        async def decided() -> StopDecision:
+            return self._policy.decide(self._progress())
+
+        self.stop = await self.record("stop", StopDecision, decided)
+        return self.stop.stop
+
+    def _progress(self) -> Progress:
+        return Progress(
+            round=self.round,
+            rounds_without_acceptance=self._rounds_without_acceptance,
+            best=self.accepted.validation,
+            objective=self.request.objective,
+            elapsed_s=self._clock() - self._started,
+            evaluations=self.case_runs,
+            spent=self.evaluator.gateway.ledger.snapshot().total,
+            user_stop=self._interrupt.why,
+        )
+
+
+def _figures(found: Evaluation, number: int) -> dict[str, Json]:
+    """What the rows do not say themselves, and the means, for who only watches."""
+    return {
+        "evaluation": number,
+        "thresholds": dict(found.thresholds),
+        "weights": dict(found.weights),
+        "max_errored_fraction": found.max_errored_fraction,
+        "mean_score": found.mean_score,
+        "pass_rate": found.pass_rate,
+        "metric_means": found.metric_means,
+        "errored_fraction": found.errored_fraction,
+    }

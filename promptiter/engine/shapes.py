@@ -1,0 +1,26 @@
+"""Frozen records as plain JSON data and back: what events carry, and what files hold."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from traces.model import Json
+
+
+def plain_of(value: Any, shape: Any = None) -> Json:
+    """A record as JSON data. A `shape` such as `tuple[CaseLoss, ...]` says what a bare container holds."""
+    shape = type(value) if shape is None else shape
+    return _adapter(shape).dump_python(value, mode="json")
+
+
+def value_of(shape: Any, data: Json) -> Any:
+    """The record of such data."""
+    return _adapter(shape).validate_python(data)
+
+
+@cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import orjson
+import pytest
+
+from promptiter.engine.acceptance import MinGain, NoRegression
+from promptiter.engine.engine import Engine, RunFailedError
+from promptiter.engine.events import Event
+from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.engine.fold import fold
+from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.journal import MemoryJournal
+from promptiter.engine.records import RunResult
+from promptiter.engine.session import Session
+from promptiter.engine.stopping import Patience, TargetScore
+from promptiter.errors import NonDeterministicStrategyError, RequestError
+from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.models import ScriptedModel
+from promptiter.profile import PatchSet, Profile, SurfacePatch
+from tests.engine import desk
+from tests.engine.desk import DRAFT, POLISH, WORSE, Tries, Watcher
+
+
+async def test_a_run_keeps_what_validation_proves_better() -> None:
+    result = await desk.engine(DRAFT, WORSE, POLISH).run(desk.request())
+    assert (result.status, result.verdict) == ("succeeded", "improved")
+    assert (result.baseline_score, result.accepted_score) == (0.0, 1.0)
+    assert [each.decision.accepted for each in result.rounds if each.decision] == [True, False, True]
+    assert [change.surface_id for change in result.changes] == ["draft#instruction", "polish#instruction"]
+
+
+async def test_a_rejected_candidate_leaves_the_accepted_profile_as_it_was() -> None:
+    result = await desk.engine(WORSE).run(desk.request())
+    assert (result.verdict, result.changes) == ("no_evidence", ())
+    assert result.accepted_profile == result.initial_profile
+    [only] = result.rounds
+    assert only.decision is not None
+    assert only.decision.reason == "gain +0.000 is below 0.005"
+
+
+async def test_the_result_is_the_fold_of_the_events() -> None:
+    journal, watcher = MemoryJournal(), Watcher()
+    result = await desk.engine(DRAFT, WORSE).run(desk.request(), journal=journal, observers=[watcher])
+    events = list(journal.read())
+    assert fold(events) == result
+    assert watcher.events == events
+    assert [event.seq for event in events] == list(range(len(events)))
+    assert fold(Event.model_validate_json(event.model_dump_json()) for event in events) == result
+
+
+async def test_every_beginning_of_the_events_folds_into_a_state() -> None:
+    journal = MemoryJournal()
+    await desk.engine(DRAFT, WORSE).run(desk.request(), journal=journal)
+    events = list(journal.read())
+    states = [fold(events[:count]) for count in range(1, len(events) + 1)]
+    assert [state.status for state in states] == ["running"] * (len(states) - 1) + ["succeeded"]
+    assert [state.current_round for state in states] == sorted(state.current_round for state in states)
+
+
+async def test_a_result_survives_its_file() -> None:
+    result = await desk.engine(DRAFT, WORSE).run(desk.request())
+    again = RunResult.from_json(result.to_json())
+    assert again == result
+    assert again.measured == result.measured
+
+
+async def test_all_that_is_wrong_with_a_request_is_told_at_once() -> None:
+    same = EvalSet(id="same", cases=(EvalCase(id="a", turns=(Turn(user="hi", expected="x"),)),))
+    wrong = desk.request(
+        train=same, validation=same, targets=["draft#instructon"], max_rounds=-1, protected=frozenset(("b",))
+    )
+    gateway = Gateway(models={"scripted": ScriptedModel([])})
+    with pytest.raises(RequestError) as caught:
+        await desk.engine(DRAFT, gateway=gateway).run(wrong)
+    told = str(caught.value)
+    assert len(caught.value.problems) == 4
+    assert "did you mean 'draft#instruction'?" in told
+    assert "max_rounds is -1" in told
+    assert "protected case 'b'" in told
+    assert "keep each case in one of the sets" in told
+
+
+async def test_a_profile_of_another_structure_is_refused_before_anything_is_spent() -> None:
+    other = Profile(structure_id="other", surface_ids=("gone#instruction",))
+    gateway = Gateway(models={"scripted": ScriptedModel([])})
+    with pytest.raises(RequestError, match="gone#instruction"):
+        await desk.engine(gateway=gateway).run(desk.request(initial_profile=other))
+
+
+async def test_a_dollar_cap_needs_prices() -> None:
+    gateway = Gateway(models={"scripted": ScriptedModel([])}, budget=Budget(max_usd=1.0))
+    with pytest.raises(RequestError, match="price of model 'scripted' is unknown"):
+        await desk.engine(gateway=gateway).run(desk.request())
+
+
+async def test_the_run_starts_from_the_initial_profile() -> None:
+    initial = Profile.of(desk.agent().describe(), DRAFT)
+    result = await desk.engine(POLISH).run(desk.request(initial_profile=initial))
+    assert result.baseline_score == 0.5
+    assert [change.surface_id for change in result.changes] == ["polish#instruction"]
+
+
+async def test_a_target_that_the_baseline_reaches_ends_the_run_before_the_first_round() -> None:
+    initial = Profile.of(desk.agent().describe(), DRAFT | POLISH)
+    result = await desk.engine(WORSE).run(desk.request(initial_profile=initial, stop=TargetScore(1.0)))
+    assert (result.rounds, result.stop_reason) == ((), "target_score")
+
+
+async def test_stop_reasons_come_in_their_order() -> None:
+    result = await desk.engine(WORSE, WORSE, WORSE).run(desk.request(stop=Patience(2), max_rounds=2))
+    assert result.stop is not None
+    assert [reason.kind for reason in result.stop.reasons] == ["patience", "max_rounds"]
+
+
+async def test_a_search_with_nothing_left_to_try_says_so() -> None:
+    result = await desk.engine(DRAFT).run(desk.request())
+    assert result.stop_reason == "exhausted"
+
+
+async def test_an_observer_that_fails_is_reported_once_and_does_not_end_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        async def observe(self, event: Event) -> None:
+            raise ValueError(f"no {event.type}")
+
+    watcher = Watcher()
+    result = await desk.engine(DRAFT).run(desk.request(), observers=[Broken(), watcher])
+    assert result.verdict == "improved"
+    assert watcher.types()[-1] == "run_completed"
+    [problem] = result.measured.problems
+    assert "Broken failed at event 0" in problem
+    assert caplog.text.count("Broken failed") == 1
+
+
+async def test_a_failing_run_keeps_its_finished_rounds() -> None:
+    def fail(number: int) -> None:
+        if number == 2:
+            raise ValueError("no luck")
+
+    with pytest.raises(RunFailedError, match="round 2: ValueError: no luck") as caught:
+        await desk.engine(strategy=Tries(DRAFT, POLISH, at_round=fail)).run(desk.request())
+    result = caught.value.result
+    assert (result.status, result.error) == ("failed", "ValueError: no luck")
+    assert [change.surface_id for change in result.changes] == ["draft#instruction"]
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_a_spent_budget_cuts_a_round_short_and_is_no_failure() -> None:
+    gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=8))
+    result = await desk.engine(DRAFT, gateway=gateway).run(desk.request())
+    assert (result.status, result.verdict, result.stop_reason) == ("succeeded", "budget_ended", "max_calls")
+    assert result.rounds[-1].decision is None
+    assert result.measured.spent.total.calls == 8
+
+
+async def test_a_budget_that_ends_after_a_gain_leaves_the_gain() -> None:
+    gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=16))
+    result = await desk.engine(DRAFT, POLISH, POLISH, gateway=gateway).run(desk.request())
+    assert (result.verdict, result.stop_reason) == ("improved", "max_calls")
+
+
+async def test_a_baseline_that_mostly_fails_is_an_invalid_eval() -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("down")
+
+    gateway = Gateway(models={"scripted": desk.model(fail)})
+    result = await desk.engine(DRAFT, gateway=gateway).run(desk.request())
+    assert (result.status, result.verdict, result.rounds) == ("succeeded", "invalid_eval", ())
+
+
+async def test_a_policy_that_asks_for_more_evidence_gets_both_arms_again() -> None:
+    class Careful:
+        looks: list[int]
+
+        def __init__(self) -> None:
+            self.looks = []
+
+        def decide(self, evidence: Evidence) -> AcceptanceDecision | MoreEvidence:
+            drawn = [len(each.rows) for each in (evidence.baseline, evidence.candidate)]
+            assert drawn[0] == drawn[1]
+            self.looks.append(drawn[0])
+            return MoreEvidence(draws=2) if drawn[0] < 6 else evidence.accept("seen enough")
+
+    policy = Careful()
+    result = await desk.engine(DRAFT).run(desk.request(acceptance=policy))
+    assert policy.looks == [2, 6]
+    assert result.accepted is not None
+    assert [row.draw for row in result.accepted.rows] == [0, 1, 2, 0, 1, 2]
+    assert result.verdict == "improved"
+
+
+async def test_a_policy_that_never_has_enough_is_a_rejection() -> None:
+    class Never:
+        def decide(self, evidence: Evidence) -> MoreEvidence:
+            return MoreEvidence(reason=f"round {evidence.round} is not clear")
+
+    result = await desk.engine(DRAFT).run(desk.request(acceptance=Never()))
+    decision = result.rounds[0].decision
+    assert decision is not None
+    assert decision.reason == "still undecided after 8 looks: round 1 is not clear"
+
+
+async def test_policies_compose_in_a_run() -> None:
+    result = await desk.engine(DRAFT).run(desk.request(acceptance=MinGain(0.4) & NoRegression()))
+    assert result.verdict == "improved"
+
+
+@pytest.mark.parametrize("concurrency", [1, 64])
+async def test_the_result_does_not_depend_on_the_concurrency(concurrency: int) -> None:
+    def one_run(concurrency: int) -> Engine:
+        evaluator = desk.evaluator(concurrency=concurrency)
+        return Engine(desk.agent(), evaluator, strategy=Tries(DRAFT, WORSE, POLISH))
+
+    first = await one_run(8).run(desk.request())
+    second = await one_run(concurrency).run(desk.request())
+    assert _unmeasured(first) == _unmeasured(second)
+
+
+def _unmeasured(result: RunResult) -> object:
+    def without(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: without(inner) for key, inner in value.items() if key != "measured"}
+        return [without(inner) for inner in value] if isinstance(value, list) else value
+
+    return without(orjson.loads(result.to_json()))
+
+
+def test_run_sync_works_in_plain_code() -> None:
+    assert desk.engine(DRAFT).run_sync(desk.request()).verdict == "improved"
+
+
+async def test_run_sync_works_inside_a_running_loop() -> None:
+    assert desk.engine(DRAFT).run_sync(desk.request()).verdict == "improved"
+
+
+def test_the_first_ctrl_c_finishes_the_round_in_flight() -> None:
+    def press(number: int) -> None:
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    told: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+    result = desk.engine(strategy=Tries(DRAFT, POLISH, at_round=press)).run_sync(desk.request(), tell=told.append)
+    assert (result.status, result.stop_reason, result.verdict) == ("succeeded", "user_stop", "improved")
+    assert [each.decision is not None for each in result.rounds] == [True]
+    assert told == ["Ctrl-C: finishing this round; once more stops at once"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_second_ctrl_c_stops_at_once_and_leaves_a_result() -> None:
+    class Endless:
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(60)
+
+    result = desk.engine(strategy=Endless()).run_sync(desk.request())
+    assert (result.status, result.verdict) == ("cancelled", "no_evidence")
+    assert result.baseline_score == 0.0
+
+
+async def test_an_interrupt_stops_a_run_from_elsewhere() -> None:
+    interrupt = Interrupt()
+    engine = desk.engine(strategy=Tries(DRAFT, POLISH, at_round=lambda _: interrupt.ask("a button")))
+    result = await engine.run(desk.request(), interrupt=interrupt)
+    assert (result.stop_reason, len(result.rounds)) == ("user_stop", 1)
+
+
+async def test_a_cancelled_run_raises_and_its_journal_has_the_end() -> None:
+    searching = asyncio.Event()
+
+    class Endless:
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            searching.set()
+            await asyncio.sleep(60)
+
+    journal = MemoryJournal()
+    task = asyncio.ensure_future(desk.engine(strategy=Endless()).run(desk.request(), journal=journal))
+    await searching.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert fold(journal.read()).status == "cancelled"
+
+
+async def test_a_run_that_goes_on_asks_nothing_again() -> None:
+    whole = MemoryJournal()
+    rounds = (DRAFT, WORSE, POLISH)
+    expected = await desk.engine(*rounds).run(desk.request(), journal=whole)
+    events = list(whole.read())
+    for count in range(1, len(events) - 1):
+        journal = MemoryJournal()
+        for event in events[:count]:
+            await journal.append(event)
+        done = sum(event.type == "case" for event in events[:count])
+        calls = desk.model()
+        result = await desk.engine(*rounds, gateway=Gateway(models={"scripted": calls})).run(
+            desk.request(), journal=journal
+        )
+        assert _unmeasured(result) == _unmeasured(expected)
+        assert len(list(journal.read())) == len(events)
+        assert len(calls.requests) <= 2 * (sum(event.type == "case" for event in events) - done)
+
+
+async def test_a_strategy_that_asks_for_something_else_when_a_run_goes_on_is_an_error() -> None:
+    whole = MemoryJournal()
+    await desk.engine(DRAFT).run(desk.request(), journal=whole)
+    journal = MemoryJournal()
+    for event in list(whole.read())[:-4]:
+        await journal.append(event)
+    with pytest.raises(RunFailedError) as caught:
+        await desk.engine(WORSE).run(desk.request(), journal=journal)
+    assert isinstance(caught.value.__cause__, NonDeterministicStrategyError)
+
+
+def test_an_engine_takes_stages_or_a_strategy() -> None:
+    class Optimizes:
+        async def optimize(self, request: object) -> object:
+            return request
+
+    with pytest.raises(TypeError, match="not both"):
+        Engine(desk.agent(), desk.evaluator(), optimizer=Optimizes(), strategy=Tries())  # type: ignore[arg-type]
+
+
+async def test_a_teacher_writes_missing_references_once_before_the_baseline() -> None:
+    bare = EvalSet(id="bare", cases=(EvalCase(id="b", turns=(Turn(user="what?"),)),))
+    asked: list[str] = []
+
+    def teach(messages: list[dict[str, str]]) -> str:
+        asked.append(messages[-1]["content"])
+        return "careful careful"
+
+    gateway = Gateway(models={"scripted": desk.model(), "teacher": teach})
+    watcher = Watcher()
+    result = await desk.engine(DRAFT, gateway=gateway).run(
+        desk.request(train=bare, teacher="teacher"), observers=[watcher]
+    )
+    assert asked == ["what?"]
+    assert watcher.types()[:3] == ["run_started", "references", "evaluation_started"]
+    assert result.verdict == "improved"
+
+
+async def test_patches_of_unknown_surfaces_cannot_become_a_candidate() -> None:
+    with pytest.raises(RunFailedError, match="unknown surface 'nobody#instruction'"):
+        await desk.engine({"nobody#instruction": "x"}).run(desk.request())
+
+
+def test_a_patch_set_knows_its_surfaces() -> None:
+    patch = SurfacePatch(surface_id="a#instruction", value="x", reason="y")
+    assert PatchSet((patch,)).surface_ids == {"a#instruction"}
