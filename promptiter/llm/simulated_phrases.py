@@ -100,12 +100,12 @@ _OPENERS = tuple(
         phrases.please,
     )
 )
+_OPENING = re.compile(rf"^(?:{'|'.join(re.escape(opener) for opener in _OPENERS)})[\s:]*", re.IGNORECASE)
 
 
 def without_openers(text: str) -> str:
     """The text without the stock phrases before it, so that a chain of models does not pile them up."""
-    pattern = re.compile(rf"^(?:{'|'.join(re.escape(opener) for opener in _OPENERS)})[\s:]*", re.IGNORECASE)
-    shorter = pattern.sub("", text)
+    shorter = _OPENING.sub("", text)
     while shorter != text:
-        text, shorter = shorter, pattern.sub("", shorter)
+        text, shorter = shorter, _OPENING.sub("", shorter)
     return text

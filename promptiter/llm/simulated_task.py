@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from promptiter.llm.messages import Message
 from promptiter.llm.simulated_phrases import without_openers
@@ -153,10 +154,11 @@ def notice(text: str) -> dict[str, Json]:
     return found
 
 
-def words(text: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def words(text: str) -> tuple[str, ...]:
     """Words without the small ones, in lower case and singular; `orderId` and `order_id` are two words."""
     parted = re.sub(r"(?<=[a-z])(?=[A-Z])|[^\w]|_", " ", text.replace("'s", ""))
-    return [_singular(word) for word in parted.lower().split() if word not in _STOP_WORDS]
+    return tuple(_singular(word) for word in parted.lower().split() if word not in _STOP_WORDS)
 
 
 class _Reading:
@@ -259,6 +261,7 @@ def _best_names(phrase: str, known: Mapping[str, Json], *, translate: bool) -> l
     return [name for score, name in scored if score == best]
 
 
+@lru_cache(maxsize=4096)
 def _bag(text: str, *, translate: bool) -> frozenset[str]:
     found = frozenset(words(text)) - _GENERIC or frozenset(words(text))
     return frozenset(_SYNONYMS.get(word, word) for word in found) if translate else found
