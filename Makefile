@@ -11,8 +11,9 @@ JOBS   ?= auto
 help:            ## what there is to make
 	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
-demo: $(VENV)/.core   ## look at the DAG of a recorded run
-	@$(BIN)/promptiter trace show examples/traces/research_desk.jsonl
+demo: $(VENV)/.core   ## optimize a support desk of six models, offline
+	@$(BIN)/promptiter init --force build/demo > /dev/null
+	@$(BIN)/promptiter run build/demo
 
 test: check      ## lint, types, import contract, and every test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
@@ -29,6 +30,7 @@ docs: $(VENV)/.docs   ## build the documentation into site/
 bench: $(VENV)/.dev   ## measure, side by side with the floor of the same run
 	$(BIN)/python -m benchmarks.bench_traces
 	$(BIN)/python -m benchmarks.bench_evaluate
+	$(BIN)/python -m benchmarks.bench_backward
 
 clean:           ## remove everything that make made
 	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

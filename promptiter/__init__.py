@@ -14,7 +14,53 @@ if TYPE_CHECKING:
     from promptiter.agents.function import agent, ask, ask_sync, chain, node
     from promptiter.agents.graph import Choice, Edge, FanOut, GraphAgent, Join
     from promptiter.agents.nodes import FunctionNode, ModelNode, Parameter, Tool, View, surface
-    from promptiter.errors import BudgetEndedError, ModelError, PromptiterError, SetupError
+    from promptiter.api import load_run
+    from promptiter.backprop.aggregate import LLMAggregator
+    from promptiter.backprop.backward import LLMBackwarder
+    from promptiter.backprop.evidence import EvidenceAttributor
+    from promptiter.backprop.loss import CaseLoss, Loss, LossHint, LossTarget
+    from promptiter.backprop.optimize import LLMOptimizer
+    from promptiter.backprop.propagate import Stepwise, propagate
+    from promptiter.backprop.rules import RuleOptimizer
+    from promptiter.backprop.stages import (
+        AggregateRequest,
+        AggregateResult,
+        Aggregator,
+        AttributeRequest,
+        Attributor,
+        Backwarder,
+        BackwardRequest,
+        BackwardResult,
+        GradientPacket,
+        Optimizer,
+        OptimizeRequest,
+        OptimizeResult,
+        SurfaceGradient,
+    )
+    from promptiter.backprop.support import SupportAggregator
+    from promptiter.engine.acceptance import AcceptancePolicy, MinGain, NoRegression, Protected
+    from promptiter.engine.engine import Engine, RunFailedError
+    from promptiter.engine.events import Event, Observer
+    from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
+    from promptiter.engine.fold import fold
+    from promptiter.engine.records import RoundResult, RunRequest, RunResult
+    from promptiter.engine.review import Review, Reviewer
+    from promptiter.engine.session import Session, Strategy
+    from promptiter.engine.stopping import (
+        Deadline,
+        MaxCalls,
+        MaxEvaluations,
+        MaxRounds,
+        MaxTokens,
+        MaxUsd,
+        Patience,
+        RequiredMetrics,
+        StopDecision,
+        StopFile,
+        StopPolicy,
+        TargetScore,
+    )
+    from promptiter.errors import BudgetEndedError, ModelError, PromptiterError, RequestError, SetupError
     from promptiter.evaluation.case import EvalCase, EvalSet, Turn
     from promptiter.evaluation.evalset import dump_eval_set, load_eval_set
     from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -34,53 +80,110 @@ if TYPE_CHECKING:
     from promptiter.llm.rate import RateLimit
     from promptiter.llm.simulated import SimulatedModel
     from promptiter.profile import PatchSet, Profile, SurfacePatch
+    from promptiter.search.rounds import BackpropRounds
     from promptiter.structure import Limits, Node, StructureSnapshot, Surface
 
 __all__ = [
+    "AcceptanceDecision",
+    "AcceptancePolicy",
     "Agent",
     "AgentRun",
+    "AggregateRequest",
+    "AggregateResult",
+    "Aggregator",
+    "AttributeRequest",
+    "Attributor",
+    "BackpropRounds",
+    "BackwardRequest",
+    "BackwardResult",
+    "Backwarder",
     "Budget",
     "BudgetEndedError",
     "CaseInput",
+    "CaseLoss",
     "CaseRow",
     "Choice",
+    "Deadline",
     "Edge",
+    "Engine",
     "EvalCase",
     "EvalSet",
     "Evaluation",
     "EvaluationOptions",
     "Evaluator",
+    "Event",
+    "Evidence",
+    "EvidenceAttributor",
     "FanOut",
     "Finding",
     "FunctionMetric",
     "FunctionNode",
     "Gateway",
+    "GradientPacket",
     "GraphAgent",
     "Join",
+    "LLMAggregator",
+    "LLMBackwarder",
+    "LLMOptimizer",
     "Limits",
     "LiteLLMModel",
+    "Loss",
+    "LossHint",
+    "LossTarget",
+    "MaxCalls",
+    "MaxEvaluations",
+    "MaxRounds",
+    "MaxTokens",
+    "MaxUsd",
     "Message",
     "Metric",
+    "MinGain",
     "ModelError",
     "ModelNode",
     "ModelReply",
     "ModelRequest",
+    "MoreEvidence",
+    "NoRegression",
     "Node",
+    "Observer",
+    "OptimizeRequest",
+    "OptimizeResult",
+    "Optimizer",
     "Parameter",
     "PatchSet",
+    "Patience",
     "Price",
     "Prices",
     "Profile",
     "PromptiterError",
+    "Protected",
     "RateLimit",
+    "RequestError",
+    "RequiredMetrics",
+    "Review",
+    "Reviewer",
+    "RoundResult",
+    "RuleOptimizer",
     "RunContext",
+    "RunFailedError",
+    "RunRequest",
+    "RunResult",
     "Score",
     "ScriptedModel",
+    "Session",
     "SetupError",
     "SimulatedModel",
+    "Stepwise",
+    "StopDecision",
+    "StopFile",
+    "StopPolicy",
+    "Strategy",
     "StructureSnapshot",
+    "SupportAggregator",
     "Surface",
+    "SurfaceGradient",
     "SurfacePatch",
+    "TargetScore",
     "Tool",
     "Turn",
     "View",
@@ -92,20 +195,48 @@ __all__ = [
     "chain",
     "check_disjoint",
     "dump_eval_set",
+    "fold",
     "load_eval_config",
     "load_eval_set",
+    "load_run",
     "node",
     "open_memo",
+    "propagate",
     "split",
     "surface",
 ]
 
 _MODULES = {
+    "api": "load_run",
     "agents.base": "Agent AgentRun CaseInput RunContext",
     "agents.function": "agent ask ask_sync chain node",
     "agents.graph": "Choice Edge FanOut GraphAgent Join",
     "agents.nodes": "FunctionNode ModelNode Parameter Tool View surface",
-    "errors": "BudgetEndedError ModelError PromptiterError SetupError",
+    "backprop.aggregate": "LLMAggregator",
+    "backprop.backward": "LLMBackwarder",
+    "backprop.evidence": "EvidenceAttributor",
+    "backprop.loss": "CaseLoss Loss LossHint LossTarget",
+    "backprop.optimize": "LLMOptimizer",
+    "backprop.propagate": "Stepwise propagate",
+    "backprop.rules": "RuleOptimizer",
+    "backprop.stages": (
+        "AggregateRequest AggregateResult Aggregator AttributeRequest Attributor BackwardRequest "
+        "BackwardResult Backwarder GradientPacket OptimizeRequest OptimizeResult Optimizer SurfaceGradient"
+    ),
+    "backprop.support": "SupportAggregator",
+    "engine.acceptance": "AcceptancePolicy MinGain NoRegression Protected",
+    "engine.engine": "Engine RunFailedError",
+    "engine.events": "Event Observer",
+    "engine.evidence": "AcceptanceDecision Evidence MoreEvidence",
+    "engine.fold": "fold",
+    "engine.records": "RoundResult RunRequest RunResult",
+    "engine.review": "Review Reviewer",
+    "engine.session": "Session Strategy",
+    "engine.stopping": (
+        "Deadline MaxCalls MaxEvaluations MaxRounds MaxTokens MaxUsd Patience RequiredMetrics StopDecision "
+        "StopFile StopPolicy TargetScore"
+    ),
+    "errors": "BudgetEndedError ModelError PromptiterError RequestError SetupError",
     "evaluation.case": "EvalCase EvalSet Turn",
     "evaluation.evalset": "dump_eval_set load_eval_set",
     "evaluation.evaluator": "EvaluationOptions Evaluator",
@@ -125,6 +256,7 @@ _MODULES = {
     "llm.rate": "RateLimit",
     "llm.simulated": "SimulatedModel",
     "profile": "PatchSet Profile SurfacePatch",
+    "search.rounds": "BackpropRounds",
     "structure": "Limits Node StructureSnapshot Surface",
 }
 _load = lazy_names(__name__, _MODULES)

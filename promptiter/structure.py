@@ -7,6 +7,7 @@ writes `~` as `~0` and `/` as `~1`, and a second child of the same name is `name
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -125,8 +126,15 @@ class StructureSnapshot:
             raise UnknownSurfaceError(wanted, known=self._by_id)
         return self._by_id[wanted]
 
+    @cached_property
+    def _by_node(self) -> dict[str, tuple[Surface, ...]]:
+        found: dict[str, list[Surface]] = {}
+        for surface in self.surfaces:
+            found.setdefault(surface.node_id, []).append(surface)
+        return {node_id: tuple(surfaces) for node_id, surfaces in found.items()}
+
     def surfaces_of(self, node_id: str) -> tuple[Surface, ...]:
-        return tuple(surface for surface in self.surfaces if surface.node_id == node_id)
+        return self._by_node.get(node_id, ())
 
     def digraph(self) -> nx.DiGraph[str]:
         """The nodes and edges as a networkx graph; nodes carry their `node` and `surfaces`."""
@@ -188,7 +196,7 @@ def _check_structure(snapshot: StructureSnapshot) -> None:
     if not node_ids:
         raise InvalidStructureError("a structure needs at least one node")
     for what, ids in (("node", node_ids), ("surface", [surface.id for surface in snapshot.surfaces])):
-        if repeated := sorted({each for each in ids if ids.count(each) > 1}):
+        if repeated := sorted(each for each, count in Counter(ids).items() if count > 1):
             raise InvalidStructureError(f"{what} ids must be unique: {', '.join(repeated)} occur more than once")
     for node_id in node_ids:
         if not node_id or "#" in node_id:

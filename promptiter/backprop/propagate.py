@@ -22,13 +22,18 @@ from promptiter.backprop.stages import (
 )
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.structure import Surface
-from traces import Step
+from traces import Failure, Step
+
+CONCURRENCY = 64
+"""So many steps are asked at once."""
 
 
 class Stepwise:
     """The Attributor over a Backwarder: walks every trace, so many steps at once over all of them together."""
 
-    def __init__(self, backwarder: Backwarder, *, concurrency: int = 64) -> None:
+    def __init__(self, backwarder: Backwarder, *, concurrency: int = CONCURRENCY) -> None:
+        if concurrency < 1:
+            raise SetupError(f"concurrency must be at least 1, got {concurrency}")
         self.backwarder = backwarder
         self.concurrency = concurrency
         self._limit: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
@@ -44,67 +49,68 @@ async def propagate(
     request: AttributeRequest, backwarder: Backwarder, *, limit: asyncio.Semaphore | None = None
 ) -> list[BackwardResult]:
     """Walk one trace from its losses to its roots; the results come in the order of the trace, last step first."""
-    limit = limit or asyncio.Semaphore(64)
+    limit = limit or asyncio.Semaphore(CONCURRENCY)
     view = _View(request)
-    waiting_for = view.waiting_for
-    packets = view.losses
+    packets, waiting_for = view.losses, view.waiting_for
     results: dict[str, BackwardResult] = {}
-    ready = [step_id for step_id, count in waiting_for.items() if count == 0]
 
-    async def ask(question: BackwardRequest) -> None:
-        async with limit:
-            result = await _answer(backwarder, question)
-        release(question.step, result)
-        go_on()
-
-    def release(step: Step, result: BackwardResult | None) -> None:
-        if result is not None:
+    async def visit(step: Step) -> None:
+        """Ask one step, then visit those before it that waited for nothing else."""
+        if incoming := packets.pop(step.id, None):
+            question = view.question(step, incoming)
+            if question.blamable or len(question.predecessors) > 1:
+                async with limit:
+                    result = await _answer(backwarder, question)
+            else:
+                result = _passed_on(question)
             results[step.id] = result
             for packet in result.packets:
                 packets[packet.target].append(packet)
-        for source in step.predecessors:
-            if source in waiting_for:
-                waiting_for[source] -= 1
-                if waiting_for[source] == 0:
-                    ready.append(source)
-
-    def go_on() -> None:
-        while ready:
-            step = view.steps[ready.pop()]
-            incoming = packets.pop(step.id, None)
-            if incoming is None:
-                release(step, None)
-                continue
-            question = view.question(step, incoming)
-            if not question.blamable and len(question.predecessors) == 1:
-                release(step, _passed_on(question))
-            else:
-                group.create_task(ask(question))
+        for source in view.predecessors[step.id]:
+            waiting_for[source.id] -= 1
+            if waiting_for[source.id] == 0:
+                group.create_task(visit(source))
 
     try:
         async with asyncio.TaskGroup() as group:
-            go_on()
+            for step_id, count in waiting_for.items():
+                if count == 0:
+                    group.create_task(visit(view.steps[step_id]))
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [results[step_id] for step_id in waiting_for if step_id in results]
+    return [results[step.id] for step in reversed(request.trace.steps) if step.id in results]
 
 
 class _View:
-    """One trace as the walk sees it: who waits for whom, and what each step is to be shown."""
+    """One trace as the walk sees it: who waits for whom, and what each step is to be shown.
+
+    `waiting_for` has the steps of the walk, each with how many steps behind it must answer first; `predecessors` has,
+    for each of them, the steps that its packets may go to.
+    """
 
     def __init__(self, request: AttributeRequest) -> None:
         self.request = request
         self.steps = {step.id: step for step in request.trace.steps}
-        self.position = {step.id: index for index, step in enumerate(request.trace.steps)}
-        self._surfaces: dict[str, tuple[Surface, ...]] = {}
+        self.position = {step_id: index for index, step_id in enumerate(self.steps)}
+        self._surfaces: dict[str, Surface] = {}
         self._by_node: defaultdict[str, list[str]] = defaultdict(list)
-        for surface in request.snapshot.surfaces:
-            self._by_node[surface.node_id].append(surface.id)
+        changed = request.profile.overrides
+        for surface_id, surface in zip(request.snapshot.surface_ids, request.snapshot.surfaces, strict=True):
+            if surface_id in changed:
+                surface = replace(surface, value=changed[surface_id])
+            self._surfaces[surface_id] = surface
+            self._by_node[surface.node_id].append(surface_id)
+        self.blamable = {step.id: self._blamable(step) for step in request.trace.steps}
         self.losses = self._losses()
-        self.waiting_for = self._waiting_for()
+        self.waiting_for, self.predecessors = self._walk()
         losses = request.case_loss.losses
         self._reasons = tuple(dict.fromkeys(loss.text for loss in losses if loss.text))
         self._expected = next((loss.expected for loss in losses if loss.expected is not None), None)
+
+    def _blamable(self, step: Step) -> tuple[str, ...]:
+        """The targets that the step read; if nobody knows what it read, those of its node."""
+        read = self._by_node[step.node_id] if step.surface_reads is None else sorted(step.surface_reads)
+        return tuple([surface_id for surface_id in read if surface_id in self.request.targets])
 
     def _losses(self) -> defaultdict[str, list[GradientPacket]]:
         packets: defaultdict[str, list[GradientPacket]] = defaultdict(list)
@@ -120,28 +126,25 @@ class _View:
             packets[loss.step_id].append(packet)
         return packets
 
-    def _waiting_for(self) -> dict[str, int]:
-        """The steps of the walk, last first, with how many steps behind each must answer before it."""
-        is_useful: dict[str, bool] = {}
-        for step in self.request.trace.steps:
-            is_useful[step.id] = any(map(is_useful.__getitem__, step.predecessors)) or bool(self.blamable(step))
-        waiting_for: dict[str, int] = {}
-        behind: defaultdict[str, int] = defaultdict(int)
-        for step in reversed(self.request.trace.steps):
-            if is_useful[step.id] and (step.id in behind or step.id in self.losses):
-                waiting_for[step.id] = behind[step.id]
-                for source in step.predecessors:
-                    behind[source] += 1
-        return waiting_for
-
-    def blamable(self, step: Step) -> tuple[str, ...]:
-        """The targets that the step read; if nobody knows what it read, those of its node."""
-        targets = self.request.targets
-        read = self._by_node[step.node_id] if step.surface_reads is None else sorted(step.surface_reads)
-        return tuple(surface_id for surface_id in read if surface_id in targets)
+    def _walk(self) -> tuple[dict[str, int], dict[str, tuple[Step, ...]]]:
+        """The steps that lie between a loss and a target surface; all others are left out."""
+        steps = self.request.trace.steps
+        useful: set[str] = set()
+        for step in steps:
+            if self.blamable[step.id] or not useful.isdisjoint(step.predecessors):
+                useful.add(step.id)
+        waiting_for = {step_id: 0 for step_id in self.losses if step_id in useful}
+        predecessors: dict[str, tuple[Step, ...]] = {}
+        for step in reversed(steps):
+            if step.id in waiting_for:
+                before = tuple([self.steps[source] for source in step.predecessors if source in useful])
+                predecessors[step.id] = before
+                for source in before:
+                    waiting_for[source.id] = waiting_for.get(source.id, 0) + 1
+        return waiting_for, predecessors
 
     def question(self, step: Step, incoming: list[GradientPacket]) -> BackwardRequest:
-        if len(incoming) > 1:
+        if len(incoming) > 1:  # they came in the order of the answers
             incoming.sort(key=lambda packet: self.position.get(packet.source, -1))
         case = self.request.case_loss
         return BackwardRequest(
@@ -150,41 +153,33 @@ class _View:
             turn=case.turn,
             step=step,
             incoming=tuple(incoming),
-            surfaces=self.surfaces(step),
-            blamable=self.blamable(step),
-            predecessors=tuple(self.steps[source] for source in step.predecessors if source in self.waiting_for),
+            surfaces=self._shown(step),
+            blamable=self.blamable[step.id],
+            predecessors=self.predecessors[step.id],
             input=case.input,
             expected=self._expected,
             reasons=self._reasons,
         )
 
-    def surfaces(self, step: Step) -> tuple[Surface, ...]:
+    def _shown(self, step: Step) -> tuple[Surface, ...]:
         """The surfaces of the step's node, and others that it read, with their current values."""
-        known = self._surfaces.get(step.node_id)
-        if known is None:
-            ids = dict.fromkeys((*self._by_node[step.node_id], *sorted(step.surface_reads or ())))
-            known = self._surfaces[step.node_id] = tuple(
-                replace(surface, value=self.request.profile.value(surface_id, self.request.snapshot))
-                for surface_id in ids
-                for surface in [self.request.snapshot.surface(surface_id)]
-            )
-        return known
+        ids = dict.fromkeys((*self._by_node[step.node_id], *sorted(step.surface_reads or ())))
+        return tuple([self._surfaces[surface_id] for surface_id in ids if surface_id in self._surfaces])
 
 
 async def _answer(backwarder: Backwarder, question: BackwardRequest) -> BackwardResult:
     """What the backwarder says of one step. Its failure is that step's alone."""
     try:
-        result = await backwarder.backward(question)
+        return _checked(await backwarder.backward(question), question)
     except (BudgetEndedError, UnexpectedCallError, SetupError):
         raise
     except Exception as error:  # noqa: BLE001 - a stage may be the user's own; the round says what failed
-        return BackwardResult(step_id=question.step.id, error=f"{type(error).__name__}: {error}")
-    return _checked(result, question)
+        return BackwardResult(step_id=question.step.id, error=str(Failure(type(error).__name__, str(error))))
 
 
 def _checked(result: BackwardResult, question: BackwardRequest) -> BackwardResult:
     """The result without what it may not name; an id that was left out is filled in where only one is possible."""
-    sources = [step.id for step in question.predecessors]
+    step_id, sources = question.step.id, {step.id for step in question.predecessors}
     gradients: list[SurfaceGradient] = []
     packets: list[GradientPacket] = []
     for gradient in result.gradients:
@@ -194,12 +189,12 @@ def _checked(result: BackwardResult, question: BackwardRequest) -> BackwardResul
             gradients.append(gradient)
     for packet in result.packets:
         if not packet.target and len(sources) == 1:
-            packet = replace(packet, target=sources[0])
+            packet = replace(packet, target=question.predecessors[0].id)
         if packet.target in sources:
-            packets.append(packet if packet.source == question.step.id else replace(packet, source=question.step.id))
+            packets.append(packet if packet.source == step_id else replace(packet, source=step_id))
     made_up = len(result.gradients) + len(result.packets) - len(gradients) - len(packets)
     return BackwardResult(
-        step_id=question.step.id,
+        step_id=step_id,
         gradients=tuple(gradients),
         packets=tuple(packets),
         dropped=result.dropped + made_up,

@@ -1,6 +1,6 @@
 """The `promptiter` command: parse, call the API, render.
 
-Exit codes: 0 done, 1 failed or below a threshold, 2 wrong usage or input, 6 the budget ended, 7 an invalid eval set.
+Exit codes, the same for all commands: see EXIT_CODES.
 """
 
 from __future__ import annotations
@@ -15,20 +15,30 @@ from promptiter.cli import trace
 from promptiter.cli.check import check
 from promptiter.cli.describe import describe
 from promptiter.cli.evaluate import evaluate
+from promptiter.cli.init import init
+from promptiter.cli.run import run
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from traces import TraceError
 
+EXIT_CODES = (
+    "Exit codes: 0 improved, or the command did what it says; 1 failed, or below a threshold; 2 wrong usage or input; "
+    "3 no evidence; 4 underpowered; 5 overfit risk; 6 the budget ended; 7 an invalid evaluation; 130 cancelled."
+)
+
 app = typer.Typer(
     name="promptiter",
+    epilog=EXIT_CODES,
     help="Backpropagation for agents: find the step that failed, patch the text behind it, keep what is proven better.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(init)
+app.command(epilog=EXIT_CODES)(run)
+app.command()(evaluate)
 app.command()(check)
 app.command()(describe)
-app.command()(evaluate)
 app.add_typer(trace.app, name="trace")
 
 

@@ -88,7 +88,13 @@ FORM_FAMILIES: tuple[Family, ...] = (
         "json_only",
         r"\bonly\b.*\bjson\b|\bjson\b.*\b(?:only|nothing else)\b|\bnothing (?:but|except) (?:\w+ ){0,3}json\b",
     ),
-    family("no_json", r"\bjson\b", polarity="forbids"),
+    # Not in `no text before or after the JSON`, `nothing around it`, `only the JSON, with no text …`.
+    family(
+        "no_json",
+        r"^(?!.*\b(?:around|outside|besides?|before|after|only|except|but)\b.*\bjson\b).*\bjson\b(?!.*\b(?:no|without) "
+        r"(?:text|prose|explanation|code|markdown|anything))",
+        polarity="forbids",
+    ),
     family(
         "prefix",
         r"\b(?:begin|start|open|preface|prefix|lead|prepend)\b.*?\b(?:with|by|as)\b.*?<quoted>",

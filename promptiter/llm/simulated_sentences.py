@@ -77,7 +77,7 @@ _SENTENCE_END = re.compile(
 _CLAUSE_END = re.compile(
     rf"\s*;\s*|(?<!nothing),?\s+but\s+|,?\s+(?:and\s+then|and|then)\s+(?=(?:{_CLAUSE_VERBS}|no|not)\b{_COMPARED})"
     rf"|,\s*(?=(?:{_CLAUSE_VERBS}|no|not)\b{_COMPARED})"
-    r"|,?\s+(?=(?:without|instead of|rather than)\b(?! (?:guess|invent|making)))",
+    r"|,?\s+(?=(?:without|with no|with nothing|instead of|rather than)\b(?! (?:guess|invent|making)))",
     re.IGNORECASE,
 )
 _INSIDE_A_LIST = re.compile(

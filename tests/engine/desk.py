@@ -13,6 +13,7 @@ from promptiter.engine.session import Session, Strategy
 from promptiter.evaluation.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.spool import TraceSpool
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
@@ -57,11 +58,12 @@ def score(_case: EvalCase, run: object) -> float:
     return str(getattr(run, "output", "")).count("careful") / 2
 
 
-def evaluator(gateway: Gateway | None = None, **options: int) -> Evaluator:
+def evaluator(gateway: Gateway | None = None, *, spool: TraceSpool | None = None, **options: int) -> Evaluator:
     return Evaluator(
         [FunctionMetric(name="careful", function=score)],
         gateway=gateway or Gateway(models={"scripted": model()}),
         options=EvaluationOptions(**options),  # type: ignore[arg-type]
+        spool=spool,
     )
 
 

@@ -1,0 +1,340 @@
+"""Lint before paying: what is wrong with a patch, found without running anything.
+
+A patch that breaks a limit, loses a placeholder, changes nothing, repeats what was rejected, empties a text, bloats it
+or copies the cases goes back to the optimizer with the reason in words. One Linter holds the index of a run's cases, so
+that linting a patch takes milliseconds, whatever their number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal, TypeAlias
+
+from promptiter.backprop.stages import Rejection
+from promptiter.errors import SetupError, SurfaceValueError
+from promptiter.evaluation.case import EvalCase
+from promptiter.evaluation.json_match import NotJsonError, parse_json
+from promptiter.evaluation.metric import shown
+from promptiter.profile import SurfacePatch
+from promptiter.structure import TEXT_TYPES, Surface
+from traces.model import Json
+
+LintRule: TypeAlias = Literal["limits", "placeholder", "no_op", "repeat", "empty", "growth", "copied"]
+
+RUN_WORDS, RUN_CHARACTERS = 8, 30
+"""So many words in a row, of so many characters, are no coincidence. (A Chinese character counts as a word.)"""
+
+PIECE = 4
+"""Runs are looked up by pieces of so many words. A run has at least twice as many."""
+
+SHORTEST_LITERAL = 12
+"""A reference answer, an argument or a number of so many characters is no coincidence either."""
+
+RARE = 2
+"""What at most so many cases say is theirs; what more of them say belongs to the task."""
+
+MOST_GROWTH, FREE_GROWTH = 4, 2_000
+"""A new text has at most so many times the characters of the current one, and so many more."""
+
+MOST_PASSAGES = 3
+"""So many copied passages are told: enough to see what is meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class LintProblem:
+    """What is wrong with a patch, in words for the optimizer."""
+
+    rule: LintRule
+    message: str
+
+
+def lint(
+    patch: SurfacePatch, *, surface: Surface, rejected: Sequence[Rejection] = (), cases: Sequence[EvalCase] = ()
+) -> tuple[LintProblem, ...]:
+    """What is wrong with one patch; `surface` has the current value. For many patches keep a Linter."""
+    return Linter(cases).problems(patch, surface=surface, rejected=rejected)
+
+
+class Linter:
+    """Lints the patches of a run, with the texts of its cases at hand."""
+
+    def __init__(self, cases: Sequence[EvalCase] = ()) -> None:
+        self._index = _CaseIndex(cases)
+
+    def problems(
+        self, patch: SurfacePatch, *, surface: Surface, rejected: Sequence[Rejection] = ()
+    ) -> tuple[LintProblem, ...]:
+        """What is wrong with a patch, in the order of the rules; nothing: it is worth a try.
+
+        `surface` has the current value; of `rejected`, those of other surfaces do not count.
+        """
+        if patch.surface_id != surface.id:
+            raise SetupError(f"the patch is for {patch.surface_id!r}, but the surface given is {surface.id!r}")
+        draft = _Draft(patch.value, surface, tuple(rejected), self._index)
+        return tuple(LintProblem(rule, message) for rule, check in _RULES.items() for message in check(draft))
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A proposed value, and all that the rules compare it with."""
+
+    value: Json
+    surface: Surface
+    rejected: tuple[Rejection, ...]
+    index: _CaseIndex
+
+    @property
+    def texts(self) -> tuple[str, str] | None:
+        """The current and the new text, if the surface holds text."""
+        before, after = self.surface.value, self.value
+        is_text = self.surface.type in TEXT_TYPES and isinstance(before, str) and isinstance(after, str)
+        return (before, after) if is_text else None
+
+
+def _limits(draft: _Draft) -> Iterator[str]:
+    try:
+        draft.surface.check(draft.value)
+    except SurfaceValueError as error:
+        yield f"the surface cannot take this value: {error.problem}"
+
+
+def _placeholder(draft: _Draft) -> Iterator[str]:
+    if draft.texts is None or draft.surface.type == "file":  # the braces of a file may be code
+        return
+    before, after = map(_placeholders, draft.texts)
+    known = {*before, *(f"{{{name}}}" for name in draft.surface.limits.placeholders)}
+    yield from (f"the placeholder {name} is gone; keep it" for name in before if name not in after)
+    yield from (
+        f"the placeholder {name} is new and nothing fills it; write it without braces"
+        for name in after
+        if name not in known
+    )
+
+
+def _no_op(draft: _Draft) -> Iterator[str]:
+    if draft.value == draft.surface.value:
+        yield "this is the current value; change something"
+    elif _collapsed(draft.value) == _collapsed(draft.surface.value):
+        yield "only white space differs from the current value; change something"
+
+
+def _repeat(draft: _Draft) -> Iterator[str]:
+    value = _collapsed(draft.value, fold=True)
+    for rejection in reversed(draft.rejected):
+        if rejection.surface_id == draft.surface.id and _collapsed(rejection.value, fold=True) == value:
+            yield f"this value was rejected before ({rejection.reason}); try another"
+            return
+
+
+def _empty(draft: _Draft) -> Iterator[str]:
+    if draft.texts is not None and draft.texts[0].strip() and not draft.texts[1].strip():
+        yield "the text is empty; write what should stand there"
+
+
+def _growth(draft: _Draft) -> Iterator[str]:
+    if draft.texts is None:
+        return
+    before, after = map(len, draft.texts)
+    most = MOST_GROWTH * before + FREE_GROWTH
+    if after > most:
+        yield (
+            f"the text grows from {before:,} to {after:,} characters, at most {most:,} are sensible; "
+            "sharpen what is there before you add to it"
+        )
+
+
+def _copied(draft: _Draft) -> Iterator[str]:
+    """Passages that only one or two cases say. Few-shot examples are made of cases, so they may hold them."""
+    if draft.texts is None:
+        return
+    before, after = draft.texts
+    for passage in _passages(after, before, draft.index)[:MOST_PASSAGES]:
+        cases = " and ".join(map(repr, passage.case_ids))
+        text = shown(after[passage.start : passage.end])
+        yield f"{text} is copied from case {cases}; say the rule behind it, not what a case says"
+
+
+_RULES: Mapping[LintRule, Callable[[_Draft], Iterator[str]]] = {
+    "limits": _limits,
+    "placeholder": _placeholder,
+    "no_op": _no_op,
+    "repeat": _repeat,
+    "empty": _empty,
+    "growth": _growth,
+    "copied": _copied,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """Characters of a text that belong to cases."""
+
+    start: int
+    end: int
+    case_ids: tuple[str, ...]
+
+
+def _passages(text: str, current: str, index: _CaseIndex) -> list[_Passage]:
+    """The passages of a text that belong to cases and are not in the current one; those that overlap are one."""
+    places = list(_WORD.finditer(text))
+    words = [place[0].casefold() for place in places]
+    known = _spelled(_words(current))
+    found: list[_Passage] = []
+    for first, after in _candidates(words, index):
+        case_ids = index.owners(words[first:after])
+        if not case_ids or _spelled(words[first:after]) in known:
+            continue
+        start, end = places[first].start(), places[after - 1].end()
+        if found and start < found[-1].end:
+            last = found.pop()
+            start, end, case_ids = last.start, max(end, last.end), last.case_ids
+        found.append(_Passage(start, end, case_ids))
+    return found
+
+
+def _candidates(words: Sequence[str], index: _CaseIndex) -> Iterator[tuple[int, int]]:
+    """Where words that may belong to a case begin and end: runs from each word on, and literals of the cases."""
+    for first in range(len(words)):
+        for count in index.literal_lengths:
+            if first + count <= len(words) and " ".join(words[first : first + count]) in index.literals:
+                yield first, first + count
+        if (length := _run_length(words, first)) is not None:
+            yield first, first + length
+
+
+def _run_length(words: Sequence[str], first: int = 0) -> int | None:
+    """The number of words from one on that make a run, None if the text ends before."""
+    characters = -1
+    for count, word in enumerate(words[first : first + RUN_CHARACTERS], start=1):
+        characters += len(word) + 1
+        if count >= RUN_WORDS and characters >= RUN_CHARACTERS:
+            return count
+    return None
+
+
+class _CaseIndex:
+    """What the cases say. Who says a run of words is found by its pieces, without reading all cases.
+
+    The pieces of a text are kept side by side, not from each word on: wherever a run begins, it holds one of them.
+    """
+
+    def __init__(self, cases: Sequence[EvalCase]) -> None:
+        self._ids = [case.id for case in cases]
+        self._said: list[str] = []
+        self._cases_with: dict[str, list[int]] = {}
+        literals: set[tuple[str, ...]] = set()
+        for number, case in enumerate(cases):
+            texts = list(_texts(case))
+            spoken = [_words(text) for text in texts]
+            self._said.append("\n".join(map(_spelled, spoken)))
+            for words in spoken:
+                for at in range(0, len(words) - PIECE + 1, PIECE):
+                    self._cases_with.setdefault(" ".join(words[at : at + PIECE]), []).append(number)
+            literals.update(tuple(_words(text)) for text in _literals(case, texts))
+        short = (" ".join(words) for words in literals if _run_length(words) is None)  # longer ones are found as runs
+        self.literals = frozenset(text for text in short if len(text) >= SHORTEST_LITERAL)
+        self.literal_lengths = sorted({text.count(" ") + 1 for text in self.literals})
+
+    def owners(self, words: Sequence[str]) -> tuple[str, ...]:
+        """The cases that say these words in a row, if they are rare; none if nobody or many do."""
+        spelled = _spelled(words)
+        found: set[int] = set()
+        for number in self._possible(words):
+            if number not in found and spelled in self._said[number]:
+                found.add(number)
+                if len(found) > RARE:
+                    return ()
+        return tuple(self._ids[number] for number in sorted(found))
+
+    def _possible(self, words: Sequence[str]) -> Iterable[int]:
+        if len(words) < 2 * PIECE - 1:
+            return range(len(self._said))
+        pieces = (" ".join(words[at : at + PIECE]) for at in range(PIECE))
+        return chain.from_iterable(self._cases_with.get(piece, ()) for piece in pieces)
+
+
+def _texts(case: EvalCase) -> Iterator[str]:
+    """All that goes into a case or is expected of it."""
+    for turn in (*case.turns, *case.actual):
+        yield turn.user
+        yield turn.expected or ""
+    if case.scenario is not None:
+        yield case.scenario.starting_prompt
+        yield case.scenario.plan
+    yield from (message.content for message in case.context)
+    yield from _arguments(case)
+
+
+def _arguments(case: EvalCase) -> Iterator[str]:
+    for turn in case.turns:
+        for call in turn.expected_tool_calls or ():
+            yield from _leaves(call.arguments)
+
+
+def _literals(case: EvalCase, texts: Sequence[str]) -> Iterator[str]:
+    """What names one thing: reference answers, the values inside them, arguments, and what is spelled with digits."""
+    for turn in case.turns:
+        expected = (turn.expected or "").strip()
+        yield expected
+        if expected.startswith(("{", "[", "```")):
+            try:
+                yield from _leaves(parse_json(expected))
+            except NotJsonError:
+                continue
+    yield from _arguments(case)
+    for text in texts:
+        yield from (token for token in _TOKEN.findall(text) if len(token) >= SHORTEST_LITERAL and _ODD.search(token))
+
+
+def _leaves(value: Json) -> Iterator[str]:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, Mapping):
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple):
+            waiting.extend(item)
+
+
+_IDEOGRAPHS = r"\u3040-\u30ff\u3400-\u9fff"
+_WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
+_TOKEN = re.compile(r"""[^\s"'`<>(){}\[\],;]+""")
+_ODD = re.compile(r"[\d@]")
+
+
+def _words(text: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(text)]
+
+
+def _spelled(words: Sequence[str]) -> str:
+    """Words for searching: a space on each side, so that `art` is not found in `start`."""
+    return f" {' '.join(words)} "
+
+
+def _placeholders(text: str) -> list[str]:
+    """The placeholders of a text, `{name}` or `{{name}}`, in order; JSON, LaTeX and patterns have other braces."""
+    found = [match for match in _BRACES.finditer(text) if match.lastgroup]
+    return list(dict.fromkeys(f"{{{match['one']}}}" if match["one"] else f"{{{{{match['two']}}}}}" for match in found))
+
+
+_NAME = r"[^\W\d]\w*(?:[.-]\w+|\[\w+\])*"
+_BRACES = re.compile(
+    r"\\(?:[A-Za-z]{2,}|[dDwWsS])(?:\{[^{}]*\})+"  # \frac{a}{b}, \d{n}
+    rf"|\{{\{{\s*(?P<two>{_NAME})\s*\}}\}}"
+    rf"|\{{(?P<one>{_NAME})(?:![rsa])?(?::(?:[<>=^+\-#,_.%]|0\d)[^{{}}\"']*)?\}}"
+)
+
+
+def _collapsed(value: Json, *, fold: bool = False) -> Json:
+    """A value whose white space makes no difference, nor, folded, its case."""
+    if isinstance(value, str):
+        text = " ".join(value.split())
+        return text.casefold() if fold else text
+    if isinstance(value, Mapping):
+        return {key: _collapsed(item, fold=fold) for key, item in value.items()}
+    return [_collapsed(item, fold=fold) for item in value] if isinstance(value, list | tuple) else value

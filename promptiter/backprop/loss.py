@@ -1,0 +1,332 @@
+"""Losses: failed scores, placed on the steps of a trace, with a severity that follows from the gap.
+
+This is where the backward pass starts. A loss stands on every terminal step of its turn's trace, or on the last visit
+of the node that a LossTarget names; a LossHint adds what the user knows about a case. A run that broke down has one
+loss, on the step that failed, unless the failure is one that no prompt can mend.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
+
+from promptiter.errors import BudgetEndedError, PassingError, SetupError, nearest
+from promptiter.evaluation.case import EvalCase, EvalSet
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.score import Finding, Score
+from traces import ExecutionTrace, Failure
+
+Severity: TypeAlias = Literal["P0", "P1", "P2", "P3"]
+"""P0 is the worst."""
+
+Category: TypeAlias = Literal[
+    "response", "format", "wrong_tool", "wrong_arguments", "route", "knowledge", "error", "other"
+]
+
+TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
+"""Gives the trace of a digest."""
+
+GAPS: tuple[tuple[float, Severity], ...] = ((1.0, "P0"), (0.5, "P1"), (0.2, "P2"))
+"""The share of the threshold that is missing, from which on a loss is that bad: all, half, a fifth; less is P3."""
+
+UPSTREAM_FIRST: tuple[Category, ...] = ("wrong_tool", "wrong_arguments", "format", "response", "other")
+"""The order of categories where findings are split evenly: what comes earlier in a run explains what comes later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """One failed score on one step. `expected` is the reference answer of the turn, None if nobody knows it."""
+
+    metric: str
+    step_id: str
+    severity: Severity
+    category: Category
+    text: str
+    score: float | None = None
+    expected: str | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseLoss:
+    """The losses of one trace: one turn of one run of one case. `input` is what the user said."""
+
+    case_id: str
+    draw: int = 0
+    turn: int = 0
+    input: str = ""
+    trace_digest: str
+    losses: tuple[Loss, ...]
+
+    @property
+    def severity(self) -> Severity:
+        return min(loss.severity for loss in self.losses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossTarget:
+    """Failures of this metric belong to this node: its last visit gets the loss."""
+
+    metric: str
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossHint:
+    """What the user knows about a metric that failed on a case: words for the blame, a severity of their choice."""
+
+    case_id: str
+    metric: str
+    text: str = ""
+    severity: Severity | None = None
+
+
+def extract_losses(
+    evaluation: Evaluation,
+    eval_set: EvalSet,
+    trace_of: TraceOf,
+    *,
+    targets: Sequence[LossTarget] = (),
+    hints: Sequence[LossHint] = (),
+) -> tuple[CaseLoss, ...]:
+    """The losses of all failed runs, in the order of the rows, then of the turns.
+
+    `trace_of` is asked once for each turn that failed. SetupError where a target or a hint names what the evaluation
+    does not have; the node ids of targets are for the caller to check, who has the structure.
+    """
+    cases = {case.id: case for case in eval_set.cases}
+    metrics = evaluation.thresholds
+    if problems := [*check_targets(targets, metrics=metrics), *check_hints(hints, metrics=metrics, case_ids=cases)]:
+        raise SetupError(problems[0])
+    extraction = _Extraction(trace_of, targets=targets, hints=hints)
+    losses: list[CaseLoss] = []
+    for row in evaluation.rows:
+        if row.case_id not in cases:
+            near = nearest(row.case_id, cases)
+            raise SetupError(f"eval set {eval_set.id!r} has no case {row.case_id!r}{near}; pass the set that was run")
+        losses += extraction.of_row(row, cases[row.case_id])
+    return tuple(losses)
+
+
+def check_targets(
+    targets: Iterable[LossTarget], *, metrics: Collection[str], node_ids: Collection[str] | None = None
+) -> list[str]:
+    """What is wrong with loss targets, each in words. Without `node_ids` the nodes are not looked at."""
+    problems = []
+    for target in targets:
+        if target.metric not in metrics:
+            problems.append(f"a loss target names {_unknown('metric', target.metric, metrics)}")
+        if node_ids is not None and target.node_id not in node_ids:
+            problems.append(f"the loss target of {target.metric!r} names {_unknown('node', target.node_id, node_ids)}")
+    return problems
+
+
+def check_hints(hints: Iterable[LossHint], *, metrics: Collection[str], case_ids: Collection[str]) -> list[str]:
+    """What is wrong with loss hints, each in words."""
+    problems = []
+    for hint in hints:
+        if hint.case_id not in case_ids:
+            problems.append(f"a loss hint names {_unknown('case', hint.case_id, case_ids)}")
+        if hint.metric not in metrics:
+            problems.append(f"the loss hint of case {hint.case_id!r} names {_unknown('metric', hint.metric, metrics)}")
+        if hint.severity not in (None, *get_args(Severity)):
+            problems.append(f"the loss hint of case {hint.case_id!r} has severity {hint.severity!r}; use P0 to P3")
+    return problems
+
+
+def severity_of(score: Score) -> Severity:
+    """How bad a failed score is, by the share of its threshold that is missing (see GAPS)."""
+    if score.value is None:
+        raise ValueError(f"{score.metric!r} is unscored, so it has no gap")
+    missing = (score.threshold - score.value) / abs(score.threshold) if score.threshold else 1.0
+    missing = round(missing, 9)  # 1 - 0.8 is a fifth, though not in binary
+    return next((severity for gap, severity in GAPS if missing >= gap), "P3")
+
+
+def category_of(findings: Sequence[Finding]) -> Category:
+    """What most of the findings are about; on a tie the first in UPSTREAM_FIRST. Without findings it is the answer."""
+    if not findings:
+        return "response"
+    counts = Counter(_category(finding) for finding in findings)
+    return max(UPSTREAM_FIRST, key=lambda category: counts[category])
+
+
+def may_be_mended(failure: Failure) -> bool:
+    """Whether another prompt could have prevented a failure: not a rate limit, a time out, a cancelled call, …"""
+    return _plain_type(failure) not in _BEYOND_PROMPTS
+
+
+_PASSING: tuple[type[Exception], ...] = (PassingError, *PassingError.__subclasses__(), BudgetEndedError, TimeoutError)
+_BEYOND_PROMPTS = frozenset(kind.__name__ for kind in _PASSING) | {"cancelled", "CancelledError"}
+
+
+class _Extraction:
+    """Takes the losses out of rows, with targets by metric and hints by case and metric at hand."""
+
+    def __init__(self, trace_of: TraceOf, *, targets: Iterable[LossTarget], hints: Iterable[LossHint]) -> None:
+        self.trace_of = trace_of
+        self.nodes_of: dict[str, list[str]] = {}
+        self.hints_of: dict[tuple[str, str], list[LossHint]] = {}
+        for target in targets:
+            self.nodes_of.setdefault(target.metric, []).append(target.node_id)
+        for hint in hints:
+            self.hints_of.setdefault((hint.case_id, hint.metric), []).append(hint)
+
+    def of_row(self, row: CaseRow, case: EvalCase) -> Iterator[CaseLoss]:
+        if row.error is not None:
+            yield from self._of_error(row, case, row.error)
+            return
+        failed = _failed_by_turn(row)
+        for turn, trace_digest in enumerate(row.trace_digests):
+            if turn in failed:
+                trace = self.trace_of(trace_digest)
+                terminals = _terminals(trace)
+                placed = [
+                    (self._loss(case, score, findings), self._targeted(score.metric, trace) or terminals)
+                    for score, findings in failed[turn]
+                ]
+                yield _case_loss(row, case, trace, turn=turn, placed=placed)
+
+    def _of_error(self, row: CaseRow, case: EvalCase, error: Failure) -> Iterator[CaseLoss]:
+        if not row.trace_digests or not may_be_mended(error):
+            return
+        turn = len(row.trace_digests) - 1
+        trace = self.trace_of(row.trace_digests[turn])
+        if trace.status == "completed" and len(row.trace_digests) != len(case.turns):
+            return  # what failed has no trace: the turn after this one, or the simulated user
+        loss = Loss(metric="", step_id="", severity="P0", category="error", text=str(error))
+        yield _case_loss(row, case, trace, turn=turn, placed=[(loss, _failed_step(trace, error) or _terminals(trace))])
+
+    def _loss(self, case: EvalCase, score: Score, findings: tuple[Finding, ...]) -> Loss:
+        hints = self.hints_of.get((case.id, score.metric), ())
+        reason = score.reason or f"{score.metric} is {score.value}, its threshold is {score.threshold}"
+        return Loss(
+            metric=score.metric,
+            step_id="",
+            severity=min((hint.severity for hint in hints if hint.severity), default=severity_of(score)),
+            category=category_of(findings),
+            text="\n".join([reason, *(hint.text for hint in hints if hint.text)]),
+            score=score.value,
+            findings=findings,
+        )
+
+    def _targeted(self, metric: str, trace: ExecutionTrace) -> tuple[str, ...]:
+        """The last visit of each node that a target names for the metric, if it ran."""
+        node_ids = self.nodes_of.get(metric)
+        if node_ids is None:
+            return ()
+        return tuple({step.node_id: step.id for step in trace.steps if step.node_id in node_ids}.values())
+
+
+def _failed_by_turn(row: CaseRow) -> dict[int, list[tuple[Score, tuple[Finding, ...]]]]:
+    """The failed scores of each turn with their findings there; a score without findings is told of the last turn.
+
+    An unscored metric gives nothing: the judge failed, not the agent.
+    """
+    last = len(row.trace_digests) - 1
+    failed: dict[int, list[tuple[Score, tuple[Finding, ...]]]] = {}
+    for score in row.scores:
+        if not score.is_scored or score.passed:
+            continue
+        for turn in sorted({finding.turn for finding in score.findings}) or [last]:
+            findings = tuple(finding for finding in score.findings if finding.turn == turn)
+            failed.setdefault(turn, []).append((score, findings))
+    return failed
+
+
+def _case_loss(
+    row: CaseRow, case: EvalCase, trace: ExecutionTrace, *, turn: int, placed: Iterable[tuple[Loss, Sequence[str]]]
+) -> CaseLoss:
+    expected = case.turns[turn].expected if turn < len(case.turns) else None
+    return CaseLoss(
+        case_id=case.id,
+        draw=row.draw,
+        turn=turn,
+        input=_said(case, trace, turn=turn),
+        trace_digest=row.trace_digests[turn],
+        losses=tuple(
+            replace(loss, step_id=step_id, expected=expected) for loss, step_ids in placed for step_id in step_ids
+        ),
+    )
+
+
+def _said(case: EvalCase, trace: ExecutionTrace, *, turn: int) -> str:
+    """The user's words of a turn: the case's, or, of a simulated user, those that the trace begins with."""
+    for turns in (case.turns, case.actual):
+        if turn < len(turns):
+            return turns[turn].user
+    return trace.steps[0].input.text or ""
+
+
+def _terminals(trace: ExecutionTrace) -> tuple[str, ...]:
+    """The steps that none follows, in one pass: a trace may have 100,000 steps, and no graph is needed for this."""
+    followed = {source for step in trace.steps for source in step.predecessors}
+    return tuple(step.id for step in trace.steps if step.id not in followed)
+
+
+def _failed_step(trace: ExecutionTrace, error: Failure) -> tuple[str, ...]:
+    """The first step that failed: one that tells the run's own error, else any that a prompt could mend.
+
+    First means the order of the trace, not the clock: of two branches that fail side by side, the same one each time.
+    In a completed run every failed step was handled.
+    """
+    failed = [(step.id, step.error) for step in trace.steps if step.error is not None and may_be_mended(step.error)]
+    if not failed or trace.status == "completed":
+        return ()
+
+    def likeness(told: Failure) -> tuple[bool, bool]:
+        return _plain_type(told) == _plain_type(error), told.message == error.message
+
+    step_id, _ = max(failed, key=lambda pair: likeness(pair[1]))  # max keeps the first of equals
+    return (step_id,)
+
+
+def _plain_type(failure: Failure) -> str:
+    """Steps name errors with their module, runs without."""
+    return failure.type.rpartition(".")[2]
+
+
+def _category(finding: Finding) -> Category:
+    if finding.predicate == "json":
+        return _json_category(finding)
+    if finding.predicate == "json_schema" and finding.where.startswith("tool call"):
+        return "wrong_arguments" if ", arguments " in finding.where else "other"
+    if finding.predicate in _BY_PREDICATE:
+        return _BY_PREDICATE[finding.predicate]
+    is_content = finding.kind != "violated" or finding.predicate.startswith("rubric:")
+    return "response" if is_content else "other"
+
+
+_BY_PREDICATE: Mapping[str, Category] = {
+    "tool_call": "wrong_tool",
+    "tool_name": "wrong_tool",
+    "tool_order": "wrong_tool",
+    "tool_arguments": "wrong_arguments",
+    "tool_result": "other",
+    "turn": "other",
+    "regex": "format",
+    "min_length": "format",
+    "max_length": "format",
+    "only_number": "format",
+    "valid_json": "format",
+    "json_schema": "format",
+}
+
+
+def _json_category(finding: Finding) -> Category:
+    """A key too few or too many, or a value of another type, is the shape of the answer; the rest is its content."""
+    if finding.kind != "wrong":
+        return "response" if _ITEM.search(finding.where) else "format"
+    types = {type(finding.expected), type(finding.actual)}
+    is_other_type = len(types) == 2 and types != {int, float} and type(None) not in types
+    return "format" if is_other_type else "response"
+
+
+_ITEM = re.compile(r"\[\d+\]$")
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
+    return f"the {what} {name!r}, which is not known{nearest(name, known)}"

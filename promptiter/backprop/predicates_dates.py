@@ -1,0 +1,91 @@
+"""Dates in texts: which day each means, and in which format it is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+
+DATE_FORMATS: Mapping[str, str] = {
+    "YYYY-MM-DD": "{0.year:04}-{0.month:02}-{0.day:02}",
+    "YYYY/MM/DD": "{0.year:04}/{0.month:02}/{0.day:02}",
+    "DD.MM.YYYY": "{0.day:02}.{0.month:02}.{0.year:04}",
+    "DD/MM/YYYY": "{0.day:02}/{0.month:02}/{0.year:04}",
+    "MM/DD/YYYY": "{0.month:02}/{0.day:02}/{0.year:04}",
+    "Month D, YYYY": "{1} {0.day}, {0.year:04}",
+    "D Month YYYY": "{0.day} {1} {0.year:04}",
+}
+"""The formats by the name that a prompt calls them; the month's name is the second slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class DateInText:
+    """A date as it stands in a text. With slashes it may be read in two ways, of which `days` has both."""
+
+    text: str
+    days: frozenset[date]
+
+    def is_written_as(self, format_name: str) -> bool:
+        return any(write_date(day, format_name) == self.text for day in self.days)
+
+
+def write_date(day: date, format_name: str) -> str:
+    return DATE_FORMATS[format_name].format(day, MONTHS[day.month - 1])
+
+
+def example_date(format_name: str) -> str:
+    """A date in that format; a day above 12, so that it can be read in one way only."""
+    return write_date(date(2024, 1, 31), format_name)
+
+
+@lru_cache(maxsize=4096)
+def dates_in(text: str) -> tuple[DateInText, ...]:
+    """The dates of a text, in its order."""
+    found = (DateInText(match[0], _days(match)) for match in _DATE.finditer(text))
+    return tuple(each for each in found if each.days)
+
+
+_MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
+_DATE = re.compile(
+    r"(?<![\w./-])(?:"
+    r"(?P<year>\d{4})[-/](?P<month>\d{1,2})[-/](?P<day>\d{1,2})"
+    r"|(?P<first>\d{1,2})[./](?P<second>\d{1,2})[./](?P<last>\d{4})"
+    rf"|(?P<name>{_MONTH})\.?\s+(?P<named>\d{{1,2}})(?:st|nd|rd|th)?,?\s+(?P<in_year>\d{{4}})"
+    rf"|(?P<on>\d{{1,2}})(?:st|nd|rd|th|\.)?\s+(?P<of>{_MONTH})\.?,?\s+(?P<of_year>\d{{4}})"
+    r")(?![\w/-])",
+    re.IGNORECASE,
+)
+
+
+def _days(match: re.Match[str]) -> frozenset[date]:
+    part = match.groupdict()
+    if part["year"]:
+        return _valid((part["year"], part["month"], part["day"]))
+    if part["first"]:
+        day_first = (part["last"], part["second"], part["first"])
+        month_first = (part["last"], part["first"], part["second"])
+        return _valid(day_first) if "." in match[0] else _valid(day_first, month_first)
+    if part["name"]:
+        return _valid((part["in_year"], _month_number(part["name"]), part["named"]))
+    return _valid((part["of_year"], _month_number(part["of"]), part["on"]))
+
+
+def _valid(*readings: tuple[str | int, str | int, str | int]) -> frozenset[date]:
+    days = set()
+    for year, month, day in readings:
+        try:
+            days.add(date(int(year), int(month), int(day)))
+        except ValueError:  # a 13th month: it was something else
+            continue
+    return frozenset(days)
+
+
+def _month_number(name: str) -> int:
+    return next(number for number, month in enumerate(MONTHS, 1) if month[:3].lower() == name[:3].lower())

@@ -1,0 +1,55 @@
+"""`promptiter init`: a starter that runs as it is, to look at and to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+import typer
+
+from promptiter.errors import SetupError
+from traces.files import replacing
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it; made if need be.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there already.")] = False,
+) -> None:
+    """Write a starter: promptiter.yaml, an agent, eval sets and metrics. It runs as it is, with no key and no network.
+
+    Nothing that is there already is overwritten, unless with --force.
+    """
+    starter = dict(_starter(files("promptiter") / "starter", PurePosixPath()))
+    taken = [str(path) for path in starter if (folder / path).exists()]
+    if taken and not force:
+        raise SetupError(f"{str(folder)!r} already has {', '.join(taken)}; choose another folder, or pass --force")
+    for path, content in starter.items():
+        _write(folder / path, content)
+    typer.echo(f"written to {folder}/")
+    for path in starter:
+        typer.echo(f"  {path}")
+    typer.echo("\nnow run it:\n")
+    if folder != Path():
+        typer.echo(f"  cd {folder}")
+    typer.echo("  promptiter run promptiter.yaml")
+
+
+def _starter(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """The starter's files in order, those of folders last."""
+    for item in sorted(folder.iterdir(), key=lambda item: (item.is_dir(), item.name)):
+        if item.is_file():
+            yield below / item.name, item.read_bytes()
+        elif item.name != "__pycache__":
+            yield from _starter(item, below / item.name)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"{str(path.parent)!r} cannot be made: {error.strerror or error}") from error
+    with replacing(path) as file:
+        file.write(content)

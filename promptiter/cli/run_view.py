@@ -1,0 +1,275 @@
+"""What came of a run, for people and for machines: scores, blame, diffs, what was left alone, what it cost.
+
+The exit code of a run is its verdict, unless it failed or was cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from promptiter.cli.diff_view import diff
+from promptiter.engine.records import RunResult, Status, Verdict
+from promptiter.evaluation.result import Evaluation
+from promptiter.llm.ledger import Spending
+from traces.draw.diagram import cut, one_line
+
+EXIT_CODES: Mapping[Verdict, int] = {
+    "improved": 0,
+    "no_evidence": 3,
+    "underpowered": 4,
+    "overfit_risk": 5,
+    "budget_ended": 6,
+    "invalid_eval": 7,
+}
+FAILED, CANCELLED = 1, 130
+
+IN_WORDS: Mapping[Verdict, str] = {
+    "improved": "improved on the validation cases",
+    "no_evidence": "no evidence of an improvement, so nothing was changed",
+    "underpowered": "too few cases to tell, so nothing was changed",
+    "overfit_risk": "better on train but not on validation, so nothing was changed",
+    "budget_ended": "the budget ended before a candidate could be decided on",
+    "invalid_eval": "too many runs or scores failed for any figure to mean something",
+}
+ENDED: Mapping[Status, str] = {"failed": "failed", "cancelled": "cancelled"}
+NAMED = 12
+LONGEST_REASON = 400
+
+
+def exit_code(result: RunResult) -> int:
+    """What the command exits with."""
+    if result.status == "failed":
+        return FAILED
+    return CANCELLED if result.status == "cancelled" else EXIT_CODES[result.verdict]
+
+
+def as_json(result: RunResult, path: Path | None) -> str:
+    """The result, with where it was written and the exit code."""
+    document = {
+        **orjson.loads(result.to_json()),
+        "path": None if path is None else str(path),
+        "exit_code": exit_code(result),
+    }
+    return orjson.dumps(
+        document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    ).decode()
+
+
+def print_verdict(screen: Console, result: RunResult) -> None:
+    """One line: how it ended, and the figure that was optimized."""
+    style = "bold green" if exit_code(result) == 0 else "bold red" if result.status == "failed" else "bold yellow"
+    ended = ENDED.get(result.status)
+    said = f"{ended}; so far: {IN_WORDS[result.verdict]}" if ended else IN_WORDS[result.verdict]
+    name = one_line(result.structure.name) or "agent"
+    screen.print(Text.assemble((f"{name}  ", "bold"), (said, style), _objective(result)))
+
+
+def print_run(screen: Console, result: RunResult, path: Path | None) -> None:
+    """All that a person wants to know, in the order of the questions."""
+    print_verdict(screen, result)
+    if result.error is not None:
+        screen.print(Text(cut(one_line(result.error), 1000), "red"))
+    _print_scores(screen, result)
+    _print_blame(screen, result)
+    _print_changes(screen, result)
+    _print_left_alone(screen, result)
+    _print_rejections(screen, result)
+    _print_end(screen, result, path)
+
+
+def _objective(result: RunResult) -> str:
+    before, after = result.baseline_score, result.accepted_score
+    if before is None or after is None:
+        return ""
+    sign = -1 if result.objective == "weighted_loss" else 1  # as a figure to optimize it counts negative
+    change = f" to {sign * after:.3f}" if after != before else ""
+    return f", {result.objective.replace('_', ' ')} {sign * before:.3f}{change}"
+
+
+def _print_scores(screen: Console, result: RunResult) -> None:
+    before, after = result.baseline, result.accepted
+    if before is None or after is None:
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("validation")
+    for name in ("baseline", "best"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    table.add_row(
+        "mean score", _figure(before.mean_score), Text(_figure(after.mean_score), "bold"), _gain(before, after)
+    )
+    passed = sum(case.passed for case in after.cases)
+    told = f"{passed} of {len(after.cases)} cases pass"
+    table.add_row("pass rate", _share(before.pass_rate), Text(_share(after.pass_rate), "bold"), Text(told, "dim"))
+    if len(after.thresholds) > 1:
+        for name, mean in after.metric_means.items():
+            limit = Text(f"threshold {after.thresholds[name]:g}", "dim")
+            table.add_row(Text(one_line(name)), _figure(before.metric_means.get(name)), _figure(mean), limit)
+    screen.print()
+    screen.print(table)
+
+
+@dataclass(slots=True)
+class _Blame:
+    case_ids: set[str] = field(default_factory=set)
+    text: str = ""
+    has_support: bool = False
+
+
+def _print_blame(screen: Console, result: RunResult) -> None:
+    blamed = _blamed(result)
+    if not any(each.train for each in result.rounds):
+        return
+    _heading(screen, "Where the blame went")
+    if not blamed:
+        failed = any(each.losses for each in result.rounds)
+        screen.print("  no surface was blamed" if failed else "  nowhere: no train case failed")
+        return
+    changed = {change.surface_id for change in result.changes}
+    tried = {patch.surface_id for each in result.rounds for patch in each.patches}
+    for surface_id, blame in blamed.items():
+        count = len(blame.case_ids)
+        outcome, style = ("changed", "green") if surface_id in changed else ("tried, not kept", "yellow")
+        if surface_id not in changed | tried:
+            outcome, style = ("no patch" if blame.has_support else "too few cases for a patch", "dim")
+        screen.print(
+            Text.assemble(
+                (f"  {one_line(surface_id)}", "cyan"), f"  {count} case{'s' * (count != 1)}, ", (outcome, style)
+            )
+        )
+        screen.print(Padding(Text(_in_a_line(blame.text), "dim"), (0, 0, 0, 4), expand=False))
+
+
+def _blamed(result: RunResult) -> dict[str, _Blame]:
+    """By surface, as they were found, over all rounds; the reason is the one that was told last."""
+    found: dict[str, _Blame] = {}
+    for each in (each for one in result.rounds for each in one.passes):
+        for signal in (*each.signals, *each.left):
+            blame = found.setdefault(signal.surface_id, _Blame())
+            blame.case_ids.update(signal.case_ids)
+            blame.text = signal.text or blame.text
+            blame.has_support = blame.has_support or signal in each.signals
+    return found
+
+
+def _print_changes(screen: Console, result: RunResult) -> None:
+    if not result.changes:
+        return
+    _heading(screen, "What changed")
+    for number, change in enumerate(result.changes):
+        if number:
+            screen.print()
+        screen.print(Text(f"  {one_line(change.surface_id)}", "cyan"))
+        screen.print(Padding(diff(change.before, change.after), (0, 0, 0, 4), expand=False))
+
+
+def _print_left_alone(screen: Console, result: RunResult) -> None:
+    changed = {change.surface_id for change in result.changes}
+    alone = [surface_id for surface_id in result.targets if surface_id not in changed]
+    if not result.rounds or not alone:
+        return
+    _heading(screen, f"Left alone: {len(alone)} of {len(result.targets)} surfaces that could change")
+    more = f" and {len(alone) - NAMED} more" if len(alone) > NAMED else ""
+    screen.print(Padding(Text(one_line(", ".join(alone[:NAMED]) + more), "dim"), (0, 0, 0, 2), expand=False))
+
+
+def _print_rejections(screen: Console, result: RunResult) -> None:
+    told = list(_rejections(result))
+    if not told:
+        return
+    _heading(screen, "What was not kept")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, reason in told:
+        table.add_row(f"round {number}", Text(_in_a_line(reason)))
+    screen.print(Padding(table, (0, 0, 0, 2), expand=False))
+
+
+def _rejections(result: RunResult) -> Iterator[tuple[int, str]]:
+    for each in result.rounds:
+        for one in each.passes:
+            for refused in one.refused:
+                yield each.round, f"{refused.surface_id}: {refused.reason}"
+            for error in one.errors:
+                yield each.round, f"no patch: {error}"
+        if each.decision is not None and not each.decision.accepted:
+            patched = ", ".join(sorted(each.patches.surface_ids))
+            yield each.round, f"{patched}: {each.decision.reason}"
+        elif each.decision is None and each.patches:
+            yield each.round, "cut short before it was decided"
+
+
+def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
+    measured = result.measured
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(no_wrap=True, style="bold")
+    rows.add_column(overflow="fold")
+    count = len(result.rounds)
+    if result.stop is not None and result.stop.stop:
+        rows.add_row("Stopped", Text(f"after {count} round{'s' * (count != 1)}: {one_line(result.stop.text)}"))
+    spent = measured.spent.total
+    simulated = ", simulated" if "simulated" in measured.spent.by_model() else ""
+    rows.add_row(
+        "Cost",
+        f"{_cost(spent)}{simulated}, {measured.duration_s:.1f} s, {measured.case_runs} case runs, "
+        f"{measured.paid_case_runs} of them paid",
+    )
+    for role, part in measured.spent.by_role().items():
+        rows.add_row("", Text(f"{role}: {_calls(part)}", "dim"))
+    if measured.problems:
+        rows.add_row("Problems", Text(one_line("; ".join(measured.problems)), "yellow"))
+    if path is not None:
+        rows.add_row("Files", Text(f"{_from_here(path)}/", overflow="fold"))
+    word = result.status if result.status in ENDED else result.verdict
+    rows.add_row("Verdict", f"{word}, exit code {exit_code(result)}")
+    screen.print()
+    screen.print(rows)
+
+
+def _calls(spent: Spending) -> str:
+    known = f", {spent.memo_hits:,} known answers" if spent.memo_hits else ""
+    return f"{spent.calls:,} calls{known}, {spent.tokens:,} tokens, {_cost(spent)}"
+
+
+def _cost(spent: Spending) -> str:
+    if spent.cost_usd is None:
+        return "cost unknown"
+    unknown = f" and {spent.unpriced_calls:,} calls of unknown price" if spent.unpriced_calls else ""
+    return f"${spent.cost_usd:.4f}{unknown}"
+
+
+def _heading(screen: Console, text: str) -> None:
+    screen.print()
+    screen.print(Text(text, "bold"))
+
+
+def _in_a_line(text: str) -> str:
+    return cut(one_line(" ".join(text.split())), LONGEST_REASON)
+
+
+def _from_here(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _gain(before: Evaluation, after: Evaluation) -> Text:
+    if before.mean_score is None or after.mean_score is None:
+        return Text("")
+    gain = after.mean_score - before.mean_score
+    return Text(f"{gain:+.3f}", "green" if gain > 0 else "dim" if gain == 0 else "red")
+
+
+def _figure(value: float | None) -> str:
+    return "unscored" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "none" if value is None else f"{value:.0%}"

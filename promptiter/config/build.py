@@ -1,0 +1,209 @@
+"""From a configuration to a run: the agent is imported, the cases are read, models, metrics and policies are built.
+
+Nothing is spent here. Whatever cannot be built is a problem, and all problems are told together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from promptiter.agents.base import Agent
+from promptiter.backprop.loss import LossHint, LossTarget
+from promptiter.config.file import RunConfig
+from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
+from promptiter.config.models import gateway_of, stages_of, unpriced_models
+from promptiter.config.policies import acceptance_of, stop_of
+from promptiter.engine.checks import check_request, joined
+from promptiter.engine.engine import Engine
+from promptiter.engine.records import RunRequest
+from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
+from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.evalset import load_eval_set
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.evaluation.metric_config import EvalConfig, load_eval_config, parse_eval_config
+from promptiter.evaluation.splits import split
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.memo import open_memo
+from promptiter.profile import Profile
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredRun:
+    """A run that can start: `run.engine.run_sync(run.request)`. The gateway has the memo and the ledger."""
+
+    config: RunConfig
+    engine: Engine
+    request: RunRequest
+    gateway: Gateway
+
+
+def build_run(
+    config: RunConfig,
+    *,
+    problems: Iterable[str] = (),
+    broken: frozenset[str] = frozenset(),
+    environ: Mapping[str, str] | None = None,
+) -> ConfiguredRun:
+    """The run that a configuration describes; RequestError lists everything that is wrong.
+
+    `problems` are known already, and `broken` are the keys they are about, which are not asked for again.
+    """
+    building = _Building(config, os.environ if environ is None else environ, broken, list(problems))
+    return building.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Building:
+    config: RunConfig
+    environ: Mapping[str, str]
+    broken: frozenset[str]
+    problems: list[str] = field(default_factory=list)
+
+    def run(self) -> ConfiguredRun:
+        config = self.config
+        make_importable(config.python_path)
+        agent = self._agent()
+        gateway = self._gateway()
+        evaluator = self._evaluator(gateway)
+        sets = self._eval_sets()
+        request = self._request(sets or _NO_SETS)
+        if evaluator is not None:
+            self._check(agent, evaluator, request, is_complete=sets is not None)
+        engine = None
+        if agent is not None and evaluator is not None:
+            engine = self.attempt(lambda: Engine(agent, evaluator, *stages_of(config)))
+        if self.problems or engine is None:
+            gateway.memo.close()
+            raise RequestError(dict.fromkeys(self.problems))
+        return ConfiguredRun(config=config, engine=engine, request=request, gateway=gateway)
+
+    def attempt(self, make: Callable[[], T], *, place: str = "") -> T | None:
+        """What is made, or None and one problem more."""
+        try:
+            return make()
+        except RequestError as error:
+            self.problems.extend(error.problems)
+        except SetupError as error:
+            self.problems.append(f"{place}: {error}" if place else str(error))
+        return None
+
+    def _is_given(self, key: str, *, wanted: str) -> bool:
+        """Whether the file has a key; if not, that is a problem."""
+        if getattr(self.config, key):
+            return True
+        if key not in self.broken:
+            self.problems.append(f"{key}: is missing; {wanted}")
+        return False
+
+    def _agent(self) -> Agent | None:
+        if not self._is_given("agent", wanted="name the agent as module:attr"):
+            return None
+        return self.attempt(partial(load_agent, self.config.agent, folders=self.config.python_path), place="agent")
+
+    def _eval_sets(self) -> _EvalSets | None:
+        config = self.config
+        if "data" in self.broken:
+            return None
+        if not config.data:
+            given = [self._is_given(key, wanted="name its eval set, or `data` to split") for key in _SETS]
+            train, validation = (self._loaded(getattr(config, key), place=key) for key in _SETS)
+            return _EvalSets(train, validation) if all(given) and train and validation else None
+        if config.train or config.validation:
+            self.problems.append("data: is split into train and validation; give either data, or train and validation")
+            return None
+        cases = self._loaded(config.data, place="data")
+        return None if cases is None else self.attempt(lambda: _dealt(cases, config), place="data")
+
+    def _loaded(self, files: Iterable[Path], *, place: str) -> tuple[EvalSet, ...] | None:
+        loaded = [self.attempt(partial(load_eval_set, file), place=place) for file in files]
+        found = tuple(each for each in loaded if each is not None)
+        return found if len(found) == len(loaded) else None
+
+    def _gateway(self) -> Gateway:
+        memo = self.attempt(lambda: open_memo(self.config.memo), place="memo")
+        return gateway_of(self.config, memo, environ=self.environ)
+
+    def _evaluator(self, gateway: Gateway) -> Evaluator | None:
+        if not self._is_given("metrics", wanted="name a metrics file, or list metrics here"):
+            return None
+        config, how = self.config, self.config.evaluation
+        metrics = self.attempt(self._metrics, place="metrics" if isinstance(config.metrics, Path) else "")
+        if metrics is None:
+            return None
+
+        def build() -> Evaluator:
+            options = EvaluationOptions(
+                draws=how.draws or metrics.num_runs,
+                concurrency=how.concurrency,
+                case_timeout_s=how.case_timeout_s,
+                max_errored_fraction=how.max_errored_fraction,
+                seed=config.seed,
+            )
+            return build_evaluator(metrics, gateway, options, judge=config.judge)
+
+        return self.attempt(build, place="metrics")
+
+    def _metrics(self) -> EvalConfig:
+        given = self.config.metrics
+        if isinstance(given, Path):
+            return load_eval_config(given, environ=self.environ)
+        return parse_eval_config(given, source="metrics", environ=self.environ)
+
+    def _request(self, sets: _EvalSets) -> RunRequest:
+        config = self.config
+        profile = config.initial_profile
+        initial = self.attempt(partial(Profile.load, profile), place="initial_profile") if profile else None
+        teacher: Agent | str | None = config.teacher
+        if isinstance(teacher, str) and is_reference(teacher):
+            teacher = self.attempt(partial(load_agent, teacher, folders=config.python_path), place="teacher")
+        return RunRequest(
+            train=sets.train,
+            validation=sets.validation,
+            initial_profile=initial,
+            teacher=teacher,
+            judge=config.judge,
+            acceptance=acceptance_of(config.acceptance),
+            stop=stop_of(config.stop, objective=config.objective),
+            max_rounds=config.max_rounds,
+            targets=config.targets,
+            objective=config.objective,
+            loss_targets=tuple(LossTarget(**each.model_dump()) for each in config.loss_targets),
+            hints=tuple(LossHint(**each.model_dump()) for each in config.hints),
+            protected=frozenset(config.acceptance.protected),
+            seed=config.seed,
+        )
+
+    def _check(self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool) -> None:
+        """What can be said before the engine looks, so that it stands in the same list."""
+        self.problems.extend(unpriced_models(self.config, evaluator.gateway))
+        if agent is None:
+            return
+        if is_complete:
+            self.attempt(lambda: check_request(request, agent.describe(), evaluator))
+            return
+        known = agent.describe().surface_ids
+        unknown = [target for target in request.targets or () if target not in known]
+        self.problems.extend(str(UnknownSurfaceError(target, known=known)) for target in unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class _EvalSets:
+    train: tuple[EvalSet, ...]
+    validation: tuple[EvalSet, ...]
+
+
+_SETS = ("train", "validation")
+_NO_SETS = _EvalSets((), ())
+
+
+def _dealt(cases: tuple[EvalSet, ...], config: RunConfig) -> _EvalSets:
+    shares = config.split
+    parts = split(joined(cases, name="data"), train=shares.train, validation=shares.validation, seed=shares.seed)
+    return _EvalSets((parts.train,), (parts.validation,))

@@ -1,0 +1,192 @@
+"""promptiter.yaml: all that a run is made of, in one file. Read and checked here; `promptiter.api` makes a run of it.
+
+    agent: my_agent:agent
+    train: data/train.jsonl
+    validation: data/validation.jsonl
+    metrics: metrics.json
+
+Paths are relative to the file. null counts as left out. What is wrong is told all at once, each with its place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator, ValidationError
+
+from promptiter.config.problems import problems_of
+from promptiter.config.sections import (
+    Acceptance,
+    BudgetCaps,
+    Evaluating,
+    File,
+    Files,
+    Flag,
+    HintEntry,
+    LossTargetEntry,
+    Models,
+    Names,
+    Section,
+    Shares,
+    Stop,
+    as_memo,
+    as_metrics,
+)
+from promptiter.errors import MetricError, RequestError, SetupError
+from promptiter.evaluation.config_fields import Fields
+from promptiter.evaluation.evalset_yaml import read_yaml
+from promptiter.evaluation.result import Objective
+from traces.model import Json
+
+FILE_NAME = "promptiter.yaml"
+
+
+class RunConfig(Section):
+    """The whole file. The cases are in `train` and `validation`, or in `data`, which is then split."""
+
+    agent: str = ""
+    train: Files = ()
+    validation: Files = ()
+    data: Files = ()
+    split: Shares = Shares()
+    metrics: Annotated[Path | list[Any] | dict[str, Any] | None, PlainValidator(as_metrics)] = None
+    models: Models = Models()
+    teacher: str | None = None
+    judge: str | None = None
+    targets: Names | None = None
+    initial_profile: File | None = None
+    objective: Objective = "mean_score"
+    acceptance: Acceptance = Acceptance()
+    stop: Stop | None = None
+    max_rounds: Annotated[int, Field(strict=True, ge=0)] = 4
+    budget: BudgetCaps = BudgetCaps()
+    evaluation: Evaluating = Evaluating()
+    loss_targets: tuple[LossTargetEntry, ...] = ()
+    hints: tuple[HintEntry, ...] = ()
+    seed: Annotated[int, Field(strict=True)] = 0
+    memo: Annotated[str, PlainValidator(as_memo)] = "memory"
+    runs: Annotated[File, Field(validate_default=True)] = Path("runs")
+    python_path: Annotated[Files, Field(validate_default=True)] = (Path(),)
+    review: Flag = False
+    as_json: Annotated[Flag, Field(alias="json")] = False
+    quiet: Flag = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadConfig:
+    """A file as far as it could be read. `broken` are the keys that are left out because of a problem."""
+
+    config: RunConfig
+    problems: tuple[str, ...] = ()
+    broken: frozenset[str] = frozenset()
+
+
+def load_config(
+    path: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> RunConfig:
+    """Read a configuration file, or the promptiter.yaml of a folder; RequestError lists all that is wrong with it.
+
+    `settings`, of the same shape, win over the file. `environ` (default: the process's) gives the values of `${VAR}`.
+    """
+    found = read_config(path, settings=settings, environ=environ)
+    if found.problems:
+        raise RequestError(found.problems)
+    return found.config
+
+
+def read_config(
+    path: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ReadConfig:
+    """The same, with its problems instead of an error, so that what is wrong elsewhere can be told with them."""
+    file = Path(path)
+    file = file / FILE_NAME if file.is_dir() else file
+    document = _merged(_document(file), settings or {})
+    source = os.fspath(file)
+    document, problems = _with_secrets(document, source, environ=os.environ if environ is None else environ)
+    context = {"folder": file.parent.absolute()}
+    broken = {"models"} if problems else set()
+    try:
+        config = RunConfig.model_validate(document, context=context)
+    except ValidationError as error:
+        problems += problems_of(error, RunConfig, source=source)
+        broken |= {str(each["loc"][0]) for each in error.errors(include_url=False)}
+        kept = {key: value for key, value in document.items() if key not in broken}
+        config = RunConfig.model_validate(kept, context=context)
+    return ReadConfig(config=config, problems=tuple(problems), broken=frozenset(broken))
+
+
+def _document(file: Path) -> dict[str, Json]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        hint = "; `promptiter init` writes one" if isinstance(error, FileNotFoundError) else ""
+        raise SetupError(f"{file}: cannot be read: {error.strerror or error}{hint}") from error
+    except UnicodeDecodeError as error:
+        raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
+    value = read_yaml(text, file=os.fspath(file)).value
+    if not isinstance(value, dict):
+        raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {value!r:.40}")
+    return {key: each if key == "metrics" else _without_nulls(each) for key, each in value.items() if each is not None}
+
+
+def _without_nulls(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def _merged(document: Mapping[str, Json], settings: Mapping[str, Json]) -> dict[str, Json]:
+    """The document with the settings on top, mapping by mapping."""
+    merged = dict(document)
+    for key, value in settings.items():
+        below = merged.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            value = _merged(below, value)
+        merged[key] = value
+    return merged
+
+
+def _with_secrets(
+    document: dict[str, Json], source: str, *, environ: Mapping[str, str]
+) -> tuple[dict[str, Json], list[str]]:
+    """The document with addresses, keys and headers of models expanded, and what went wrong with them."""
+    models = document.get("models")
+    if not isinstance(models, dict):
+        return document, []
+    problems: list[str] = []
+    secured = {
+        name: _secured(settings, name, source=source, environ=environ, problems=problems)
+        if isinstance(settings, dict) and name not in Models.model_fields
+        else settings
+        for name, settings in models.items()
+    }
+    return {**document, "models": secured}, problems
+
+
+def _secured(
+    settings: dict[str, Json], name: str, *, source: str, environ: Mapping[str, str], problems: list[str]
+) -> dict[str, Json]:
+    fields = Fields(settings, source=source, path=f"models.{name}", environ=environ)
+    readers: dict[str, Callable[[str], Json]] = {
+        "api_base": fields.expanded_text,
+        "api_key": fields.secret,
+        "headers": fields.secured_object,
+    }
+    secured = dict(settings)
+    for key in readers.keys() & settings.keys():
+        try:
+            secured[key] = readers[key](key)
+        except MetricError as error:
+            problems.append(str(error))
+            del secured[key]
+    return secured

@@ -1,0 +1,83 @@
+"""What a configuration names and Python holds: agents and other objects as `module:attr`, and evaluators of metrics."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from promptiter.agents.base import Agent
+from promptiter.errors import SetupError, nearest
+
+if TYPE_CHECKING:
+    from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+    from promptiter.evaluation.metric_config import EvalConfig
+    from promptiter.llm.gateway import Gateway
+
+
+def load_object(reference: str, *, folders: Iterable[Path] = ()) -> Any:
+    """The object that `module:attr` names; modules are looked for in these folders, then in the current one."""
+    module_name, colon, attribute = reference.partition(":")
+    if not colon or not module_name or not attribute:
+        raise SetupError(f"{reference!r} must have the form module:attr, such as my_agent:agent")
+    make_importable([*folders, Path.cwd()])
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise SetupError(f"cannot import {module_name!r}: {told}; run where the module is, or mend it") from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise SetupError(f"{module_name!r} has no {attribute!r}{nearest(name, dir(found))}")
+        found = getattr(found, name)
+    return found
+
+
+def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
+    """The agent that `module:attr` names: an agent, or a function without parameters that makes one."""
+    found = load_object(reference, folders=folders)
+    if not hasattr(found, "describe") and callable(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise SetupError(f"{reference!r} made no agent: {type(error).__name__}: {error}") from error
+    if not hasattr(found, "describe") or not hasattr(found, "run"):
+        raise SetupError(f"{reference!r} is {type(found).__name__}, no agent: it needs describe() and run()")
+    return cast("Agent", found)
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text is `module:attr` and not the name of a model, which may hold colons too: `ollama/llama3:8b`."""
+    return re.fullmatch(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*", text) is not None
+
+
+def make_importable(folders: Iterable[Path]) -> None:
+    """Put folders in front of the places that modules are imported from; the first of them comes first."""
+    for folder in reversed([str(folder.absolute()) for folder in folders]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+def build_evaluator(
+    config: EvalConfig, gateway: Gateway, options: EvaluationOptions | None = None, *, judge: str | None = None
+) -> Evaluator:
+    """An evaluator with the metrics, judges and simulated user of a configuration.
+
+    `judge` is the model of judging metrics that name none.
+    """
+    from promptiter.evaluation.evaluator import Evaluator
+    from promptiter.evaluation.judge import judge_builders
+    from promptiter.evaluation.metric_config import JudgeModel
+    from promptiter.evaluation.metrics import build_metrics
+    from promptiter.evaluation.user_simulator import UserSimulator
+
+    default = JudgeModel(model_name=judge) if judge is not None else None
+    return Evaluator(
+        build_metrics(config, builders=judge_builders(gateway, default=default)),
+        gateway=gateway,
+        options=options,
+        user_simulator=UserSimulator.of_config(config.user_simulator, gateway),
+    )

@@ -1,0 +1,99 @@
+"""Models as promptiter.yaml says them: where they are served, what they cost, and which of them the stages ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from promptiter.config.file import RunConfig
+from promptiter.config.loading import is_reference
+from promptiter.config.sections import ModelSettings
+from promptiter.evaluation.config_fields import reveal
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.memo import Memo
+from promptiter.llm.models import Model
+from promptiter.llm.prices import Price, Prices
+from promptiter.llm.rate import RateLimit
+from promptiter.llm.redaction import Redactor, secrets_from_environment
+from promptiter.llm.simulated import SimulatedModel
+
+TIMEOUT_S = 120.0
+LEAST_CONCURRENCY = 16
+
+
+def gateway_of(config: RunConfig, memo: Memo | None, *, environ: Mapping[str, str]) -> Gateway:
+    """The gateway with the file's models, prices, limits and caps; it keeps their keys to itself."""
+    settings = config.models.settings
+    served: dict[str, Model] = {name: _served(each) for name, each in settings.items()}
+    if config.models.simulated is not None:
+        served["simulated"] = SimulatedModel(seed=config.seed, **config.models.simulated.model_dump())
+    keys = [each.api_key.reveal() for each in settings.values() if each.api_key is not None]
+    return Gateway(
+        models=served,
+        memo=memo,
+        budget=_budget(config),
+        rates={name: limit for name, each in settings.items() if (limit := _rate_limit(each)) is not None},
+        prices=Prices({name: Price(**each.price.model_dump()) for name, each in settings.items() if each.price}),
+        redactor=Redactor((*secrets_from_environment(environ), *keys)),
+        concurrency=max(LEAST_CONCURRENCY, config.evaluation.concurrency),
+        timeout_s=max([TIMEOUT_S, *(each.timeout_s for each in settings.values() if each.timeout_s is not None)]),
+        seed=config.seed,
+    )
+
+
+def stages_of(config: RunConfig) -> tuple[Any, Any, Any]:
+    """Backwarder, aggregator and optimizer, as far as they ask models; None stands for the one that needs none."""
+    from promptiter.backprop.aggregate import LLMAggregator
+    from promptiter.backprop.backward import LLMBackwarder
+    from promptiter.backprop.optimize import LLMOptimizer
+
+    stages, settings = config.models.stages, config.models.settings
+
+    def stage(kind: Callable[..., Any], model: str | None) -> Any:
+        if model is None:
+            return None
+        return kind(model, model_options=settings[model].options if model in settings else {})
+
+    return (
+        stage(LLMBackwarder, stages.backwarder),
+        stage(LLMAggregator, stages.aggregator),
+        stage(LLMOptimizer, stages.optimizer),
+    )
+
+
+def unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
+    """A cap on dollars covers the models of stages, judge and teacher too: each problem in words."""
+    if gateway.budget is None or not gateway.budget.needs_prices:
+        return
+    teacher = config.teacher if config.teacher and not is_reference(config.teacher) else None
+    asked = {*config.models.stages.model_dump().values(), config.judge, teacher}
+    for model in sorted(name for name in asked if name is not None):
+        if gateway.price(model) is None:
+            yield (
+                f"budget.max_usd cannot be kept: the price of model {model!r} is unknown; "
+                f"give it as price under models, or set budget.allow_unknown_price"
+            )
+
+
+def _served(settings: ModelSettings) -> LiteLLMModel:
+    return LiteLLMModel(
+        api_base=settings.api_base,
+        api_key=settings.api_key.reveal() if settings.api_key is not None else None,
+        headers=reveal(settings.headers),
+        timeout_s=settings.timeout_s or TIMEOUT_S,
+    )
+
+
+def _rate_limit(settings: ModelSettings) -> RateLimit | None:
+    requests, tokens = settings.requests_per_minute, settings.tokens_per_minute
+    if requests is None and tokens is None:
+        return None
+    return RateLimit(requests_per_minute=requests, tokens_per_minute=tokens)
+
+
+def _budget(config: RunConfig) -> Budget | None:
+    caps = config.budget.model_dump()
+    has_cap = any(caps[name] is not None for name in ("max_usd", "max_calls", "max_tokens"))
+    return Budget(**caps) if has_cap else None

@@ -1,0 +1,55 @@
+"""Policies as promptiter.yaml says them: what a candidate must show, and when the search ends."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_, or_
+
+from promptiter.config.sections import Acceptance, Stop
+from promptiter.engine.acceptance import AcceptancePolicy, MinGain, NoRegression, Protected
+from promptiter.engine.stopping import (
+    Deadline,
+    MaxCalls,
+    MaxEvaluations,
+    MaxTokens,
+    MaxUsd,
+    Patience,
+    RequiredMetrics,
+    StopFile,
+    StopPolicy,
+    TargetScore,
+)
+from promptiter.evaluation.result import Objective
+
+PATIENCE = 3
+
+
+def acceptance_of(section: Acceptance) -> AcceptancePolicy:
+    """All that is asked for, with `&`."""
+    policies: list[AcceptancePolicy] = [MinGain(section.min_gain)]
+    if section.no_regression:
+        policies.append(NoRegression())
+    if section.protected:
+        policies.append(Protected())
+    return reduce(and_, policies)
+
+
+def stop_of(section: Stop | None, *, objective: Objective) -> StopPolicy | None:
+    """All that is asked for, with `|`. A file that says nothing means: until there is nothing left to gain or find."""
+    if section is None:
+        best = 0.0 if objective == "weighted_loss" else 1.0
+        return TargetScore(best) | Patience(PATIENCE)
+    names = section.required_metrics
+    policies: list[StopPolicy | None] = [
+        RequiredMetrics("all" if names == ("all",) else names) if names else None,
+        TargetScore(section.target_score) if section.target_score is not None else None,
+        StopFile(section.stop_file) if section.stop_file else None,
+        Patience(section.patience) if section.patience else None,
+        Deadline(minutes=section.minutes) if section.minutes else None,
+        MaxEvaluations(section.max_evaluations) if section.max_evaluations else None,
+        MaxCalls(section.max_calls) if section.max_calls else None,
+        MaxTokens(section.max_tokens) if section.max_tokens else None,
+        MaxUsd(section.max_usd) if section.max_usd else None,
+    ]
+    given = [policy for policy in policies if policy is not None]
+    return reduce(or_, given) if given else None

@@ -1,0 +1,177 @@
+"""The parts of promptiter.yaml: which keys each mapping has, and what their values may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationInfo
+
+from promptiter.backprop.loss import Severity
+from promptiter.evaluation.config_fields import Secret
+from traces.model import Json
+
+
+def _in_folder(path: Path, info: ValidationInfo) -> Path:
+    folder: Path | None = (info.context or {}).get("folder")
+    return path if folder is None else folder / path
+
+
+def _as_list(value: Json) -> Json:
+    return [value] if isinstance(value, str | Path) else value
+
+
+def as_metrics(value: Json, info: ValidationInfo) -> Json:
+    if isinstance(value, str | Path):
+        return _in_folder(Path(value), info)
+    if isinstance(value, list | dict):
+        return value
+    raise ValueError("must be a metrics file, or a list of metrics")
+
+
+def as_memo(value: Json, info: ValidationInfo) -> Json:
+    if not isinstance(value, str):
+        raise ValueError("must be 'memory', or a path in .jsonl, .sqlite or .db")  # noqa: TRY004 - pydantic catches these
+    return value if value == "memory" else str(_in_folder(Path(value), info))
+
+
+def _as_stages(value: Json) -> Json:
+    return dict.fromkeys(("backwarder", "aggregator", "optimizer"), value) if isinstance(value, str) else value
+
+
+def _as_secret(value: Json) -> Json:
+    return Secret(value) if isinstance(value, str) and not isinstance(value, Secret) else value
+
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+Amount = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Above0 = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Flag = Annotated[bool, Field(strict=True)]
+File = Annotated[Path, AfterValidator(_in_folder)]
+Files = Annotated[tuple[File, ...], BeforeValidator(_as_list)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+
+
+class Section(BaseModel):
+    """A mapping of the file: frozen, and it knows its keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Shares(Section):
+    """How `data` is dealt out. Cases that are alike stay together."""
+
+    train: Share = 0.6
+    validation: Share = 0.4
+    seed: int = 0
+
+
+class ModelPrice(Section):
+    """Dollars for a million tokens."""
+
+    input_usd_per_million: Amount
+    output_usd_per_million: Amount
+    cached_usd_per_million: Amount | None = None
+
+
+class ModelSettings(Section):
+    """Where a model is served, with which key and at which price. The key is best given as `${VAR}`.
+
+    `options` (temperature, …) are for the stages that ask this model; the nodes of an agent have their own.
+    """
+
+    api_base: str | None = None
+    api_key: Annotated[InstanceOf[Secret] | None, BeforeValidator(_as_secret)] = None
+    headers: dict[str, Any] = Field(default_factory=dict)
+    timeout_s: Above0 | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    price: ModelPrice | None = None
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+
+
+class SimulatedSettings(Section):
+    """The simulated model: with which probability it follows a rule, what it knows, how long it takes."""
+
+    compliance: Share = 0.98
+    knowledge: dict[str, str] = Field(default_factory=dict)
+    latency_s: Amount = 0.0
+
+
+class Stages(Section):
+    """Which models the stages ask. A stage that is left out is the one that needs no model."""
+
+    backwarder: str | None = None
+    aggregator: str | None = None
+    optimizer: str | None = None
+
+
+class Models(Section):
+    """The models of the stages, and the settings of models by name, whoever asks them."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, ModelSettings] = Field(init=False)
+
+    stages: Annotated[Stages, BeforeValidator(_as_stages)] = Stages()
+    simulated: SimulatedSettings | None = None
+
+    @property
+    def settings(self) -> dict[str, ModelSettings]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class Acceptance(Section):
+    """What a candidate must show on validation; all of it must hold."""
+
+    min_gain: Amount = 0.005
+    no_regression: Flag = False
+    protected: Names = ()
+
+
+class Stop(Section):
+    """When the search ends, looked at after each round; the first that holds ends it. `minutes` is a deadline."""
+
+    target_score: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
+    patience: Count | None = None
+    minutes: Above0 | None = None
+    max_evaluations: Count | None = None
+    max_calls: Count | None = None
+    max_tokens: Count | None = None
+    max_usd: Above0 | None = None
+    required_metrics: Names | None = None
+    stop_file: File | None = None
+
+
+class BudgetCaps(Section):
+    """Hard caps: a call that does not fit is not made, and a round may be cut short."""
+
+    max_usd: Amount | None = None
+    max_calls: Annotated[int, Field(strict=True, ge=0)] | None = None
+    max_tokens: Annotated[int, Field(strict=True, ge=0)] | None = None
+    allow_unknown_price: Flag = False
+
+
+class Evaluating(Section):
+    """How cases are run. Without `draws` it is num_runs of the metrics."""
+
+    draws: Count | None = None
+    concurrency: Count = 16
+    case_timeout_s: Above0 | None = None
+    max_errored_fraction: Share = 0.25
+
+
+class LossTargetEntry(Section):
+    """Failures of this metric belong to this node."""
+
+    metric: str
+    node_id: str
+
+
+class HintEntry(Section):
+    """What you know about a metric that fails on a case."""
+
+    case_id: str
+    metric: str
+    text: str = ""
+    severity: Severity | None = None

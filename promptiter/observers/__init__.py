@@ -1,0 +1,1 @@
+"""Watchers of a run: each is one `observe(event)`."""

@@ -1,0 +1,1 @@
+"""Runs at rest: the files that a run leaves behind."""

@@ -1,0 +1,301 @@
+"""One pass from losses to patches: place the losses, carry them back, merge them per surface, write the patches.
+
+What a stage fails on is skipped and written down; a stage that fails on everything ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from promptiter.backprop.lint import Linter
+from promptiter.backprop.loss import CaseLoss, LossHint, extract_losses
+from promptiter.backprop.stages import (
+    AggregateRequest,
+    AggregateResult,
+    Aggregator,
+    AttributeRequest,
+    Attributor,
+    Optimizer,
+    OptimizeRequest,
+    Peer,
+    Rejection,
+    SurfaceGradient,
+)
+from promptiter.backprop.support import SupportAggregator, rank
+from promptiter.engine.events import Phase
+from promptiter.engine.records import PassResult, TraceBlame
+from promptiter.engine.review import ReviewRequest
+from promptiter.engine.session import Session
+from promptiter.errors import BudgetEndedError, SetupError, StageError, SurfaceValueError, UnexpectedCallError
+from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.result import Evaluation
+from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.search.examples import Runs
+from promptiter.structure import Surface
+
+TRACES_AT_ONCE = 32
+ATTEMPTS = 2
+"""So often the optimizer is asked for one patch, when lint refuses the first."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one pass found out about a profile: its runs, and the signals that deserve a patch, with their gradients."""
+
+    profile: Profile
+    evaluation: Evaluation
+    runs: Runs
+    signals: tuple[AggregateResult, ...] = ()
+    gradients: dict[str, tuple[SurfaceGradient, ...]]
+
+    @property
+    def largest_share(self) -> float:
+        """The support of the best supported signal, as a share of the cases."""
+        return max((signal.support for signal in self.signals), default=0.0) / max(1, len(self.evaluation.cases))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    patch: SurfacePatch | None = None
+    refused: tuple[Rejection, ...] = ()
+    error: str | None = None
+
+
+class Passes:
+    """The passes of one run. `rejected` is what was tried or refused so far; optimizers hear of it."""
+
+    def __init__(
+        self,
+        session: Session,
+        attributor: Attributor,
+        aggregator: Aggregator,
+        optimizer: Optimizer,
+        *,
+        min_support: float,
+    ) -> None:
+        self.session = session
+        self.attributor = attributor
+        self.aggregator = aggregator
+        self.optimizer = optimizer
+        self.min_support = min_support
+        self.rejected: list[Rejection] = []
+        self._linter = Linter(session.train.cases)
+
+    async def find(
+        self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile, *, phase: Phase, known: Found | None = None
+    ) -> Found:
+        """Where the failures of an evaluation come from. A later pass is held against what the first one knew."""
+        session, request = self.session, self.session.request
+        runs = Runs.of(evaluation, eval_set, session.trace)
+
+        async def losses_of() -> tuple[CaseLoss, ...]:
+            return extract_losses(
+                evaluation, eval_set, session.trace, targets=request.loss_targets, hints=_for(eval_set, request.hints)
+            )
+
+        asked = [eval_set.id, profile.digest, len(evaluation.rows)]
+        losses = await session.record("losses", tuple[CaseLoss, ...], losses_of, request=asked, phase=phase)
+        blames = await session.record(
+            "backward", tuple[TraceBlame, ...], lambda: self._blame(losses, runs, profile), request=asked, phase=phase
+        )
+        gradients = _by_surface(blames)
+        merged: PassResult = await session.record(
+            "aggregation",
+            PassResult,
+            lambda: self._merge(gradients, profile, evaluation, losses, known),
+            request=asked,
+            phase=phase,
+        )
+        return Found(profile=profile, evaluation=evaluation, runs=runs, signals=merged.signals, gradients=gradients)
+
+    async def propose(self, found: Found, *, patched: frozenset[str]) -> PatchSet:
+        """Patches for the blamed surfaces, but for those that this round has patched already."""
+        signals = [signal for signal in found.signals if signal.surface_id not in patched]
+        if not signals:
+            return PatchSet()
+        asked = [found.profile.digest, [signal.surface_id for signal in signals], len(self.rejected)]
+        result: PassResult = await self.session.record(
+            "patches", PassResult, lambda: self._propose(found, signals), request=asked
+        )
+        self.rejected += result.refused
+        return result.patches
+
+    async def _blame(self, losses: Sequence[CaseLoss], runs: Runs, profile: Profile) -> tuple[TraceBlame, ...]:
+        peers = await asyncio.to_thread(runs.peers) if losses else ()
+        slots = asyncio.Semaphore(TRACES_AT_ONCE)
+
+        async def one(case_loss: CaseLoss) -> TraceBlame:
+            async with slots:
+                return await self._blame_one(case_loss, peers, profile)
+
+        blames = await _all_of([partial(one, loss) for loss in losses])
+        errors = [each.error for each in blames if each.error] or [
+            result.error for each in blames for result in each.results if result.error
+        ]
+        if errors and not any(result.gradients for each in blames for result in each.results):
+            raise StageError(f"{type(self.attributor).__name__} blamed nothing and failed: {errors[0]}")
+        return tuple(blames)
+
+    async def _blame_one(self, case_loss: CaseLoss, peers: tuple[Peer, ...], profile: Profile) -> TraceBlame:
+        session = self.session
+        request = AttributeRequest(
+            case_loss=case_loss,
+            trace=session.trace(case_loss.trace_digest),
+            snapshot=session.snapshot,
+            profile=profile,
+            targets=session.targets,
+            peers=tuple(peer for peer in peers if peer.case_id != case_loss.case_id),
+        )
+        blame = TraceBlame(case_id=case_loss.case_id, draw=case_loss.draw, turn=case_loss.turn)
+        results, error = await _or_error(lambda: self.attributor.attribute(request))
+        return replace(blame, results=tuple(results or ()), error=error)
+
+    async def _merge(
+        self,
+        gradients: dict[str, tuple[SurfaceGradient, ...]],
+        profile: Profile,
+        evaluation: Evaluation,
+        losses: Sequence[CaseLoss],
+        known: Found | None,
+    ) -> PassResult:
+        failed = len({loss.case_id for loss in losses})
+
+        async def one(surface_id: str) -> AggregateResult:
+            request = AggregateRequest(
+                surface=self._surface(surface_id, profile),
+                gradients=gradients[surface_id],
+                failed_cases=failed,
+                all_cases=len(evaluation.cases),
+            )
+            merged, error = await _or_error(lambda: self.aggregator.aggregate(request))
+            if merged is None:
+                merged = replace(await SupportAggregator().aggregate(request), error=error)
+            return replace(merged, surface_id=surface_id)
+
+        signals = await _all_of([partial(one, surface_id) for surface_id in gradients])
+        least = known.largest_share * len(evaluation.cases) if known is not None else 0.0
+        kept, left = rank(signals, min_share=self.min_support, least=self.min_support * least)
+        return PassResult(signals=kept, left=left)
+
+    async def _propose(self, found: Found, signals: Sequence[AggregateResult]) -> PassResult:
+        written = await _all_of([partial(self._write, found, signal) for signal in signals])
+        errors = [each.error for each in written if each.error]
+        if errors and not any(each.patch for each in written):
+            raise StageError(f"{type(self.optimizer).__name__} wrote nothing and failed: {errors[0]}")
+        refused = [rejection for each in written for rejection in each.refused]
+        patches = []
+        for signal, each in zip(signals, written, strict=True):
+            reviewed = await self._reviewed(each.patch, signal, found.profile) if each.patch else None
+            if isinstance(reviewed, Rejection):
+                refused.append(reviewed)
+            elif reviewed is not None:
+                patches.append(reviewed)
+        return PassResult(patches=PatchSet(tuple(patches)), refused=tuple(refused), errors=tuple(errors))
+
+    async def _write(self, found: Found, signal: AggregateResult) -> _Written:
+        """A patch that lint has nothing against, and what was refused on the way."""
+        surface = self._surface(signal.surface_id, found.profile)
+        before = tuple(rejection for rejection in self.rejected if rejection.surface_id == surface.id)
+        request = OptimizeRequest(
+            surface=surface,
+            signal=signal,
+            node_description=self._description(surface.node_id),
+            siblings=self._siblings(surface, found.profile),
+            failing=found.runs.failing(found.gradients[surface.id]),
+            passing=found.runs.passing(surface.node_id),
+            rejected=before,
+        )
+        refused: tuple[Rejection, ...] = ()
+        for _ in range(ATTEMPTS):
+            request = replace(request, rejected=before + refused)
+            answer, error = await _or_error(partial(self.optimizer.optimize, request))
+            if answer is None or answer.patch is None:
+                return _Written(refused=refused, error=error)
+            patch = replace(answer.patch, surface_id=surface.id)
+            problems = self._linter.problems(patch, surface=surface, rejected=request.rejected)
+            if not problems:
+                return _Written(patch=patch, refused=refused)
+            told = "; ".join(problem.message for problem in problems)
+            refused += (Rejection(surface_id=surface.id, value=patch.value, reason=told),)
+        return _Written(refused=refused)
+
+    async def _reviewed(
+        self, patch: SurfacePatch, signal: AggregateResult, profile: Profile
+    ) -> SurfacePatch | Rejection:
+        """The patch as a person wants it, or their veto. Without a reviewer it stays as it is."""
+        reviewer = self.session.reviewer
+        if reviewer is None:
+            return patch
+        surface = self._surface(patch.surface_id, profile)
+        answer = await reviewer.review(ReviewRequest(surface=surface, patch=patch, signal=signal))
+        if answer.action == "veto":
+            told = f"vetoed in review: {answer.reason or 'no reason given'}"
+            return Rejection(surface_id=surface.id, value=patch.value, reason=told)
+        if answer.action == "approve":
+            return patch
+        try:
+            surface.check(answer.value)
+        except SurfaceValueError as error:
+            return Rejection(surface_id=surface.id, value=answer.value, reason=f"edited in review, but {error.problem}")
+        return replace(patch, value=answer.value, reason=f"{patch.reason} (edited in review: {answer.reason})")
+
+    def _surface(self, surface_id: str, profile: Profile) -> Surface:
+        """A surface with its current value."""
+        snapshot = self.session.snapshot
+        return replace(snapshot.surface(surface_id), value=profile.value(surface_id, snapshot))
+
+    def _siblings(self, surface: Surface, profile: Profile) -> tuple[Surface, ...]:
+        others = self.session.snapshot.surfaces_of(surface.node_id)
+        return tuple(self._surface(each.id, profile) for each in others if each.id != surface.id)
+
+    def _description(self, node_id: str) -> str:
+        return next((node.description for node in self.session.snapshot.nodes if node.id == node_id), "")
+
+
+def _by_surface(blames: Sequence[TraceBlame]) -> dict[str, tuple[SurfaceGradient, ...]]:
+    """All gradients by surface, the worst first, in an order that does not depend on timing."""
+    found: dict[str, list[SurfaceGradient]] = {}
+    for blame in blames:
+        for result in blame.results:
+            for gradient in result.gradients:
+                found.setdefault(gradient.surface_id, []).append(gradient)
+    return {
+        surface_id: tuple(sorted(found[surface_id], key=lambda g: (g.severity, g.case_id, g.draw, g.step_id, g.text)))
+        for surface_id in sorted(found)
+    }
+
+
+def _for(eval_set: EvalSet, hints: Sequence[LossHint]) -> tuple[LossHint, ...]:
+    """The hints on cases of this set; a re-run has only some of them."""
+    known = {case.id for case in eval_set.cases}
+    return tuple(hint for hint in hints if hint.case_id in known)
+
+
+async def _or_error(call: Callable[[], Awaitable[T]]) -> tuple[T | None, str | None]:
+    """What a stage answers, or why it could not; what is not that stage's fault is raised."""
+    try:
+        return await call(), None
+    except (BudgetEndedError, UnexpectedCallError, SetupError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a stage may be the user's own; what it fails on is skipped
+        return None, f"{type(error).__name__}: {error}"
+
+
+async def _all_of(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """All at once, in their order; the first error ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_awaited(call)) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _awaited(call: Callable[[], Awaitable[T]]) -> T:
+    return await call()

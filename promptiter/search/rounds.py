@@ -1,0 +1,142 @@
+"""Backprop rounds: the default search. Run, blame, patch, look again, validate; and once more until told to stop.
+
+All blamed surfaces change together and no other does. Before validation is paid, the failed train cases are run again
+with the patches: a fault that stood behind another shows then, and is mended in the same round. After a rejection the
+next round starts from what is known: nothing is run or blamed again, and the optimizer hears what was tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from promptiter.backprop.evidence import EvidenceAttributor
+from promptiter.backprop.propagate import Stepwise
+from promptiter.backprop.rules import RuleOptimizer
+from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer, Rejection
+from promptiter.backprop.support import SupportAggregator
+from promptiter.engine.evidence import AcceptanceDecision, Evidence
+from promptiter.engine.session import Session
+from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.profile import PatchSet
+from promptiter.search.passes import Found, Passes
+
+PASSES = 3
+"""So often a round goes from losses to patches, while blame moves on."""
+
+MOST_RERUN = 12
+"""So many failed train cases are run again with the patches."""
+
+
+class BackpropRounds:
+    """The Strategy made of three stages; those that are left out are the ones that need no model.
+
+    A surface is patched if its signal has at least `min_support` of the largest support.
+    """
+
+    def __init__(
+        self,
+        backwarder: Backwarder | Attributor | None = None,
+        aggregator: Aggregator | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        passes: int = PASSES,
+        most_rerun: int = MOST_RERUN,
+        min_support: float = 0.25,
+    ) -> None:
+        self.attributor = _as_attributor(backwarder)
+        self.aggregator = aggregator or SupportAggregator()
+        self.optimizer = optimizer or RuleOptimizer()
+        self.passes = passes
+        self.most_rerun = most_rerun
+        self.min_support = min_support
+
+    async def search(self, session: Session) -> None:
+        passes = Passes(session, self.attributor, self.aggregator, self.optimizer, min_support=self.min_support)
+        known: Found | None = None
+        while not await session.should_stop():
+            await session.begin_round()
+            if known is None:
+                profile = session.accepted.profile
+                forward = await session.evaluate(session.train, profile, phase="train")
+                known = await passes.find(forward, session.train, profile, phase="train")
+            proposal = await self._propose(session, passes, known)
+            decision = await _decide(session, known, proposal)
+            await session.complete_round()
+            if decision is None:
+                return
+            if decision.accepted:
+                known = None
+            else:
+                passes.rejected += _rejections(proposal, decision)
+
+    async def _propose(self, session: Session, passes: Passes, known: Found) -> Proposal:
+        """Patches for what is blamed, and for what is blamed once these are in place."""
+        cases = _to_rerun(session.train, known, most=self.most_rerun)
+        found, patches, rerun = known, PatchSet(), None
+        for number in range(1, self.passes + 1):
+            new = await passes.propose(found, patched=patches.surface_ids)
+            if not new:
+                break
+            patches, rerun = PatchSet((*patches, *new)), None
+            if number == self.passes:
+                break
+            candidate = session.candidate(patches)
+            rerun = await session.evaluate(cases, candidate, phase="rerun")
+            if rerun.pass_rate == 1.0:
+                break
+            found = await passes.find(rerun, cases, candidate, phase="rerun", known=known)
+        return Proposal(patches, rerun)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The patches of a round, and the failed train cases run again with all of them; None if they were not."""
+
+    patches: PatchSet
+    rerun: Evaluation | None
+
+
+async def _decide(session: Session, known: Found, proposal: Proposal) -> AcceptanceDecision | None:
+    """Validation decides; but a candidate that does not even help the cases it was made from is not worth paying for.
+
+    None: there is nothing to try.
+    """
+    if not proposal.patches:
+        return None
+    candidate = session.candidate(proposal.patches)
+    if proposal.rerun is not None and not _helps(known.evaluation, proposal.rerun, session.request.objective):
+        count = len(proposal.rerun.cases)
+        return await session.reject(candidate, f"the {count} failed train cases that were run again did no better")
+    return await session.validate(candidate)
+
+
+def _to_rerun(train: EvalSet, known: Found, *, most: int) -> EvalSet:
+    """Failed cases, from each blamed surface in turn."""
+    in_turn = zip_longest(*(signal.case_ids for signal in known.signals))
+    chosen = list(dict.fromkeys(case_id for each in in_turn for case_id in each if case_id is not None))[:most]
+    return replace(train, cases=tuple(case for case in train.cases if case.id in chosen))
+
+
+def _helps(before: Evaluation, rerun: Evaluation, objective: Objective) -> bool:
+    """Whether the cases that were run again did better than before."""
+    again = {row.case_id for row in rerun.rows}
+    same = replace(before, rows=tuple(row for row in before.rows if row.case_id in again))
+    gain = Evidence(baseline=same, candidate=rerun, objective=objective).gain
+    return gain is None or gain > 0
+
+
+def _rejections(proposal: Proposal, decision: AcceptanceDecision) -> list[Rejection]:
+    names = sorted(proposal.patches.surface_ids)
+    together = f" (together with {', '.join(names)})" if len(names) > 1 else ""
+    return [
+        Rejection(surface_id=patch.surface_id, value=patch.value, reason=f"{decision.reason}{together}")
+        for patch in proposal.patches
+    ]
+
+
+def _as_attributor(stage: Backwarder | Attributor | None) -> Attributor:
+    if stage is None:
+        return EvidenceAttributor()
+    return stage if isinstance(stage, Attributor) else Stepwise(stage)

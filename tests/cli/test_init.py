@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from promptiter.cli.load import load_agent
+from promptiter.config.file import load_config
+from tests.cli.conftest import Run
+
+ROOT = Path(__file__).parents[2]
+WRITTEN = ["README.md", "agent.py", "metrics.json", "promptiter.yaml", "data/train.jsonl", "data/validation.jsonl"]
+
+
+def test_a_starter_is_written_and_the_next_command_told(run: Run, tmp_path: Path) -> None:
+    shown = run("init", tmp_path / "desk")
+    assert sorted(WRITTEN) == sorted(
+        path.relative_to(tmp_path / "desk").as_posix() for path in (tmp_path / "desk").rglob("*") if path.is_file()
+    )
+    assert shown.split("\n\n")[0].splitlines() == [f"written to {tmp_path}/desk/", *(f"  {path}" for path in WRITTEN)]
+    assert shown.endswith(f"now run it:\n\n  cd {tmp_path}/desk\n  promptiter run promptiter.yaml\n")
+
+
+def test_what_is_there_already_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("mine")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("mine")
+    told = run("init", tmp_path, code=2)
+    assert "already has agent.py, data/train.jsonl; choose another folder, or pass --force" in told
+    assert not (tmp_path / "promptiter.yaml").exists()
+    run("init", tmp_path, "--force")
+    assert (tmp_path / "agent.py").read_text() != "mine"
+
+
+def test_a_folder_that_cannot_be_made_is_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot be made" in run("init", tmp_path / "file" / "desk", code=2)
+
+
+def test_the_starter_goes_from_failing_to_passing_as_it_is(tmp_path: Path) -> None:
+    """The two commands that a newcomer types, as they type them; nothing is paid and nothing is asked of a network."""
+    environ = {**os.environ, "COLUMNS": "80", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    made = subprocess.run(["promptiter", "init"], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    done = subprocess.run(
+        ["promptiter", "run", "promptiter.yaml"], cwd=tmp_path, env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "improved on the validation cases, mean score 0.500 to 1.000\n" in done.stdout
+    assert re.search(r"pass rate +0% +100% +8 of 8 cases pass", done.stdout)
+    assert re.search(r"  reception#instruction  12 cases, changed\n", done.stdout)
+    assert re.search(r"  filing#instruction  12 cases, changed\n", done.stdout)
+    alone = re.sub(r"\s+", " ", done.stdout.partition("Left alone: 4 of 6 surfaces that could change")[2])
+    assert alone.startswith(" delivery#instruction, lead#instruction, payments#instruction, returns#instruction ")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_what_the_starter_suggests_in_comments_can_be_switched_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("init", tmp_path)
+    path = tmp_path / "promptiter.yaml"
+    below_the_title = path.read_text().partition("\n")[2]
+    path.write_text(re.sub(r"(?m)^( *)# ?", r"\1", below_the_title))
+    config = load_config(path, environ={"OPENAI_API_KEY": "sk-something-secret"})
+    assert (config.models.stages.optimizer, config.budget.max_usd, config.evaluation.draws) == ("gpt-4o", 2.0, 3)
+    assert config.targets == ("filing#instruction",)
+    assert config.stop is not None
+    assert config.stop.minutes == 30
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "agent", raising=False)
+    agent = load_agent("agent:agent", folders=config.python_path).describe()
+    assert set(config.targets) <= set(agent.surface_ids)
+    assert {surface.value for surface in agent.surfaces if surface.type == "model"} == {"simulated"}
+    monkeypatch.delitem(sys.modules, "agent", raising=False)
+
+
+def test_git_and_so_the_wheel_ignore_no_file_of_the_package() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git checkout")
+    files = [
+        str(path) for path in (ROOT / "promptiter").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    done = subprocess.run(["git", "check-ignore", "--no-index", *files], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == ""
+
+
+def test_the_wheel_holds_the_starter(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    assert {f"promptiter/starter/{path}" for path in WRITTEN} <= set(zipfile.ZipFile(wheel).namelist())

@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+
+from promptiter.profile import Profile
+from tests.cli.conftest import Run
+from traces.model import Json
+
+FAILING = """
+from promptiter import SetupError
+from promptiter.agents.function import agent
+
+@agent(instruction="Repeat the question.")
+def broken(question: str) -> str:
+    {}
+"""
+
+
+@pytest.fixture
+def desk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The starter in a folder; its module `agent` is forgotten before and after."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    run("init", tmp_path)
+    sys.modules.pop("agent", None)
+    yield tmp_path
+    sys.modules.pop("agent", None)
+
+
+def in_file(desk: Path, **settings: Json) -> None:
+    """Change keys of promptiter.yaml; JSON is YAML too."""
+    path = desk / "promptiter.yaml"
+    lines = (f"{key}: {orjson.dumps(value).decode()}\n" for key, value in settings.items())
+    path.write_text("agent: agent:agent\ntrain: data/train.jsonl\nvalidation: data/validation.jsonl\n" + "".join(lines))
+
+
+GIVEN = "the order id, the product, the amount, the city"
+METRICS = {"metrics": "metrics.json", "models": {"simulated": {"compliance": 1.0}}}
+
+
+def test_the_summary_says_what_changed_why_and_what_it_cost(run: Run, desk: Path) -> None:
+    shown = run("run")
+    [folder] = (desk / "runs").iterdir()
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert lines[0] == "support_desk  improved on the validation cases, mean score 0.500 to 1.000"
+    assert "Where the blame went" in lines
+    assert "  reception#instruction  12 cases, changed" in lines
+    changed = lines[lines.index("What changed") :]
+    assert changed[changed.index("  reception#instruction") + 1 :][:3] == [
+        "      You are the reception of a shop's support desk.",
+        f"    - Pass on {GIVEN} and the wish exactly as given.",
+        f"    + Pass on {GIVEN}, the wish and the purchase date exactly as given.",
+    ]
+    assert "Left alone: 4 of 6 surfaces that could change" in lines
+    assert "Stopped  after 1 round: mean_score 1.000 reaches 1" in lines
+    assert any(re.fullmatch(r"Cost     \$0\.0000, simulated, .* case runs, .* paid", line) for line in lines)
+    assert any(re.fullmatch(r" +agent: \d+ calls, \d+ known answers, [\d,]+ tokens, \$0\.0000", line) for line in lines)
+    assert lines[-2:] == [f"Files    runs/{folder.name}/", "Verdict  improved, exit code 0"]
+    best = Profile.load(folder / "profiles" / "best.json")
+    assert sorted(best.overrides) == ["filing#instruction", "reception#instruction"]
+    assert (folder / "surfaces" / "filing#instruction.best.md").read_text() == best.overrides["filing#instruction"]
+
+
+def test_progress_goes_to_standard_error_a_line_a_stage(run: Run, desk: Path) -> None:
+    lines = run("run", stream="err").splitlines()
+    assert lines[0] == "support_desk  12 train and 8 validation cases, 6 surfaces may change"
+    assert lines[1] == "baseline  validation: mean score 0.500, 0 of 8 cases pass"
+    assert "round 1   blame: reception#instruction (12 cases)" in lines
+    assert lines[-1] == "round 1   stop: mean_score 1.000 reaches 1"
+
+
+def test_json_is_all_that_stands_on_standard_output(run: Run, desk: Path) -> None:
+    agent = desk / "agent.py"
+    agent.write_text(agent.read_text() + '\nprint("agents may print")\n')
+    found = orjson.loads(run("run", "--json", "--runs", desk / "elsewhere"))
+    assert (found["verdict"], found["status"], found["exit_code"]) == ("improved", "succeeded", 0)
+    assert found["stop"]["reasons"][0]["kind"] == "target_score"
+    assert Path(found["path"]).parent == desk / "elsewhere"
+    assert orjson.loads((Path(found["path"]) / "result.json").read_bytes())["rounds"] == found["rounds"]
+
+
+def test_quiet_says_only_the_verdict(run: Run, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    in_file(desk, **METRICS, quiet=True)
+    assert run("run").splitlines() == ["support_desk  improved on the validation cases, mean score 0.500 to 1.000"]
+    assert capsys.readouterr().err == ""
+    assert len(run("run", "--no-quiet").splitlines()) > 10
+
+
+def test_flags_win_over_the_file(run: Run, desk: Path) -> None:
+    in_file(desk, **METRICS, max_rounds=0, seed=1, targets=["filing#instruction"], evaluation={"concurrency": 2})
+    shown = run("run", "--json", code=3, stream="out")
+    assert orjson.loads(shown)["targets"] == ["filing#instruction"]
+    given = ("--max-rounds", "1", "--seed", "7", "--concurrency", "4", "--max-usd", "1")
+    targets = ("--targets", "filing#instruction,lead#instruction", "--targets", "reception#instruction")
+    found = orjson.loads(run("run", "--json", *given, *targets))
+    assert found["targets"] == ["filing#instruction", "lead#instruction", "reception#instruction"]
+    assert len(found["rounds"]) == 1
+
+
+def test_a_run_can_begin_with_the_profile_of_another(run: Run, desk: Path) -> None:
+    first = Path(orjson.loads(run("run", "--json"))["path"])
+    shown = run("run", "--initial-profile", first / "profiles" / "best.json", code=3, stream="out")
+    assert "no evidence of an improvement, so nothing was changed, mean score 1.000" in shown
+    assert "Stopped  after 0 rounds: mean_score 1.000 reaches 1" in shown
+
+
+def test_without_a_blamed_surface_there_is_no_evidence(run: Run, desk: Path) -> None:
+    shown = run("run", "--targets", "lead#instruction", code=3, stream="out")
+    assert "  no surface was blamed" in shown
+    assert "the search has nothing left to try" in shown
+
+
+def test_a_candidate_that_does_not_help_is_told_with_the_reason(run: Run, desk: Path) -> None:
+    shown = run("run", "--targets", "reception#instruction", code=3, stream="out")
+    assert "reception#instruction  12 cases, tried, not kept" in shown
+    assert re.search(r"round 1 +reception#instruction: the 12 failed train cases that were run again did no", shown)
+
+
+def test_a_budget_that_ends_first_exits_with_6(run: Run, desk: Path) -> None:
+    in_file(desk, **METRICS, budget={"max_calls": 60})
+    shown = run("run", code=6, stream="out")
+    assert "the budget ended before a candidate could be decided on" in shown
+    assert "1 more would not fit: 60 of max_calls 60 is spent" in re.sub(r"\s+", " ", shown)
+    assert "Where the blame went" not in shown
+
+
+def test_an_evaluation_in_which_too_much_fails_exits_with_7(run: Run, desk: Path) -> None:
+    (desk / "agent.py").write_text(FAILING.format('raise ValueError("no")'))
+    (desk / "promptiter.yaml").write_text((desk / "promptiter.yaml").read_text().replace("agent:agent", "agent:broken"))
+    assert "too many runs or scores failed" in run("run", code=7, stream="out")
+
+
+def test_a_run_that_fails_shows_what_it_found_and_exits_with_1(run: Run, desk: Path) -> None:
+    fails_on_train = 'if "kettle" in question: raise SetupError("the kettle is gone")\n    return question'
+    (desk / "agent.py").write_text(FAILING.format(fails_on_train))
+    (desk / "promptiter.yaml").write_text((desk / "promptiter.yaml").read_text().replace("agent:agent", "agent:broken"))
+    shown = run("run", code=1, stream="out")
+    assert shown.startswith("broken  failed; so far: no evidence of an improvement")
+    assert "SetupError: the kettle is gone" in shown
+    assert re.search(r"mean score +0\.000 +0\.000", shown)
+    [folder] = (desk / "runs").iterdir()
+    assert orjson.loads((folder / "result.json").read_bytes())["status"] == "failed"
+    sys.modules.pop("agent")
+    assert "error: the run failed in round 1: SetupError: the kettle is gone" in run("run", code=1)
+
+
+def test_everything_wrong_is_told_together_before_anything_is_spent(run: Run, desk: Path) -> None:
+    (desk / "data" / "validation.jsonl").unlink()
+    (desk / "promptiter.yaml").write_text(
+        "agent: agent:agnet\ntrain: data/train.jsonl\nvalidation: data/validation.jsonl\nmetrics: metrics.jsn\n"
+        "max_round: 3\nruns: agent.py/runs\n"
+    )
+    told = run("run", "--review", code=2)
+    assert told.splitlines() == [
+        "error: the run cannot start, it has 6 problems:",
+        "  - promptiter.yaml: unknown key 'max_round' (did you mean 'max_rounds'?)",
+        f"  - runs: '{desk}/agent.py/runs' cannot be used: '{desk}/agent.py' is a file; choose another folder",
+        "  - review: standard input is no terminal, so nobody can be asked; leave --review out",
+        "  - agent: 'agent' has no 'agnet' (did you mean 'agent'?)",
+        f"  - metrics: {desk}/metrics.jsn: cannot be read: No such file or directory",
+        f"  - validation: {desk}/data/validation.jsonl: cannot be read: No such file or directory; check the path",
+    ]
+    assert not (desk / "runs").exists()
+
+
+def test_wrong_inputs_are_readable(run: Run, desk: Path) -> None:
+    assert "`promptiter init` writes one" in run("run", "gone.yaml", code=2)
+    told = run("run", "--targets", "filling#instruction", code=2)
+    assert "unknown surface 'filling#instruction' (did you mean 'filing#instruction'?)" in told
+    (desk / "data" / "validation.jsonl").write_bytes((desk / "data" / "train.jsonl").read_bytes())
+    assert "train and validation share 12 cases: 'kettle', 'lamp'" in run("run", code=2)
+    in_file(desk, metrics="metrics.json", agent="no_such_module:agent")
+    path = desk / "promptiter.yaml"
+    path.write_text(path.read_text().replace("agent: agent:agent\n", "", 1))
+    assert "agent: cannot import 'no_such_module': ModuleNotFoundError" in run("run", code=2)
+
+
+def test_exit_codes_are_documented(run: Run) -> None:
+    codes = "3 no evidence; 4 underpowered; 5 overfit risk; 6 the budget ended; 7 an invalid evaluation; 130 cancelled."
+    for command in (("--help",), ("run", "--help")):
+        assert codes in re.sub(r"\s+", " ", run(*command))
+
+
+class Terminal:
+    """The command at a pseudo-terminal, with a person who types."""
+
+    def __init__(self, folder: Path, *arguments: str, **environ: str) -> None:
+        self.printed = ""
+        self._read = 0
+        child, self._fd = pty.fork()
+        if child == 0:
+            os.chdir(folder)
+            kept = {key: value for key, value in os.environ.items() if key not in ("EDITOR", "VISUAL")}
+            command = [sys.executable, "-c", "from promptiter.cli import main; main()", *arguments]
+            os.execve(sys.executable, command, {**kept, "TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1", **environ})
+        self._child = child
+
+    def wait_for(self, text: str, *, seconds: float = 30.0) -> None:
+        """Until the terminal shows a text, after what was waited for before."""
+        until = time.monotonic() + seconds
+        while text not in self.printed[self._read :]:
+            ready, _, _ = select.select([self._fd], [], [], max(0.0, until - time.monotonic()))
+            assert ready, f"no {text!r} in:\n{self.printed}"
+            self.printed += os.read(self._fd, 65536).decode()
+        self._read = self.printed.index(text, self._read) + len(text)
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def end(self, *, seconds: float = 30.0) -> int:
+        """The exit code, when the command has ended; one that does not end is killed."""
+        until = time.monotonic() + seconds
+        while True:
+            ready, _, _ = select.select([self._fd], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                os.kill(self._child, signal.SIGKILL)
+            try:
+                read = os.read(self._fd, 65536)
+            except OSError:  # Linux says so when the other side is gone
+                break
+            self.printed += read.decode(errors="replace")
+        os.close(self._fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+
+
+def play(terminal: Terminal, script: Sequence[tuple[str, str]]) -> int:
+    for shown, typed in script:
+        terminal.wait_for(shown)
+        terminal.type(typed)
+    return terminal.end()
+
+
+ASKED = "(a)pprove, (e)dit or (v)eto? "
+
+
+def test_a_person_approves_one_patch_and_edits_another(desk: Path) -> None:
+    terminal = Terminal(desk, "run", "--review")
+    edited = (
+        "You file cases.\n"
+        "Reply only with a JSON object with the keys order id, product, purchase date, amount, city and wish.\n"
+        "Copy the values exactly as given."
+    )
+    code = play(terminal, [(ASKED, "what?\n"), (ASKED, "a\n"), (ASKED, "e\n"), ("only '.'", f"{edited}\n.\n")])
+    assert code == 0, terminal.printed
+    assert "blamed by 12 cases" in terminal.printed
+    [folder] = (desk / "runs").iterdir()
+    assert (folder / "surfaces" / "filing#instruction.best.md").read_text() == edited
+
+
+def test_a_person_edits_in_their_editor(desk: Path) -> None:
+    editor = desk / "editor"
+    editor.write_text("#!/bin/sh\nsed -i 's/^You are/YOU ARE/' \"$1\"\n")
+    editor.chmod(0o700)
+    terminal = Terminal(
+        desk, "run", "--review", "--targets", "reception#instruction,filing#instruction", EDITOR=str(editor)
+    )
+    assert play(terminal, [(ASKED, "e\n"), (ASKED, "a\n")]) == 0, terminal.printed
+    [folder] = (desk / "runs").iterdir()
+    assert (folder / "surfaces" / "reception#instruction.best.md").read_text().startswith("YOU ARE the reception")
+
+
+def test_the_reason_of_a_veto_is_kept_and_the_veto_holds(desk: Path) -> None:
+    terminal = Terminal(desk, "run", "--review", "--max-rounds", "1")
+    code = play(terminal, [(ASKED, "v\n"), ("why? ", "the reception stays as it is\n")])
+    assert code == 3, terminal.printed
+    assert "vetoed in review: the reception stays as it is" in terminal.printed
+
+
+def slow(desk: Path) -> None:
+    in_file(desk, metrics="metrics.json", models={"simulated": {"compliance": 1.0, "latency_s": 0.4}})
+
+
+def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: Path) -> None:
+    slow(desk)
+    command = [sys.executable, "-c", "from promptiter.cli import main; main()", "run"]
+    with subprocess.Popen(
+        command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    ) as running:
+        assert running.stderr is not None
+        assert running.stderr.readline().startswith("support_desk")
+        running.send_signal(signal.SIGINT)
+        assert running.stderr.readline() == "Ctrl-C: finishing this round; once more stops at once\n"
+        running.send_signal(signal.SIGINT)
+        shown, _ = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert shown.startswith("support_desk  cancelled; so far: no evidence of an improvement")
+    [folder] = (desk / "runs").iterdir()
+    assert orjson.loads((folder / "result.json").read_bytes())["status"] == "cancelled"
+
+
+def test_ctrl_c_at_a_question_does_not_hang(desk: Path) -> None:
+    terminal = Terminal(desk, "run", "--review")
+    code = play(terminal, [(ASKED, "\x03"), ("once more stops at once", "\x03")])
+    assert code == 130, terminal.printed

@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import orjson
+import pytest
+
+from promptiter.api import load_run
+from promptiter.backprop.aggregate import LLMAggregator
+from promptiter.backprop.backward import LLMBackwarder
+from promptiter.backprop.evidence import EvidenceAttributor
+from promptiter.backprop.optimize import LLMOptimizer
+from promptiter.backprop.propagate import Stepwise
+from promptiter.backprop.rules import RuleOptimizer
+from promptiter.backprop.support import SupportAggregator
+from promptiter.config.build import ConfiguredRun, build_run
+from promptiter.config.file import RunConfig, load_config
+from promptiter.config.loading import is_reference
+from promptiter.engine.checks import joined
+from promptiter.errors import RequestError, SetupError
+from promptiter.evaluation.config_fields import Secret
+from promptiter.llm.litellm import LiteLLMModel
+from promptiter.search.rounds import BackpropRounds
+
+AGENT = """
+from promptiter import GraphAgent, ModelNode
+
+agent = GraphAgent(name="echo", nodes=(ModelNode(name="echo", instruction="Repeat the question."),))
+"""
+METRICS = {"metrics": [{"metric_name": "exact_match"}], "num_runs": 2}
+FILE = """
+agent: config_agent:agent
+train: data/train.jsonl
+validation: [data/validation.jsonl]
+metrics: metrics.json
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with all that FILE names; what is imported from there is forgotten afterwards."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "config_agent", raising=False)
+    (tmp_path / "config_agent.py").write_text(AGENT)
+    (tmp_path / "metrics.json").write_bytes(orjson.dumps(METRICS))
+    (tmp_path / "data").mkdir()
+    write_cases(tmp_path / "data" / "train.jsonl", "tea", "milk", "bread")
+    write_cases(tmp_path / "data" / "validation.jsonl", "salt", "honey")
+    return tmp_path
+
+
+def write_cases(path: Path, *words: str) -> None:
+    rows = ({"id": word, "input": f"Where is the {word}?", "expected": word} for word in words)
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "promptiter.yaml"
+    path.write_text(dedent(text))
+    return path
+
+
+def loaded(folder: Path, more: str = "", **environ: str) -> ConfiguredRun:
+    return load_run(written(folder, FILE + dedent(more)), environ=environ)
+
+
+def problems(folder: Path, text: str, **environ: str) -> list[str]:
+    """What is wrong with a file, without the path in front."""
+    path = written(folder, text)
+    with pytest.raises(RequestError) as refused:
+        load_run(path, environ=environ)
+    return [problem.removeprefix(f"{path}: ") for problem in refused.value.problems]
+
+
+def test_a_small_file_has_its_defaults_and_paths_relative_to_itself(folder: Path) -> None:
+    config = load_config(written(folder, FILE))
+    assert config.train == (folder / "data" / "train.jsonl",)
+    assert config.validation == (folder / "data" / "validation.jsonl",)
+    assert config.metrics == folder / "metrics.json"
+    assert (config.runs, config.memo, config.max_rounds, config.seed) == (folder / "runs", "memory", 4, 0)
+    assert load_config(folder) == config
+
+
+def test_a_small_file_makes_a_run_that_needs_no_model_beyond_the_agents(folder: Path) -> None:
+    run = loaded(folder)
+    assert isinstance(run.engine.strategy, BackpropRounds)
+    assert isinstance(run.engine.strategy.attributor, EvidenceAttributor)
+    assert isinstance(run.engine.strategy.aggregator, SupportAggregator)
+    assert isinstance(run.engine.strategy.optimizer, RuleOptimizer)
+    assert run.gateway.budget is None
+    assert run.engine.evaluator.options.draws == 2
+    assert repr(run.request.acceptance) == "MinGain(0.005)"
+    assert repr(run.request.stop) == "TargetScore(1.0) | Patience(3)"
+
+
+def test_a_run_that_was_loaded_runs(folder: Path) -> None:
+    run = loaded(folder, "max_rounds: 1")
+    result = run.engine.run_sync(run.request)
+    assert result.status == "succeeded"
+    assert result.baseline is not None
+    assert [case.case_id for case in result.baseline.cases] == ["honey", "salt"]
+
+
+def test_settings_win_over_the_file_key_by_key(folder: Path) -> None:
+    path = written(folder, FILE + "budget: {max_usd: 1.5, max_calls: 7}\nseed: 3\n")
+    config = load_config(path, settings={"budget": {"max_usd": 2.0}, "json": True})
+    assert (config.budget.max_usd, config.budget.max_calls, config.seed, config.as_json) == (2.0, 7, 3, True)
+
+
+def test_null_counts_as_left_out(folder: Path) -> None:
+    config = load_config(written(folder, FILE + "stop:\nbudget: {max_usd: null}\nteacher: ~\n"))
+    assert (config.stop, config.budget.max_usd, config.teacher) == (None, None, None)
+
+
+def test_all_problems_of_a_file_are_told_with_their_places(folder: Path) -> None:
+    told = problems(
+        folder,
+        """
+        agent: 7
+        trian: data/train.jsonl
+        draws: 2
+        metrics: 4
+        objective: passrate
+        max_rounds: many
+        stop: {patiance: 3, minutes: -1}
+        evaluation: {concurrency: true}
+        hints: [{case_id: x, metric: m, severity: P9}]
+        models: {stage: simulated, gpt-x: {api_key: "${NOT_SET}", price: {input_usd_per_million: 1}}}
+        review: maybe
+        """,
+    )
+    assert told == [
+        "models.gpt-x.api_key: the environment variable 'NOT_SET' is not set; export it",
+        "agent: is 7; it must be a text",
+        "metrics: must be a metrics file, or a list of metrics; it is 4",
+        "models.stage: is 'simulated'; it must be a mapping of keys (did you mean 'stages'?)",
+        "models.gpt-x.price.output_usd_per_million: is missing",
+        "objective: is 'passrate'; it must be 'mean_score', 'pass_rate' or 'weighted_loss' (did you mean 'pass_rate'?)",
+        "stop.minutes: is -1; it must be above 0",
+        "stop: unknown key 'patiance' (did you mean 'patience'?)",
+        "max_rounds: is 'many'; it must be a whole number",
+        "evaluation.concurrency: is True; it must be a whole number",
+        "hints[0].severity: is 'P9'; it must be 'P0', 'P1', 'P2' or 'P3'",
+        "review: is 'maybe'; it must be true or false",
+        "unknown key 'trian' (did you mean 'train'?)",
+        "unknown key 'draws'; it belongs under 'evaluation'",
+        "train: is missing; name its eval set, or `data` to split",
+        "validation: is missing; name its eval set, or `data` to split",
+    ]
+
+
+def test_what_is_wrong_behind_the_file_is_told_together_with_what_is_wrong_in_it(folder: Path) -> None:
+    (folder / "metrics.json").write_text('{"metrics": [{"metric_name": "exact_mach"}]}')
+    told = problems(
+        folder,
+        """
+        agent: config_agent:agnt
+        train: [data/train.jsonl, data/more.jsonl]
+        validation: data/gone.jsonl
+        metrics: metrics.json
+        initial_profile: gone.json
+        memo: somewhere
+        teacher: no_such_module:teacher
+        maxrounds: 3
+        """,
+    )
+    gone = "cannot be read: No such file or directory; check the path"
+    assert told[:6] == [
+        "unknown key 'maxrounds' (did you mean 'max_rounds'?)",
+        "agent: 'config_agent' has no 'agnt' (did you mean 'agent'?)",
+        f"memo: cannot tell what memo '{folder}/somewhere' is: give 'memory' or a path in .jsonl, .sqlite or .db",
+        told[3],
+        f"train: {folder}/data/more.jsonl: {gone}",
+        f"validation: {folder}/data/gone.jsonl: {gone}",
+    ]
+    assert told[3].startswith("metrics: unknown metric: 'exact_mach' (did you mean 'exact_match'?)")
+    assert told[6] == f"initial_profile: profile '{folder}/gone.json' cannot be read: No such file or directory"
+    assert told[7].startswith("teacher: cannot import 'no_such_module': ModuleNotFoundError")
+    assert len(told) == 8
+
+
+def test_unknown_surfaces_are_told_with_the_nearest_even_if_cases_are_missing(folder: Path) -> None:
+    told = problems(folder, "agent: config_agent:agent\nmetrics: metrics.json\ntargets: echo#instructions\n")
+    assert "unknown surface 'echo#instructions' (did you mean 'echo#instruction'?)" in told
+
+
+def test_overlap_is_a_problem(folder: Path) -> None:
+    write_cases(folder / "data" / "validation.jsonl", "salt", "tea")
+    assert problems(folder, FILE) == ["train and validation share 1 case: 'tea'; keep each case in one of the sets"]
+
+
+def test_data_is_split_by_its_shares(folder: Path) -> None:
+    write_cases(folder / "data" / "all.jsonl", *"abcdefghij")
+    text = "agent: config_agent:agent\nmetrics: metrics.json\ndata: data/all.jsonl\n"
+    run = load_run(written(folder, text + "split: {train: 0.5, validation: 0.3, seed: 4}\n"))
+    train, validation = (joined(sets, name="") for sets in (run.request.train, run.request.validation))
+    assert (len(train.cases), len(validation.cases)) == (5, 3)
+    assert problems(folder, text + "train: data/train.jsonl\n") == [
+        "data: is split into train and validation; give either data, or train and validation"
+    ]
+
+
+def test_metrics_may_stand_in_the_file(folder: Path) -> None:
+    text = FILE.replace("metrics.json", "[{metric_name: short, evaluator_name: length, criterion: {max: 5}}]")
+    run = load_run(written(folder, text))
+    assert [metric.name for metric in run.engine.evaluator.metrics] == ["short"]
+    assert problems(folder, text.replace("max", "most")) == [
+        "metrics: metrics[0].criterion: unknown key 'most'; known are max, min"
+    ]
+
+
+def test_policies_compose(folder: Path) -> None:
+    run = loaded(
+        folder,
+        """
+        acceptance: {min_gain: 0.02, no_regression: true, protected: salt}
+        stop:
+          required_metrics: all
+          target_score: 0.9
+          stop_file: stop
+          patience: 2
+          minutes: 30
+          max_evaluations: 90
+          max_calls: 80
+          max_tokens: 70
+          max_usd: 6
+        """,
+    )
+    assert repr(run.request.acceptance) == "MinGain(0.02) & NoRegression() & Protected()"
+    assert run.request.protected == {"salt"}
+    assert repr(run.request.stop) == (
+        f"RequiredMetrics('all') | TargetScore(0.9) | StopFile('{folder}/stop') | Patience(2) | Deadline(minutes=30.0)"
+        " | MaxEvaluations(90) | MaxCalls(80) | MaxTokens(70) | MaxUsd(6.0)"
+    )
+
+
+def test_what_policies_name_must_exist(folder: Path) -> None:
+    told = problems(
+        folder,
+        FILE + "stop: {required_metrics: [exact_mach]}\nacceptance: {protected: [sallt]}\n"
+        "loss_targets: [{metric: exact_match, node_id: eco}]\nhints: [{case_id: te, metric: exact_match}]\n",
+    )
+    assert told == [
+        "unknown required metric: 'exact_mach' (did you mean 'exact_match'?); known are exact_match",
+        "protected case 'sallt' is not in the validation set (did you mean 'salt'?)",
+        "the loss target of 'exact_match' names the node 'eco', which is not known (did you mean 'echo'?)",
+        "a loss hint names the case 'te', which is not known (did you mean 'tea'?)",
+    ]
+
+
+def test_a_loss_is_best_at_0(folder: Path) -> None:
+    assert repr(loaded(folder, "objective: weighted_loss").request.stop) == "TargetScore(0.0) | Patience(3)"
+
+
+def test_secrets_are_read_from_the_environment_and_never_shown(folder: Path) -> None:
+    more = """
+    models:
+      openai/house-model:
+        api_base: "http://localhost:${PORT}"
+        api_key: ${HOUSE_KEY}
+        headers: {Authorization: "Bearer ${HOUSE_KEY}"}
+    """
+    run = loaded(folder, more, PORT="8080", HOUSE_KEY="a-very-secret-key")
+    model = run.gateway.model("openai/house-model")
+    assert isinstance(model, LiteLLMModel)
+    assert (model.api_base, model.api_key) == ("http://localhost:8080", "a-very-secret-key")
+    assert model.headers == {"Authorization": "Bearer a-very-secret-key"}
+    assert run.gateway.redactor.redact_text("it is a-very-secret-key") == "it is ***"
+    for shown in (repr(run.config), str(run.config), run.config.model_dump_json(), repr(model)):
+        assert "a-very-secret-key" not in shown
+    assert run.config.model_dump()["models"]["openai/house-model"]["api_key"] == "${HOUSE_KEY}"
+
+
+def test_a_plain_key_is_a_secret_too() -> None:
+    models = {"gpt-x": {"api_key": "plainly-written"}}
+    config = RunConfig.model_validate({"models": models})
+    key = config.models.settings["gpt-x"].api_key
+    assert isinstance(key, Secret)
+    assert key.reveal() == "plainly-written"
+    assert "plainly-written" not in repr(config) + config.model_dump_json()
+
+
+def test_stages_ask_the_models_they_are_given(folder: Path) -> None:
+    run = loaded(folder, "models: {stages: gpt-x, gpt-x: {options: {temperature: 0.2}}}")
+    strategy = run.engine.strategy
+    assert isinstance(strategy, BackpropRounds)
+    assert isinstance(strategy.attributor, Stepwise)
+    assert isinstance(strategy.aggregator, LLMAggregator)
+    assert isinstance(strategy.optimizer, LLMOptimizer)
+    assert (strategy.optimizer.model, strategy.optimizer.model_options) == ("gpt-x", {"temperature": 0.2})
+    strategy = loaded(folder, "models: {stages: {backwarder: simulated}}").engine.strategy
+    assert isinstance(strategy, BackpropRounds)
+    assert isinstance(strategy.attributor, Stepwise)
+    assert isinstance(strategy.attributor.backwarder, LLMBackwarder)
+    assert isinstance(strategy.aggregator, SupportAggregator)
+
+
+async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
+    run = loaded(
+        folder,
+        """
+        models:
+          house: {price: {input_usd_per_million: 1, output_usd_per_million: 2}, requests_per_minute: 5, timeout_s: 300}
+          stages: house
+        budget: {max_usd: 3, max_calls: 10}
+        evaluation: {draws: 3, concurrency: 40, case_timeout_s: 9, max_errored_fraction: 0.1}
+        """,
+    )
+    price = run.gateway.price("house")
+    assert price is not None
+    assert (price.input_usd_per_million, price.output_usd_per_million) == (1.0, 2.0)
+    assert run.gateway.timeout_s == 300
+    options = run.engine.evaluator.options
+    assert (options.draws, options.concurrency, options.case_timeout_s) == (3, 40, 9.0)
+    assert options.max_errored_fraction == 0.1
+
+
+def test_a_cap_in_dollars_needs_the_price_of_every_model(folder: Path) -> None:
+    caps = "budget: {max_usd: 1}\nmodels: {stages: house-model}\njudge: other-model\n"
+    assert problems(folder, FILE + caps) == [
+        f"budget.max_usd cannot be kept: the price of model {model!r} is unknown; "
+        "give it as price under models, or set budget.allow_unknown_price"
+        for model in ("house-model", "other-model")
+    ]
+    assert loaded(folder, caps.replace("1}", "1, allow_unknown_price: true}")).gateway.budget is not None
+
+
+def test_the_simulated_model_has_settings(folder: Path) -> None:
+    run = loaded(folder, "models: {simulated: {compliance: 1.0, knowledge: {the capital of france: Paris}}}")
+    assert run.config.models.simulated is not None
+    assert run.config.models.simulated.compliance == 1.0
+    assert problems(folder, FILE + "models: {simulated: {compliance: 2}}") == [
+        "models.simulated.compliance: is 2; it must be at most 1"
+    ]
+
+
+def test_a_teacher_is_a_model_or_an_agent(folder: Path) -> None:
+    assert loaded(folder, "teacher: ollama/llama3:8b").request.teacher == "ollama/llama3:8b"
+    teacher = loaded(folder, "teacher: config_agent:agent").request.teacher
+    assert teacher is not None
+    assert not isinstance(teacher, str)
+    assert [is_reference(text) for text in ("a.b:c.d", "gpt-4o", "ollama/llama3:8b", "llama3:8b")] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_modules_are_found_where_python_path_says(folder: Path) -> None:
+    (folder / "src").mkdir()
+    (folder / "src" / "config_agent.py").write_text(AGENT.replace('name="echo", nodes', 'name="inner", nodes'))
+    (folder / "config_agent.py").unlink()
+    assert loaded(folder, "python_path: src").engine.describe().name == "inner"
+
+
+def test_a_run_can_be_built_from_python(folder: Path) -> None:
+    config = RunConfig(
+        agent="config_agent:agent",
+        train=(folder / "data" / "train.jsonl",),
+        validation=(folder / "data" / "validation.jsonl",),
+        metrics=[{"metric_name": "exact_match"}],
+        python_path=(folder,),
+        max_rounds=2,
+    )
+    assert build_run(config).request.max_rounds == 2
+    with pytest.raises(RequestError, match="agent: is missing; name the agent as module:attr"):
+        build_run(RunConfig())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("- a\n- b\n", "must be a mapping of keys such as `agent: my_agent:agent`"),
+        ("agent: [a\n", "is not valid YAML"),
+        ("", "must be a mapping of keys"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(folder: Path, text: str, told: str) -> None:
+    with pytest.raises(SetupError, match=told):
+        load_config(written(folder, text))
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"promptiter\.yaml: cannot be read: .*; `promptiter init` writes one"):
+        load_config(tmp_path)

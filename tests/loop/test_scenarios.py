@@ -1,0 +1,188 @@
+"""The scenarios are what they say: ten model nodes, faults where they are named, and nothing else in the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from promptiter.agents.graph import Choice, Join
+from promptiter.agents.nodes import ModelNode
+from promptiter.evaluation.case import EvalCase
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.result import CaseRow
+from promptiter.profile import Profile
+from tests.loop.scenarios import NAMES, SEEDS, TRAIN, VALIDATION, Fix, Scenario, Scores, ceiling, scenario, scores
+from tests.loop.worlds import ANSWER_KINDS, SPARED
+from traces import Step
+
+PAIRS = ("two_visible", "two_masked")
+SOME_SEEDS = SEEDS[::5]
+
+every_name = pytest.mark.parametrize("name", NAMES)
+
+
+def small(subject: Scenario) -> Scenario:
+    """The scenario with four cases in each set: a partial fault spares one of them."""
+    train, validation = (replace(each, cases=each.cases[:SPARED]) for each in (subject.train, subject.validation))
+    return replace(subject, train=train, validation=validation)
+
+
+async def failing_rows(
+    subject: Scenario, evaluator: Evaluator, profile: Profile | None = None
+) -> list[tuple[EvalCase, CaseRow]]:
+    """The train cases that fail under a profile, by default the baseline."""
+    found = await evaluator.evaluate(subject.agent, subject.train, profile)
+    cases = {case.id: case for case in subject.train.cases}
+    return [(cases[row.case_id], row) for row in found.rows if not row.scores[0].passed]
+
+
+def wanted(case: EvalCase, fix: Fix) -> str:
+    """What a good answer has of the field that a fault is about."""
+    expected = case.turns[0].expected or ""
+    return str(json.loads(expected)[key(fix)]) if expected.startswith("{") else expected
+
+
+def key(fix: Fix) -> str:
+    return fix.field.replace(" ", "_")
+
+
+def loses(steps: Iterable[Step], surface_id: str, value: str) -> bool:
+    """Whether the node of a surface is given a text and does not hand it on."""
+    of_node = (step for step in steps if f"{step.node_id}#instruction" == surface_id)
+    return any(value in (step.input.text or "") and value not in (step.output.text or "") for step in of_node)
+
+
+async def assert_fails_until_mended(subject: Scenario) -> None:
+    """Of a partial fault the spared cases pass, otherwise none; with all faults mended all do, with one of two none."""
+    evaluator = subject.evaluator()
+    passing = 1 / SPARED if subject.is_partial else 0.0
+    assert await scores(subject, evaluator=evaluator) == Scores(passing, passing), subject.agent.name
+    assert await ceiling(subject, evaluator=evaluator) == Scores(1.0, 1.0), subject.agent.name
+    if len(subject.faulty) > 1:
+        for surface_id in sorted(subject.faulty):
+            half = await scores(small(subject), subject.mended([surface_id]), evaluator=evaluator)
+            assert half == Scores(0.0, 0.0), f"{subject.agent.name} with {surface_id} mended"
+
+
+@every_name
+@pytest.mark.parametrize("seed", SOME_SEEDS)
+async def test_it_fails_until_all_faults_are_mended(name: str, seed: int) -> None:
+    await assert_fails_until_mended(small(scenario(name, seed)))
+
+
+@pytest.mark.slow
+@every_name
+async def test_all_cases_of_all_seeds_fail_until_all_faults_are_mended(name: str) -> None:
+    for seed in SEEDS:
+        await assert_fails_until_mended(scenario(name, seed))
+
+
+@every_name
+def test_ten_model_nodes_and_two_disjoint_sets(name: str) -> None:
+    for subject in (scenario(name, seed) for seed in SEEDS):
+        assert sum(isinstance(node, ModelNode) for node in subject.agent.nodes) == 10
+        assert (len(subject.train.cases), len(subject.validation.cases)) == (TRAIN, VALIDATION)
+        cases = (*subject.train.cases, *subject.validation.cases)
+        assert len({case.id for case in cases}) == len({case.turns[0].user for case in cases}) == TRAIN + VALIDATION
+
+
+@every_name
+def test_a_correct_profile_changes_the_faulty_instructions_only(name: str) -> None:
+    for subject in (scenario(name, seed) for seed in SEEDS):
+        assert set(subject.correct.overrides) == subject.faulty
+        assert len(subject.faulty) == (2 if name in PAIRS else 1)
+        told = subject.agent.describe()
+        assert all(told.surface(each).value != fix.value for each, fix in subject.fixes.items())
+
+
+@every_name
+def test_a_scenario_is_the_same_every_time(name: str) -> None:
+    one, same, other = scenario(name, 3), scenario(name, 3), scenario(name, 23)
+    assert one.agent.describe().baseline_id == same.agent.describe().baseline_id
+    assert (one.train, one.validation, one.fixes) == (same.train, same.validation, same.fixes)
+    assert one.train != other.train
+
+
+def test_an_unknown_name_is_told_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="'two_hidden'; known are one_fault"):
+        scenario("two_hidden", 0)
+
+
+def test_single_faults_are_of_many_kinds_and_some_are_partial() -> None:
+    subjects = [scenario("one_fault", seed) for seed in SEEDS]
+    fixes = [fix for subject in subjects for fix in subject.fixes.values()]
+    assert len({fix.kind for fix in fixes}) >= 12
+    assert 8 <= sum(fix.kind in ANSWER_KINDS for fix in fixes) <= 12
+    assert 3 <= sum(subject.is_partial for subject in subjects) <= 10
+    assert len({subject.metrics[0].name for subject in subjects}) == 4
+
+
+def test_faults_of_a_join_and_of_a_loop_are_in_many_places() -> None:
+    assert len({node for seed in SEEDS for node in scenario("join", seed).faulty}) >= 6
+    assert len({node for seed in SEEDS for node in scenario("loop", seed).faulty}) >= 8
+
+
+@pytest.mark.parametrize("name", ["one_fault", "join", "loop"])
+async def test_what_a_node_should_hand_on_gets_lost_at_the_faulty_node(name: str) -> None:
+    looked_at = 0
+    for seed in SEEDS:
+        subject = small(scenario(name, seed))
+        ((surface_id, fix),) = subject.fixes.items()
+        if fix.kind in ANSWER_KINDS or looked_at == len(SOME_SEEDS):
+            continue
+        looked_at += 1
+        evaluator = subject.evaluator()
+        for case, row in await failing_rows(subject, evaluator):
+            value = wanted(case, fix)
+            assert loses(evaluator.spool.get(row.trace_digests[0]).steps, surface_id, value)
+            assert value not in row.output
+    assert looked_at == len(SOME_SEEDS)
+
+
+@pytest.mark.parametrize("seed", SOME_SEEDS)
+async def test_both_of_two_visible_faults_show_in_every_answer(seed: int) -> None:
+    subject = small(scenario("two_visible", seed))
+    for _, row in await failing_rows(subject, subject.evaluator()):
+        places = {finding.where for finding in row.scores[0].findings}
+        assert places == {f"$.{key(fix)}" for fix in subject.fixes.values()}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 6, 7, 8])
+async def test_a_masked_fault_shows_only_when_the_one_before_it_is_mended(seed: int) -> None:
+    subject = small(scenario("two_masked", seed))
+    (first, fix), (second, same) = subject.fixes.items()
+    assert fix.field == same.field
+    evaluator = subject.evaluator()
+    for profile, loser in ((None, first), (subject.mended([first]), second)):
+        rows = await failing_rows(subject, evaluator, profile)
+        for case, row in rows:
+            steps = evaluator.spool.get(row.trace_digests[0]).steps
+            assert [each for each in (first, second) if loses(steps, each, wanted(case, fix))] == [loser]
+        assert len(rows) == len(subject.train.cases)
+
+
+def test_the_branches_of_a_join_come_together_at_the_writer() -> None:
+    for subject in (scenario("join", seed) for seed in SEEDS):
+        (joint,) = [edge for edge in subject.agent.edges if isinstance(edge, Join)]
+        assert (len(joint.sources), joint.target, subject.agent.output) == (2, "writer", "writer")
+
+
+async def test_the_loop_goes_round_again_for_some_cases() -> None:
+    subject = small(scenario("loop", 0))
+    assert any(isinstance(edge, Choice) for edge in subject.agent.edges)
+    evaluator = subject.evaluator()
+    found = await evaluator.evaluate(subject.agent, subject.train, subject.correct)
+    visits = [
+        sum(step.node_id == "reviewer" for step in evaluator.spool.get(row.trace_digests[0]).steps)
+        for row in found.rows
+    ]
+    assert sorted(visits) == [1, 1, 2, 2]
+
+
+async def test_a_model_that_does_not_always_obey_has_a_lower_ceiling() -> None:
+    obeying = await ceiling(small(scenario("one_fault", 2, compliance=0.5)))
+    assert obeying.train is not None
+    assert obeying.train < 1.0

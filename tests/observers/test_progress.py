@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from promptiter.engine.events import Event, EventType, Phase
+from promptiter.llm.ledger import Spending
+from promptiter.observers.progress import RunProgress
+from traces.model import Json
+
+STRUCTURE = {"name": "desk", "nodes": [], "edges": [], "surfaces": []}
+STARTED = {
+    "structure": STRUCTURE,
+    "targets": ["a#instruction", "b#instruction"],
+    "train": ["t", "digest", 2],
+    "validation": ["v", "digest", 3],
+    "max_rounds": 2,
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Watching:
+    """A progress on a console of its own, fed with events by hand."""
+
+    def __init__(self, *, is_terminal: bool = False, width: int = 80) -> None:
+        self.file = io.StringIO()
+        console = Console(file=self.file, force_terminal=is_terminal, color_system=None, width=width)
+        self.clock = Clock()
+        self.spent = Spending(calls=7, cost_usd=0.25)
+        self.progress = RunProgress(console, spent=lambda: self.spent, clock=self.clock)
+        self.seq = 0
+
+    async def see(self, kind: EventType, data: Json, *, phase: Phase = "start", round_: int = 0) -> None:
+        await self.progress.observe(Event(seq=self.seq, run_id="run", round=round_, phase=phase, type=kind, data=data))
+        self.seq += 1
+
+    async def evaluate(self, phase: Phase, values: list[float | None], *, round_: int = 0) -> None:
+        await self.see("evaluation_started", {"cases": len(values), "draws": 1}, phase=phase, round_=round_)
+        for value in values:
+            await self.case(value, phase=phase, round_=round_)
+        await self.finish(phase, values, round_=round_)
+
+    async def case(self, value: float | None, *, phase: Phase, round_: int = 0) -> None:
+        await self.see("case", {"row": {"scores": [{"value": value}]}}, phase=phase, round_=round_)
+
+    async def finish(self, phase: Phase, values: list[float | None], *, round_: int = 0) -> None:
+        known = [value for value in values if value is not None]
+        figures = {
+            "mean_score": sum(known) / len(known) if known else None,
+            "pass_rate": sum(value == 1 for value in values) / len(values),
+            "errored_fraction": values.count(None) / len(values),
+        }
+        await self.see("evaluation_finished", figures, phase=phase, round_=round_)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self.file.getvalue().splitlines()]
+
+    @property
+    def shown(self) -> list[str]:
+        """What stands below the lines now."""
+        self.file.truncate(0)
+        self.file.seek(0)
+        self.progress.console.print(self.progress)
+        return self.lines
+
+
+async def test_each_stage_that_ended_is_one_line() -> None:
+    watching = Watching(width=40)
+    with watching.progress:
+        await watching.see("run_started", STARTED)
+        await watching.evaluate("baseline", [1.0, 0.0, None])
+        await watching.see("round_started", {}, phase="train", round_=1)
+        await watching.evaluate("train", [0.0, 0.5], round_=1)
+        await watching.see("losses", {"value": []}, phase="train", round_=1)
+        await watching.see("backward", {"value": []}, phase="train", round_=1)
+        signals = [{"surface_id": f"{node}#instruction", "case_ids": list("xyz"[:count])} for node, count in SIGNALS]
+        await watching.see("aggregation", {"value": {"signals": signals}}, phase="train", round_=1)
+        patches = {"patches": {"patches": [{"surface_id": "a#instruction"}]}, "refused": [{}], "errors": ["x", "y"]}
+        await watching.see("patches", {"value": patches}, phase="train", round_=1)
+        await watching.evaluate("rerun", [1.0], round_=1)
+        await watching.see("candidate", {}, phase="validation", round_=1)
+        await watching.evaluate("validation", [1.0, 1.0, 1.0], round_=1)
+        accepted = {"accepted": True, "delta": 0.5, "reason": "gain +0.500 reaches 0.005"}
+        await watching.see("decision", {"value": accepted}, phase="validation", round_=1)
+        stop = {"stop": True, "reasons": [{"kind": "target_score", "text": "mean_score 1.000\nreaches 1"}]}
+        await watching.see("stop", {"value": stop}, phase="validation", round_=1)
+        await watching.see("stop", {"value": {"stop": False, "reasons": []}}, phase="validation", round_=1)
+        await watching.see("run_completed", {}, phase="end", round_=1)
+    assert watching.lines == [
+        "desk  2 train and 3 validation cases, 2 surfaces may change",
+        "baseline  validation: mean score 0.500, 1 of 3 cases pass, 33% could not be run or scored",
+        "round 1   train: mean score 0.250, 0 of 2 cases pass",
+        f"round 1   blame: {', '.join(f'{node}#instruction ({told})' for node, told in BLAMED)} and 1 more",
+        "round 1   patches: a#instruction, 1 refused, 2 failed",
+        "round 1   failed train cases, patched: mean score 1.000, 1 of 1 cases pass",
+        "round 1   validation: mean score 1.000, 3 of 3 cases pass",
+        "round 1   accepted: gain +0.500 reaches 0.005",
+        "round 1   stop: mean_score 1.000 reaches 1",
+    ]
+
+
+BLAMED = (("a", "2 cases"), ("b", "1 case"), ("c", "1 case"), ("d", "1 case"))
+SIGNALS = (("a", 2), ("b", 1), ("c", 1), ("d", 1), ("e", 1))
+
+
+async def test_what_is_going_on_fits_80_columns() -> None:
+    watching = Watching()
+    await watching.see("run_started", STARTED)
+    await watching.evaluate("baseline", [1.0, 0.0, 0.5])
+    await watching.see("round_started", {}, phase="train", round_=1)
+    await watching.see("evaluation_started", {"cases": 2, "draws": 1}, phase="train", round_=1)
+    await watching.case(0.25, phase="train", round_=1)
+    watching.clock.now += 8
+    bar, figures = watching.shown
+    assert bar.startswith("round 1 of 2  running the train cases  ")
+    assert bar.endswith("  1/2  mean 0.250")
+    # 4 of 3 + 2 * (2 + 4 + 3) case runs in 8 s: 17 more take 34 s
+    assert figures == "best 0.500 (baseline 0.500)  7 calls  $0.2500  0:08  at most 0:34 left"
+
+
+async def test_before_a_few_cases_are_done_no_time_is_promised_and_an_unknown_price_is_unknown() -> None:
+    watching = Watching()
+    watching.spent = Spending(calls=1, cost_usd=None, unpriced_calls=1)
+    await watching.see("run_started", STARTED)
+    await watching.see("evaluation_started", {"cases": 3, "draws": 1}, phase="baseline")
+    await watching.case(1.0, phase="baseline")
+    watching.clock.now += 3700
+    assert watching.shown[1] == "1 calls  cost unknown  1:01:40"
+
+
+async def test_a_rejected_candidate_leaves_the_best_score_as_it_was() -> None:
+    watching = Watching()
+    await watching.see("run_started", STARTED)
+    await watching.evaluate("baseline", [1.0, 0.0, 0.5])
+    await watching.see("round_started", {}, phase="train", round_=1)
+    await watching.evaluate("validation", [0.0, 0.0, 0.0], round_=1)
+    rejected = {"accepted": False, "delta": -0.5, "reason": "gain -0.500 is below 0.005"}
+    await watching.see("decision", {"value": rejected}, phase="validation", round_=1)
+    assert watching.lines[-1] == "round 1   rejected: gain -0.500 is below 0.005"
+    assert watching.shown[1].startswith("best 0.500 (baseline 0.500)")
+
+
+async def test_the_time_of_a_person_who_is_asked_does_not_count() -> None:
+    watching = Watching(is_terminal=True)
+    with watching.progress:
+        await watching.see("run_started", STARTED)
+        watching.clock.now += 5
+        with watching.progress.paused():
+            watching.clock.now += 600
+    assert "  0:05" in watching.shown[1]
+
+
+async def test_on_a_terminal_lines_stay_and_what_is_going_on_goes() -> None:
+    watching = Watching(is_terminal=True)
+    with watching.progress:
+        await watching.see("run_started", STARTED)
+        await watching.evaluate("baseline", [1.0, 0.0, 0.5])
+        watching.progress.say("Ctrl-C: finishing this round; once more stops at once")
+    printed = watching.file.getvalue()
+    assert "baseline  validation: mean score 0.500, 1 of 3 cases pass\n" in printed
+    assert "Ctrl-C: finishing this round" in printed
+    assert "\x1b[?25l" in printed  # the cursor is hidden,
+    assert printed.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))  # and is there again at the end

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from promptiter.backprop.stages import (
+    AggregateRequest,
+    AggregateResult,
+    AttributeRequest,
+    BackwardRequest,
+    BackwardResult,
+    GradientPacket,
+    OptimizeRequest,
+    OptimizeResult,
+    SurfaceGradient,
+)
+from promptiter.engine.engine import Engine, RunFailedError
+from promptiter.engine.journal import MemoryJournal
+from promptiter.engine.review import Review, ReviewRequest
+from promptiter.engine.stopping import TargetScore
+from promptiter.errors import StageError
+from promptiter.evaluation.spool import TraceSpool
+from promptiter.profile import SurfacePatch
+from promptiter.search.rounds import BackpropRounds
+from tests.engine import desk
+from tests.engine.desk import Watcher
+
+
+class Blames:
+    """A Backwarder is a class with one method: this one blames a step whose instruction says nothing of care.
+
+    If `first_only`, a step that is blamed passes nothing on, and one that is not asks its predecessor.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def backward(self, request: BackwardRequest) -> BackwardResult:
+        self.asked.append(f"{request.case_id}/{request.step.id}")
+        packets = tuple(
+            GradientPacket(source=request.step.id, target=step.id, text="be careful") for step in request.predecessors
+        )
+        [instruction] = [surface for surface in request.surfaces if surface.type == "instruction"]
+        if "careful" in str(instruction.value):
+            return BackwardResult(step_id=request.step.id, packets=packets)
+        gradient = SurfaceGradient(
+            surface_id=instruction.id, case_id=request.case_id, step_id=request.step.id, text="be careful"
+        )
+        return BackwardResult(step_id=request.step.id, gradients=(gradient,), packets=packets)
+
+
+class BlamesTheEarliest(Blames):
+    """Sees a fault of `polish` only once `draft` is mended."""
+
+    async def backward(self, request: BackwardRequest) -> BackwardResult:
+        result = await super().backward(request)
+        if request.step.node_id == "polish" and "careful" not in str(request.predecessors[0].output.text):
+            return BackwardResult(step_id=result.step_id, packets=result.packets)
+        return result
+
+
+class Merges:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def aggregate(self, request: AggregateRequest) -> AggregateResult:
+        self.asked.append(request.surface.id)
+        cases = tuple(sorted({gradient.case_id for gradient in request.gradients}))
+        return AggregateResult(
+            surface_id=request.surface.id, text="be careful", case_ids=cases, support=float(len(cases))
+        )
+
+
+Writer = Callable[[OptimizeRequest], str | None]
+
+
+class Writes:
+    def __init__(self, write: Writer = lambda request: f"{request.surface.value} Be careful.") -> None:
+        self.write = write
+        self.requests: list[OptimizeRequest] = []
+
+    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        self.requests.append(request)
+        value = self.write(request)
+        if value is None:
+            return OptimizeResult(patch=None, reason="nothing left")
+        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="care"))
+
+
+def engine(
+    backwarder: Blames | None = None, optimizer: Writes | None = None, *, spool: TraceSpool | None = None
+) -> Engine:
+    evaluator = desk.evaluator(spool=spool)
+    return Engine(desk.agent(), evaluator, backwarder or Blames(), Merges(), optimizer or Writes())
+
+
+async def test_all_blamed_surfaces_change_together_and_no_other_does() -> None:
+    optimizer = Writes()
+    result = await engine(optimizer=optimizer).run(desk.request(stop=TargetScore(1.0)))
+    [only] = result.rounds
+    assert sorted(patch.surface_id for patch in only.patches) == ["draft#instruction", "polish#instruction"]
+    assert {change.surface_id for change in result.changes} == only.patches.surface_ids
+    assert (result.baseline_score, result.accepted_score, result.stop_reason) == (0.0, 1.0, "target_score")
+    assert len(optimizer.requests) == 2
+
+
+async def test_a_fault_behind_another_is_found_in_the_same_round() -> None:
+    optimizer = Writes()
+    result = await engine(BlamesTheEarliest(), optimizer).run(desk.request(stop=TargetScore(1.0)))
+    [only] = result.rounds
+    assert [[patch.surface_id for patch in each.patches] for each in only.passes] == [
+        ["draft#instruction"],
+        ["polish#instruction"],
+    ]
+    assert [rerun.mean_score for rerun in only.reruns] == [0.5, 1.0]
+    assert result.accepted_score == 1.0
+    assert len(optimizer.requests) == 2
+
+
+async def test_a_surface_that_is_no_target_is_never_touched() -> None:
+    result = await engine().run(desk.request(targets=["polish#instruction"], max_rounds=1))
+    assert [change.surface_id for change in result.changes] == ["polish#instruction"]
+
+
+async def test_after_a_rejection_nothing_known_is_paid_again_and_the_optimizer_hears_why() -> None:
+    def write(request: OptimizeRequest) -> str:
+        number = len(request.rejected) + 1
+        return f"Attempt {number}." if number < 3 else f"{request.surface.value} Be careful."
+
+    backwarder, optimizer, watcher = Blames(), Writes(write), Watcher()
+    result = await engine(backwarder, optimizer).run(desk.request(stop=TargetScore(1.0)), observers=[watcher])
+    assert [each.decision.accepted for each in result.rounds if each.decision] == [False, False, True]
+    trained = [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "train"]
+    assert len(trained) == 1
+    assert len(result.rounds) == 3
+    assert all(each.train is not None for each in result.rounds)
+    last = [request for request in optimizer.requests if request.surface.id == "draft#instruction"][-1]
+    assert [rejection.value for rejection in last.rejected] == ["Attempt 1.", "Attempt 2."]
+    assert "did no better" in last.rejected[0].reason
+
+
+async def test_a_candidate_that_does_not_help_its_own_cases_is_not_validated() -> None:
+    watcher = Watcher()
+    result = await engine(optimizer=Writes(lambda _: "Something else.")).run(
+        desk.request(max_rounds=1), observers=[watcher]
+    )
+    assert not [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "validation"]
+    decision = result.rounds[0].decision
+    assert decision is not None
+    assert decision.reason == "the 3 failed train cases that were run again did no better"
+    assert result.rounds[0].validation is None
+
+
+async def test_a_patch_that_lint_refuses_is_written_again_with_the_reason() -> None:
+    def write(request: OptimizeRequest) -> str:
+        return f"{request.surface.value} Be careful." if request.rejected else str(request.surface.value)
+
+    optimizer = Writes(write)
+    result = await engine(optimizer=optimizer).run(desk.request(stop=TargetScore(1.0)))
+    assert result.verdict == "improved"
+    refused = result.rounds[0].passes[0].refused
+    assert {rejection.surface_id for rejection in refused} == {"draft#instruction", "polish#instruction"}
+    assert len(optimizer.requests) == 4
+
+
+async def test_an_optimizer_with_nothing_left_ends_the_search() -> None:
+    result = await engine(optimizer=Writes(lambda _: None)).run(desk.request())
+    assert (result.stop_reason, result.verdict) == ("exhausted", "no_evidence")
+    assert result.rounds[0].decision is None
+
+
+async def test_a_veto_reaches_the_optimizer_and_an_edit_is_what_is_tried() -> None:
+    class Person:
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        async def review(self, request: ReviewRequest) -> Review:
+            self.seen.append(request.surface.id)
+            if request.surface.id == "draft#instruction" and len(self.seen) < 3:
+                return Review(action="veto", reason="too vague")
+            return Review(action="edit", value="Reviewed: careful.", reason="shorter")
+
+    optimizer = Writes(lambda request: f"{request.surface.value} Be careful ({len(request.rejected)}).")
+    result = await engine(optimizer=optimizer).run(desk.request(max_rounds=2), reviewer=Person())
+    vetoed = result.rounds[0].passes[0].refused
+    assert [rejection.reason for rejection in vetoed] == ["vetoed in review: too vague"]
+    heard = [request.rejected for request in optimizer.requests if request.surface.id == "draft#instruction"]
+    assert "vetoed in review: too vague" in [rejection.reason for rejection in heard[-1]]
+    assert {change.after for change in result.changes} == {"Reviewed: careful."}
+
+
+async def test_a_stage_that_fails_on_everything_fails_the_run() -> None:
+    class Broken(Blames):
+        async def backward(self, request: BackwardRequest) -> BackwardResult:
+            raise ValueError(f"cannot read {request.step.id}")
+
+    with pytest.raises(RunFailedError) as caught:
+        await engine(Broken()).run(desk.request())
+    assert isinstance(caught.value.__cause__, StageError)
+    assert "cannot read polish" in str(caught.value)
+
+
+async def test_a_stage_that_fails_on_some_cases_skips_those() -> None:
+    class Shaky(Blames):
+        async def backward(self, request: BackwardRequest) -> BackwardResult:
+            if request.case_id == "train-1":
+                raise ValueError("no idea")
+            return await super().backward(request)
+
+    result = await engine(Shaky()).run(desk.request(stop=TargetScore(1.0)))
+    assert result.verdict == "improved"
+    errors = [step.error for blame in result.rounds[0].passes[0].blames for step in blame.results if step.error]
+    assert errors == ["ValueError: no idea"]
+
+
+async def test_an_attributor_may_stand_where_a_backwarder_goes() -> None:
+    class Points:
+        async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
+            step = request.trace.steps[0]
+            gradient = SurfaceGradient(
+                surface_id="draft#instruction", case_id=request.case_loss.case_id, step_id=step.id, text="care"
+            )
+            return [BackwardResult(step_id=step.id, gradients=(gradient,))]
+
+    built = Engine(desk.agent(), desk.evaluator(), Points(), Merges(), Writes())
+    result = await built.run(desk.request(max_rounds=1))
+    assert [change.surface_id for change in result.changes] == ["draft#instruction"]
+
+
+async def test_a_surface_with_little_support_waits() -> None:
+    class Uneven(Blames):
+        async def backward(self, request: BackwardRequest) -> BackwardResult:
+            result = await super().backward(request)
+            if request.step.node_id == "polish" and not request.case_id.endswith("-0"):
+                return BackwardResult(step_id=result.step_id, packets=result.packets)
+            return result
+
+    strategy = BackpropRounds(Uneven(), Merges(), Writes(), min_support=0.5, passes=1)
+    result = await Engine(desk.agent(), desk.evaluator(), strategy=strategy).run(desk.request(max_rounds=1))
+    first = result.rounds[0].passes[0]
+    assert [signal.surface_id for signal in first.signals] == ["draft#instruction"]
+    assert [signal.surface_id for signal in first.left] == ["polish#instruction"]
+
+
+async def test_a_run_that_goes_on_asks_no_stage_again() -> None:
+    whole, spool = MemoryJournal(), TraceSpool()
+    expected = await engine(BlamesTheEarliest(), spool=spool).run(desk.request(stop=TargetScore(1.0)), journal=whole)
+    events = list(whole.read())
+    assert len(events) >= 39
+    for count in range(1, len(events) - 1):
+        journal = MemoryJournal()
+        for event in events[:count]:
+            await journal.append(event)
+        backwarder, optimizer = BlamesTheEarliest(), Writes()
+        going_on = engine(backwarder, optimizer, spool=spool)
+        result = await going_on.run(desk.request(stop=TargetScore(1.0)), journal=journal)
+        assert result == expected
+        written = sum(event.type == "patches" for event in events[:count])
+        assert len(optimizer.requests) <= 2 - written
+        if any(event.type == "backward" and event.phase == "rerun" for event in events[:count]):
+            assert not backwarder.asked
