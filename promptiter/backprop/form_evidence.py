@@ -52,8 +52,11 @@ def _maker(scene: Scene, form: Form, *, last: str) -> tuple[str, float]:
         copies.append(source)
     blamable = [step_id for step_id in copies if scene.blamable(scene.steps[step_id])]
     free = [step_id for step_id in blamable if not scene.is_told_to_copy(scene.steps[step_id].node_id)]
-    if free or not blamable:
-        return (*free, last)[0], FORM
+    if free:
+        node_id = scene.steps[free[0]].node_id
+        return [step_id for step_id in free if scene.steps[step_id].node_id == node_id][-1], FORM  # its first visit
+    if not blamable:
+        return last, FORM
     first = blamable[-1]
     was_given = form.writing is None or scene.texts.input(first).writes(form.writing)
     return last if was_given else first, FORM

@@ -146,6 +146,8 @@ def _labels(evidence: Evidence) -> tuple[str, ...]:
     if not is_closed or not is_short or is_numeric or max(map(len, cases.values())) < evidence.fewest:
         return ()
     labels = tuple(min(spelled[label], key=lambda text: (-spelled[label][text], text)) for label in sorted(shared))
+    if len({label.partition(":")[0] for label in labels}) == 1:  # `Team: red`, `Team: blue`: the heading is a rule
+        return ()
     return labels if all("," not in label and is_safe_literal(label) for label in labels) else ()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from promptiter.backprop.predicates import Support
+from promptiter.backprop.predicates import Support, enough_cases
 from promptiter.backprop.predicates_input import field_name
 
 GENERAL = frozenset(
@@ -39,7 +39,8 @@ def _choice(supports: Sequence[Support]) -> tuple[Support, ...]:
     chosen = [one for one in needed if one.explained or not explained.isdisjoint(one.unseen)]
     for support in general:
         is_needless = any(_makes_needless(other, support) for other in chosen)
-        if not is_needless and not explained.issuperset(support.explained):
+        more = set(support.explained) - explained
+        if not is_needless and len(more) >= enough_cases(support.failing):
             chosen.append(support)
             explained |= set(support.explained)
     return tuple(chosen)

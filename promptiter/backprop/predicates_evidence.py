@@ -94,7 +94,8 @@ class Predicate:
     """A rule of one family. `wants`: a good output of this sample obeys it; `has`: its output does.
 
     `fault` says what failing outputs do, `virtue` what passing ones do: "17 of 18 failing outputs lack the order id".
-    `subject` names what the rule is about where a family has several: its field, tool or argument.
+    `subject` names what the rule is about where a family has several: its field, tool or argument. A conditional rule
+    is for some inputs only; one of a metric is its own, and needs no reference.
     """
 
     family: str
@@ -105,6 +106,7 @@ class Predicate:
     virtue: str = field(compare=False, default="do not")
     subject: str = ""
     is_conditional: bool = False
+    is_of_metric: bool = False
 
 
 Detector: TypeAlias = Callable[[Evidence], Iterable[Predicate]]

@@ -17,7 +17,6 @@ from promptiter.backprop.predicates_evidence import (
     has_text,
     is_safe_literal,
     plain,
-    text_predicate,
 )
 from promptiter.backprop.predicates_input import question_of
 from promptiter.backprop.predicates_numbers import numbers_of, same_number
@@ -70,9 +69,10 @@ def verbatim(evidence: Evidence) -> Iterator[Predicate]:
     """Values stand in the output as they are written in the input, not in another form."""
     if evidence.compared == "number":
         return
-    yield text_predicate(
-        "verbatim",
-        test=_is_verbatim,
+    yield Predicate(
+        family="verbatim",
+        wants=_wants_verbatim,
+        has=lambda sample: _is_verbatim(sample.output, sample),
         fault="write a value of their input in another form",
         virtue="copy values as they are",
     )
@@ -161,6 +161,15 @@ def _wants_all(sample: Sample) -> Verdict:
 def _has_all(sample: Sample) -> Verdict:
     verdicts = [_has_field(sample, name) for name in sample.fields]
     return None if not any(verdict is not None for verdict in verdicts) else False not in verdicts
+
+
+def _wants_verbatim(sample: Sample) -> Verdict:
+    """Whether the reference has the input's values as they are written; of an inner step, what was lost in it has."""
+    if sample.reference is not None:
+        verdict = _is_verbatim(sample.reference, sample)
+        return None if verdict is False and sample.compared == "part" else verdict
+    verdicts = [verdict for text in sample.wanted if (verdict := _is_verbatim(text, sample)) is not None]
+    return all(verdicts) if verdicts else None
 
 
 def _is_verbatim(text: str, sample: Sample) -> Verdict:

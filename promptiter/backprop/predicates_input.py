@@ -1,7 +1,8 @@
 """The fields of a step's input: named values, however they are written.
 
-`order id: A-17` on a line or in brackets, JSON keys, `name=value`, rows of a table, `my order id is A-17`. What has no
-name but a kind of its own (an e-mail address, a date, an amount of money) is a field of that kind.
+`order id: A-17` on a line or in brackets, JSON keys, `name=value`, rows of a table, `my order id is A-17`, documents
+as `[D2] …`. What has no name but a kind of its own (an e-mail address, a date, an amount of money) is a field of that
+kind.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def read_fields(text: str) -> Mapping[str, tuple[str, ...]]:
     """The values of each field, by its name in small letters: `order_id`, `orderId` and `Order ID` are `order id`."""
     found: dict[str, list[str]] = {}
     rest = _take(found, _json_fields(text), text)
-    for read in (_tables, _inline_fields, _lines, _pairs, _said):
+    for read in (_tables, _inline_fields, _documents, _lines, _pairs, _said):
         rest = _take(found, read(rest), rest)
     named = {value for values in found.values() for value in values}
     for name, value, _ in _kinds(text):
@@ -138,6 +139,16 @@ def _inline_fields(text: str) -> Iterator[_Field]:
     for group in _INLINE.finditer(text):
         pairs = [re.fullmatch(rf"\s*{_KEY}\s*(?::\s|=)\s*(\S.*?)\s*", part) for part in group[1].split(";")]
         yield from ((pair[1], pair[2], group.span()) for pair in pairs if pair)
+
+
+_DOCUMENT = re.compile(r"^[ \t]*(\[[\w.#-]{1,24}\][ \t]+\S.*)$", re.MULTILINE)
+
+
+def _documents(text: str) -> Iterator[_Field]:
+    """`[D2] The map room is closed.`, several of which are the documents."""
+    found = list(_DOCUMENT.finditer(text))
+    if len(found) > 1:
+        yield from (("documents", line[1], line.span()) for line in found)
 
 
 _LINE = re.compile(rf"^[ \t]*(?:[-*•]\s+|\d+[.)]\s+)?{_KEY}\s*(?::[ \t]+|[ \t]=[ \t])(\S.*)$", re.MULTILINE)

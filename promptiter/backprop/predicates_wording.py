@@ -31,7 +31,7 @@ def prefix(evidence: Evidence) -> Iterator[Predicate]:
     """The output begins with the words that the references begin with."""
     words = _shared_start([text.split() for _, text in _prose(evidence)], fewest=evidence.fewest)
     text = " ".join(words)
-    if not _is_wording(text) or _is_copied(text, evidence):
+    if not _is_wording(text) or (_is_copied(text, evidence) and not text.endswith(":")):
         return
     yield text_predicate(
         "prefix",
@@ -61,7 +61,7 @@ def suffix(evidence: Evidence) -> Iterator[Predicate]:
 def max_length(evidence: Evidence) -> Iterator[Predicate]:
     """The output is no longer than the metric allows, or than the longest reference."""
     if limits := _violated(evidence, "max_length"):
-        yield replace(_length_predicate("max_length", min(limits), "characters"), wants=lambda _: True)
+        yield _told(_length_predicate("max_length", min(limits), "characters"))
     if not evidence.is_whole:
         return
     for unit in ("sentences", "words"):
@@ -74,7 +74,7 @@ def max_length(evidence: Evidence) -> Iterator[Predicate]:
 def min_length(evidence: Evidence) -> Iterator[Predicate]:
     """The output is no shorter than the metric allows, or than the shortest reference."""
     if limits := _violated(evidence, "min_length"):
-        yield replace(_length_predicate("min_length", max(limits), "characters"), wants=lambda _: True)
+        yield _told(_length_predicate("min_length", max(limits), "characters"))
     if not evidence.is_whole:
         return
     for unit in ("sentences", "words"):
@@ -160,6 +160,7 @@ def _rubric(name: str, text: str) -> Predicate:
         fault=f"violate {name}",
         virtue="meet it",
         subject=name,
+        is_of_metric=True,
     )
 
 
@@ -173,6 +174,11 @@ def _length_predicate(family: str, limit: int, unit: str) -> Predicate:
         fault=f"have {'more' if is_most else 'fewer'} than {limit} {unit if limit > 1 else unit.removesuffix('s')}",
         subject=unit,
     )
+
+
+def _told(predicate: Predicate) -> Predicate:
+    """The same as a rule of the metric, for all outputs."""
+    return replace(predicate, wants=lambda _: True, is_of_metric=True)
 
 
 def _usual(evidence: Evidence, unit: str) -> float:

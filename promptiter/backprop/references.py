@@ -15,7 +15,7 @@ from promptiter.evaluation.json_match import NotJsonError, parse_json
 from traces.model import Json
 
 FEWEST = 3
-COMMON_SHARE = 0.6
+COMMON_SHARE = 0.8
 """What so many of the references hold is form."""
 
 MOST_LABELS = 12

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from promptiter.backprop.predicates import Support, qualified
+from promptiter.backprop.predicates import VALUE_FORMS, Support, qualified
 from promptiter.backprop.predicates_choice import choices
 from promptiter.backprop.predicates_evidence import Evidence, evidence_of
 from promptiter.backprop.rules_settings import other_values
-from promptiter.backprop.rules_writing import Ask, Prompt
+from promptiter.backprop.rules_writing import Ask, Prompt, asks_to_copy
 from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
 from promptiter.errors import SurfaceValueError
 from promptiter.profile import SurfacePatch
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 
+VALUE_WRITINGS = VALUE_FORMS - {"json_only"}
 MOST_EVIDENCE = 10
 """So many case ids are named as evidence."""
 
@@ -55,7 +56,14 @@ class RuleOptimizer:
         tool = surface.part if surface.type == "tool" else ""
         tools = {each.part for each in (surface, *request.siblings) if each.type == "tool"}
         evidence = evidence_of(request.failing, request.passing, tool=tool, tools=tools)
-        for chosen in choices(qualified(evidence)):
+        found = qualified(evidence)
+        if asks_to_copy(surface.value):  # then how values are written is most likely not this step's doing
+            writings = [support for support in found if support.predicate.family in VALUE_WRITINGS]
+            others = [support for support in found if support not in writings]
+            ordered = [*choices(others), *choices([support for support in writings if support.explained])]
+        else:
+            ordered = list(choices(found))
+        for chosen in ordered:
             yield from self._texts(surface, evidence, chosen)
 
     def _texts(self, surface: Surface, evidence: Evidence, chosen: Sequence[Support]) -> Iterator[Proposal]:

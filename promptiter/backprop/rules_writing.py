@@ -64,8 +64,8 @@ class Prompt:
         edits = (
             self._replaced(sentence, text) for sentence in sentences if (text := self._sharpened(sentence.text, ask))
         )
-        rival = next((sentence for sentence in sentences if _is_about(sentence.text, ask)), None)
-        anew = [added(self.text, each) if rival is None else self._replaced(rival, each) for each in phrasings]
+        rivals = [sentence for sentence in sentences if _is_about(sentence.text, ask)]
+        anew = [self._instead(rivals, each) if rivals else added(self.text, each) for each in phrasings]
         sharpened = [text for text in edits if text != self.text][:1]
         return list(dict.fromkeys((*sharpened, *anew)))
 
@@ -78,6 +78,15 @@ class Prompt:
 
     def _replaced(self, sentence: Sentence, text: str) -> str:
         return f"{self.text[: sentence.start]}{text}{self.text[sentence.end :]}"
+
+    def _instead(self, rivals: Sequence[Sentence], text: str) -> str:
+        """The text with one sentence in the place of the first rival; the others go."""
+        first, *others = rivals
+        shorter = self.text
+        for rival in reversed(others):
+            rest = shorter[rival.end :]
+            shorter = shorter[: rival.start].rstrip(" ") + (rest if rest[:1] != " " or rival.start else rest[1:])
+        return replace(self, text=shorter)._replaced(first, text)
 
     def _sharpened(self, sentence: str, ask: Ask) -> str | None:
         if ask.family == "field_carried":
@@ -100,6 +109,11 @@ def sentences_of(text: str) -> list[Sentence]:
     return found
 
 
+def asks_to_copy(text: str) -> bool:
+    """Whether a text asks to take values over as they are written."""
+    return _COPIES.search(text) is not None
+
+
 def added(text: str, sentence: str) -> str:
     """The text with one more sentence: as the next item of a list, before a line that holds a placeholder, or last."""
     body = text.rstrip()
@@ -117,6 +131,11 @@ def added(text: str, sentence: str) -> str:
     return f"{body}{' ' if last[-1] in '.!?' else chr(10)}{sentence}{tail}"
 
 
+_COPIES = re.compile(
+    r"\b(?<!not )(?<!never )(?:verbatim|unchanged|unmodified|as[ -]is|word for word|exactly as|cop(?:y|ies)|repeat|"
+    r"echo|(?:not|never|without) (?:chang|alter|modif|reformat|rewrit|rephras|edit)\w*)\b",
+    re.IGNORECASE,
+)
 _LEAD = re.compile(r"\s*(?:[-*•]\s+|\d+[.)]\s+|#+\s+)?")
 _GAP = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')]))\s+(?=[\"'(]?[A-Z{])")
 _KEEPS = re.compile(
@@ -231,6 +250,10 @@ _MATTER_OF: Mapping[str, str] = {
 """What each family's rules are about: two rules about one matter do not stand side by side."""
 
 
+_WRITINGS = frozenset(("date", "decimals", "thousands", "currency"))
+"""Matters of how values are written: what is to be copied as it is has no other rule of writing beside it."""
+
+
 def _is_about(sentence: str, ask: Ask) -> bool:
     """Whether the sentence speaks of what the rule is about and of nothing else, so that the rule may replace it."""
     if len(sentence.split()) > LONGEST_REPLACED_WORDS or re.search(r"\{[\w. -]+\}", sentence):
@@ -245,6 +268,8 @@ def _is_about(sentence: str, ask: Ask) -> bool:
         return is_denied != (ask.family == "forbidden") and f'"{ask.parameters[0]}"' in sentence
     matter = _MATTER_OF.get(ask.family)
     found = {name for name, pattern in _MATTERS.items() if pattern.search(sentence)}
+    if ask.family == "verbatim":
+        return bool(found) and found <= _WRITINGS
     if matter == "frame":
         found.discard("length")
     return matter is not None and found == {matter}

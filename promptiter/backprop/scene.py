@@ -10,6 +10,7 @@ from functools import cached_property
 from promptiter.backprop.atoms import Atom
 from promptiter.backprop.locating import FoldedText, TraceTexts, field_of, plain_words
 from promptiter.backprop.loss import Category
+from promptiter.backprop.rules_writing import asks_to_copy
 from promptiter.backprop.stages import AttributeRequest
 from promptiter.backprop.suspicion import Shape, most_suspicious, nodes_showing, shape_of
 from promptiter.structure import TEXT_TYPES, Surface, SurfaceType
@@ -21,11 +22,6 @@ PREFERRED: tuple[SurfaceType, ...] = (
 )
 """Of the surfaces of a step, the first of these is blamed."""
 
-_COPY = re.compile(
-    r"\b(?<!not )(?<!never )(?:verbatim|unchanged|unmodified|as[ -]is|word for word|exactly as|cop(?:y|ies)|repeat|"
-    r"echo|(?:not|never|without) (?:chang|alter|modif|reformat|rewrit|rephras|edit)\w*)\b",
-    re.IGNORECASE,
-)
 _CARRY_ALL = re.compile(r"\b(?:all|every|each|everything|whole|complete|entire)\b", re.IGNORECASE)
 
 
@@ -78,7 +74,7 @@ class Scene:
 
     def is_told_to_copy(self, node_id: str) -> bool:
         """Whether a node is to hand on what it gets as it is."""
-        return _COPY.search(self._instructions(node_id)) is not None
+        return asks_to_copy(self._instructions(node_id))
 
     def is_told_to_carry_all(self, node_id: str) -> bool:
         return _CARRY_ALL.search(self._instructions(node_id)) is not None

@@ -97,7 +97,9 @@ class Runs:
             expected=_expected(case, turn),
             case_input=asked.user if asked is not None else "",
             is_terminal=not any(step.id in other.predecessors for other in trace.steps),
-            tool_calls=tuple({"name": call.name, "arguments": call.arguments} for call in step.tool_calls),
+            tool_calls=tuple(
+                {"name": call.name, "arguments": call.arguments, "result": call.result} for call in step.tool_calls
+            ),
             findings=_distinct(findings),
             expected_tool_calls=None
             if expected_calls is None

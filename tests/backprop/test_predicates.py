@@ -432,6 +432,37 @@ def test_a_rule_that_does_not_hold_on_held_out_cases_is_dropped() -> None:
     assert ("prefix", ("Result:",)) in found([*regular, *same])
 
 
+def test_slips_of_a_model_that_knows_the_rule_are_no_evidence() -> None:
+    bad = failing([f"Order {each} is ok." for each in IDS[:2]], LAZY[:2], inputs=NAMED[:2])
+    good = [example(20 + n, given=f"order id: A-{n}7", output=f"Order A-{n}7 is ok.", expected=f"Order A-{n}7 is ok.",
+                    passed=True) for n in range(20)]  # fmt: skip
+    assert found(bad, good[:8]) == [("field_carried", ("order id",))]
+    assert found(bad, good) == []
+    assert found(bad[:1], good[:3]) == []
+
+
+def test_outputs_that_are_right_by_accident_do_not_show_that_the_rule_is_known() -> None:
+    bad = by_city("{} costs {n}.50", "{} costs {n}.5", given="price: {n}.5")[:2]
+    good = [example(20 + n, given=f"price: {n}.25", output=f"It costs {n}.25", expected=f"It costs {n}.25", passed=True)
+            for n in range(20)]  # fmt: skip
+    assert found(bad, good) == [("decimals", ("2",))]
+
+
+def test_a_general_rule_comes_along_only_for_enough_cases_that_nothing_else_explains() -> None:
+    dated = by_city("2026-10-{n}", "October {n}, 2026")
+    slip = replace(dated[0], output="I do not want to tell it now.")
+    assert found([slip, *dated[1:]]) == [("date_format", ("YYYY-MM-DD",))]
+
+
+def test_the_results_of_tools_are_given_too() -> None:
+    bad = [
+        example(n, given="Go.", output="A plan.", expected=city, is_terminal=False,
+                tool_calls=({"name": "look", "arguments": {}, "result": {"city": city}},))
+        for n, city in enumerate(CITIES)
+    ]  # fmt: skip
+    assert found(bad) == [("field_carried", ("city",))]
+
+
 def test_repetitions_of_one_case_are_one_case() -> None:
     bad = [example(1, given="Go.", output=f"Well {n}.", expected="Result: fine by me") for n in range(9)]
     assert [family for family, _ in found(bad) if family in ("prefix", "keyword", "suffix", "enumeration")] == []

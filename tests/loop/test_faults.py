@@ -1,0 +1,89 @@
+"""Whole runs through litellm and a real HTTP server, a third of whose answers fail: the result is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from promptiter.backprop.aggregate import LLMAggregator
+from promptiter.backprop.backward import LLMBackwarder
+from promptiter.backprop.optimize import LLMOptimizer
+from promptiter.engine.engine import Engine
+from promptiter.engine.records import RunRequest, RunResult
+from promptiter.engine.stopping import TargetScore
+from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.messages import Message, ModelReply, ModelRequest
+from tests.llm.server import LoopbackServer, serving
+from tests.loop.expert import Expert
+from tests.loop.scenarios import Scenario, scenario
+
+
+class Service:
+    """What stands behind the server: the scenario's simulated model for the agent, an expert for the stages."""
+
+    def __init__(self, made: Scenario) -> None:
+        self.made = made
+        self.expert = Expert(made)
+
+    def answer(self, body: dict[str, Any]) -> str:
+        schema = (body.get("response_format") or {}).get("json_schema", {}).get("schema")
+        messages = tuple(Message(each["role"], each["content"]) for each in body["messages"])
+        asked = ModelRequest(model="simulated", messages=messages, schema=schema)
+        model = self.made.model if schema is None else self.expert.model
+        return now(model(asked, draw=0)).text
+
+
+def now(answer: Any) -> ModelReply:
+    """What a coroutine that waits for nothing gives."""
+    try:
+        answer.send(None)
+    except StopIteration as done:
+        reply: ModelReply = done.value
+        return reply
+    raise AssertionError("the model waited for something")
+
+
+class OverHttp:
+    """A name of the scenario's, served by the loopback server through litellm."""
+
+    def __init__(self, url: str) -> None:
+        self.model = LiteLLMModel(api_base=url, api_key="sk-loopback", timeout_s=10)
+
+    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
+        return await self.model(replace(request, model="openai/local"), draw=draw)
+
+
+async def optimized(server: LoopbackServer, made: Scenario, *, with_models: bool) -> RunResult:
+    retries = Retries(attempts=8, first_delay_s=0.01, max_delay_s=0.05)
+    served = OverHttp(server.url)
+    gateway = Gateway(models={"simulated": served, "expert": served}, retries=retries)
+    evaluator = Evaluator(made.metrics, gateway=gateway)
+    stages = (LLMBackwarder("expert"), LLMAggregator("expert"), LLMOptimizer("expert")) if with_models else ()
+    request = RunRequest(
+        train=_some(made.train, 8), validation=_some(made.validation, 4), stop=TargetScore(1.0), run_id="faults"
+    )
+    return await Engine(made.agent, evaluator, *stages).run(request)
+
+
+def _some(eval_set: EvalSet, count: int) -> EvalSet:
+    return replace(eval_set, cases=eval_set.cases[:count])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_models", [False, True])
+async def test_a_run_ends_with_the_same_profile_whatever_the_server_does(with_models: bool) -> None:
+    results = []
+    for fault_rate in (0.0, 0.3):
+        made = scenario("two_masked", 0)
+        with serving(LoopbackServer(Service(made).answer, fault_rate=fault_rate, seed=5)) as server:
+            results.append(await optimized(server, made, with_models=with_models))
+            assert len(server.faults) >= 50 * fault_rate
+    calm, rough = results
+    assert calm.accepted_score == rough.accepted_score == 1.0
+    assert calm.accepted_profile == rough.accepted_profile
+    assert {change.surface_id for change in rough.changes} == scenario("two_masked", 0).faulty
