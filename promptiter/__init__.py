@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from promptiter.api import load_run
     from promptiter.backprop.aggregate import LLMAggregator
     from promptiter.backprop.backward import LLMBackwarder
-    from promptiter.backprop.evidence import EvidenceAttributor
+    from promptiter.backprop.evidence.attributor import EvidenceAttributor
     from promptiter.backprop.loss import CaseLoss, Loss, LossHint, LossTarget
     from promptiter.backprop.optimize import LLMOptimizer
     from promptiter.backprop.propagate import Stepwise, propagate
-    from promptiter.backprop.rules import RuleOptimizer
+    from promptiter.backprop.rules.optimizer import RuleOptimizer
     from promptiter.backprop.stages import (
         AggregateRequest,
         AggregateResult,
@@ -214,11 +214,11 @@ _MODULES = {
     "agents.nodes": "FunctionNode ModelNode Parameter Tool View surface",
     "backprop.aggregate": "LLMAggregator",
     "backprop.backward": "LLMBackwarder",
-    "backprop.evidence": "EvidenceAttributor",
+    "backprop.evidence.attributor": "EvidenceAttributor",
     "backprop.loss": "CaseLoss Loss LossHint LossTarget",
     "backprop.optimize": "LLMOptimizer",
     "backprop.propagate": "Stepwise propagate",
-    "backprop.rules": "RuleOptimizer",
+    "backprop.rules.optimizer": "RuleOptimizer",
     "backprop.stages": (
         "AggregateRequest AggregateResult Aggregator AttributeRequest Attributor BackwardRequest "
         "BackwardResult Backwarder GradientPacket OptimizeRequest OptimizeResult Optimizer SurfaceGradient"

@@ -11,7 +11,6 @@ import copy
 import time
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import BudgetEndedError, EvalSetError, SetupError, UnexpectedCallError
@@ -70,34 +69,26 @@ class Evaluator:
         self.metrics = tuple(metrics)
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
-        self.executor = executor or LocalExecutor(concurrency=self.options.concurrency)
+        self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
         self.spool = spool or TraceSpool()
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
 
     def with_options(self, options: EvaluationOptions) -> Evaluator:
         """The same evaluator with other options; an executor of the user's own keeps its concurrency."""
-        is_own = isinstance(self.executor, LocalExecutor)
-        return self._with(options=options, executor=None if is_own else self.executor)
+        other = copy.copy(self)
+        other.options = options
+        if isinstance(self.executor, LocalExecutor):
+            other.executor = LocalExecutor(concurrency=options.concurrency)
+        return other
 
     def with_judge(self, model: str) -> Evaluator:
         """The same evaluator, its judges asking this model."""
         from promptiter.evaluation.judge import JudgeMetric
 
-        metrics = [each.asking(model) if isinstance(each, JudgeMetric) else each for each in self.metrics]
-        return self._with(metrics=metrics)
-
-    def _with(self, **changed: Any) -> Evaluator:
-        kept = {
-            "metrics": self.metrics,
-            "gateway": self.gateway,
-            "options": self.options,
-            "executor": self.executor,
-            "spool": self.spool,
-            "user_simulator": self.user_simulator,
-            "weights": self.weights,
-        }
-        return Evaluator(**(kept | changed))
+        other = copy.copy(self)
+        other.metrics = tuple(each.asking(model) if isinstance(each, JudgeMetric) else each for each in self.metrics)
+        return other
 
     async def evaluate(
         self,

@@ -38,6 +38,9 @@ from promptiter.search.examples import Runs
 from promptiter.structure import Surface
 
 TRACES_AT_ONCE = 32
+SLIPS = 0.1
+"""What this share of the cases or less shows may be chance: a model that does not always obey is not to be mended."""
+
 ATTEMPTS = 2
 """So often the optimizer is asked for one patch, when lint refuses the first."""
 
@@ -179,8 +182,9 @@ class Passes:
             return replace(merged, surface_id=surface_id)
 
         signals = await _all_of([partial(one, surface_id) for surface_id in gradients])
-        least = known.largest_share * len(evaluation.cases) if known is not None else 0.0
-        kept, left = rank(signals, min_share=self.min_support, least=self.min_support * least)
+        largest = self.min_support * known.largest_share if known is not None else 0.0
+        least = max(SLIPS, largest) * len(evaluation.cases)
+        kept, left = rank(signals, min_share=self.min_support, least=least)
         return PassResult(signals=kept, left=left)
 
     async def _propose(self, found: Found, signals: Sequence[AggregateResult]) -> PassResult:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from promptiter.backprop.evidence import EvidenceAttributor
+from promptiter.backprop.evidence.attributor import EvidenceAttributor
 from promptiter.backprop.propagate import Stepwise
-from promptiter.backprop.rules import RuleOptimizer
+from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer, Rejection
 from promptiter.backprop.support import SupportAggregator
 from promptiter.engine.evidence import AcceptanceDecision, Evidence

@@ -10,10 +10,10 @@ import pytest
 from promptiter.api import load_run
 from promptiter.backprop.aggregate import LLMAggregator
 from promptiter.backprop.backward import LLMBackwarder
-from promptiter.backprop.evidence import EvidenceAttributor
+from promptiter.backprop.evidence.attributor import EvidenceAttributor
 from promptiter.backprop.optimize import LLMOptimizer
 from promptiter.backprop.propagate import Stepwise
-from promptiter.backprop.rules import RuleOptimizer
+from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.support import SupportAggregator
 from promptiter.config.build import ConfiguredRun, build_run
 from promptiter.config.file import RunConfig, load_config

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from statistics import fmean
 
 import orjson
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from promptiter.backprop.aggregate import LLMAggregator
 from promptiter.backprop.backward import LLMBackwarder
 from promptiter.backprop.optimize import LLMOptimizer
-from promptiter.backprop.rules import RuleOptimizer
+from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
 from promptiter.engine.acceptance import MinGain
 from promptiter.engine.engine import Engine
@@ -81,17 +82,22 @@ def check(result: RunResult, made: Scenario, *, optimizer_calls: int) -> None:
     assert (result.verdict, result.stop_reason) == ("improved", "target_score")
 
 
-@pytest.mark.parametrize("name", NAMES)
-async def test_a_model_that_does_not_always_obey_is_brought_to_its_ceiling(name: str) -> None:
-    """At compliance 0.98 ten models in a row fail about one case in ten, whatever they are told."""
-    made = scenario(name, 1, compliance=0.98)
-    highest = (await ceiling(made)).validation
-    result = await Engine(made.agent, made.evaluator()).run(replace(request_for(made), max_rounds=2))
-    assert result.accepted_score is not None
-    assert highest is not None
-    print(f"{name}: {result.baseline_score:.2f} → {result.accepted_score:.2f}, ceiling {highest:.2f}")  # noqa: T201
-    assert result.accepted_score >= highest - 0.1
-    assert {change.surface_id for change in result.changes} == made.faulty
+@pytest.mark.slow
+async def test_a_model_that_does_not_always_obey_is_brought_near_its_ceiling() -> None:
+    """At compliance 0.98 ten models in a row fail about a fourth of the cases, whatever they are told."""
+    reached, highest, touched = [], [], []
+    for name in NAMES:
+        for seed in range(4):
+            made = scenario(name, seed, compliance=0.98)
+            best = (await ceiling(made)).validation
+            result = await Engine(made.agent, made.evaluator()).run(replace(request_for(made), max_rounds=2))
+            assert best is not None
+            reached.append(result.accepted_score or 0.0)
+            highest.append(best)
+            touched += [change.surface_id for change in result.changes if change.surface_id not in made.faulty]
+    print(f"reached {fmean(reached):.3f} of {fmean(highest):.3f}; innocent surfaces changed: {touched}")  # noqa: T201
+    assert fmean(reached) >= fmean(highest) - 0.05
+    assert len(touched) <= 3
 
 
 @pytest.mark.parametrize("name", NAMES)

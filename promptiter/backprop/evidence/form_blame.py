@@ -1,0 +1,79 @@
+"""Blame for form: on the step that wrote the answer so, not on one that hands on what it gets, as it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from promptiter.backprop.evidence.blaming import Blame, Blames
+from promptiter.backprop.evidence.forms import Form
+from promptiter.backprop.evidence.scene import Scene
+from promptiter.backprop.evidence.suspicion import spectrum
+from promptiter.backprop.loss import Severity
+from traces import Step
+
+FORM = 0.7
+
+
+def blame_forms(
+    forms: Iterable[Form], blames: Blames, *, last: str, severity: Severity, unobserved: frozenset[str]
+) -> None:
+    """Blame for the forms of a loss on the step `last`.
+
+    A step that is `unobserved` had wrong things to work with, so what it wrote says little; it is blamed only for a
+    form that needs no content, and that its node keeps in no run at all.
+    """
+    for form in forms:
+        step_id, confidence = _maker(blames.scene, form, last=last)
+        if step_id in unobserved and not _is_never_kept(blames.scene, form, step_id=step_id):
+            continue
+        blame = Blame(
+            step_id=step_id,
+            lead="The output of this step breaks a rule of form",
+            what=form.rule,
+            category="format",
+            confidence=confidence,
+            severity=severity,
+            finding=form.finding,
+        )
+        blames.add(blame)
+
+
+def _maker(scene: Scene, form: Form, *, last: str) -> tuple[str, float]:
+    """The step that made a form, and how sure that is.
+
+    It is of the node that first keeps the form in passing runs. Else it is the last step, unless that only copies its
+    predecessor and is told to: then the nearest before it that is not told so, or the one that brought the form in.
+    """
+    if suspect := scene.suspect(form.shape):
+        step, score = suspect
+        return step.id, FORM * score
+    copies = [last]
+    while source := _copied_from(scene, scene.steps[copies[-1]], form=form):
+        copies.append(source)
+    blamable = [step_id for step_id in copies if scene.blamable(scene.steps[step_id])]
+    free = [step_id for step_id in blamable if not scene.is_told_to_copy(scene.steps[step_id].node_id)]
+    if free:
+        node_id = scene.steps[free[0]].node_id
+        return [step_id for step_id in free if scene.steps[step_id].node_id == node_id][-1], FORM  # its first visit
+    if not blamable:
+        return last, FORM
+    first = blamable[-1]
+    was_given = form.writing is None or scene.texts.input(first).writes(form.writing)
+    return last if was_given else first, FORM
+
+
+def _copied_from(scene: Scene, step: Step, *, form: Form) -> str | None:
+    """The predecessor whose whole output, or whose way of writing a value, a step took over."""
+    output = scene.texts.output(step.id)
+    for source in step.predecessors:
+        given = scene.texts.output(source)
+        if given.folded == output.folded or (form.writing is not None and given.writes(form.writing)):
+            return source
+    return None
+
+
+def _is_never_kept(scene: Scene, form: Form, *, step_id: str) -> bool:
+    if not form.is_own or form.shape is None:
+        return False
+    node_id = scene.steps[step_id].node_id
+    return all(node_id not in spectrum(form.shape, peer.trace).shown for peer in scene.request.peers)
