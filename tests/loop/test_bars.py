@@ -97,7 +97,7 @@ async def test_a_model_that_does_not_always_obey_is_brought_near_its_ceiling() -
             touched += [change.surface_id for change in result.changes if change.surface_id not in made.faulty]
     print(f"reached {fmean(reached):.3f} of {fmean(highest):.3f}; innocent surfaces changed: {touched}")  # noqa: T201
     assert fmean(reached) >= fmean(highest) - 0.05
-    assert len(touched) <= 3
+    assert len(touched) <= 5  # in 20 runs that have 160 innocent surfaces
 
 
 @pytest.mark.parametrize("name", NAMES)

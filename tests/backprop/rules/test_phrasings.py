@@ -10,12 +10,13 @@ from random import Random
 
 import pytest
 
+import promptiter
 from promptiter.backprop.rules import phrasings, writing
 from promptiter.backprop.rules.phrasings import PHRASINGS, phrase, spoken_list
 from promptiter.llm import simulated_rules
 from promptiter.llm.simulated_rules import understood_rules
 
-ROOT = Path(__file__).parents[2] / "promptiter"
+ROOT = Path(promptiter.__file__).parent
 HELD_OUT = 0.3
 SEEDS = range(12)
 TABLES = ("FORM_FAMILIES", "CONTENT_FAMILIES")
