@@ -142,12 +142,15 @@ class FunctionNode:
         return await calls.known_or(f"node:{self.name}", key, lambda: self._execute(arguments))
 
     async def _execute(self, arguments: Mapping[str, Json]) -> Json:
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(**arguments)
-        here = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        value = await loop.run_in_executor(_threads(), lambda: here.run(self.function, **arguments))
-        return await value if inspect.isawaitable(value) else value
+        try:
+            if inspect.iscoroutinefunction(self.function):
+                return await self.function(**arguments)
+            here = contextvars.copy_context()
+            loop = asyncio.get_running_loop()
+            value = await loop.run_in_executor(_threads(), lambda: here.run(self.function, **arguments))
+            return await value if inspect.isawaitable(value) else value
+        except SystemExit as left:  # asyncio would end the whole program
+            raise AgentError(f"node {self.name!r} left by sys.exit({left.code!r})") from left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ def extract_losses(
     targets: Sequence[LossTarget] = (),
     hints: Sequence[LossHint] = (),
 ) -> tuple[CaseLoss, ...]:
-    """The losses of all failed runs, in the order of the rows, then of the turns.
+    """The losses of all failed runs of cases that fail over all their draws, in the order of the rows, then the turns.
 
     `trace_of` is asked once for each turn that failed. SetupError where a target or a hint names what the evaluation
     does not have; the node ids of targets are for the caller to check, who has the structure.
@@ -102,8 +102,11 @@ def extract_losses(
     if problems := [*check_targets(targets, metrics=metrics), *check_hints(hints, metrics=metrics, case_ids=cases)]:
         raise SetupError(problems[0])
     extraction = _Extraction(trace_of, targets=targets, hints=hints)
+    passed = {case.case_id for case in evaluation.cases if case.passed}
     losses: list[CaseLoss] = []
     for row in evaluation.rows:
+        if row.case_id in passed:
+            continue
         if row.case_id not in cases:
             near = nearest(row.case_id, cases)
             raise SetupError(f"eval set {eval_set.id!r} has no case {row.case_id!r}{near}; pass the set that was run")

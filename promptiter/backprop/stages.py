@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from promptiter.backprop.loss import CaseLoss, Category, Severity
 from promptiter.evaluation.score import Finding
@@ -168,13 +168,18 @@ class StepExample:
     expected_tool_calls: tuple[Json, ...] | None = None
 
 
+RejectionKind: TypeAlias = Literal["tried", "tried_together", "refused", "vetoed"]
+"""Tried alone or with patches of other surfaces, refused by lint before that, or vetoed by a person."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A value that was tried for a surface, or refused before that, and why it was not kept."""
+    """A value for a surface that was not kept, and why."""
 
     surface_id: str
     value: Json
     reason: str
+    kind: RejectionKind = "tried"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

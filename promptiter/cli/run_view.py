@@ -124,14 +124,24 @@ class _Blame:
     has_support: bool = False
 
 
+def _why_nobody(result: RunResult) -> str:
+    trained = [each.train for each in result.rounds if each.train is not None]
+    if all(train.pass_rate == 1.0 for train in trained):
+        return "no train case failed"
+    if any(each.losses for each in result.rounds):
+        return "no surface could be blamed for the failures"
+    if not any(row.trace_digests for train in trained for row in train.rows):
+        return "the failed runs left no trace; use an agent that records one"
+    return "the runs failed with errors that no text can mend"
+
+
 def _print_blame(screen: Console, result: RunResult) -> None:
     blamed = _blamed(result)
     if not any(each.train for each in result.rounds):
         return
     _heading(screen, "Where the blame went")
     if not blamed:
-        failed = any(each.losses for each in result.rounds)
-        screen.print("  no surface was blamed" if failed else "  nowhere: no train case failed")
+        screen.print(f"  nowhere: {_why_nobody(result)}")
         return
     changed = {change.surface_id for change in result.changes}
     tried = {patch.surface_id for each in result.rounds for patch in each.patches}
@@ -199,11 +209,11 @@ def _rejections(result: RunResult) -> Iterator[tuple[int, str]]:
         for one in each.passes:
             for refused in one.refused:
                 yield each.round, f"{refused.surface_id}: {refused.reason}"
-            for error in one.errors:
+            for error in one.notes:
                 yield each.round, f"no patch: {error}"
         if each.decision is not None and not each.decision.accepted:
             patched = ", ".join(sorted(each.patches.surface_ids))
-            yield each.round, f"{patched}: {each.decision.reason}"
+            yield each.round, f"{patched}: {each.decision.reason}" if patched else each.decision.reason
         elif each.decision is None and each.patches:
             yield each.round, "cut short before it was decided"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
-from promptiter.backprop.loss import check_hints, check_targets
+from promptiter.backprop.loss import LossHint, LossTarget, check_hints, check_targets
 from promptiter.engine.acceptance import Protected
 from promptiter.engine.policies import parts_of
 from promptiter.engine.records import RunRequest
@@ -13,6 +15,7 @@ from promptiter.engine.stopping import check_metrics
 from promptiter.errors import EvalSetError, RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.result import Objective
 from promptiter.evaluation.splits import check_disjoint
 from promptiter.structure import TEXT_TYPES, StructureSnapshot
 
@@ -30,6 +33,8 @@ class CheckedRequest:
 
 def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> CheckedRequest:
     """The request in one piece, or a RequestError with every problem."""
+    if wrong := list(_wrong_types(request)):
+        raise RequestError(wrong)
     train, validation = joined(request.train, name="train"), joined(request.validation, name="validation")
     targets = _targets(request, snapshot)
     problems = [
@@ -39,11 +44,33 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
         *_surface_problems(request, snapshot, targets),
         *_policy_problems(request, validation, evaluator),
         *_hint_problems(request, snapshot, evaluator, train),
-        *_price_problems(snapshot, evaluator),
+        *_price_problems(request, snapshot, evaluator),
     ]
     if problems:
         raise RequestError(problems)
     return CheckedRequest(train=train, validation=validation, targets=targets)
+
+
+def _wrong_types(request: RunRequest) -> Iterator[str]:
+    """What nothing else can be asked of."""
+    for name in ("train", "validation"):
+        value = getattr(request, name)
+        sets = [value] if isinstance(value, EvalSet) else value
+        if not isinstance(sets, Sequence) or not sets or not all(isinstance(each, EvalSet) for each in sets):
+            yield f"{name} is {value!r:.60}; give an EvalSet, or a list of them"
+    if isinstance(request.targets, str):
+        yield f"targets is {request.targets!r}; give a list: [{request.targets!r}]"
+    if not isinstance(request.max_rounds, int):
+        yield f"max_rounds is {request.max_rounds!r}; give a whole number"
+    if request.objective not in get_args(Objective):
+        yield f"objective is {request.objective!r}; give one of {', '.join(get_args(Objective))}"
+    for name in ("acceptance", "stop"):
+        policy = getattr(request, name)
+        if policy is not None and (isinstance(policy, type) or not hasattr(policy, "decide")):
+            yield f"{name} is {policy!r:.60}, no policy; give an object with the method decide, such as MinGain(0.005)"
+    for name, kind in (("hints", LossHint), ("loss_targets", LossTarget)):
+        if wrong := [each for each in getattr(request, name) if not isinstance(each, kind)]:
+            yield f"{name} holds {wrong[0]!r:.60}; give a tuple of {kind.__name__}"
 
 
 def joined(eval_sets: EvalSet | Sequence[EvalSet], *, name: str) -> EvalSet:
@@ -72,8 +99,8 @@ def _targets(request: RunRequest, snapshot: StructureSnapshot) -> tuple[str, ...
 def _case_problems(eval_set: EvalSet, name: str, request: RunRequest, evaluator: Evaluator) -> Iterator[str]:
     if not eval_set.cases:
         yield f"the {name} set has no cases"
-    ids = [case.id for case in eval_set.cases]
-    if repeated := sorted({case_id for case_id in ids if ids.count(case_id) > 1}) if len(set(ids)) < len(ids) else []:
+    counts = Counter(case.id for case in eval_set.cases)
+    if repeated := sorted(case_id for case_id, count in counts.items() if count > 1):
         yield f"the {name} set has case ids that occur twice: {_listed(repeated)}"
     if recorded := [case.id for case in eval_set.cases if case.mode == "trace"]:
         yield (
@@ -144,12 +171,17 @@ def _hint_problems(
     yield from check_hints(request.hints, metrics=metrics, case_ids=[case.id for case in train.cases])
 
 
-def _price_problems(snapshot: StructureSnapshot, evaluator: Evaluator) -> Iterator[str]:
+def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> Iterator[str]:
     """A cap on dollars means nothing for a model whose price nobody knows."""
     gateway = evaluator.gateway
     if gateway.budget is None or not gateway.budget.needs_prices:
         return
-    models = sorted({str(surface.value) for surface in snapshot.surfaces if surface.type == "model"})
+    named = {str(surface.value) for surface in snapshot.surfaces if surface.type == "model"}
+    named |= {each for each in (request.teacher, request.judge) if isinstance(each, str)}
+    if request.initial_profile is not None:
+        values = request.initial_profile.overrides
+        named |= {str(value) for name, value in values.items() if name.partition("#")[2] == "model"}
+    models = sorted(named)
     for model in models:
         if gateway.price(model) is None:
             yield (

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from promptiter.agents.base import Agent
 from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer
@@ -25,24 +26,23 @@ from promptiter.engine.events import Observer
 from promptiter.engine.fold import fold
 from promptiter.engine.interrupts import Interrupt, on_signals
 from promptiter.engine.journal import Journal, MemoryJournal
-from promptiter.engine.log import EventLog
+from promptiter.engine.log import EventLog, is_cancelled, uncut
 from promptiter.engine.policies import written
 from promptiter.engine.records import RunMeasured, RunRequest, RunResult, Status, Verdict
 from promptiter.engine.review import Reviewer
 from promptiter.engine.session import Session, Strategy
 from promptiter.engine.shapes import plain_of
 from promptiter.engine.stopping import StopDecision, StopReason
-from promptiter.errors import BudgetEndedError, PromptiterError
+from promptiter.errors import BudgetEndedError, NonDeterministicStrategyError, PromptiterError, SetupError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import TaughtSet, with_expected_answers
 from promptiter.profile import Profile
 from promptiter.registry import STRATEGIES
 from promptiter.structure import StructureSnapshot
 from traces import digest
 from traces.model import Json
-
-T = TypeVar("T")
 
 ROUNDS = "promptiter.search.rounds:BackpropRounds"
 """The strategy that three stages make up. Searches stand above the engine, so it knows this one by name only."""
@@ -51,8 +51,8 @@ ROUNDS = "promptiter.search.rounds:BackpropRounds"
 class RunFailedError(PromptiterError):
     """A run ended in an error. `result` has everything that was finished before; the cause is the error itself."""
 
-    def __init__(self, error: BaseException, result: RunResult) -> None:
-        super().__init__(f"the run failed in round {result.current_round}: {type(error).__name__}: {error}")
+    def __init__(self, result: RunResult) -> None:
+        super().__init__(f"the run failed in round {result.current_round}: {result.error}")
         self.result = result
 
 
@@ -76,6 +76,7 @@ class Engine:
     ) -> None:
         if strategy is not None and (backwarder or aggregator or optimizer):
             raise TypeError("give an Engine either the three stages or a strategy, not both")
+        _check_parts(backwarder, aggregator, optimizer, strategy)
         self.agent = agent
         self.evaluator = evaluator
         self.strategy = strategy or cast("Strategy", STRATEGIES.get(ROUNDS)(backwarder, aggregator, optimizer))
@@ -102,9 +103,9 @@ class Engine:
         ended = await self._conduct(request, observers, journal, interrupt or Interrupt(), reviewer)
         if ended.error is None:
             return ended.result
-        if isinstance(ended.error, asyncio.CancelledError):
+        if ended.result.status == "cancelled":
             raise ended.error
-        raise RunFailedError(ended.error, ended.result) from ended.error
+        raise RunFailedError(ended.result) from ended.error
 
     def run_sync(
         self,
@@ -122,15 +123,16 @@ class Engine:
         """
         interrupt = interrupt or Interrupt()
 
-        async def conduct() -> _Ended:
-            work = asyncio.ensure_future(self._conduct(request, observers, journal, interrupt, reviewer))
+        async def conduct(started: Callable[[asyncio.Task[_Ended]], None]) -> _Ended:
+            work = asyncio.create_task(self._conduct(request, observers, journal, interrupt, reviewer))
+            started(work)
             with on_signals(interrupt, work.cancel, tell=tell):
                 return await work
 
-        ended = _blocking(conduct, interrupt)
-        if ended.error is None or isinstance(ended.error, asyncio.CancelledError):
+        ended = _blocking(conduct, interrupt, tell)
+        if ended.error is None or ended.result.status == "cancelled":
             return ended.result
-        raise RunFailedError(ended.error, ended.result) from ended.error
+        raise RunFailedError(ended.result) from ended.error
 
     async def _conduct(
         self,
@@ -140,11 +142,14 @@ class Engine:
         interrupt: Interrupt,
         reviewer: Reviewer | None,
     ) -> _Ended:
+        journal = journal or MemoryJournal()
+        if (known := _finished(journal)) is not None:
+            return _Ended(known, None)
+        checked = check_request(request, self.describe(), self.evaluator)
         evaluator = self._evaluator_for(request)
-        checked = check_request(request, self.describe(), evaluator)
         started = self._now()
         run_id = request.run_id or _run_id(started, request, checked)
-        log = EventLog(run_id, journal or MemoryJournal(), observers)
+        log = EventLog(run_id, journal, observers, redact=evaluator.gateway.redactor.redact_text)
         session = Session(
             request,
             log,
@@ -153,6 +158,7 @@ class Engine:
             train=checked.train,
             validation=checked.validation,
             targets=checked.targets,
+            seed=evaluator.options.seed,
             clock=self._clock,
             interrupt=interrupt,
             reviewer=reviewer,
@@ -165,7 +171,7 @@ class Engine:
         evaluator = self.evaluator
         if request.evaluation is not None:
             evaluator = evaluator.with_options(request.evaluation)
-        if request.seed != evaluator.options.seed:
+        if request.seed is not None:
             evaluator = evaluator.with_options(replace(evaluator.options, seed=request.seed))
         return evaluator if request.judge is None else evaluator.with_judge(request.judge)
 
@@ -194,14 +200,23 @@ class _Run:
         try:
             await self._search(started)
         except BudgetEndedError as ended:
-            self.session.stop = StopDecision(stop=True, reasons=(StopReason(ended.cap, str(ended)),))
+            self.session.stop = _stopped(ended.cap, str(ended))
             self.budget_ended = True
+        except (Exception, asyncio.CancelledError, SystemExit) as failure:  # noqa: BLE001 - it is raised again later
+            error, status = failure, "cancelled" if is_cancelled(failure) else "failed"
+        if isinstance(error, NonDeterministicStrategyError):  # what is in the journal is right, and stays as it is
+            return self._unwritten(error)
+        try:
+            await self._complete(status, error)
         except asyncio.CancelledError as cancelled:
-            error, status = cancelled, "cancelled"
-        except Exception as failure:  # noqa: BLE001 - whatever it is, the finished rounds are kept and it is raised again
-            error, status = failure, "failed"
-        await self._complete(status, error)
+            error = error or cancelled
+        except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result
+            return self._unwritten(broken)
         return _Ended(fold(self.log.read()), error)
+
+    def _unwritten(self, error: Exception) -> _Ended:
+        """The end of a run that its journal does not know of."""
+        return _Ended(replace(fold(self.log.read()), status="failed", error=self._told(error)), error)
 
     async def _search(self, started: datetime) -> None:
         session = self.session
@@ -211,18 +226,21 @@ class _Run:
             session.train, session.validation = await self._taught(session.request.teacher)
         await session.start(profile)
         if not session.accepted.validation.is_reliable:
+            session.stop = _stopped("invalid_eval", _what_failed(session.accepted.validation))
             return
-        if session.request.max_rounds == 0:
-            session.stop = StopDecision(stop=True, reasons=(StopReason("max_rounds", "only the baseline is wanted"),))
-            return
-        await self.strategy.search(session)
-        if session.stop is None or not session.stop.stop:
-            reason = StopReason("exhausted", "the search has nothing left to try")
-            session.stop = StopDecision(stop=True, reasons=(reason,))
+        if session.request.max_rounds > 0:
+            await self.strategy.search(session)
+        if (session.stop is None or not session.stop.stop) and not await session.should_stop():
+            wanted = session.request.max_rounds > 0
+            session.stop = (
+                _stopped("exhausted", "the search has nothing left to try")
+                if wanted
+                else _stopped("max_rounds", "only the baseline is wanted")
+            )
 
     async def _taught(self, teacher: Agent | str) -> tuple[EvalSet, EvalSet]:
         """Both sets with the teacher's answers, written once, before anything is compared with them."""
-        session, seed = self.session, self.session.request.seed
+        session, seed = self.session, self.session.seed
         gateway = session.evaluator.gateway
 
         async def taught() -> tuple[TaughtSet, ...]:
@@ -230,6 +248,8 @@ class _Run:
             return tuple([await with_expected_answers(each, teacher, gateway=gateway, seed=seed) for each in sets])
 
         train, validation = await session.record("references", tuple[TaughtSet, ...], taught)
+        for case_id, error in (*train.errors, *validation.errors):
+            session.report(f"the teacher had no answer for {case_id}: {error}")
         return train.eval_set, validation.eval_set
 
     async def _complete(self, status: Status, error: BaseException | None) -> None:
@@ -251,11 +271,10 @@ class _Run:
             "error": None if error is None or status == "cancelled" else self._told(error),
             "measured": plain_of(measured),
         }
-        await asyncio.shield(self.log.append("run_completed", data))
+        await uncut(self.log.append("run_completed", data))
 
     def _told(self, error: BaseException) -> str:
-        redactor = self.session.evaluator.gateway.redactor
-        return redactor.redact_text(f"{type(error).__name__}: {error}")
+        return self.session.redacted(f"{type(error).__name__}: {error}")
 
     def _verdict(self) -> Verdict:
         session = self.session
@@ -270,7 +289,7 @@ class _Run:
 
 def _head(session: Session, profile: Profile, started: datetime, *, strategy: Strategy) -> dict[str, Json]:
     request = session.request
-    return {
+    head: dict[str, Json] = {
         "structure": session.snapshot.to_json(),
         "profile": plain_of(profile),
         "targets": sorted(session.targets),
@@ -281,9 +300,44 @@ def _head(session: Session, profile: Profile, started: datetime, *, strategy: St
         "stop": written(request.stop),
         "max_rounds": request.max_rounds,
         "strategy": type(strategy).__name__,
-        "seed": request.seed,
-        "measured": {"started_at": started.isoformat(timespec="seconds")},
+        "seed": session.seed,
     }
+    return {"request": digest(head), **head, "measured": {"started_at": started.isoformat(timespec="seconds")}}
+
+
+def _stopped(kind: str, text: str) -> StopDecision:
+    return StopDecision(stop=True, reasons=(StopReason(kind, text),))
+
+
+def _what_failed(evaluation: Evaluation) -> str:
+    """Why a baseline says nothing: the share that failed, and the commonest errors."""
+    errors = Counter(
+        str(row.error) if row.error is not None else next(score.error or "" for score in row.scores if score.error)
+        for row in evaluation.rows
+        if not row.is_scored
+    )
+    listed = "; ".join(f"{error[:200]} (×{count})" for error, count in errors.most_common(3))
+    return f"{evaluation.errored_fraction:.0%} of the baseline's runs or scores failed: {listed}"
+
+
+def _finished(journal: Journal) -> RunResult | None:
+    """The result of a journal whose run has come to its end; one that failed or was cancelled may go on."""
+    [last] = deque(journal.read(), maxlen=1) or [None]
+    if last is None or last.type != "run_completed" or last.data["status"] != "succeeded":
+        return None
+    return fold(journal.read())
+
+
+def _check_parts(backwarder: object, aggregator: object, optimizer: object, strategy: object) -> None:
+    """Tell at once what is no stage, rather than after the first evaluation."""
+    for part, name, methods in (
+        (backwarder, "backwarder", ("backward", "attribute")),
+        (aggregator, "aggregator", ("aggregate",)),
+        (optimizer, "optimizer", ("optimize",)),
+        (strategy, "strategy", ("search",)),
+    ):
+        if part is not None and (isinstance(part, type) or not any(hasattr(part, method) for method in methods)):
+            raise SetupError(f"{part!r:.60} is no {name}; give an object with the method {' or '.join(methods)}")
 
 
 def _run_id(started: datetime, request: RunRequest, checked: CheckedRequest) -> str:
@@ -303,26 +357,36 @@ def _run_id(started: datetime, request: RunRequest, checked: CheckedRequest) -> 
     return f"{started:%Y-%m-%dT%H-%M-%S}_{inputs[:8]}"
 
 
-def _blocking(work: Callable[[], Coroutine[Any, Any, T]], interrupt: Interrupt) -> T:
-    """What the work gives. Where an event loop is running already, it gets a thread and a loop of its own."""
+def _blocking(
+    work: Callable[[Callable[[asyncio.Task[_Ended]], None]], Coroutine[Any, Any, _Ended]],
+    interrupt: Interrupt,
+    tell: Callable[[str], None],
+) -> _Ended:
+    """What the work gives. Where an event loop is running already, it gets a thread and a loop of its own.
+
+    There, signals do not reach it: the thread that waits hears Ctrl-C and hands it on.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work())
-    outcome: Future[T] = Future()
+        return asyncio.run(work(lambda _: None))
+    outcome: Future[_Ended] = Future()
+    running: list[asyncio.Task[_Ended]] = []
 
     def in_a_thread() -> None:
         try:
-            outcome.set_result(asyncio.run(work()))
+            outcome.set_result(asyncio.run(work(running.append)))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
             outcome.set_exception(error)
 
-    thread = threading.Thread(target=in_a_thread, name="promptiter-run", daemon=True)
-    thread.start()
+    threading.Thread(target=in_a_thread, name="promptiter-run", daemon=True).start()
     while True:
         try:
             return outcome.result()
         except KeyboardInterrupt:
-            if interrupt.why is not None:
-                raise
-            interrupt.ask("Ctrl-C")
+            if interrupt.why is None:
+                interrupt.ask("Ctrl-C")
+                tell("Ctrl-C: finishing this round; once more stops at once")
+            elif running:
+                tell("Ctrl-C: stopping")
+                running[0].get_loop().call_soon_threadsafe(running[0].cancel)

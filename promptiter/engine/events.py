@@ -31,7 +31,6 @@ EventType: TypeAlias = Literal[
     "decision",
     "round_completed",
     "stop",
-    "note",
     "run_completed",
 ]
 

@@ -99,7 +99,7 @@ class _State:
         before = self._rounds[-1] if self._rounds else None
         now = RoundResult(round=event.round, input_profile=profile)
         if before is not None and before.input_profile == profile:  # what is known of it is not found again
-            known = tuple(replace(each, patches=PatchSet(), refused=(), errors=()) for each in before.passes[:1])
+            known = tuple(replace(each, patches=PatchSet(), refused=(), notes=()) for each in before.passes[:1])
             now = replace(now, train=before.train, passes=known)
         self._rounds.append(now)
 
@@ -116,7 +116,7 @@ class _State:
 
     def on_patches(self, event: Event) -> None:
         found = value_of(PassResult, event.data["value"])
-        self._change_pass(patches=found.patches, refused=found.refused, errors=found.errors)
+        self._change_pass(patches=found.patches, refused=found.refused, notes=found.notes)
 
     def on_candidate(self, event: Event) -> None:
         self._change_round(output_profile=value_of(Profile, event.data["profile"]))

@@ -6,9 +6,10 @@ everything that it asks for is answered by what the journal holds, as long as it
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeVar
 
 from promptiter.engine.events import Event, EventType, Observer, Phase
 from promptiter.engine.journal import Journal
@@ -17,24 +18,33 @@ from traces.model import Json
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class EventLog:
-    """Numbers the events of one run, keeps them in its journal, and shows new ones to the observers."""
+    """Numbers the events of one run, keeps them in its journal, and shows new ones to the observers.
 
-    def __init__(self, run_id: str, journal: Journal, observers: Sequence[Observer] = ()) -> None:
+    An earlier end of the run (it failed, or was cancelled) is passed over: the run goes on behind it.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        journal: Journal,
+        observers: Sequence[Observer] = (),
+        *,
+        redact: Callable[[str], str] = lambda text: text,
+    ) -> None:
         self.run_id = run_id
         self.round = 0
         self.phase: Phase = "start"
         self.problems: list[str] = []
         self._journal = journal
         self._observers = list(observers)
-        self._prior = journal.read()
-        self._next: Event | None = next(self._prior, None)
+        self._redact = redact
         self._seq = 0
-
-    @property
-    def is_replaying(self) -> bool:
-        return self._next is not None
+        self._prior = journal.read()
+        self._next = self._following()
 
     def take(self, kind: EventType, *, request: str | None = None) -> Event | None:
         """The next event of the journal, which must be this one; None when the journal is at its end."""
@@ -47,39 +57,68 @@ class EventLog:
                 + (" with another request" if event.type == kind else "")
                 + "; the agent, the strategy or the inputs have changed since it began"
             )
-        return self._advance(event)
+        self._next = self._following()
+        return event
 
     def take_any(self, kind: EventType) -> Event | None:
         """The next event of the journal, if it is of this type."""
-        return self._advance(self._next) if self._next is not None and self._next.type == kind else None
+        return self.take(kind) if self._next is not None and self._next.type == kind else None
 
-    def _advance(self, event: Event) -> Event:
-        self._next = next(self._prior, None)
-        self._seq = event.seq + 1
-        return event
+    def _following(self) -> Event | None:
+        for event in self._prior:
+            self._seq = event.seq + 1
+            if event.type != "run_completed":
+                return event
+        return None
 
     async def append(self, kind: EventType, data: dict[str, Json]) -> Event:
-        """Write an event: the journal first, then those who watch."""
+        """Write an event: the journal first, then those who watch. A cancellation waits until it is written."""
         event = Event(seq=self._seq, run_id=self.run_id, round=self.round, phase=self.phase, type=kind, data=data)
-        await self._journal.append(event)
-        self._seq += 1
+        await uncut(self._write(event))
         for observer in list(self._observers):
             await self._show(observer, event)
         return event
 
+    async def _write(self, event: Event) -> None:
+        await self._journal.append(event)
+        self._seq += 1
+
     async def _show(self, observer: Observer, event: Event) -> None:
         try:
             await observer.observe(event)
-        except Exception as error:  # noqa: BLE001 - an observer is the user's code, and must not end a run
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled(error):
+                raise
             self._observers.remove(observer)
-            problem = f"observer {_name(observer)} failed at event {event.seq} and is not called again: {error!r}"
+            told = self._redact(repr(error))
+            name = type(observer).__qualname__
+            problem = f"observer {name} failed at event {event.seq} and is not called again: {told}"
             self.problems.append(problem)
             logger.warning(problem)
 
-    def read(self) -> Any:
+    def read(self) -> Iterator[Event]:
         """All events so far."""
         return self._journal.read()
 
 
-def _name(observer: Callable[..., Any] | object) -> str:
-    return type(observer).__qualname__
+async def uncut(work: Awaitable[T]) -> T:
+    """Finish some work, and be cancelled only then."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception:  # noqa: BLE001 - it is the task's own, and raised below
+            break
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether an error is a cancellation that somebody asked for, not one that a part of the run made up."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

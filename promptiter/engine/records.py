@@ -35,7 +35,9 @@ class RunRequest:
 
     `targets` are the surfaces that may change; None means every text surface. `teacher` (an agent, or the name of a
     model) writes the expected answers that cases lack; `judge` is the model that judging metrics ask instead of their
-    own. `protected` cases must go on passing. `max_rounds` bounds the rounds beside what `stop` says.
+    own. `protected` cases must go on passing, whatever else `acceptance` says. `max_rounds` bounds the rounds beside
+    what `stop` says; without any, a run stops when validation is perfect, or after three rounds that brought nothing.
+    `seed` is the evaluator's if it is left out.
     """
 
     train: EvalSet | Sequence[EvalSet]
@@ -52,7 +54,7 @@ class RunRequest:
     loss_targets: tuple[LossTarget, ...] = ()
     hints: tuple[LossHint, ...] = ()
     protected: frozenset[str] = frozenset()
-    seed: int = 0
+    seed: int | None = None
     run_id: str = ""
 
 
@@ -71,7 +73,7 @@ class TraceBlame:
 class PassResult:
     """One pass of a round from losses to patches. `left` are signals with too little support for a patch.
 
-    `refused` are patches that lint or a reviewer refused, with the reason; `errors` what the optimizer failed on.
+    `refused` are patches that lint or a reviewer refused, with the reason; `notes` say why there is no other patch.
     """
 
     losses: tuple[CaseLoss, ...] = ()
@@ -80,7 +82,7 @@ class PassResult:
     left: tuple[AggregateResult, ...] = ()
     patches: PatchSet = field(default_factory=PatchSet)
     refused: tuple[Rejection, ...] = ()
-    errors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Protocol
 
 from promptiter.agents.base import Agent
-from promptiter.engine.acceptance import decide
+from promptiter.engine.acceptance import AcceptancePolicy, AllOf, Protected, decide
 from promptiter.engine.events import EventType, Phase
 from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.engine.interrupts import Interrupt
@@ -22,10 +22,12 @@ from promptiter.engine.log import EventLog
 from promptiter.engine.records import RunRequest
 from promptiter.engine.review import Reviewer
 from promptiter.engine.shapes import plain_of, value_of
-from promptiter.engine.stopping import MaxRounds, Progress, StopDecision, StopPolicy, UserStop
+from promptiter.engine.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
+from promptiter.errors import SetupError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.llm.ledger import NOTHING, Ledger, Spending
 from promptiter.profile import PatchSet, Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
@@ -63,6 +65,7 @@ class Session:
         train: EvalSet,
         validation: EvalSet,
         targets: Sequence[str],
+        seed: int,
         clock: Callable[[], float],
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
@@ -75,23 +78,26 @@ class Session:
         self.validation = validation
         self.targets = frozenset(targets)
         self.reviewer = reviewer
-        self.rng = Random(request.seed)
+        self.seed = seed
+        self.rng = Random(seed)
         self.case_runs = 0
         self.paid_case_runs = 0
         self.stop: StopDecision | None = None
         self._log = log
         self._clock = clock
-        self._started = clock()
         self._interrupt = interrupt
+        self._spending = _Meter(clock, evaluator.gateway.ledger)
         self._accepted: Accepted | None = None
         self._has_accepted = False
         self._tried = 0
         self._rounds_without_acceptance = 0
         self._evaluations = 0
+        self._paid_evaluations = 0
         self._busy = asyncio.Lock()
-        self._policy: StopPolicy = MaxRounds(max(1, request.max_rounds)) | UserStop()
-        if request.stop is not None:
-            self._policy = self._policy | request.stop
+        self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop() | (request.stop or _until_done(request))
+        self._acceptance: AcceptancePolicy = request.acceptance
+        if request.protected:
+            self._acceptance = AllOf(request.acceptance, Protected())
 
     @property
     def round(self) -> int:
@@ -122,8 +128,18 @@ class Session:
         """A trace that an evaluation recorded."""
         return self.evaluator.spool.get(trace_digest)
 
+    def redacted(self, text: str) -> str:
+        """A text without secrets, as it may be written down."""
+        return self.evaluator.gateway.redactor.redact_text(text)
+
+    def report(self, problem: str) -> None:
+        """Tell of something that the user should know and that does not end the run."""
+        self._log.problems.append(self.redacted(problem))
+
     def candidate(self, patches: PatchSet) -> Profile:
-        """The accepted profile with these patches on top."""
+        """The accepted profile with these patches on top. Only targets may change."""
+        if strange := sorted(patches.surface_ids - self.targets):
+            raise SetupError(f"a patch changes {strange[0]!r}, which is no target of this run")
         return self.accepted.profile.apply(patches, self.snapshot)
 
     async def record(
@@ -149,7 +165,7 @@ class Session:
 
     async def note(self, kind: EventType, data: dict[str, Json]) -> None:
         """Write down a fact that follows from what is known already."""
-        if self._log.take(kind) is None:
+        if self._log.take(kind, request=data.get("request")) is None:
             await self._log.append(kind, data)
 
     async def evaluate(
@@ -176,11 +192,16 @@ class Session:
             await self._log.append("evaluation_started", head)
         rows: dict[tuple[str, int], CaseRow] = {}
 
+        paid: set[str] = set()
+
         def keep(data: dict[str, Json]) -> None:
             row: CaseRow = value_of(CaseRow, data["row"])
             rows[row.case_id, row.draw] = row
             self.case_runs += 1
-            self.paid_case_runs += row.origin == "executed"
+            if row.origin == "executed":
+                self.paid_case_runs += 1
+                self._paid_evaluations += row.case_id not in paid
+                paid.add(row.case_id)
 
         while (event := self._log.take_any("case")) is not None:
             keep(event.data)
@@ -206,9 +227,12 @@ class Session:
 
     async def validate(self, candidate: Profile) -> AcceptanceDecision:
         """Run a candidate on the validation set and let the policy decide; what it accepts is the best from now on."""
+        if candidate == self.accepted.profile:
+            return await self.reject(candidate, "it changes nothing")
         await self.note("candidate", {"profile": plain_of(candidate)})
+        accepted = self.accepted.validation
         found = await self.evaluate(self.validation, candidate, phase="validation")
-        accepted, answer = self.accepted.validation, self._decide(self.accepted.validation, found)
+        answer = self._decide(accepted, found)
         looks = 1
         while isinstance(answer, MoreEvidence) and looks < MOST_LOOKS:
             accepted, found = await self._more(answer, accepted, found, candidate)
@@ -217,35 +241,41 @@ class Session:
         if isinstance(answer, MoreEvidence):
             told = f"still undecided after {looks} looks: {answer.reason}"
             answer = AcceptanceDecision(accepted=False, delta=None, reason=told)
-        return await self._settle(candidate, answer, accepted=accepted, found=found)
+        decision = await self._decided(answer)
+        self._tried += 1
+        if decision.accepted:
+            self._accepted = Accepted(candidate, self._first_draws(found))
+            self._has_accepted = True
+            self._rounds_without_acceptance = 0
+        return decision
 
     async def reject(self, candidate: Profile, reason: str) -> AcceptanceDecision:
         """Give a candidate up before validation is paid."""
         await self.note("candidate", {"profile": plain_of(candidate)})
-        answer = AcceptanceDecision(accepted=False, delta=None, reason=reason)
-        return await self._settle(candidate, answer, accepted=self.accepted.validation, found=None)
+        self._tried += 1
+        return await self.pass_over(reason)
 
-    async def _settle(
-        self, candidate: Profile, answer: AcceptanceDecision, *, accepted: Evaluation, found: Evaluation | None
-    ) -> AcceptanceDecision:
+    async def pass_over(self, reason: str) -> AcceptanceDecision:
+        """Say why a round has no candidate worth trying."""
+        return await self._decided(AcceptanceDecision(accepted=False, delta=None, reason=self.redacted(reason)))
+
+    async def _decided(self, answer: AcceptanceDecision) -> AcceptanceDecision:
         async def decided() -> AcceptanceDecision:
             return answer
 
-        self._log.phase = "validation"
-        decision: AcceptanceDecision = await self.record("decision", AcceptanceDecision, decided)
-        self._tried += 1
-        if decision.accepted and found is not None:
-            self._accepted = Accepted(candidate, found)
-            self._has_accepted = True
-            self._rounds_without_acceptance = 0
-        else:
-            self._accepted = Accepted(self.accepted.profile, accepted)
+        decision: AcceptanceDecision = await self.record("decision", AcceptanceDecision, decided, phase="validation")
+        if not decision.accepted:
             self._rounds_without_acceptance += 1
         return decision
 
+    def _first_draws(self, found: Evaluation) -> Evaluation:
+        """An evaluation as the next candidate's will be at first: without the draws that a policy asked for."""
+        draws = self.evaluator.options.draws
+        return replace(found, rows=tuple(row for row in found.rows if row.draw < draws))
+
     def _decide(self, accepted: Evaluation, candidate: Evaluation) -> AcceptanceDecision | MoreEvidence:
         return decide(
-            self.request.acceptance,
+            self._acceptance,
             Evidence(
                 baseline=accepted,
                 candidate=candidate,
@@ -273,11 +303,14 @@ class Session:
 
     async def should_stop(self) -> bool:
         """Ask the stop policies; once they have said stop, `session.stop` has the reasons."""
-
-        async def decided() -> StopDecision:
-            return self._policy.decide(self._progress())
-
-        self.stop = await self.record("stop", StopDecision, decided)
+        event = self._log.take("stop")
+        if event is None:
+            decision = self._stopping.decide(self._progress())
+            measured = self._spending.measured()
+            event = await self._log.append("stop", {"value": plain_of(decision), "measured": measured})
+        else:
+            self._spending.go_on_from(event.data["measured"])
+        self.stop = value_of(StopDecision, event.data["value"])
         return self.stop.stop
 
     def _progress(self) -> Progress:
@@ -286,11 +319,47 @@ class Session:
             rounds_without_acceptance=self._rounds_without_acceptance,
             best=self.accepted.validation,
             objective=self.request.objective,
-            elapsed_s=self._clock() - self._started,
-            evaluations=self.case_runs,
-            spent=self.evaluator.gateway.ledger.snapshot().total,
+            elapsed_s=self._spending.elapsed_s,
+            evaluations=self._paid_evaluations,
+            spent=self._spending.spent,
             user_stop=self._interrupt.why,
         )
+
+
+class _Meter:
+    """Time and money of this run alone: what its journal says was spent before, and what came since."""
+
+    def __init__(self, clock: Callable[[], float], ledger: Ledger) -> None:
+        self._clock = clock
+        self._ledger = ledger
+        self._before_s = 0.0
+        self._spent_before = NOTHING
+        self._start()
+
+    def _start(self) -> None:
+        self._started = self._clock()
+        self._at_start = self._ledger.snapshot().total
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._before_s + self._clock() - self._started
+
+    @property
+    def spent(self) -> Spending:
+        return self._spent_before + (self._ledger.snapshot().total - self._at_start)
+
+    def measured(self) -> dict[str, Json]:
+        return {"elapsed_s": self.elapsed_s, "spent": plain_of(self.spent)}
+
+    def go_on_from(self, measured: dict[str, Json]) -> None:
+        self._before_s = measured["elapsed_s"]
+        self._spent_before = value_of(Spending, measured["spent"])
+        self._start()
+
+
+def _until_done(request: RunRequest) -> StopPolicy:
+    """What ends a run if nobody says: nothing is left to gain, or nothing is gained any more."""
+    return TargetScore(0.0 if request.objective == "weighted_loss" else 1.0) | Patience(3)
 
 
 def _figures(found: Evaluation, number: int) -> dict[str, Json]:

@@ -202,7 +202,7 @@ class Evaluator:
             return await metric(case, run)
         except (BudgetEndedError, UnexpectedCallError):
             raise
-        except Exception as error:  # noqa: BLE001 - a metric is the user's code; its failure is an unscored score
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is the user's code; its failure is unscored
             return unscored(metric, f"{type(error).__name__}: {error}")
 
 
@@ -222,7 +222,7 @@ class _Guarded:
                 run = await self.agent.run(case, profile, context)
         except (BudgetEndedError, UnexpectedCallError, SetupError):
             raise
-        except Exception as error:  # noqa: BLE001 - a failing case is a result
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing case is a result
             if limit.expired():
                 return AgentRun(error=Failure("TimeoutError", f"no answer in {context.deadline_s} s"))
             return AgentRun(error=Failure(type(error).__name__, str(error)))

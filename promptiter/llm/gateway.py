@@ -158,7 +158,7 @@ class Gateway:
                 answer = ToolAnswer(value=value, error=None)
             except PromptiterError:
                 raise
-            except Exception as error:  # noqa: BLE001 - a tool may raise anything, and the agent must hear of it
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the agent must hear of it, whatever it is
                 answer = ToolAnswer(value=None, error=self.redactor.redact_text(f"{type(error).__name__}: {error}"))
             seconds = time.perf_counter() - started
             self.ledger.add(role=site.role, model=f"tool:{name}", node_id=node_id, usage=_FREE, seconds=seconds)

@@ -6,7 +6,7 @@ What a stage fails on is skipped and written down; a stage that fails on everyth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -19,6 +19,7 @@ from promptiter.backprop.stages import (
     Aggregator,
     AttributeRequest,
     Attributor,
+    BackwardResult,
     Optimizer,
     OptimizeRequest,
     Peer,
@@ -30,7 +31,7 @@ from promptiter.engine.events import Phase
 from promptiter.engine.records import PassResult, TraceBlame
 from promptiter.engine.review import ReviewRequest
 from promptiter.engine.session import Session
-from promptiter.errors import BudgetEndedError, SetupError, StageError, SurfaceValueError, UnexpectedCallError
+from promptiter.errors import BudgetEndedError, SetupError, StageError, UnexpectedCallError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.profile import PatchSet, Profile, SurfacePatch
@@ -67,7 +68,8 @@ class Found:
 class _Written:
     patch: SurfacePatch | None = None
     refused: tuple[Rejection, ...] = ()
-    error: str | None = None
+    note: str = ""
+    has_failed: bool = False
 
 
 class Passes:
@@ -88,12 +90,23 @@ class Passes:
         self.optimizer = optimizer
         self.min_support = min_support
         self.rejected: list[Rejection] = []
+        self._has_worked = False
         self._linter = Linter(session.train.cases)
 
     async def find(
-        self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile, *, phase: Phase, known: Found | None = None
+        self,
+        evaluation: Evaluation,
+        eval_set: EvalSet,
+        profile: Profile,
+        *,
+        phase: Phase,
+        known: Found | None = None,
+        patched: frozenset[str] = frozenset(),
     ) -> Found:
-        """Where the failures of an evaluation come from. A later pass is held against what the first one knew."""
+        """Where the failures of an evaluation come from. A later pass is held against what the first one knew.
+
+        Surfaces that are `patched` already get no signal.
+        """
         session, request = self.session, self.session.request
         runs = Runs.of(evaluation, eval_set, session.trace)
 
@@ -107,7 +120,7 @@ class Passes:
         blames = await session.record(
             "backward", tuple[TraceBlame, ...], lambda: self._blame(losses, runs, profile), request=asked, phase=phase
         )
-        gradients = _by_surface(blames)
+        gradients = _by_surface(blames, without=patched)
         merged: PassResult = await session.record(
             "aggregation",
             PassResult,
@@ -115,19 +128,19 @@ class Passes:
             request=asked,
             phase=phase,
         )
+        self._has_worked = self._has_worked or bool(merged.signals)
         return Found(profile=profile, evaluation=evaluation, runs=runs, signals=merged.signals, gradients=gradients)
 
-    async def propose(self, found: Found, *, patched: frozenset[str]) -> PatchSet:
-        """Patches for the blamed surfaces, but for those that this round has patched already."""
-        signals = [signal for signal in found.signals if signal.surface_id not in patched]
-        if not signals:
-            return PatchSet()
-        asked = [found.profile.digest, [signal.surface_id for signal in signals], len(self.rejected)]
+    async def propose(self, found: Found) -> PassResult:
+        """Patches for the blamed surfaces, and what was refused."""
+        if not found.signals:
+            return PassResult()
+        asked = [found.profile.digest, [signal.surface_id for signal in found.signals], len(self.rejected)]
         result: PassResult = await self.session.record(
-            "patches", PassResult, lambda: self._propose(found, signals), request=asked
+            "patches", PassResult, lambda: self._propose(found), request=asked
         )
         self.rejected += result.refused
-        return result.patches
+        return result
 
     async def _blame(self, losses: Sequence[CaseLoss], runs: Runs, profile: Profile) -> tuple[TraceBlame, ...]:
         peers = await asyncio.to_thread(runs.peers) if losses else ()
@@ -142,8 +155,14 @@ class Passes:
             result.error for each in blames for result in each.results if result.error
         ]
         if errors and not any(result.gradients for each in blames for result in each.results):
-            raise StageError(f"{type(self.attributor).__name__} blamed nothing and failed: {errors[0]}")
+            self._fail(f"{type(self.attributor).__name__} blamed nothing and failed: {errors[0]}")
         return tuple(blames)
+
+    def _fail(self, told: str) -> None:
+        """A stage that never worked ends the run; what a stage achieved before is not lost by a later failure."""
+        if not self._has_worked:
+            raise StageError(told)
+        self.session.report(told)
 
     async def _blame_one(self, case_loss: CaseLoss, peers: tuple[Peer, ...], profile: Profile) -> TraceBlame:
         session = self.session
@@ -156,8 +175,21 @@ class Passes:
             peers=tuple(peer for peer in peers if peer.case_id != case_loss.case_id),
         )
         blame = TraceBlame(case_id=case_loss.case_id, draw=case_loss.draw, turn=case_loss.turn)
-        results, error = await _or_error(lambda: self.attributor.attribute(request))
-        return replace(blame, results=tuple(results or ()), error=error)
+        results, error = await self._or_error(lambda: self.attributor.attribute(request))
+        kept = tuple(self._kept(result, request) for result in results or ())
+        return replace(blame, results=kept, error=error)
+
+    def _kept(self, result: BackwardResult, request: AttributeRequest) -> BackwardResult:
+        """A result without gradients on what is no target or did not happen; those of this trace say so."""
+        steps, case = {step.id for step in request.trace.steps}, request.case_loss
+        gradients = tuple(
+            replace(gradient, case_id=case.case_id, draw=case.draw, turn=case.turn)
+            for gradient in result.gradients
+            if gradient.surface_id in request.targets and gradient.step_id in steps
+        )
+        dropped = result.dropped + len(result.gradients) - len(gradients)
+        error = None if result.error is None else self.session.redacted(result.error)
+        return replace(result, gradients=gradients, dropped=dropped, error=error)
 
     async def _merge(
         self,
@@ -176,10 +208,11 @@ class Passes:
                 failed_cases=failed,
                 all_cases=len(evaluation.cases),
             )
-            merged, error = await _or_error(lambda: self.aggregator.aggregate(request))
+            merged, error = await self._or_error(lambda: self.aggregator.aggregate(request))
+            counted = await SupportAggregator().aggregate(request)
             if merged is None:
-                merged = replace(await SupportAggregator().aggregate(request), error=error)
-            return replace(merged, surface_id=surface_id)
+                return replace(counted, error=error)
+            return replace(merged, surface_id=surface_id, case_ids=merged.case_ids or counted.case_ids)
 
         signals = await _all_of([partial(one, surface_id) for surface_id in gradients])
         largest = self.min_support * known.largest_share if known is not None else 0.0
@@ -187,20 +220,20 @@ class Passes:
         kept, left = rank(signals, min_share=self.min_support, least=least)
         return PassResult(signals=kept, left=left)
 
-    async def _propose(self, found: Found, signals: Sequence[AggregateResult]) -> PassResult:
-        written = await _all_of([partial(self._write, found, signal) for signal in signals])
-        errors = [each.error for each in written if each.error]
-        if errors and not any(each.patch for each in written):
-            raise StageError(f"{type(self.optimizer).__name__} wrote nothing and failed: {errors[0]}")
+    async def _propose(self, found: Found) -> PassResult:
+        written = await _all_of([partial(self._write, found, signal) for signal in found.signals])
         refused = [rejection for each in written for rejection in each.refused]
-        patches = []
-        for signal, each in zip(signals, written, strict=True):
+        patches: list[SurfacePatch] = []
+        for signal, each in zip(found.signals, written, strict=True):
             reviewed = await self._reviewed(each.patch, signal, found.profile) if each.patch else None
             if isinstance(reviewed, Rejection):
                 refused.append(reviewed)
             elif reviewed is not None:
                 patches.append(reviewed)
-        return PassResult(patches=PatchSet(tuple(patches)), refused=tuple(refused), errors=tuple(errors))
+        notes = tuple(each.note for each in written if each.note)
+        if not patches and not refused and any(each.has_failed for each in written):
+            self._fail(f"{type(self.optimizer).__name__} wrote nothing and failed: {notes[0]}")
+        return PassResult(patches=PatchSet(tuple(patches)), refused=tuple(refused), notes=notes)
 
     async def _write(self, found: Found, signal: AggregateResult) -> _Written:
         """A patch that lint has nothing against, and what was refused on the way."""
@@ -218,16 +251,32 @@ class Passes:
         refused: tuple[Rejection, ...] = ()
         for _ in range(ATTEMPTS):
             request = replace(request, rejected=before + refused)
-            answer, error = await _or_error(partial(self.optimizer.optimize, request))
+            answer, error = await self._or_error(partial(self.optimizer.optimize, request))
             if answer is None or answer.patch is None:
-                return _Written(refused=refused, error=error)
+                note = error or (answer.reason if answer is not None else "")
+                return _Written(refused=refused, note=f"{surface.id}: {note}", has_failed=error is not None)
             patch = replace(answer.patch, surface_id=surface.id)
-            problems = self._linter.problems(patch, surface=surface, rejected=request.rejected)
-            if not problems:
+            rejection = self._linted(patch, surface, tried=request.rejected)
+            if rejection is None:
                 return _Written(patch=patch, refused=refused)
-            told = "; ".join(problem.message for problem in problems)
-            refused += (Rejection(surface_id=surface.id, value=patch.value, reason=told),)
+            refused += (rejection,)
         return _Written(refused=refused)
+
+    def _linted(
+        self,
+        patch: SurfacePatch,
+        surface: Surface,
+        *,
+        tried: Sequence[Rejection] = (),
+        rules: Container[str] | None = None,
+    ) -> Rejection | None:
+        """Why a patch is not worth paying for; what was tried only together with others may be tried again."""
+        alone = [rejection for rejection in tried if rejection.kind != "tried_together"]
+        problems = self._linter.problems(patch, surface=surface, rejected=alone)
+        told = "; ".join(problem.message for problem in problems if rules is None or problem.rule in rules)
+        if not told:
+            return None
+        return Rejection(surface_id=surface.id, value=patch.value, reason=told, kind="refused")
 
     async def _reviewed(
         self, patch: SurfacePatch, signal: AggregateResult, profile: Profile
@@ -240,14 +289,12 @@ class Passes:
         answer = await reviewer.review(ReviewRequest(surface=surface, patch=patch, signal=signal))
         if answer.action == "veto":
             told = f"vetoed in review: {answer.reason or 'no reason given'}"
-            return Rejection(surface_id=surface.id, value=patch.value, reason=told)
+            return Rejection(surface_id=surface.id, value=patch.value, reason=told, kind="vetoed")
         if answer.action == "approve":
             return patch
-        try:
-            surface.check(answer.value)
-        except SurfaceValueError as error:
-            return Rejection(surface_id=surface.id, value=answer.value, reason=f"edited in review, but {error.problem}")
-        return replace(patch, value=answer.value, reason=f"{patch.reason} (edited in review: {answer.reason})")
+        told = f"edited in review: {answer.reason}" if answer.reason else "edited in review"
+        edited = replace(patch, value=answer.value, reason=f"{patch.reason} ({told})")
+        return self._linted(edited, surface, rules=("limits", "placeholder", "no_op", "empty")) or edited
 
     def _surface(self, surface_id: str, profile: Profile) -> Surface:
         """A surface with its current value."""
@@ -261,13 +308,24 @@ class Passes:
     def _description(self, node_id: str) -> str:
         return next((node.description for node in self.session.snapshot.nodes if node.id == node_id), "")
 
+    async def _or_error(self, call: Callable[[], Awaitable[T]]) -> tuple[T | None, str | None]:
+        """What a stage answers, or why it could not; what is not that stage's fault is raised."""
+        try:
+            return await call(), None
+        except (BudgetEndedError, UnexpectedCallError, SetupError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a stage may be the user's own; what it fails on is skipped
+            return None, self.session.redacted(f"{type(error).__name__}: {error}")
 
-def _by_surface(blames: Sequence[TraceBlame]) -> dict[str, tuple[SurfaceGradient, ...]]:
+
+def _by_surface(blames: Sequence[TraceBlame], *, without: frozenset[str]) -> dict[str, tuple[SurfaceGradient, ...]]:
     """All gradients by surface, the worst first, in an order that does not depend on timing."""
     found: dict[str, list[SurfaceGradient]] = {}
     for blame in blames:
         for result in blame.results:
             for gradient in result.gradients:
+                if gradient.surface_id in without:
+                    continue
                 found.setdefault(gradient.surface_id, []).append(gradient)
     return {
         surface_id: tuple(sorted(found[surface_id], key=lambda g: (g.severity, g.case_id, g.draw, g.step_id, g.text)))
@@ -279,16 +337,6 @@ def _for(eval_set: EvalSet, hints: Sequence[LossHint]) -> tuple[LossHint, ...]:
     """The hints on cases of this set; a re-run has only some of them."""
     known = {case.id for case in eval_set.cases}
     return tuple(hint for hint in hints if hint.case_id in known)
-
-
-async def _or_error(call: Callable[[], Awaitable[T]]) -> tuple[T | None, str | None]:
-    """What a stage answers, or why it could not; what is not that stage's fault is raised."""
-    try:
-        return await call(), None
-    except (BudgetEndedError, UnexpectedCallError, SetupError):
-        raise
-    except Exception as error:  # noqa: BLE001 - a stage may be the user's own; what it fails on is skipped
-        return None, f"{type(error).__name__}: {error}"
 
 
 async def _all_of(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:

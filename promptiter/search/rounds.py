@@ -7,7 +7,8 @@ next round starts from what is known: nothing is run or blamed again, and the op
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from promptiter.backprop.evidence.attributor import EvidenceAttributor
@@ -16,6 +17,7 @@ from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer, Rejection
 from promptiter.backprop.support import SupportAggregator
 from promptiter.engine.evidence import AcceptanceDecision, Evidence
+from promptiter.engine.records import PassResult
 from promptiter.engine.session import Session
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
@@ -54,6 +56,7 @@ class BackpropRounds:
 
     async def search(self, session: Session) -> None:
         passes = Passes(session, self.attributor, self.aggregator, self.optimizer, min_support=self.min_support)
+        tried: set[str] = set()
         known: Found | None = None
         while not await session.should_stop():
             await session.begin_round()
@@ -62,54 +65,72 @@ class BackpropRounds:
                 forward = await session.evaluate(session.train, profile, phase="train")
                 known = await passes.find(forward, session.train, profile, phase="train")
             proposal = await self._propose(session, passes, known)
-            decision = await _decide(session, known, proposal)
+            decision = await _decide(session, known, proposal, tried)
             await session.complete_round()
             if decision is None:
                 return
             if decision.accepted:
                 known = None
+                passes.rejected = [rejection for rejection in passes.rejected if rejection.kind == "vetoed"]
             else:
                 passes.rejected += _rejections(proposal, decision)
 
     async def _propose(self, session: Session, passes: Passes, known: Found) -> Proposal:
         """Patches for what is blamed, and for what is blamed once these are in place."""
         cases = _to_rerun(session.train, known, most=self.most_rerun)
-        found, patches, rerun = known, PatchSet(), None
+        proposal, found = Proposal(), known
         for number in range(1, self.passes + 1):
-            new = await passes.propose(found, patched=patches.surface_ids)
-            if not new:
+            new = await passes.propose(found)
+            proposal = proposal.with_pass(new)
+            if not new.patches:
                 break
-            patches, rerun = PatchSet((*patches, *new)), None
+            candidate = session.candidate(proposal.patches)
             if number == self.passes:
                 break
-            candidate = session.candidate(patches)
             rerun = await session.evaluate(cases, candidate, phase="rerun")
-            if rerun.pass_rate == 1.0:
+            proposal = replace(proposal, rerun=rerun)
+            patched = proposal.patches.surface_ids
+            if rerun.pass_rate == 1.0 or patched >= session.targets:
                 break
-            found = await passes.find(rerun, cases, candidate, phase="rerun", known=known)
-        return Proposal(patches, rerun)
+            found = await passes.find(rerun, cases, candidate, phase="rerun", known=known, patched=patched)
+        return proposal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """The patches of a round, and the failed train cases run again with all of them; None if they were not."""
 
-    patches: PatchSet
-    rerun: Evaluation | None
+    patches: PatchSet = field(default_factory=PatchSet)
+    refused: tuple[Rejection, ...] = ()
+    rerun: Evaluation | None = None
+
+    def with_pass(self, new: PassResult) -> Proposal:
+        return Proposal(
+            patches=PatchSet((*self.patches, *new.patches)),
+            refused=(*self.refused, *new.refused),
+            rerun=None if new.patches else self.rerun,
+        )
 
 
-async def _decide(session: Session, known: Found, proposal: Proposal) -> AcceptanceDecision | None:
+async def _decide(session: Session, known: Found, proposal: Proposal, tried: set[str]) -> AcceptanceDecision | None:
     """Validation decides; but a candidate that does not even help the cases it was made from is not worth paying for.
 
-    None: there is nothing to try.
+    None: there is nothing to try, now or later.
     """
     if not proposal.patches:
-        return None
+        return await session.pass_over(_all_refused(proposal.refused)) if proposal.refused else None
     candidate = session.candidate(proposal.patches)
+    if candidate.digest in tried:
+        return await session.reject(candidate, "this candidate was tried before")
+    tried.add(candidate.digest)
     if proposal.rerun is not None and not _helps(known.evaluation, proposal.rerun, session.request.objective):
         count = len(proposal.rerun.cases)
         return await session.reject(candidate, f"the {count} failed train cases that were run again did no better")
     return await session.validate(candidate)
+
+
+def _all_refused(refused: Sequence[Rejection]) -> str:
+    return "every patch was refused: " + "; ".join(f"{each.surface_id}: {each.reason}" for each in refused)
 
 
 def _to_rerun(train: EvalSet, known: Found, *, most: int) -> EvalSet:
@@ -131,7 +152,12 @@ def _rejections(proposal: Proposal, decision: AcceptanceDecision) -> list[Reject
     names = sorted(proposal.patches.surface_ids)
     together = f" (together with {', '.join(names)})" if len(names) > 1 else ""
     return [
-        Rejection(surface_id=patch.surface_id, value=patch.value, reason=f"{decision.reason}{together}")
+        Rejection(
+            surface_id=patch.surface_id,
+            value=patch.value,
+            reason=f"{decision.reason}{together}",
+            kind="tried_together" if together else "tried",
+        )
         for patch in proposal.patches
     ]
 

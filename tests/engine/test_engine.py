@@ -3,10 +3,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
+from dataclasses import replace
 
 import orjson
 import pytest
 
+from promptiter.agents.function import chain
+from promptiter.agents.nodes import ModelNode
 from promptiter.engine.acceptance import MinGain, NoRegression
 from promptiter.engine.engine import Engine, RunFailedError
 from promptiter.engine.events import Event
@@ -16,12 +20,13 @@ from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.records import RunResult
 from promptiter.engine.session import Session
-from promptiter.engine.stopping import Patience, TargetScore
-from promptiter.errors import NonDeterministicStrategyError, RequestError
+from promptiter.engine.stopping import MaxCalls, MaxEvaluations, Patience, TargetScore
+from promptiter.errors import NonDeterministicStrategyError, RequestError, SetupError
 from promptiter.evaluation.case import EvalCase, EvalSet, Turn
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.redaction import Redactor
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from tests.engine import desk
 from tests.engine.desk import DRAFT, POLISH, WORSE, Tries, Watcher
@@ -351,10 +356,157 @@ async def test_a_teacher_writes_missing_references_once_before_the_baseline() ->
 
 
 async def test_patches_of_unknown_surfaces_cannot_become_a_candidate() -> None:
-    with pytest.raises(RunFailedError, match="unknown surface 'nobody#instruction'"):
+    with pytest.raises(RunFailedError, match="'nobody#instruction', which is no target"):
         await desk.engine({"nobody#instruction": "x"}).run(desk.request())
 
 
 def test_a_patch_set_knows_its_surfaces() -> None:
     patch = SurfacePatch(surface_id="a#instruction", value="x", reason="y")
     assert PatchSet((patch,)).surface_ids == {"a#instruction"}
+
+
+async def test_protected_cases_hold_whatever_the_acceptance_policy() -> None:
+    initial = Profile.of(desk.agent().describe(), DRAFT | POLISH)
+    worse = {"draft#instruction": "Draft."}
+    request = desk.request(initial_profile=initial, acceptance=_Anything(), protected=frozenset(("validation-0",)))
+    result = await desk.engine(worse).run(replace(request, stop=Patience(1)))
+    decision = result.rounds[0].decision
+    assert decision is not None
+    assert decision.reason == "protected, and no longer passing: 'validation-0'"
+
+
+class _Anything:
+    def decide(self, evidence: Evidence) -> AcceptanceDecision:
+        return evidence.accept("why not")
+
+
+async def test_the_default_stops_when_nothing_is_left_to_gain() -> None:
+    initial = Profile.of(desk.agent().describe(), DRAFT | POLISH)
+    result = await desk.engine(WORSE, WORSE).run(desk.request(initial_profile=initial))
+    assert (result.rounds, result.stop_reason) == ((), "target_score")
+
+
+async def test_what_one_run_spent_does_not_stop_the_next() -> None:
+    engine = desk.engine(WORSE, DRAFT, POLISH)
+    for _ in range(2):
+        result = await engine.run(desk.request(stop=MaxCalls(200)))
+        assert result.stop_reason != "max_calls"
+
+
+async def test_a_case_and_its_draws_count_as_one_evaluation() -> None:
+    engine = Engine(desk.agent(), desk.evaluator(draws=4), strategy=Tries(WORSE, WORSE, WORSE))
+    result = await engine.run(desk.request(stop=MaxEvaluations(8)))
+    assert [each.round for each in result.rounds] == [1, 2, 3]  # the same candidate again costs nothing
+
+
+async def test_an_agent_that_exits_is_a_failed_case() -> None:
+    def leave(text: str) -> str:
+        sys.exit(len(text) > 10_000)
+
+    leaving = chain("leaving", ModelNode(name="draft", instruction="Draft.", model="scripted"), leave)
+    result = await Engine(leaving, desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request())
+    assert (result.verdict, result.stop_reason) == ("invalid_eval", "invalid_eval")
+    assert result.stop is not None
+    assert "left by sys.exit(False)" in result.stop.text
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
+    class Confused:
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            raise asyncio.CancelledError
+
+        async def observe(self, event: Event) -> None:
+            raise asyncio.CancelledError(event.type)
+
+    with pytest.raises(RunFailedError) as caught:
+        await desk.engine(strategy=Confused()).run(desk.request(), observers=[Confused()])
+    assert caught.value.result.status == "failed"
+    assert "Confused failed at event 0" in caught.value.result.measured.problems[0]
+
+
+async def test_a_journal_that_cannot_be_written_ends_the_run_with_its_result() -> None:
+    class Full(MemoryJournal):
+        async def append(self, event: Event) -> None:
+            if event.round == 2:
+                raise OSError("no space left on device")
+            await super().append(event)
+
+    with pytest.raises(RunFailedError, match="no space left on device") as caught:
+        await desk.engine(DRAFT, POLISH).run(desk.request(), journal=Full())
+    assert [change.surface_id for change in caught.value.result.changes] == ["draft#instruction"]
+
+
+async def test_a_cancellation_waits_until_an_event_is_written() -> None:
+    class Slow(MemoryJournal):
+        async def append(self, event: Event) -> None:
+            await asyncio.sleep(0.005)
+            await super().append(event)
+
+    journal = Slow()
+    task = asyncio.ensure_future(desk.engine(DRAFT, POLISH).run(desk.request(), journal=journal))
+    await asyncio.sleep(0.06)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    events = list(journal.read())
+    assert [event.seq for event in events] == list(range(len(events)))
+    assert events[-1].type == "run_completed"
+
+
+async def test_a_finished_run_is_not_run_again() -> None:
+    journal = MemoryJournal()
+    first = await desk.engine(DRAFT).run(desk.request(), journal=journal)
+    count = len(list(journal.read()))
+    idle = Gateway(models={"scripted": ScriptedModel([])})
+    assert await desk.engine(DRAFT, gateway=idle).run(desk.request(), journal=journal) == first
+    assert len(list(journal.read())) == count
+
+
+async def test_a_failed_run_can_go_on() -> None:
+    def fail(number: int) -> None:
+        if number == 2:
+            raise ValueError("no luck")
+
+    journal = MemoryJournal()
+    with pytest.raises(RunFailedError):
+        await desk.engine(strategy=Tries(DRAFT, POLISH, at_round=fail)).run(desk.request(), journal=journal)
+    result = await desk.engine(DRAFT, POLISH).run(desk.request(), journal=journal)
+    assert (result.status, result.accepted_score) == ("succeeded", 1.0)
+
+
+async def test_another_request_on_an_old_journal_is_noticed() -> None:
+    journal = MemoryJournal()
+    with pytest.raises(RunFailedError):
+        await desk.engine(strategy=_Breaks()).run(desk.request(), journal=journal)
+    with pytest.raises(RunFailedError, match="with another request"):
+        await desk.engine(DRAFT).run(desk.request(objective="pass_rate"), journal=journal)
+
+
+class _Breaks:
+    async def search(self, session: Session) -> None:
+        raise ValueError(f"in round {session.round}")
+
+
+async def test_wrong_parts_are_told_before_anything_is_spent() -> None:
+    gateway = Gateway(models={"scripted": ScriptedModel([])})
+    with pytest.raises(SetupError, match="'gpt-5' is no backwarder"):
+        Engine(desk.agent(), desk.evaluator(), "gpt-5")  # type: ignore[arg-type]
+    wrong = desk.request(
+        acceptance=MinGain, stop=3, objective="accuracy", targets="draft#instruction", max_rounds="3", hints=("x",)
+    )
+    with pytest.raises(RequestError) as caught:
+        await desk.engine(gateway=gateway).run(wrong)
+    assert len(caught.value.problems) == 6
+
+
+async def test_secrets_are_kept_out_of_errors() -> None:
+    def fail(_: int) -> None:
+        raise ValueError("key sk-canary-1234567890 was refused")
+
+    gateway = Gateway(models={"scripted": desk.model()}, redactor=Redactor(("sk-canary-1234567890",)))
+    engine = desk.engine(strategy=Tries(DRAFT, at_round=fail), gateway=gateway)
+    with pytest.raises(RunFailedError) as caught:
+        await engine.run(desk.request())
+    assert "canary" not in str(caught.value)
+    assert b"canary" not in caught.value.result.to_json()

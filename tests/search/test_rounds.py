@@ -20,7 +20,10 @@ from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.engine.stopping import TargetScore
 from promptiter.errors import StageError
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.evaluation.metrics import FunctionMetric
 from promptiter.evaluation.spool import TraceSpool
+from promptiter.llm.gateway import Gateway
 from promptiter.profile import SurfacePatch
 from promptiter.search.rounds import BackpropRounds
 from tests.engine import desk
@@ -260,3 +263,88 @@ async def test_a_run_that_goes_on_asks_no_stage_again() -> None:
         assert len(optimizer.requests) <= 2 - written
         if any(event.type == "backward" and event.phase == "rerun" for event in events[:count]):
             assert not backwarder.asked
+
+
+async def test_a_round_of_vetoes_goes_on_to_the_next_and_the_optimizer_hears_why() -> None:
+    class Strict:
+        async def review(self, request: ReviewRequest) -> Review:
+            wanted = len(str(request.patch.value)) > 40
+            return Review() if wanted else Review(action="veto", reason="say more")
+
+    optimizer = Writes(
+        lambda request: f"{request.surface.value} Be careful." + " Very much so, indeed." * len(request.rejected)
+    )
+    result = await engine(optimizer=optimizer).run(desk.request(stop=TargetScore(1.0)), reviewer=Strict())
+    assert result.accepted_score == 1.0
+    first = result.rounds[0].decision
+    assert first is not None
+    assert first.reason.startswith("every patch was refused: draft#instruction: vetoed in review: say more")
+
+
+async def test_the_good_half_of_a_rejected_pair_may_be_tried_again() -> None:
+    def write(request: OptimizeRequest) -> str | None:
+        if request.surface.id == "polish#instruction":
+            return "Polish: careful."
+        return None if request.rejected else "Draft something that ruins it all."
+
+    class Ruined(Blames):
+        """What `draft` says now makes every case worse, and hides what `polish` gained."""
+
+    def ruin(request: object) -> None:
+        if "ruins" in str(getattr(request, "messages", "")):
+            raise RuntimeError("ruined")
+
+    gateway = Gateway(models={"scripted": desk.model(ruin)})
+    built = Engine(desk.agent(), desk.evaluator(gateway), Ruined(), Merges(), Writes(write))
+    result = await built.run(desk.request(max_rounds=2))
+    assert [each.decision.accepted for each in result.rounds if each.decision] == [False, True]
+    assert [change.surface_id for change in result.changes] == ["polish#instruction"]
+
+
+async def test_what_an_attributor_makes_up_is_dropped() -> None:
+    class Invents:
+        async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
+            step = request.trace.steps[-1].id
+            made = [("draft#instruction", step), ("nobody#instruction", step), ("polish#instruction", "no-step")]
+            gradients = [
+                SurfaceGradient(surface_id=surface, case_id="no-case", step_id=at, text="x") for surface, at in made
+            ]
+            right = SurfaceGradient(surface_id="polish#instruction", case_id="", step_id=step, text="care")
+            return [BackwardResult(step_id=step, gradients=(*gradients, right))]
+
+    built = Engine(desk.agent(), desk.evaluator(), Invents(), Merges(), Writes())
+    result = await built.run(desk.request(targets=["polish#instruction"], max_rounds=1))
+    assert [change.surface_id for change in result.changes] == ["polish#instruction"]
+    assert {blame.results[0].dropped for blame in result.rounds[0].passes[0].blames} == {3}
+
+
+async def test_a_stage_that_worked_once_may_fail_later_without_losing_what_there_is() -> None:
+    class Tires(BlamesTheEarliest):
+        async def backward(self, request: BackwardRequest) -> BackwardResult:
+            if len(self.asked) >= 6:
+                raise ValueError("tired")
+            return await super().backward(request)
+
+    result = await engine(Tires()).run(desk.request(max_rounds=1))
+    assert [change.surface_id for change in result.changes] == ["draft#instruction"]
+    assert "tired" in result.measured.problems[0]
+
+
+async def test_with_every_target_patched_nothing_more_is_blamed() -> None:
+    backwarder = Blames()
+    await engine(backwarder).run(desk.request(targets=["polish#instruction"], max_rounds=1))
+    assert len(backwarder.asked) == 3
+
+
+async def test_a_case_that_passes_over_its_draws_has_no_loss() -> None:
+    draws = iter(range(1000))
+
+    def sometimes(_case: object, run: object) -> float:
+        return 1.0 if next(draws) % 2 else 0.8
+
+    metric = FunctionMetric(name="sometimes", function=sometimes, threshold=0.85)
+    evaluator = Evaluator(
+        [metric], gateway=Gateway(models={"scripted": desk.model()}), options=EvaluationOptions(draws=2, concurrency=1)
+    )
+    result = await Engine(desk.agent(), evaluator, Blames(), Merges(), Writes()).run(desk.request(max_rounds=1))
+    assert result.rounds[0].losses == ()
