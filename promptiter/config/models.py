@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from promptiter.config.file import RunConfig
-from promptiter.config.loading import is_reference
 from promptiter.config.sections import ModelSettings
 from promptiter.evaluation.config_fields import reveal
 from promptiter.llm.budget import Budget
@@ -64,11 +63,10 @@ def stages_of(config: RunConfig) -> tuple[Any, Any, Any]:
 
 
 def unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
-    """A cap on dollars covers the models of stages, judge and teacher too: each problem in words."""
+    """A cap on dollars covers the models of the stages too, which the engine cannot know: each problem in words."""
     if gateway.budget is None or not gateway.budget.needs_prices:
         return
-    teacher = config.teacher if config.teacher and not is_reference(config.teacher) else None
-    asked = {*config.models.stages.model_dump().values(), config.judge, teacher}
+    asked = set(config.models.stages.model_dump().values())
     for model in sorted(name for name in asked if name is not None):
         if gateway.price(model) is None:
             yield (

@@ -219,7 +219,7 @@ class _Now:
     def _patch(self, value: Json) -> Text:
         told = f"patches: {_listed([patch['surface_id'] for patch in value['patches']['patches']]) or 'none'}"
         told += f", {len(value['refused'])} refused" if value["refused"] else ""
-        told += f", {len(value['errors'])} failed" if value["errors"] else ""
+        told += f", {len(value['notes'])} without one" if value["notes"] else ""
         return self._line(told)
 
     def _decide(self, value: Json) -> Text:

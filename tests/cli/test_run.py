@@ -118,7 +118,7 @@ def test_a_run_can_begin_with_the_profile_of_another(run: Run, desk: Path) -> No
 
 def test_without_a_blamed_surface_there_is_no_evidence(run: Run, desk: Path) -> None:
     shown = run("run", "--targets", "lead#instruction", code=3, stream="out")
-    assert "  no surface was blamed" in shown
+    assert "  nowhere: no surface could be blamed for the failures" in shown
     assert "the search has nothing left to try" in shown
 
 

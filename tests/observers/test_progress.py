@@ -84,7 +84,7 @@ async def test_each_stage_that_ended_is_one_line() -> None:
         await watching.see("backward", {"value": []}, phase="train", round_=1)
         signals = [{"surface_id": f"{node}#instruction", "case_ids": list("xyz"[:count])} for node, count in SIGNALS]
         await watching.see("aggregation", {"value": {"signals": signals}}, phase="train", round_=1)
-        patches = {"patches": {"patches": [{"surface_id": "a#instruction"}]}, "refused": [{}], "errors": ["x", "y"]}
+        patches = {"patches": {"patches": [{"surface_id": "a#instruction"}]}, "refused": [{}], "notes": ["x", "y"]}
         await watching.see("patches", {"value": patches}, phase="train", round_=1)
         await watching.evaluate("rerun", [1.0], round_=1)
         await watching.see("candidate", {}, phase="validation", round_=1)
@@ -100,7 +100,7 @@ async def test_each_stage_that_ended_is_one_line() -> None:
         "baseline  validation: mean score 0.500, 1 of 3 cases pass, 33% could not be run or scored",
         "round 1   train: mean score 0.250, 0 of 2 cases pass",
         f"round 1   blame: {', '.join(f'{node}#instruction ({told})' for node, told in BLAMED)} and 1 more",
-        "round 1   patches: a#instruction, 1 refused, 2 failed",
+        "round 1   patches: a#instruction, 1 refused, 2 without one",
         "round 1   failed train cases, patched: mean score 1.000, 1 of 1 cases pass",
         "round 1   validation: mean score 1.000, 3 of 3 cases pass",
         "round 1   accepted: gain +0.500 reaches 0.005",
