@@ -45,10 +45,28 @@ LONGEST_REASON = 400
 
 
 def exit_code(result: RunResult) -> int:
-    """What the command exits with."""
+    """What the command exits with. A run that had nothing to mend did what it says; one that was stopped did not."""
     if result.status == "failed":
         return FAILED
-    return CANCELLED if result.status == "cancelled" else EXIT_CODES[result.verdict]
+    is_cut = result.stop_reason == "user_stop" and result.verdict != "improved"
+    if result.status == "cancelled" or is_cut:
+        return CANCELLED
+    return 0 if _had_nothing_to_do(result) else EXIT_CODES[result.verdict]
+
+
+def _had_nothing_to_do(result: RunResult) -> bool:
+    return not result.rounds and result.stop_reason in ("target_score", "required_metrics", "max_rounds")
+
+
+def _said(result: RunResult) -> str:
+    """How it ended, in words."""
+    if _had_nothing_to_do(result):
+        wanted = result.stop_reason == "max_rounds"
+        return "the baseline was validated" if wanted else "nothing to mend: the baseline reaches the target"
+    if result.stop_reason == "user_stop" and result.verdict != "improved":
+        return f"stopped by you; so far: {IN_WORDS[result.verdict]}"
+    ended = ENDED.get(result.status)
+    return f"{ended}; so far: {IN_WORDS[result.verdict]}" if ended else IN_WORDS[result.verdict]
 
 
 def as_json(result: RunResult, path: Path | None) -> str:
@@ -66,10 +84,8 @@ def as_json(result: RunResult, path: Path | None) -> str:
 def print_verdict(screen: Console, result: RunResult) -> None:
     """One line: how it ended, and the figure that was optimized."""
     style = "bold green" if exit_code(result) == 0 else "bold red" if result.status == "failed" else "bold yellow"
-    ended = ENDED.get(result.status)
-    said = f"{ended}; so far: {IN_WORDS[result.verdict]}" if ended else IN_WORDS[result.verdict]
     name = one_line(result.structure.name) or "agent"
-    screen.print(Text.assemble((f"{name}  ", "bold"), (said, style), _objective(result)))
+    screen.print(Text.assemble((f"{name}  ", "bold"), (_said(result), style), _objective(result)))
 
 
 def print_run(screen: Console, result: RunResult, path: Path | None) -> None:
@@ -230,8 +246,8 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     simulated = ", simulated" if "simulated" in measured.spent.by_model() else ""
     rows.add_row(
         "Cost",
-        f"{_cost(spent)}{simulated}, {measured.duration_s:.1f} s, {measured.case_runs} case runs, "
-        f"{measured.paid_case_runs} of them paid",
+        f"{_cost(spent)}{simulated}, {measured.duration_s:.1f} s, {measured.case_runs} case runs"
+        + (f", {known} of them known already" if (known := measured.case_runs - measured.paid_case_runs) else ""),
     )
     for role, part in measured.spent.by_role().items():
         rows.add_row("", Text(f"{role}: {_calls(part)}", "dim"))
@@ -239,6 +255,9 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
         rows.add_row("Problems", Text(one_line("; ".join(measured.problems)), "yellow"))
     if path is not None:
         rows.add_row("Files", Text(f"{_from_here(path)}/", overflow="fold"))
+    if path is not None and result.changes:
+        best = _from_here(path) / "profiles" / "best.json"
+        rows.add_row("Use it", Text(f"Profile.load({str(best)!r}), or copy surfaces/*.best.md into your prompts"))
     word = result.status if result.status in ENDED else result.verdict
     rows.add_row("Verdict", f"{word}, exit code {exit_code(result)}")
     screen.print()
@@ -247,7 +266,8 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
 
 def _calls(spent: Spending) -> str:
     known = f", {spent.memo_hits:,} known answers" if spent.memo_hits else ""
-    return f"{spent.calls:,} calls{known}, {spent.tokens:,} tokens, {_cost(spent)}"
+    calls = f"{spent.calls:,} call{'s' * (spent.calls != 1)}"
+    return f"{calls}{known}, {spent.tokens:,} tokens, {_cost(spent)}"
 
 
 def _cost(spent: Spending) -> str:

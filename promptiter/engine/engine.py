@@ -204,19 +204,20 @@ class _Run:
             self.budget_ended = True
         except (Exception, asyncio.CancelledError, SystemExit) as failure:  # noqa: BLE001 - it is raised again later
             error, status = failure, "cancelled" if is_cancelled(failure) else "failed"
-        if isinstance(error, NonDeterministicStrategyError):  # what is in the journal is right, and stays as it is
-            return self._unwritten(error)
+        if error is not None and (self.log.is_replaying or isinstance(error, NonDeterministicStrategyError)):
+            return self._unwritten(status, error)  # what is in the journal is right, and stays as it is
         try:
             await self._complete(status, error)
         except asyncio.CancelledError as cancelled:
             error = error or cancelled
         except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result
-            return self._unwritten(broken)
+            return self._unwritten("failed", broken)
         return _Ended(fold(self.log.read()), error)
 
-    def _unwritten(self, error: Exception) -> _Ended:
+    def _unwritten(self, status: Status, error: BaseException) -> _Ended:
         """The end of a run that its journal does not know of."""
-        return _Ended(replace(fold(self.log.read()), status="failed", error=self._told(error)), error)
+        told = None if status == "cancelled" else self._told(error)
+        return _Ended(replace(fold(self.log.read()), status=status, error=told), error)
 
     async def _search(self, started: datetime) -> None:
         session = self.session

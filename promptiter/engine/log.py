@@ -46,6 +46,11 @@ class EventLog:
         self._prior = journal.read()
         self._next = self._following()
 
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the journal still knows what comes next; nothing is written before that is told."""
+        return self._next is not None
+
     def take(self, kind: EventType, *, request: str | None = None) -> Event | None:
         """The next event of the journal, which must be this one; None when the journal is at its end."""
         event = self._next

@@ -42,6 +42,7 @@ class LiteLLMModel:
         litellm = load()
         options: dict[str, Any] = dict(request.options)
         if request.tools:
+            options["_skip_mcp_handler"] = True  # else litellm imports mcp, which it does not install, for any tool
             options["tools"] = [
                 {
                     "type": "function",

@@ -510,3 +510,20 @@ async def test_secrets_are_kept_out_of_errors() -> None:
         await engine.run(desk.request())
     assert "canary" not in str(caught.value)
     assert b"canary" not in caught.value.result.to_json()
+
+
+async def test_an_error_while_a_run_is_told_again_leaves_its_journal_alone() -> None:
+    whole = MemoryJournal()
+    await desk.engine(DRAFT, POLISH).run(desk.request(), journal=whole)
+    journal = MemoryJournal()
+    for event in list(whole.read())[:-4]:
+        await journal.append(event)
+    before = list(journal.read())
+    strategy = Tries(DRAFT, POLISH, at_round=_fail)
+    with pytest.raises(RunFailedError, match="no luck"):
+        await desk.engine(strategy=strategy).run(desk.request(), journal=journal)
+    assert list(journal.read()) == before
+
+
+def _fail(_: int) -> None:
+    raise ValueError("no luck")

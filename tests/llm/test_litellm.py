@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from promptiter.errors import BadRequestError, BudgetEndedError
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway, Retries
 from promptiter.llm.litellm import LiteLLMModel, price_per_token_usd
-from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
+from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolSpec
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.structured import ask_for
 from tests.llm.server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
@@ -98,3 +99,18 @@ def test_prices_come_from_litellms_own_list_without_a_network() -> None:
     assert found is not None
     assert 0 < found[0] < found[1]
     assert price_per_token_usd("openai/unheard-of") is None
+
+
+async def test_tools_are_offered_to_the_server() -> None:
+    offered: list[Any] = []
+
+    def answer_with(body: dict[str, Any]) -> str:
+        offered.extend(body["tools"])
+        return "done"
+
+    tool = ToolSpec("look_up", "Look an order up.", {"type": "object", "properties": {"id": {"type": "string"}}})
+    with serving(LoopbackServer(answer_with)) as server:
+        asked = replace(request(1), tools=(tool,))
+        reply = await gateway(server).ask(asked, CallSite(case_id="c"))
+    assert reply.text == "done"
+    assert [each["function"]["name"] for each in offered] == ["look_up"]

@@ -233,8 +233,12 @@ class _Reading:
         return missed
 
     def _is_content(self, name: str, value: Value) -> bool:
-        """Whether a value is a case's own: not a word of every text, nor what all references share."""
-        return not _is_noise(value) and not self.references.is_common(name, value)
+        """Whether a value is a case's own: not a word of every text, nor what all references share.
+
+        What a field of its own holds (`"country": "DE"`, `"paid": true`) is no word of every text.
+        """
+        is_told = bool(value.folded) if name else not _is_noise(value)
+        return is_told and not self.references.is_common(name, value)
 
     def _is_strong(self, value: Value, *, is_leaf: bool) -> bool:
         """Whether a value is unlikely to show by chance; a word is, if it is a field's, or a name in the request."""

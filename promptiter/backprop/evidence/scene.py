@@ -62,10 +62,10 @@ class Scene:
         return self._blamable[step.id]
 
     def surface_for(self, step: Step, category: Category, *, tool: str = "") -> str | None:
-        """The surface of a step to blame: of a tool that was used wrongly its description, else the preferred."""
+        """The surface of a step to blame: the preferred, of several tools' descriptions that of the tool concerned."""
         surfaces = self.blamable(step)
-        if category in ("wrong_tool", "wrong_arguments") and tool:
-            surfaces = (*(each for each in surfaces if each.type == "tool" and each.part == tool), *surfaces)
+        if surfaces and surfaces[0].type == "tool" and category in ("wrong_tool", "wrong_arguments"):
+            surfaces = (*(each for each in surfaces if each.part == tool), *surfaces)
         return surfaces[0].id if surfaces else None
 
     def has_tool(self, node_id: str, tool: str = "") -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from promptiter.backprop.evidence.atoms import Atom
-from promptiter.backprop.evidence.locating import Value
+from promptiter.backprop.evidence.locating import Value, plain_words
 from promptiter.backprop.evidence.scene import Scene
 from traces import Step
 
@@ -69,7 +69,8 @@ def choose(scene: Scene, atom: Atom, *, walk: Walk, needed: Sequence[Value] = ()
     A request that goes to several branches is rightly dropped by all but one. That one is, in this order: what can be
     mended at all; a node that shows such values in passing runs; the branch whose own instructions name the field;
     the one that carried the value furthest; one that hands on nothing else that is needed, so that it has no other
-    business; one that is told to carry everything. What is left is equally likely.
+    business; one that is told to carry everything; one whose nodes are called like the field (`weigh` for `weight`).
+    Of what is left any one will do, so it is the first: the least change.
     """
     left = list(walk.found)
     if len(left) < 2:
@@ -85,11 +86,23 @@ def choose(scene: Scene, atom: Atom, *, walk: Walk, needed: Sequence[Value] = ()
         lambda step_id: carried[step_id],
         lambda step_id: not any(scene.texts.output(step_id).shows(value) for value in needed),
         lambda step_id: any(scene.is_told_to_carry_all(node_id) for node_id in region[step_id]),
+        lambda step_id: any(_is_called_like(node_id, name) for node_id in region[step_id]),
     )
     for score in scores:
         best = max(map(score, left))
         left = [step_id for step_id in left if score(step_id) == best]
-    return left
+    first = scene.steps[left[0]].node_id
+    return [step_id for step_id in left if scene.steps[step_id].node_id == first]
+
+
+def _is_called_like(node_id: str, field: str) -> bool:
+    """Whether the name of a node and that of a field have a word in common, or the beginning of one."""
+    words, others = plain_words(node_id).split(), field.split()
+    return any(
+        len(word) > 3 and len(other) > 3 and (word.startswith(other[:5]) or other.startswith(word[:5]))
+        for word in words
+        for other in others
+    )
 
 
 def _backwards(scene: Scene, wanted: set[str]) -> Iterator[Step]:

@@ -78,6 +78,7 @@ def test_json_fields_keep_their_names() -> None:
         ("city", "Berlin"),
         ("order id", "A-17"),
         ("order id", "B-04"),
+        ("ok", "true"),
     ]
     assert rules(atoms) == ["the answer must be JSON"]
 

@@ -312,12 +312,9 @@ async def test_a_node_that_shows_such_values_in_passing_runs_is_chosen() -> None
     assert await blamed(asked) == ["facts#instruction"]
 
 
-async def test_branches_between_which_nothing_decides_share_the_blame() -> None:
+async def test_of_branches_between_which_nothing_decides_one_is_enough() -> None:
     found = await gradients(request(branches(facts="none"), "A-17"))
-    assert [(each.surface_id, each.confidence) for each in found] == [
-        ("tone#instruction", 0.45),
-        ("facts#instruction", 0.45),
-    ]
+    assert [(each.surface_id, each.confidence) for each in found] == [("facts#instruction", 0.9)]
 
 
 async def test_a_branch_that_cannot_be_mended_is_not_chosen() -> None:

@@ -49,9 +49,9 @@ def wanted(name: str, **arguments: Json) -> ExpectedToolCall:
     return ExpectedToolCall(name=name, arguments=arguments)
 
 
-async def test_a_missing_call_is_blamed_on_the_description_of_its_tool() -> None:
+async def test_a_missing_call_is_blamed_on_the_instruction_of_its_node() -> None:
     [gradient] = await judged(run_of(), wanted("weather", city="Berlin"))
-    assert (gradient.surface_id, gradient.category) == ("agent#tool.weather", "wrong_tool")
+    assert (gradient.surface_id, gradient.category) == ("agent#instruction", "wrong_tool")
     assert 'weather({"city":"Berlin"})' in gradient.text
 
 
@@ -62,14 +62,14 @@ async def test_without_such_a_target_it_is_blamed_on_the_instruction() -> None:
 
 async def test_a_call_in_the_place_of_another_is_one_fault() -> None:
     [gradient] = await judged(run_of(call("search", q="weather")), wanted("weather", city="Berlin"))
-    assert gradient.surface_id == "agent#tool.weather"
+    assert gradient.surface_id == "agent#instruction"
 
 
-async def test_a_needless_call_is_blamed_on_the_tool_that_was_called() -> None:
+async def test_a_needless_call_is_blamed_on_the_step_that_made_it() -> None:
     [gradient] = await judged(
         run_of(call("weather", city="Berlin"), call("search", q="x")), wanted("weather", city="Berlin")
     )
-    assert (gradient.surface_id, gradient.category) == ("agent#tool.search", "wrong_tool")
+    assert (gradient.surface_id, gradient.category) == ("agent#instruction", "wrong_tool")
 
 
 async def test_the_wrong_order_is_blamed_on_the_instruction() -> None:
@@ -81,7 +81,7 @@ async def test_the_wrong_order_is_blamed_on_the_instruction() -> None:
 
 async def test_an_argument_that_the_step_was_given_right_is_its_own_fault() -> None:
     [gradient] = await judged(run_of(call("weather", city="Paris")), wanted("weather", city="Berlin"))
-    assert (gradient.surface_id, gradient.category) == ("agent#tool.weather", "wrong_arguments")
+    assert (gradient.surface_id, gradient.category) == ("agent#instruction", "wrong_arguments")
     assert "expected 'Berlin', got 'Paris'" in gradient.text
 
 
@@ -112,7 +112,7 @@ async def test_a_wrong_result_is_hardly_the_callers_fault() -> None:
         kind="wrong", expected="rain", actual="fine", where="tool call 0, result $", predicate="tool_result"
     )
     [gradient] = await gradients(request(steps, None, findings=[finding], surfaces=[WEATHER]))
-    assert (gradient.surface_id, gradient.confidence) == ("agent#tool.weather", 0.3)
+    assert (gradient.surface_id, gradient.confidence) == ("agent#instruction", 0.3)
 
 
 async def test_the_node_that_calls_the_tool_in_passing_runs_should_have() -> None:
@@ -141,12 +141,12 @@ async def test_what_the_answer_lacks_because_of_a_missing_call_is_not_blamed_on_
             targets=asked.targets,
         )
     )
-    assert [gradient.surface_id for result in results for gradient in result.gradients] == ["agent#tool.weather"]
+    assert [gradient.surface_id for result in results for gradient in result.gradients] == ["agent#instruction"]
 
 
 @pytest.mark.parametrize(
     ("made", "surface_id"),
-    [(("search", {"query": "rain"}), "desk#tool.weather"), (("weather", {"city": "Paris"}), "desk#tool.weather")],
+    [(("search", {"query": "rain"}), "desk#instruction"), (("weather", {"city": "Paris"}), "desk#instruction")],
 )
 async def test_a_graph_agent_that_uses_the_wrong_tool(made: tuple[str, dict[str, str]], surface_id: str) -> None:
     def script(asked: ModelRequest) -> str | ModelReply:
