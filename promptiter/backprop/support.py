@@ -102,7 +102,7 @@ def _masked(text: str) -> str:
     return _REPEATED.sub("…", masked)
 
 
-_LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|\b\d[\d.,:/-]*")
+_LITERAL = re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|\b\d[\d.,:/-]*")
 _REPEATED = re.compile(r"…(?:(?:,| and)? …)+")
 
 

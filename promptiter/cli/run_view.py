@@ -256,8 +256,7 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     if path is not None:
         rows.add_row("Files", Text(f"{_from_here(path)}/", overflow="fold"))
     if path is not None and result.changes:
-        best = _from_here(path) / "profiles" / "best.json"
-        rows.add_row("Use it", Text(f"Profile.load({str(best)!r}), or copy surfaces/*.best.md into your prompts"))
+        rows.add_row("Use it", "run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md")
     word = result.status if result.status in ENDED else result.verdict
     rows.add_row("Verdict", f"{word}, exit code {exit_code(result)}")
     screen.print()

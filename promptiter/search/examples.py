@@ -46,13 +46,14 @@ class Runs:
             for row in chosen
         )
 
-    def passing(self, node_id: str) -> tuple[StepExample, ...]:
-        """What a node did in runs that passed: its last visit in each."""
+    def passing(self, gradients: Sequence[SurfaceGradient]) -> tuple[StepExample, ...]:
+        """What the nodes that gradients blame did in runs that passed: the last visit in each."""
+        blamed = {self._node_of(gradient) for gradient in gradients[:MOST_EXAMPLES]}
         examples = []
         for row in self._first(MOST_EXAMPLES, passed=True):
             turn = len(row.trace_digests) - 1
             trace = self.trace_of(row.trace_digests[-1])
-            visits = [step for step in trace.steps if step.node_id == node_id]
+            visits = [step for step in trace.steps if step.node_id in blamed]
             if visits:
                 examples.append(self._example(row, trace, visits[-1], turn=turn, passed=True))
         return tuple(examples)
@@ -71,6 +72,11 @@ class Runs:
             step = next(step for step in trace.steps if step.id == step_id)
             examples.append(self._example(row, trace, step, turn=turn, passed=False, findings=findings))
         return tuple(examples)
+
+    def _node_of(self, gradient: SurfaceGradient) -> str:
+        row = next(row for row in self.rows if (row.case_id, row.draw) == (gradient.case_id, gradient.draw))
+        trace = self.trace_of(row.trace_digests[gradient.turn])
+        return next(step.node_id for step in trace.steps if step.id == gradient.step_id)
 
     def _first(self, count: int, *, passed: bool) -> list[CaseRow]:
         return [row for row in self.rows if row.trace_digests and _passed(row) is passed][:count]
@@ -96,7 +102,7 @@ class Runs:
             passed=passed,
             expected=_expected(case, turn),
             case_input=asked.user if asked is not None else "",
-            is_terminal=not any(step.id in other.predecessors for other in trace.steps),
+            is_terminal=_wrote_the_answer(step, trace),
             tool_calls=tuple(
                 {"name": call.name, "arguments": call.arguments, "result": call.result} for call in step.tool_calls
             ),
@@ -105,6 +111,17 @@ class Runs:
             if expected_calls is None
             else tuple({"name": call.name, "arguments": call.arguments} for call in expected_calls),
         )
+
+
+def _wrote_the_answer(step: Step, trace: ExecutionTrace) -> bool:
+    """Whether a step is an end of the run, or an end only repeats it."""
+    followed = {source for each in trace.steps for source in each.predecessors}
+    ends = [each for each in trace.steps if each.id not in followed]
+    return any(each.id == step.id or _said(each) == _said(step) for each in ends)
+
+
+def _said(step: Step) -> str:
+    return " ".join(as_text(step.output).split()).rstrip(" .")
 
 
 def as_text(snapshot: Snapshot) -> str:

@@ -40,7 +40,7 @@ from promptiter.structure import Surface
 
 TRACES_AT_ONCE = 32
 SLIPS = 0.1
-"""What this share of the cases or less shows may be chance: a model that does not always obey is not to be mended."""
+"""What less than this share of the cases shows may be chance: a model that does not always obey is not to be mended."""
 
 ATTEMPTS = 2
 """So often the optimizer is asked for one patch, when lint refuses the first."""
@@ -245,7 +245,7 @@ class Passes:
             node_description=self._description(surface.node_id),
             siblings=self._siblings(surface, found.profile),
             failing=found.runs.failing(found.gradients[surface.id]),
-            passing=found.runs.passing(surface.node_id),
+            passing=found.runs.passing(found.gradients[surface.id]),
             rejected=before,
         )
         refused: tuple[Rejection, ...] = ()

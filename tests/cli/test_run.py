@@ -67,7 +67,11 @@ def test_the_summary_says_what_changed_why_and_what_it_cost(run: Run, desk: Path
     assert "Stopped  after 1 round: mean_score 1.000 reaches 1" in lines
     assert any(re.fullmatch(r"Cost     \$0\.0000, simulated, .* case runs", line) for line in lines)
     assert any(re.fullmatch(r" +agent: \d+ calls, \d+ known answers, [\d,]+ tokens, \$0\.0000", line) for line in lines)
-    assert lines[-2:] == [f"Files    runs/{folder.name}/", "Verdict  improved, exit code 0"]
+    assert lines[-3:] == [
+        f"Files    runs/{folder.name}/",
+        "Use it   run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md",
+        "Verdict  improved, exit code 0",
+    ]
     best = Profile.load(folder / "profiles" / "best.json")
     assert sorted(best.overrides) == ["filing#instruction", "reception#instruction"]
     assert (folder / "surfaces" / "filing#instruction.best.md").read_text() == best.overrides["filing#instruction"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from promptiter.backprop.evidence.atoms import Atom, Atoms, take_apart
 from promptiter.backprop.evidence.blaming import Blame, Blames, named
-from promptiter.backprop.evidence.form_blame import blame_forms
+from promptiter.backprop.evidence.form_blame import blame_forms, writer_of
 from promptiter.backprop.evidence.locating import fold
 from promptiter.backprop.evidence.references import references_of
 from promptiter.backprop.evidence.scene import Scene
@@ -246,7 +246,7 @@ class _Attribution:
                 lead = "No step was ever given these values, and this one has tools that it did not use"
                 category = "wrong_tool"
             for atom in missing:
-                step_id, what = (*idle, placed.starts[-1])[0], self._name(atom)
+                step_id, what = (*idle, writer_of(self.scene, placed.starts[-1]))[0], self._name(atom)
                 self._add(
                     placed,
                     step_id,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from promptiter.backprop.evidence.blaming import Blame, Blames
 from promptiter.backprop.evidence.forms import Form
+from promptiter.backprop.evidence.locating import Value
 from promptiter.backprop.evidence.scene import Scene
 from promptiter.backprop.evidence.suspicion import spectrum
 from promptiter.backprop.loss import Severity
@@ -38,6 +39,15 @@ def blame_forms(
         blames.add(blame)
 
 
+def writer_of(scene: Scene, last: str) -> str:
+    """The nearest step at `last` or before it that does not merely copy, and is not told to."""
+    for step_id in _copies(scene, last, writing=None):
+        step = scene.steps[step_id]
+        if scene.blamable(step) and not scene.is_told_to_copy(step.node_id):
+            return step_id
+    return last
+
+
 def _maker(scene: Scene, form: Form, *, last: str) -> tuple[str, float]:
     """The step that made a form, and how sure that is.
 
@@ -47,9 +57,7 @@ def _maker(scene: Scene, form: Form, *, last: str) -> tuple[str, float]:
     if suspect := scene.suspect(form.shape):
         step, score = suspect
         return step.id, FORM * score
-    copies = [last]
-    while source := _copied_from(scene, scene.steps[copies[-1]], form=form):
-        copies.append(source)
+    copies = _copies(scene, last, writing=form.writing)
     blamable = [step_id for step_id in copies if scene.blamable(scene.steps[step_id])]
     free = [step_id for step_id in blamable if not scene.is_told_to_copy(scene.steps[step_id].node_id)]
     if free:
@@ -62,12 +70,20 @@ def _maker(scene: Scene, form: Form, *, last: str) -> tuple[str, float]:
     return last if was_given else first, FORM
 
 
-def _copied_from(scene: Scene, step: Step, *, form: Form) -> str | None:
+def _copies(scene: Scene, last: str, *, writing: Value | None) -> list[str]:
+    """A step, and those before it from each of which the next one copied."""
+    copies = [last]
+    while source := _copied_from(scene, scene.steps[copies[-1]], writing=writing):
+        copies.append(source)
+    return copies
+
+
+def _copied_from(scene: Scene, step: Step, *, writing: Value | None) -> str | None:
     """The predecessor whose whole output, or whose way of writing a value, a step took over."""
     output = scene.texts.output(step.id)
     for source in step.predecessors:
         given = scene.texts.output(source)
-        if given.folded == output.folded or (form.writing is not None and given.writes(form.writing)):
+        if given.folded.rstrip(" .") == output.folded.rstrip(" .") or (writing is not None and given.writes(writing)):
             return source
     return None
 

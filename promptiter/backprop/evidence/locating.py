@@ -31,8 +31,8 @@ _LETTER = r"[^\W\u3040-\u9fff]"  # Chinese and Japanese put no spaces between wo
 _START, _END = rf"(?<!{_LETTER})", rf"(?!{_LETTER})"
 # Neither inside a name (`v1.2`, `A-17`) nor a part of a date, a time or a range.
 _NUMBER = rf"{_START}(?<!\.)(?<!\w[-/:])[-+−]?\d+(?:,\d{{3}})*(?:\.\d+)?(?:e[-+]?\d+)?{_END}(?![-/:]\d)"
-_ADDRESS = r"(?:https?://[^\s<>\"']+[^\s<>\"'.,;)]|[\w.+-]+@[\w-]+\.[\w.-]*\w)"
-_ID = rf"{_START}(?=[a-z_-]*\d)[a-z0-9]+(?:[-_][a-z0-9]+)+{_END}|{_START}(?:[a-z]+\d|\d+[a-z])[a-z0-9]*{_END}"
+_ADDRESS = r"(?:https?://[^\s<>\"']+[^\s<>\"'.,;)]|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w)"
+_ID = rf"{_START}(?=[a-z_-]{{0,40}}\d)[a-z0-9]+(?:[-_][a-z0-9]+)+{_END}|{_START}(?:[a-z]+\d|\d+[a-z])[a-z0-9]*{_END}"
 _WORD = r"[^\W\d_\u3040-\u9fff]+(?:['’][^\W\d_\u3040-\u9fff]+)*|[\u3040-\u9fff]+"
 _NUMBERS = re.compile(_NUMBER, re.IGNORECASE)
 _PARTS = re.compile(rf"(?P<address>{_ADDRESS})|(?P<id>{_ID})|(?P<number>{_NUMBER})|(?P<word>{_WORD})", re.IGNORECASE)

@@ -49,10 +49,15 @@ def label_cues(evidence: Evidence) -> Iterator[Predicate]:
     }
     for label, texts in inputs.items():
         others = words_shared(text for other, more in inputs.items() if other != label for text in more)
-        counts = words_shared(texts)
-        cues = [word for word, count in counts.items() if count >= evidence.fewest and not others[word]]
-        if cues:
-            yield _label_cue(label, min(cues, key=lambda word: (-counts[word], plain(texts[0]).find(word), word)))
+        left = list(texts)
+        while left:
+            counts = words_shared(left)
+            cues = [word for word, count in counts.items() if count >= evidence.fewest and not others[word]]
+            if not cues:
+                break
+            cue = min(cues, key=lambda word: (-counts[word], plain(left[0]).find(word) % 100_000, word))
+            yield _label_cue(label, cue)
+            left = [text for text in left if not has_text(text, cue)]
 
 
 def yes_no(evidence: Evidence) -> Iterator[Predicate]:
@@ -153,7 +158,8 @@ def _labels(evidence: Evidence) -> tuple[str, ...]:
 
 def _label_cue(label: str, cue: str) -> Predicate:
     def is_meant(sample: Sample) -> Verdict:
-        return True if sample.reference is not None and bare(sample.reference) == bare(label) else None
+        is_label = sample.reference is not None and bare(sample.reference) == bare(label)
+        return True if is_label and has_text(sample.input, cue) else None
 
     return Predicate(
         family="label_cue",
@@ -162,7 +168,7 @@ def _label_cue(label: str, cue: str) -> Predicate:
         has=lambda sample: bare(sample.output) == bare(label) if is_meant(sample) else None,
         fault=f'are not {label} where the input mentions "{cue}"',
         virtue="are",
-        subject=label,
+        subject=f"{label} {cue}",
         is_conditional=True,
     )
 

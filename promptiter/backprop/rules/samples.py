@@ -122,6 +122,7 @@ def text_predicate(
     virtue: str = "do not",
     subject: str = "",
     is_conditional: bool = False,
+    reference: Callable[[Sample], str | None] = lambda sample: sample.reference,
 ) -> Predicate:
     """A predicate that is tested on texts: on the reference, and on the output.
 
@@ -129,9 +130,10 @@ def text_predicate(
     """
 
     def wants(sample: Sample) -> Verdict:
-        if sample.reference is None:
+        wanted = reference(sample)
+        if wanted is None:
             return None
-        verdict = test(sample.reference, sample)
+        verdict = test(wanted, sample)
         return None if verdict is False and sample.compared == "part" else verdict
 
     return Predicate(

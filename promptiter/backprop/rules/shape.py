@@ -22,6 +22,7 @@ MOST_KEYS = 20
 MOST_SHARE = 0.9
 
 _BULLET = re.compile(r"[-*•–]\s+\S")
+_COMMA = re.compile(r",(?!\d{3}(?!\d))")
 _NUMBERED = re.compile(r"\d{1,3}[.)]\s+\S")
 
 
@@ -125,7 +126,7 @@ def shape_of(text: str) -> str:
         return "bullets"
     if lines and all(map(_NUMBERED.match, lines)):
         return "numbered"
-    parts = [part.strip() for part in text.split(",")]
+    parts = [part.strip() for part in _COMMA.split(text)]
     is_short = all(part and len(part.split()) <= (4 if len(parts) == 2 else 8) for part in parts)
     is_plain = len(lines) == 1 and not re.search(r"[{}\[\]:!?]|\w\.\s|\.$", text)
     return "comma_separated" if len(parts) > 1 and is_short and is_plain else ""
@@ -136,7 +137,7 @@ def items_of(text: str) -> list[str]:
     shape = shape_of(text)
     if not shape:
         return []
-    return text.split(",") if shape == "comma_separated" else [line for line in text.splitlines() if line.strip()]
+    return _COMMA.split(text) if shape == "comma_separated" else [line for line in text.splitlines() if line.strip()]
 
 
 def _wants_json(sample: Sample) -> Verdict:

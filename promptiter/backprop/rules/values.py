@@ -15,7 +15,9 @@ from promptiter.backprop.rules.samples import (
     Predicate,
     Sample,
     Verdict,
+    has_text,
     is_safe_literal,
+    one_by_case,
     text_predicate,
 )
 from promptiter.backprop.texts.dates import DATE_FORMATS, DateInText, dates_in
@@ -24,7 +26,7 @@ from promptiter.backprop.texts.numbers import CURRENCIES, WrittenNumber, numbers
 
 def date_format(evidence: Evidence) -> Iterator[Predicate]:
     """All dates are written in the one format that the references use."""
-    written = [_narrowed(day, sample) for sample, text in evidence.referenced for day in dates_in(text)]
+    written = [_narrowed(day, sample) for sample, text in _written(evidence) for day in dates_in(text)]
     counts = {name: sum(day.is_written_as(name) for day in written) for name in DATE_FORMATS}
     best = max(DATE_FORMATS, key=lambda name: counts[name])
     if not counts[best]:
@@ -34,13 +36,14 @@ def date_format(evidence: Evidence) -> Iterator[Predicate]:
         (best,),
         test=lambda text, sample: _is_dated(text, sample, best),
         fault=f"write dates otherwise than as {best}",
+        reference=as_wanted,
     )
 
 
 def decimals(evidence: Evidence) -> Iterator[Predicate]:
     """Numbers have as many decimals as those of the references."""
     counts = Counter(
-        number.decimals for sample, text in evidence.referenced for number in _with_decimals(numbers_of(text), sample)
+        number.decimals for sample, text in _written(evidence) for number in _with_decimals(numbers_of(text), sample)
     )
     if not counts:
         return
@@ -50,12 +53,13 @@ def decimals(evidence: Evidence) -> Iterator[Predicate]:
         (str(places),) if places else (),
         test=_number_test(_with_decimals, lambda number, _: number.decimals == places),
         fault=f"write numbers with another count of decimals than {places}",
+        reference=as_wanted,
     )
 
 
 def thousands(evidence: Evidence) -> Iterator[Predicate]:
     """Large numbers have a separator of thousands, or have none."""
-    large = [number for sample, text in evidence.referenced for number in _large(numbers_of(text), sample)]
+    large = [number for sample, text in _written(evidence) for number in _large(numbers_of(text), sample)]
     if not large:
         return
     is_separated = 2 * sum(number.is_separated for number in large) > len(large)
@@ -63,13 +67,14 @@ def thousands(evidence: Evidence) -> Iterator[Predicate]:
         "thousands" if is_separated else "no_thousands",
         test=_number_test(_large, lambda number, _: number.is_separated == is_separated),
         fault=f"write large numbers {'without' if is_separated else 'with'} a separator of thousands",
+        reference=as_wanted,
     )
 
 
 def currency(evidence: Evidence) -> Iterator[Predicate]:
     """Amounts bear the currency of the references, before or after the number as there."""
     cases: dict[tuple[str, bool], set[str]] = {}
-    for sample, text in evidence.referenced:
+    for sample, text in _written(evidence):
         for number in _with_mark(numbers_of(text), sample):
             cases.setdefault((number.mark, number.mark_is_first), set()).add(sample.case_id)
     if not cases:
@@ -83,13 +88,14 @@ def currency(evidence: Evidence) -> Iterator[Predicate]:
         (mark, CURRENCIES[mark], f"{mark}{space}12" if is_first else f"12 {mark}"),
         test=_number_test(_with_mark, lambda number, _: (number.mark, number.mark_is_first) == (mark, is_first)),
         fault=f"write amounts without {mark} as the references do",
+        reference=as_wanted,
     )
 
 
 def unit(evidence: Evidence) -> Iterator[Predicate]:
     """Numbers bear their unit: the one that most references share, or whichever theirs is."""
     cases: dict[str, set[str]] = {}
-    for sample, text in evidence.referenced:
+    for sample, text in _written(evidence):
         for number in _with_unit(numbers_of(text), sample):
             cases.setdefault(number.unit, set()).add(sample.case_id)
     if not cases:
@@ -101,12 +107,27 @@ def unit(evidence: Evidence) -> Iterator[Predicate]:
             (best,),
             test=_number_test(_with_unit, lambda number, _: number.unit == best),
             fault=f"write numbers without their unit {best}",
+            reference=as_wanted,
         )
     yield text_predicate(
         "unit",
         test=_number_test(_with_unit, lambda number, wanted: number.unit == wanted.unit),
         fault="write numbers without their unit",
+        reference=as_wanted,
     )
+
+
+def as_wanted(sample: Sample) -> str | None:
+    """How values are to be written: as in the reference; of an inner step, as what it lost, unless it was given so."""
+    if sample.reference is not None or sample.passed:
+        return sample.reference
+    other = [text for text in sample.wanted if sample.findings and not has_text(sample.input, text)]
+    return "\n".join(other) or None
+
+
+def _written(evidence: Evidence) -> list[tuple[Sample, str]]:
+    known = [sample for sample in evidence.samples if as_wanted(sample) is not None]
+    return [(sample, as_wanted(sample) or "") for sample in one_by_case(known)]
 
 
 _Pick = Callable[[tuple[WrittenNumber, ...], Sample], list[WrittenNumber]]
@@ -120,8 +141,8 @@ def _number_test(
 
     def test(text: str, sample: Sample) -> Verdict:
         verdicts = []
-        for wanted in pick(numbers_of(sample.reference or ""), sample):
-            number = wanted if text == sample.reference else same_number(wanted, numbers_of(text))
+        for wanted in pick(numbers_of(as_wanted(sample) or ""), sample):
+            number = wanted if text == as_wanted(sample) else same_number(wanted, numbers_of(text))
             if number is not None:
                 verdicts.append(is_right(number, wanted))
         return all(verdicts) if verdicts else None
@@ -161,7 +182,7 @@ _NO_UNITS = frozenset(
 
 
 def _is_dated(text: str, sample: Sample, format_name: str) -> Verdict:
-    wanted = [day for found in dates_in(sample.reference or "") for day in found.days]
+    wanted = [day for found in dates_in(as_wanted(sample) or "") for day in found.days]
     found = [_narrowed(day, sample) for day in dates_in(text) if not day.days.isdisjoint(wanted)]
     return all(day.is_written_as(format_name) for day in found) if found else None
 

@@ -182,8 +182,8 @@ def _exchanged(sentence: str, ask: Ask) -> str | None:
         counted = re.compile(rf"\b{_COUNT}\b(?=\s+(?:\w+\s+)?(?:{noun})\b)", re.IGNORECASE)
         return counted.sub(ask.parameters[0], sentence) if len(counted.findall(sentence)) == 1 else None
     if ask.family == "date_format":
-        return _FORMAT.sub(ask.parameters[0], sentence) if _FORMAT.search(sentence) else None
-    if ask.family == "language" and _MATTERS["language"].search(sentence):
+        return _FORMAT.sub(ask.parameters[0], sentence) if len(_FORMAT.findall(sentence)) == 1 else None
+    if ask.family == "language" and _MATTERS["language"].search(sentence) and len(_LANGUAGE.findall(sentence)) == 1:
         return _LANGUAGE.sub(ask.parameters[0], sentence)
     return None
 
@@ -218,7 +218,7 @@ _MATTERS: Mapping[str, re.Pattern[str]] = {
         "date": r"\bdates?\b.*(?:\bformat|\bwr[io]te|\bas\b|YYYY)|YYYY",
         "decimals": r"\bdecimals?\b|\bround(?:ed)?\b|\bwhole numbers?\b",
         "thousands": r"\bthousands?\b|\bcommas? (?:in|into|between)\b",
-        "currency": r"\bcurrenc(?:y|ies)\b|\b(?:dollars?|euros?)\b|[$€£]",
+        "currency": r"\bcurrenc(?:y|ies)\b|\b(?:amounts?|prices?)\b.*\b(?:dollars?|euros?)\b",
         "unit": r"\bunits?\b",
         "letters": r"\b(?:upper|lower|title)[- ]?case\b|\bcapital|\ball caps\b|\bsmall letters\b",
         "language": rf"\b(?:answer|write|reply|respond|output|speak|use)\b.*{_LANGUAGE.pattern}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from functools import lru_cache
 from itertools import islice
 
@@ -55,7 +55,8 @@ class WrittenNumber:
     def is_about(self, other: WrittenNumber) -> bool:
         """Whether both are one number, rounded to the fewer decimals."""
         places = Decimal(1).scaleb(-min(self.decimals, other.decimals))
-        mine, theirs = (number.value.quantize(places, rounding=ROUND_HALF_UP) for number in (self, other))
+        with localcontext(prec=80):  # as many digits as a text can spell
+            mine, theirs = (number.value.quantize(places, rounding=ROUND_HALF_UP) for number in (self, other))
         return mine == theirs
 
 
