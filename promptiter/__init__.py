@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
     from promptiter.agents.function import agent, ask, ask_sync, chain, node
     from promptiter.agents.graph import Choice, Edge, FanOut, GraphAgent, Join
+    from promptiter.agents.in_place import InPlaceAgent
     from promptiter.agents.nodes import FunctionNode, ModelNode, Parameter, Tool, View, surface
     from promptiter.api import load_run
     from promptiter.backprop.aggregate import LLMAggregator
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from promptiter.profile import PatchSet, Profile, SurfacePatch
     from promptiter.search.rounds import BackpropRounds
     from promptiter.structure import Limits, Node, StructureSnapshot, Surface
+    from promptiter.targets import CallbackTarget, FileTarget, Target
 
 __all__ = [
     "AcceptanceDecision",
@@ -99,6 +101,7 @@ __all__ = [
     "Backwarder",
     "Budget",
     "BudgetEndedError",
+    "CallbackTarget",
     "CaseInput",
     "CaseLoss",
     "CaseRow",
@@ -115,12 +118,14 @@ __all__ = [
     "Evidence",
     "EvidenceAttributor",
     "FanOut",
+    "FileTarget",
     "Finding",
     "FunctionMetric",
     "FunctionNode",
     "Gateway",
     "GradientPacket",
     "GraphAgent",
+    "InPlaceAgent",
     "Join",
     "LLMAggregator",
     "LLMBackwarder",
@@ -183,6 +188,7 @@ __all__ = [
     "Surface",
     "SurfaceGradient",
     "SurfacePatch",
+    "Target",
     "TargetScore",
     "Tool",
     "Turn",
@@ -211,6 +217,7 @@ _MODULES = {
     "agents.base": "Agent AgentRun CaseInput RunContext",
     "agents.function": "agent ask ask_sync chain node",
     "agents.graph": "Choice Edge FanOut GraphAgent Join",
+    "agents.in_place": "InPlaceAgent",
     "agents.nodes": "FunctionNode ModelNode Parameter Tool View surface",
     "backprop.aggregate": "LLMAggregator",
     "backprop.backward": "LLMBackwarder",
@@ -258,6 +265,7 @@ _MODULES = {
     "profile": "PatchSet Profile SurfacePatch",
     "search.rounds": "BackpropRounds",
     "structure": "Limits Node StructureSnapshot Surface",
+    "targets": "CallbackTarget FileTarget Target",
 }
 _load = lazy_names(__name__, _MODULES)
 

@@ -9,7 +9,9 @@ PromptiterError
 │   ├── EvalSetError            an eval set that cannot be read or contradicts itself
 │   ├── MetricError             a metric that is configured wrongly
 │   ├── UnknownNameError        a metric, evaluator, agent or model that nobody registered
-│   └── RequestError            a run request that cannot be served; lists everything that is wrong with it
+│   ├── EditedTargetError       somebody else edited a target while a candidate was in place
+│   ├── RequestError            a run request that cannot be served; lists everything that is wrong with it
+│   └── RunLockedError          another process works on the run, or has taken it over
 ├── AgentError                  a run went wrong by the agent's own graph: an endless loop, an unknown route
 ├── ModelError                  a model or tool call failed for good, after all retries
 │   ├── PassingError            may pass, so it was tried again; `retry_after_s` is what the server asked for
@@ -21,6 +23,7 @@ PromptiterError
 ├── BudgetEndedError            a call did not fit into what is left of a budget
 ├── StageError                  a stage of the backward pass failed on everything that it was asked
 ├── RunFailedError              a run ended in an error; carries its result so far (promptiter.engine)
+├── JournalError                the log of a run is damaged, or cannot be written; nothing that is in it is lost
 ├── NonDeterministicStrategyError  a run that goes on asked for something else than the first time
 └── UnexpectedCallError         a scripted model was asked something it has no answer for
 """
@@ -75,6 +78,10 @@ class UnknownNameError(SetupError):
         super().__init__(f"unknown {what}: {listed}; known are {', '.join(known) or 'none'}")
 
 
+class EditedTargetError(SetupError):
+    """Somebody else edited a target while a candidate was in place; nothing of theirs was overwritten."""
+
+
 class RequestError(SetupError):
     """A run request that cannot be served; `problems` lists everything that is wrong with it."""
 
@@ -83,6 +90,10 @@ class RequestError(SetupError):
         listed = "".join(f"\n  - {problem}" for problem in self.problems)
         count = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         super().__init__(f"the run cannot start, it has {count}:{listed}")
+
+
+class RunLockedError(SetupError):
+    """Another process works on the run, or has taken it over."""
 
 
 class AgentError(PromptiterError):
@@ -131,6 +142,10 @@ class BudgetEndedError(PromptiterError):
 
 class StageError(PromptiterError):
     """A stage of the backward pass failed on everything that it was asked."""
+
+
+class JournalError(PromptiterError):
+    """The log of a run is damaged, or cannot be written; the message names the file, and the line if one is bad."""
 
 
 class NonDeterministicStrategyError(PromptiterError):

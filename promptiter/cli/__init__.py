@@ -16,6 +16,7 @@ from promptiter.cli.check import check
 from promptiter.cli.describe import describe
 from promptiter.cli.evaluate import evaluate
 from promptiter.cli.init import init
+from promptiter.cli.restore import restore
 from promptiter.cli.run import run
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from traces import TraceError
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command()(init)
 app.command(epilog=EXIT_CODES)(run)
 app.command()(evaluate)
+app.command()(restore)
 app.command()(check)
 app.command()(describe)
 app.add_typer(trace.app, name="trace")

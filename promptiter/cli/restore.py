@@ -1,0 +1,53 @@
+"""`promptiter restore`: put the baseline back where an in-place agent was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from promptiter.errors import SetupError
+
+_TOLD = {
+    "restored": "restored",
+    "unchanged": "already the baseline",
+    "edited": "left as it is",
+    "unreachable": "not restored",
+    "failed": "not restored",
+}
+
+
+def restore(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="The agent's state folder; .promptiter by default.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite what somebody else edited while a candidate was in place.")
+    ] = False,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:ATTR", help="The in-place agent, where a target is a callback of its program."),
+    ] = None,
+) -> None:
+    """Put the baseline back where an in-place agent was killed. Exits with 1 if a target could not be restored.
+
+    A file that somebody else edited meanwhile is left as it is, and the baseline is saved beside it.
+    """
+    from promptiter.agents.in_place import InPlaceAgent
+    from promptiter.agents.saved_baseline import STATE_FOLDER
+    from promptiter.agents.saved_baseline import restore as restore_folder
+    from promptiter.cli.load import load_agent
+
+    found = load_agent(agent) if agent is not None else None
+    if found is not None and not isinstance(found, InPlaceAgent):
+        raise SetupError(f"{agent!r} is {type(found).__name__}, no in-place agent: it has nothing to restore")
+    folder = folder or (found.state_folder if found else Path(STATE_FOLDER))
+    done = restore_folder(folder, targets=found.targets if found else None, force=force)
+    if not done:
+        typer.echo(f"nothing to do: no candidate was left in place by an agent with the state folder {folder}")
+    for each in done:
+        note = f": {each.note}" if each.note else ""
+        typer.echo(f"{each.surface_id}  {each.place}  {_TOLD[each.outcome]}{note}", err=not each.is_settled)
+    if not all(each.is_settled for each in done):
+        raise typer.Exit(1)

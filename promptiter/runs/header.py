@@ -1,0 +1,304 @@
+"""run.json: what a run was asked for. Written once, before its first event, and never changed.
+
+A run goes on only with the inputs that it began with: `differences` says in words what changed since. What is hashed
+is hashed by its parts (each case, each surface), so that the part can be named.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from importlib.metadata import version
+from pathlib import Path
+from typing import cast
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from promptiter.engine.checks import check_request
+from promptiter.engine.engine import Engine
+from promptiter.engine.policies import written
+from promptiter.engine.records import RunRequest
+from promptiter.engine.shapes import plain_of
+from promptiter.errors import SetupError
+from promptiter.evaluation.case import EvalSet
+from promptiter.llm.redaction import MASK, Redactor
+from promptiter.structure import StructureSnapshot
+from traces import digest
+from traces.files import replacing
+from traces.model import Json
+
+FILE_NAME = "run.json"
+SCHEMA_VERSION = 1
+
+FREE = (
+    *("quiet", "json", "review", "runs", "memo", "evaluation.concurrency"),
+    *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.timeout_s"),
+)
+"""Keys of a configuration that say how a run is done, not what is asked for: they may change before it goes on."""
+
+NAMED = 5
+"""So many cases or surfaces that changed are told by name."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Versions(_Record):
+    """What the run was started with. For people: another version is no reason to refuse."""
+
+    promptiter: str
+    python: str
+    litellm: str
+
+
+class HeaderStructure(_Record):
+    """The agent: the hash of its shape, of its values too, and of each surface's value."""
+
+    structure_id: str
+    baseline_id: str
+    surfaces: dict[str, str]
+
+
+class HeaderSet(_Record):
+    """An eval set: the hash of each case, in its order."""
+
+    id: str
+    content_digest: str
+    cases: dict[str, str]
+
+
+class RunHeader(_Record):
+    """The inputs of a run. `config` is the configuration as it was given, without secrets; empty for a run from code.
+
+    `request` are the settings that every run has, policies as the code that makes them. `files` are the hashes of
+    other files that were read, by the name that the configuration gives them.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    created_at: str
+    versions: Versions
+    request: dict[str, Json]
+    config: dict[str, Json] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+    structure: HeaderStructure
+    train: HeaderSet
+    validation: HeaderSet
+
+
+def header_of(
+    engine: Engine,
+    request: RunRequest,
+    *,
+    run_id: str,
+    created_at: datetime,
+    config: Mapping[str, Json] | None = None,
+    files: Mapping[str, str | os.PathLike[str]] | None = None,
+) -> RunHeader:
+    """The header of a run that is about to start; RequestError if it could not be served."""
+    snapshot, redactor = engine.describe(), engine.evaluator.gateway.redactor
+    checked = check_request(request, snapshot, engine.evaluator)
+    return RunHeader(
+        run_id=run_id,
+        created_at=created_at.isoformat(timespec="seconds"),
+        versions=Versions(
+            promptiter=version("promptiter"), python=platform.python_version(), litellm=version("litellm")
+        ),
+        request=cast("dict[str, Json]", redactor.redact_json(_settings(engine, request, checked.targets))),
+        config=cast("dict[str, Json]", without_secrets(config or {}, redactor)),
+        files={name: _file_digest(path) for name, path in sorted((files or {}).items())},
+        structure=_header_structure(snapshot),
+        train=_header_set(checked.train),
+        validation=_header_set(checked.validation),
+    )
+
+
+def write_header(folder: str | os.PathLike[str], header: RunHeader) -> Path:
+    """Write run.json into the folder of a run, whole or not at all. SetupError if the folder has one."""
+    path = Path(folder) / FILE_NAME
+    if path.exists():
+        raise SetupError(f"{str(path)!r} is there already, and the header of a run is never changed; resume that run")
+    with replacing(path) as file:
+        file.write(orjson.dumps(header.model_dump(mode="json"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def read_header(folder: str | os.PathLike[str]) -> RunHeader:
+    """The header of a run; SetupError if the folder is none, or its header cannot be used."""
+    path = Path(folder) / FILE_NAME
+    try:
+        document = orjson.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise SetupError(f"{os.fspath(folder)!r} is no run: it has no {FILE_NAME}") from error
+    except (OSError, orjson.JSONDecodeError) as error:
+        told = (error.strerror if isinstance(error, OSError) else None) or error
+        raise SetupError(f"{str(path)!r} cannot be read: {told}; bring it back from a copy") from error
+    found = document.get("schema_version") if isinstance(document, dict) else None
+    if found != SCHEMA_VERSION:
+        raise SetupError(f"{str(path)!r} has schema_version {found!r}, this release reads {SCHEMA_VERSION}")
+    try:
+        return RunHeader.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SetupError(f"{str(path)!r} is no header of a run: {where}: {first['msg']}") from error
+
+
+def differences(header: RunHeader, other: RunHeader) -> list[str]:
+    """What changed between two headers and makes them two runs, each in a sentence; empty if one may go on."""
+    found = [
+        *_changes(header.request, other.request),
+        *_changes(header.config, other.config, free=FREE),
+        *_changed_files(header.files, other.files),
+        *_changed_structure(header.structure, other.structure),
+        *_changed_set("train", header.train, other.train),
+        *_changed_set("validation", header.validation, other.validation),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def changed_versions(header: RunHeader, other: RunHeader) -> list[str]:
+    """Which software is another, each in a sentence. Worth a word, if the run does not go on as before."""
+    return list(_changes(header.versions.model_dump(), other.versions.model_dump()))
+
+
+def without_secrets(config: Json, redactor: Redactor, *, key: str = "") -> Json:
+    """A configuration as it may be written down: `${VAR}` stays, and what is secret or stands in `headers` is `***`."""
+    if isinstance(config, Mapping):
+        hides = key == "headers"
+        return {
+            str(name): without_secrets(value, redactor, key=key if hides else str(name))
+            for name, value in config.items()
+        }
+    if isinstance(config, list | tuple):
+        return [without_secrets(value, redactor, key=key) for value in config]
+    if not isinstance(config, str) or _VARIABLES_ONLY.fullmatch(config):
+        return config
+    if key == "headers":
+        return MASK
+    [safe] = cast("dict[str, Json]", redactor.redact_json({key: config})).values()
+    return safe
+
+
+_VARIABLES_ONLY = re.compile(r"(?:Bearer |Basic |Token )?(?:\$\{[A-Za-z_][A-Za-z0-9_]*\})+")
+
+
+def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> dict[str, Json]:
+    evaluator, teacher = engine.evaluator, request.teacher
+    options = request.evaluation or evaluator.options
+    return {
+        "seed": options.seed if request.seed is None else request.seed,
+        "draws": options.draws,
+        "max_errored_fraction": options.max_errored_fraction,
+        "strategy": type(engine.strategy).__name__,
+        "objective": request.objective,
+        "acceptance": written(request.acceptance),
+        "stop": None if request.stop is None else written(request.stop),
+        "max_rounds": request.max_rounds,
+        "targets": list(targets),
+        "initial_profile": None if request.initial_profile is None else request.initial_profile.digest,
+        "teacher": teacher if isinstance(teacher, str | None) else type(teacher).__name__,
+        "judge": request.judge,
+        "protected": sorted(request.protected),
+        "loss_targets": [plain_of(each) for each in request.loss_targets],
+        "hints": [plain_of(each) for each in request.hints],
+        "metrics": {metric.name: metric.threshold for metric in evaluator.metrics},
+        "weights": dict(evaluator.weights),
+    }
+
+
+def _header_structure(snapshot: StructureSnapshot) -> HeaderStructure:
+    values = {surface.id: digest(surface.value)[:16] for surface in snapshot.surfaces}
+    return HeaderStructure(structure_id=snapshot.structure_id, baseline_id=snapshot.baseline_id, surfaces=values)
+
+
+def _header_set(eval_set: EvalSet) -> HeaderSet:
+    cases = {case.id: case.content_digest[:16] for case in eval_set.cases}
+    return HeaderSet(id=eval_set.id, content_digest=eval_set.content_digest, cases=cases)
+
+
+def _file_digest(path: str | os.PathLike[str]) -> str:
+    try:
+        return digest(Path(path).read_bytes())
+    except OSError as error:
+        raise SetupError(f"{os.fspath(path)!r} cannot be read: {error.strerror or error}") from error
+
+
+def _changes(before: Mapping[str, Json], after: Mapping[str, Json], *, free: Sequence[str] = ()) -> Iterator[str]:
+    """`stop.minutes was 30 and is now 60`, for each value that differs."""
+    then, now = _leaves(before), _leaves(after)
+    for path in dict.fromkeys((*then, *now)):
+        was, is_now = then.get(path), now.get(path)
+        if was == is_now or any(fnmatchcase(path, pattern) for pattern in free):
+            continue
+        if was is None:
+            yield f"{path} is new: {_shown(is_now)}"
+        elif is_now is None:
+            yield f"{path} was {_shown(was)} and is gone"
+        else:
+            yield f"{path} was {_shown(was)} and is now {_shown(is_now)}"
+
+
+def _leaves(tree: Mapping[str, Json], path: str = "") -> dict[str, Json]:
+    """The values of a tree by their path, `stop.minutes`."""
+    found: dict[str, Json] = {}
+    for name, value in tree.items():
+        found |= _leaves(value, f"{path}{name}.") if isinstance(value, Mapping) else {f"{path}{name}": value}
+    return found
+
+
+def _shown(value: Json) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        if name not in after:
+            yield f"the file {name!r} is not used any more"
+        elif name not in before:
+            yield f"the file {name!r} was not used before"
+        elif before[name] != after[name]:
+            yield f"the file {name!r} was changed"
+
+
+def _changed_structure(before: HeaderStructure, after: HeaderStructure) -> Iterator[str]:
+    if before.structure_id != after.structure_id:
+        gone = [repr(name) for name in before.surfaces if name not in after.surfaces]
+        new = [repr(name) for name in after.surfaces if name not in before.surfaces]
+        if gone:
+            yield f"the agent has lost surfaces: {_listed(gone)}"
+        if new:
+            yield f"the agent has new surfaces: {_listed(new)}"
+        if not gone and not new:
+            yield "the agent has other nodes or edges, or surfaces of another type"
+    for name in sorted(before.surfaces.keys() & after.surfaces.keys()):
+        if before.surfaces[name] != after.surfaces[name]:
+            yield f"the agent's own value of surface {name!r} was edited"
+
+
+def _changed_set(name: str, before: HeaderSet, after: HeaderSet) -> Iterator[str]:
+    if before.id != after.id:
+        yield f"{name}: the eval set was {before.id!r} and is now {after.id!r}"
+    changed = [
+        *(f"case {each!r} is gone" for each in before.cases if each not in after.cases),
+        *(f"case {each!r} is new" for each in after.cases if each not in before.cases),
+        *(f"case {each!r} was changed" for each, was in before.cases.items() if was != after.cases.get(each, was)),
+    ]
+    if changed:
+        yield f"{name}: {_listed(changed)}"
+    elif list(before.cases) != list(after.cases):
+        yield f"{name}: the cases stand in another order"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    more = f", and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
+    return ", ".join(parts[:NAMED]) + more

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from promptiter.agents.base import CaseInput
+from promptiter.agents.in_place import InPlaceAgent
+from promptiter.cli.restore import restore
+from promptiter.errors import SetupError
+from promptiter.profile import Profile
+from promptiter.targets import CallbackTarget, FileTarget, Target
+
+app = typer.Typer()
+app.command()(restore)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bot.md").write_text("Be brief.")
+    return tmp_path
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def left_by_a_kill(**targets: Target) -> None:
+    """What is there when an agent could not close."""
+    agent = InPlaceAgent(lambda question: question, {f"bot#{name}": each for name, each in targets.items()})
+    values = {f"bot#{name}": f"candidate {name}" for name in targets}
+    asyncio.run(agent.run(CaseInput(text=""), Profile.of(agent.describe(), values)))
+
+
+def test_nothing_to_do_is_said() -> None:
+    said = run().stdout
+    assert said == "nothing to do: no candidate was left in place by an agent with the state folder .promptiter\n"
+    assert run("elsewhere").stdout.endswith("the state folder elsewhere\n")
+
+
+def test_what_a_kill_left_is_restored_and_said(folder: Path) -> None:
+    left_by_a_kill(instruction=FileTarget("bot.md"))
+    assert (folder / "bot.md").read_text() == "candidate instruction"
+    assert run(".promptiter").stdout == f"bot#instruction  {folder / 'bot.md'}  restored\n"
+    assert (folder / "bot.md").read_text() == "Be brief."
+    assert run().stdout.startswith("nothing to do")
+
+
+def test_a_target_that_holds_the_baseline_is_said_to(folder: Path) -> None:
+    left_by_a_kill(instruction=FileTarget("bot.md"))
+    (folder / "bot.md").write_text("Be brief.")
+    assert run().stdout == f"bot#instruction  {folder / 'bot.md'}  already the baseline\n"
+
+
+def test_a_foreign_edit_is_left_unless_forced(folder: Path) -> None:
+    left_by_a_kill(instruction=FileTarget("bot.md"))
+    (folder / "bot.md").write_text("Mine!")
+    said = run(code=1).stderr
+    assert "bot.md  left as it is: somebody else edited it while a candidate was in place" in said
+    assert (folder / "bot.md").read_text() == "Mine!"
+    assert (folder / "bot.md.promptiter-baseline").read_text() == "Be brief."
+    assert run("--force").stdout.endswith("bot.md  restored\n")
+    assert (folder / "bot.md").read_text() == "Be brief."
+    assert not (folder / "bot.md.promptiter-baseline").exists()
+
+
+def test_a_callback_is_restored_with_its_agent(folder: Path) -> None:
+    (folder / "key").write_text("base")
+    (folder / "my_remote_bot.py").write_text(
+        "from pathlib import Path\n"
+        "from promptiter.agents.function import agent\n"
+        "from promptiter.agents.in_place import InPlaceAgent\n"
+        "from promptiter.targets import CallbackTarget\n"
+        "key = CallbackTarget(Path('key').read_text, Path('key').write_text)\n"
+        "bot = InPlaceAgent(len, {'bot#instruction': key})\n"
+        "@agent()\ndef other(question): return ''\n"
+    )
+    left_by_a_kill(instruction=CallbackTarget(Path("key").read_text, Path("key").write_text))
+    assert "the callback of bot#instruction  not restored: only the program" in run(code=1).stderr
+    with pytest.raises(SetupError, match="is GraphAgent, no in-place agent"):
+        run("--agent", "my_remote_bot:other")
+    assert run("--agent", "my_remote_bot:bot").stdout == "bot#instruction  the callback of bot#instruction  restored\n"
+    assert (folder / "key").read_text() == "base"
