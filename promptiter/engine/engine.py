@@ -103,7 +103,7 @@ class Engine:
         ended = await self._conduct(request, observers, journal, interrupt or Interrupt(), reviewer)
         if ended.error is None:
             return ended.result
-        if ended.result.status == "cancelled":
+        if ended.is_cancelled:
             raise ended.error
         raise RunFailedError(ended.result) from ended.error
 
@@ -130,7 +130,7 @@ class Engine:
                 return await work
 
         ended = _blocking(conduct, interrupt, tell)
-        if ended.error is None or ended.result.status == "cancelled":
+        if ended.error is None or ended.is_cancelled:
             return ended.result
         raise RunFailedError(ended.result) from ended.error
 
@@ -180,6 +180,11 @@ class Engine:
 class _Ended:
     result: RunResult
     error: BaseException | None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody cancelled it, be it in its last moment, when it had succeeded already."""
+        return isinstance(self.error, asyncio.CancelledError) and self.result.status != "failed"
 
 
 class _Run:

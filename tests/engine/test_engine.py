@@ -527,3 +527,21 @@ async def test_an_error_while_a_run_is_told_again_leaves_its_journal_alone() -> 
 
 def _fail(_: int) -> None:
     raise ValueError("no luck")
+
+
+async def test_a_run_that_is_cancelled_at_its_last_event_is_no_failure() -> None:
+    watched = asyncio.Event()
+
+    class Slow:
+        async def observe(self, event: Event) -> None:
+            if event.type == "run_completed":
+                watched.set()
+                await asyncio.sleep(0.05)
+
+    journal = MemoryJournal()
+    task = asyncio.ensure_future(desk.engine(DRAFT).run(desk.request(), journal=journal, observers=[Slow()]))
+    await watched.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert fold(journal.read()).status == "succeeded"
