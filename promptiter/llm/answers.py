@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -63,6 +64,13 @@ class ToolAnswer:
 
 StoredAnswer: TypeAlias = ModelReply | ToolAnswer
 
+FREE = Usage(input_tokens=0, output_tokens=0, cost_usd=0.0)
+"""What a tool's answer costs."""
+
+
+def usage_of(answer: StoredAnswer) -> Usage:
+    return answer.usage if isinstance(answer, ModelReply) else FREE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoStats:
@@ -73,8 +81,8 @@ class MemoStats:
     bytes: int
 
 
-def encode_answer(key: MemoKey, answer: StoredAnswer) -> bytes:
-    """One answer as JSON; `call` is for people who read the file."""
+def encode_answer(key: MemoKey, answer: StoredAnswer, *, paid: Mapping[str, Json] | None = None) -> bytes:
+    """One answer as JSON, with what it cost where that is kept; `call` says what was asked."""
     document: dict[str, Json] = {
         "v": SCHEMA_VERSION,
         "key": key.digest,
@@ -89,6 +97,8 @@ def encode_answer(key: MemoKey, answer: StoredAnswer) -> bytes:
             "usage": {f.name: value for f in fields(Usage) if (value := getattr(answer.usage, f.name)) is not None},
             "finish_reason": answer.finish_reason,
         }
+    if paid is not None:
+        document["paid"] = dict(paid)
     if holds_non_finite(document):
         raise SetupError(
             f"an answer at {key.step_id or key.role!r} holds a NaN or infinite number; give it as text or null"
@@ -107,7 +117,10 @@ def encode_answer(key: MemoKey, answer: StoredAnswer) -> bytes:
 
 
 def decode_answer(raw: bytes) -> StoredAnswer:
-    document = orjson.loads(raw)
+    return answer_in(orjson.loads(raw))
+
+
+def answer_in(document: dict[str, Any]) -> StoredAnswer:
     if "tool" in document:
         return ToolAnswer(**document["tool"])
     model = document["model"]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from promptiter.errors import BudgetEndedError, SetupError
-from promptiter.llm.ledger import PARTS, in_parts
+from promptiter.llm.ledger import PARTS, Spending, in_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,15 @@ class Budget:
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """Room for one call of at most so many tokens and dollars, for use with `async with`."""
         return Reservation((self,), tokens=tokens, usd=usd)
+
+    def charge(self, spent: Spending) -> None:
+        """Count as settled what was spent before, as by a run that is resumed.
+
+        Calls that were lost do not count: nobody knows what they cost, if anything.
+        """
+        self._settled += _Amount(spent.calls, spent.tokens, in_parts(spent.cost_usd or 0.0))
+        self._unpriced_calls += spent.unpriced_calls
+        _serve((self,))
 
     @property
     def needs_prices(self) -> bool:
@@ -124,6 +133,10 @@ class Budgets:
     @property
     def needs_prices(self) -> bool:
         return any(budget.needs_prices for budget in self._budgets)
+
+    def charge(self, spent: Spending) -> None:
+        for budget in self._budgets:
+            budget.charge(spent)
 
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """Room in all budgets for one call of at most so many tokens and dollars."""

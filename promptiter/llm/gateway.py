@@ -11,10 +11,10 @@ import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import orjson
 
@@ -27,9 +27,10 @@ from promptiter.errors import (
     RateLimitedError,
     SetupError,
 )
+from promptiter.llm.answers import FREE, StoredAnswer, ToolAnswer
 from promptiter.llm.budget import Budget, Budgets
-from promptiter.llm.ledger import Ledger
-from promptiter.llm.memo import Memo, MemoKey, MemoryMemo, ToolAnswer
+from promptiter.llm.ledger import TOOL, Ledger, LedgerEntry, Spending
+from promptiter.llm.memo import Memo, MemoKey, MemoryMemo
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import Function, Model, as_model
 from promptiter.llm.prices import Price, Prices, priced
@@ -39,8 +40,9 @@ from traces import Usage, digest
 from traces.model import Json
 
 T = TypeVar("T")
+_Asking: TypeAlias = AbstractAsyncContextManager[None]
+_Answered: TypeAlias = tuple[StoredAnswer, LedgerEntry]
 
-_FREE = Usage(input_tokens=0, output_tokens=0, cost_usd=0.0)
 _tally: ContextVar[Tally | None] = ContextVar("promptiter_tally", default=None)
 _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=None)
 
@@ -111,17 +113,16 @@ class Gateway:
         if not any(request.options.get(name) for name in _OUTPUT_BOUNDS):
             request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
 
-        async def pay() -> ModelReply:
-            return await self._paid(request, site, node_id)
+        async def execute(asking: _Asking) -> _Answered:
+            return await self._paid(request, site, node_id, asking=asking)
 
         if is_live:
-            return await pay()
-        reply, is_known = await self._once(MemoKey.of(site, request.digest), pay)
+            reply = self._counted(await execute(nullcontext()))
+        else:
+            key = MemoKey.of(site, request.digest)
+            reply = await self._once(key, execute, model=request.model, node_id=node_id)
         if not isinstance(reply, ModelReply):
             raise BadAnswerError(f"the memo holds a tool's answer under the key of a model call of node {node_id!r}")
-        if is_known:
-            self.ledger.add(role=site.role, model=request.model, node_id=node_id, usage=reply.usage, from_memo=True)
-            _count(paid=False)
         return reply
 
     async def call_tool(
@@ -147,36 +148,38 @@ class Gateway:
         *,
         is_live: bool,
     ) -> Json:
-        async def execute() -> ToolAnswer:
+        model = f"{TOOL}{name}"
+
+        async def execute(asking: _Asking) -> _Answered:
             started = time.perf_counter()
-            try:
-                keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
-                if inspect.iscoroutinefunction(function):
-                    value = await function(**keywords)
-                else:
-                    value = await asyncio.to_thread(function, **keywords)
-                answer = ToolAnswer(value=value, error=None)
-            except PromptiterError:
-                raise
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the agent must hear of it, whatever it is
-                answer = ToolAnswer(value=None, error=self.redactor.redact_text(f"{type(error).__name__}: {error}"))
-            seconds = time.perf_counter() - started
-            self.ledger.add(role=site.role, model=f"tool:{name}", node_id=node_id, usage=_FREE, seconds=seconds)
-            _count(paid=True)
-            return answer
+            async with asking:
+                answer = await self._tool_answer(arguments, function)
+            spent = Spending.of_call(FREE, seconds=time.perf_counter() - started)
+            return answer, LedgerEntry(role=site.role, model=model, node_id=node_id, spent=spent)
 
         if is_live:
-            answer: ModelReply | ToolAnswer = await execute()
+            answer = self._counted(await execute(nullcontext()))
         else:
-            answer, is_known = await self._once(MemoKey.of(site, digest(["tool", name, arguments])), execute)
-            if is_known:
-                self.ledger.add(role=site.role, model=f"tool:{name}", node_id=node_id, usage=_FREE, from_memo=True)
-                _count(paid=False)
+            key = MemoKey.of(site, digest(["tool", name, arguments]))
+            answer = await self._once(key, execute, model=model, node_id=node_id)
         if not isinstance(answer, ToolAnswer):
             raise BadAnswerError(f"the memo holds a model's answer under the key of a call of tool {name!r}")
         if answer.error is not None:
             raise ToolFailedError(name, answer.error)
         return answer.value
+
+    async def _tool_answer(self, arguments: Json, function: Callable[..., Json | Awaitable[Json]]) -> ToolAnswer:
+        try:
+            keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
+            if inspect.iscoroutinefunction(function):
+                value = await function(**keywords)
+            else:
+                value = await asyncio.to_thread(function, **keywords)
+            return ToolAnswer(value=value, error=None)
+        except PromptiterError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the agent must hear of it, whatever it is
+            return ToolAnswer(value=None, error=self.redactor.redact_text(f"{type(error).__name__}: {error}"))
 
     async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:
         self.settle_here()
@@ -185,19 +188,23 @@ class Gateway:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
 
     async def _once(
-        self, key: MemoKey, execute: Callable[[], Awaitable[ModelReply | ToolAnswer]]
-    ) -> tuple[ModelReply | ToolAnswer, bool]:
-        """The answer under a key, and whether it was known already; equal calls at one time share one execution."""
-        if key in self._flights:
-            return await self._flights[key].join(), True
-        known = await self.memo.get(key)
+        self,
+        key: MemoKey,
+        execute: Callable[[_Asking], Awaitable[_Answered]],
+        *,
+        model: str,
+        node_id: str,
+    ) -> StoredAnswer:
+        """The answer under a key; equal calls at one time share one execution. Only here an answer enters the memo."""
+        known = await self._known(key)
         if known is not None:
-            return known, True
-        if key in self._flights:  # someone took off while the memo was asked
-            return await self._flights[key].join(), True
+            self.ledger.add(role=key.role, model=model, node_id=node_id, from_memo=True)
+            _count(paid=False)
+            return known
 
-        async def execute_and_keep() -> ModelReply | ToolAnswer:
-            return await self.memo.put(key, await execute())
+        async def execute_and_keep() -> StoredAnswer:
+            answer, paid = await execute(self.memo.asking(key, model=model, node_id=node_id))
+            return await self.memo.put(key, self._counted((answer, paid)), paid=paid)
 
         def land() -> None:
             if self._flights.get(key) is flight:
@@ -207,61 +214,81 @@ class Gateway:
         flight.task.add_done_callback(lambda _: land())
         # An error is looked at also if nobody waits for it any more; else asyncio complains.
         flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await flight.join(), False
+        return await flight.join()
 
-    async def _paid(self, request: ModelRequest, site: CallSite, node_id: str) -> ModelReply:
+    async def _known(self, key: MemoKey) -> StoredAnswer | None:
+        """What the memo has, or what a call that is under way brings."""
+        if key in self._flights:
+            return await self._flights[key].join()
+        known = await self.memo.get(key)
+        if known is None and key in self._flights:  # someone took off while the memo was asked
+            return await self._flights[key].join()
+        return known
+
+    def _counted(self, answered: _Answered) -> StoredAnswer:
+        """An answer, after its cost was counted."""
+        answer, paid = answered
+        self.ledger.count(paid)
+        _count(paid=True)
+        return answer
+
+    async def _paid(
+        self, request: ModelRequest, site: CallSite, node_id: str, *, asking: _Asking
+    ) -> tuple[ModelReply, LedgerEntry]:
         bound = len(orjson.dumps(request)) + _output_bound(request)
         price = self.price(request.model)
         if self.budget is None:
-            return await self._attempts(request, site, node_id, bound, price)
+            return await self._attempts(request, site, node_id, bound=bound, price=price, asking=asking)
         try:
             reservation = self.budget.reserve(tokens=bound, usd=price.bound_usd(bound) if price else None)
         except SetupError as error:
             raise SetupError(f"model {request.model!r}: {error}") from error
         async with reservation:
-            reply = await self._attempts(request, site, node_id, bound, price)
+            reply, paid = await self._attempts(request, site, node_id, bound=bound, price=price, asking=asking)
             tokens = reply.usage.tokens if _is_counted(reply.usage) else None
             reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
-            return reply
+            return reply, paid
 
     async def _attempts(
-        self, request: ModelRequest, site: CallSite, node_id: str, bound: int, price: Price | None
-    ) -> ModelReply:
+        self,
+        request: ModelRequest,
+        site: CallSite,
+        node_id: str,
+        *,
+        bound: int,
+        price: Price | None,
+        asking: _Asking,
+    ) -> tuple[ModelReply, LedgerEntry]:
         model = self.model(request.model)
         rate = self._rates.get(request.model) or self._rates.get("*")
         started = time.perf_counter()
-        for attempt in range(1, self.retries.attempts + 1):
-            try:
-                async with self._slots:
-                    if rate is not None:
-                        await rate.acquire(bound)  # last of all, so that what was granted is sent at once
-                    async with asyncio.timeout(self.timeout_s):
-                        reply = await model(request, draw=site.draw)
-            except TimeoutError:
-                failure: PassingError = ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s")
-            except PassingError as error:
-                failure = error
-            except ModelError as error:
-                raise type(error)(self.redactor.redact_text(str(error))) from None  # the cause may hold a secret
-            else:
-                reply = replace(reply, usage=priced(reply.usage, price))
-                if rate is not None and _is_counted(reply.usage):
-                    rate.settle(bound, reply.usage.tokens)
-                self.ledger.add(
-                    role=site.role,
-                    model=request.model,
-                    node_id=node_id,
-                    usage=reply.usage,
-                    seconds=time.perf_counter() - started,
-                    attempts=attempt,
-                )
-                _count(paid=True)
-                return reply
-            if attempt == self.retries.attempts:
-                break
-            await self._back_off(failure, attempt, rate)
-        told = self.redactor.redact_text(str(failure))
-        raise type(failure)(f"{request.model!r} failed {self.retries.attempts} times, last: {told}") from None
+        async with AsyncExitStack() as asked:
+            for attempt in range(1, self.retries.attempts + 1):
+                try:
+                    async with self._slots:
+                        if attempt == 1:  # not before: who only waits for a slot is not asked for yet
+                            await asked.enter_async_context(asking)
+                        if rate is not None:
+                            await rate.acquire(bound)  # last of all, so that what was granted is sent at once
+                        async with asyncio.timeout(self.timeout_s):
+                            reply = await model(request, draw=site.draw)
+                except TimeoutError:
+                    failure: PassingError = ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s")
+                except PassingError as error:
+                    failure = error
+                except ModelError as error:
+                    raise type(error)(self.redactor.redact_text(str(error))) from None  # the cause may hold a secret
+                else:
+                    reply = replace(reply, usage=priced(reply.usage, price))
+                    if rate is not None and _is_counted(reply.usage):
+                        rate.settle(bound, reply.usage.tokens)
+                    spent = Spending.of_call(reply.usage, seconds=time.perf_counter() - started, attempts=attempt)
+                    return reply, LedgerEntry(role=site.role, model=request.model, node_id=node_id, spent=spent)
+                if attempt == self.retries.attempts:
+                    break
+                await self._back_off(failure, attempt, rate)
+            told = self.redactor.redact_text(str(failure))
+            raise type(failure)(f"{request.model!r} failed {self.retries.attempts} times, last: {told}") from None
 
     async def _back_off(self, failure: PassingError, attempt: int, rate: RateLimit | None) -> None:
         delay = self.retries.delay_s(attempt, self._rng)
@@ -379,12 +406,12 @@ def _is_counted(usage: Usage) -> bool:
 class _Flight:
     """One execution that several callers wait for; it is given up only when the last of them is."""
 
-    def __init__(self, task: asyncio.Future[ModelReply | ToolAnswer], land: Callable[[], None]) -> None:
+    def __init__(self, task: asyncio.Future[StoredAnswer], land: Callable[[], None]) -> None:
         self.task = task
         self.land = land
         self.waiting = 0
 
-    async def join(self) -> ModelReply | ToolAnswer:
+    async def join(self) -> StoredAnswer:
         self.waiting += 1
         try:
             return await asyncio.shield(self.task)

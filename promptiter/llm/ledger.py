@@ -17,13 +17,17 @@ from traces import Usage
 PARTS = 10**9
 """So many make a dollar or a second. A float holds nine million dollars in such parts exactly."""
 
+TOOL = "tool:"
+"""What stands before the name of a tool, where else a model's name stands."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
     """What some calls cost. Spendings add; a later one minus an earlier one is what came between.
 
     `cost_usd` and the tokens sum up what is known. `cost_usd` is None when calls were made and no price is known;
-    `unpriced_calls` says for how many calls it is not, `uncounted_calls` the same for tokens.
+    `unpriced_calls` says for how many calls it is not, `uncounted_calls` the same for tokens. `lost_calls` were in
+    flight when the process was killed: they may have been paid, nobody knows what, and are made again.
     """
 
     calls: int = 0
@@ -36,6 +40,22 @@ class Spending:
     cost_usd: float | None = 0.0
     unpriced_calls: int = 0
     seconds: float = 0.0
+    lost_calls: int = 0
+
+    @classmethod
+    def of_call(cls, usage: Usage, *, seconds: float = 0.0, attempts: int = 1) -> Spending:
+        """What one call cost, with all its attempts."""
+        return cls(
+            calls=1,
+            attempts=attempts,
+            input_tokens=usage.input_tokens or 0,
+            output_tokens=usage.output_tokens or 0,
+            cached_input_tokens=usage.cached_input_tokens or 0,
+            uncounted_calls=int(usage.input_tokens is None or usage.output_tokens is None),
+            cost_usd=usage.cost_usd,
+            unpriced_calls=int(usage.cost_usd is None),
+            seconds=seconds,
+        )
 
     @property
     def tokens(self) -> int:
@@ -66,6 +86,7 @@ class Spending:
             cost_usd=None if calls and calls == unpriced else parts / PARTS,
             unpriced_calls=unpriced,
             seconds=(in_parts(self.seconds) + sign * in_parts(other.seconds)) / PARTS,
+            lost_calls=self.lost_calls + sign * other.lost_calls,
         )
 
 
@@ -91,6 +112,11 @@ class LedgerSnapshot:
     @property
     def total(self) -> Spending:
         return _sum(entry.spent for entry in self.entries)
+
+    @property
+    def of_models(self) -> Spending:
+        """What calls of models cost: all that a budget covers. Tools are in the total, too."""
+        return _sum(entry.spent for entry in self.entries if not entry.model.startswith(TOOL))
 
     def by_role(self) -> dict[str, Spending]:
         return self._by(lambda entry: entry.role)
@@ -141,11 +167,15 @@ class Ledger:
     ) -> None:
         """Count one call, with all its attempts; or one answer from the memo, whatever it once cost."""
         spent = (
-            Spending(memo_hits=1) if from_memo else _spending_of(usage or Usage(), seconds=seconds, attempts=attempts)
+            Spending(memo_hits=1)
+            if from_memo
+            else Spending.of_call(usage or Usage(), seconds=seconds, attempts=attempts)
         )
-        place = (role, model, node_id)
-        with self._lock:
-            self._spent[place] = self._spent.get(place, NOTHING) + spent
+        self.count(LedgerEntry(role=role, model=model, node_id=node_id, spent=spent))
+
+    def count(self, entry: LedgerEntry) -> None:
+        """Count what an entry says."""
+        self.merge(LedgerSnapshot((entry,)))
 
     def merge(self, snapshot: LedgerSnapshot) -> None:
         """Count what another ledger counted, as that of a worker process."""
@@ -163,20 +193,6 @@ _Place: TypeAlias = tuple[Role, str, str]
 
 def in_parts(figure: float) -> int:
     return round(figure * PARTS)
-
-
-def _spending_of(usage: Usage, *, seconds: float, attempts: int) -> Spending:
-    return Spending(
-        calls=1,
-        attempts=attempts,
-        input_tokens=usage.input_tokens or 0,
-        output_tokens=usage.output_tokens or 0,
-        cached_input_tokens=usage.cached_input_tokens or 0,
-        uncounted_calls=int(usage.input_tokens is None or usage.output_tokens is None),
-        cost_usd=usage.cost_usd,
-        unpriced_calls=int(usage.cost_usd is None),
-        seconds=seconds,
-    )
 
 
 def _place(entry: LedgerEntry) -> _Place:

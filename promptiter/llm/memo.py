@@ -11,12 +11,14 @@ returns ever after, so a first run and its replay see equal values.
 from __future__ import annotations
 
 import os
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
 from promptiter.errors import SetupError
 from promptiter.llm.answers import MemoKey, MemoStats, StoredAnswer, ToolAnswer, decode_answer, encode_answer
-from promptiter.llm.memo_stores import FileMemo, SqliteMemo
+from promptiter.llm.ledger import LedgerEntry
+from promptiter.llm.memo_stores import FileMemo, SqliteMemo, explained
 
 __all__ = [
     "FileMemo",
@@ -38,10 +40,18 @@ class Memo(Protocol):
         """The answer, if there is one."""
         ...
 
-    async def put(self, key: MemoKey, answer: StoredAnswer) -> StoredAnswer:
+    async def put(self, key: MemoKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
         """Keep an answer and return the one to use: the first that was put, by whichever process.
 
         When it returns, the answer survives a SIGKILL of this process. SetupError if JSON cannot hold the answer.
+        `paid` is what the call cost, for who keeps account.
+        """
+        ...
+
+    def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:
+        """Entered when a call is about to be made, left when it is answered, has failed for good, or is cancelled.
+
+        An answer is `put` right after. A call that is never left was in flight when the process was killed.
         """
         ...
 
@@ -55,17 +65,20 @@ class Memo(Protocol):
 
 
 def open_memo(where: str | os.PathLike[str]) -> Memo:
-    """The memo at `"memory"`, at a path that ends in .jsonl, or at one that ends in .sqlite or .db."""
+    """The memo at `"memory"`, at a path that ends in .jsonl, or at one that ends in .sqlite or .db.
+
+    Folders of the path that do not exist are made.
+    """
     if where == "memory":
         return MemoryMemo()
     path = Path(where)
-    if path.suffix == ".jsonl":
-        return FileMemo(path)
-    if path.suffix in (".sqlite", ".db"):
-        return SqliteMemo(path)
-    raise SetupError(
-        f"cannot tell what memo {os.fspath(where)!r} is: give 'memory' or a path in .jsonl, .sqlite or .db"
-    )
+    if path.suffix not in (".jsonl", ".sqlite", ".db"):
+        raise SetupError(
+            f"cannot tell what memo {os.fspath(where)!r} is: give 'memory' or a path in .jsonl, .sqlite or .db"
+        )
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return FileMemo(path) if path.suffix == ".jsonl" else SqliteMemo(path)
 
 
 class MemoryMemo:
@@ -82,8 +95,17 @@ class MemoryMemo:
         self._hits += 1
         return decode_answer(raw)
 
-    async def put(self, key: MemoKey, answer: StoredAnswer) -> StoredAnswer:
+    async def put(
+        self,
+        key: MemoKey,
+        answer: StoredAnswer,
+        *,
+        paid: LedgerEntry | None = None,  # noqa: ARG002 - the ledger counts it
+    ) -> StoredAnswer:
         return decode_answer(self._answers.setdefault(key.digest, encode_answer(key, answer)))
+
+    def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        return nullcontext()
 
     async def sync(self) -> None:
         """Nothing survives anyway."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
 import logging
 import os
@@ -11,11 +10,9 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
-
-import orjson
 
 from promptiter.errors import SetupError
 from promptiter.llm.answers import (
@@ -26,9 +23,15 @@ from promptiter.llm.answers import (
     decode_answer,
     encode_answer,
 )
+from promptiter.llm.ledger import LedgerEntry
+from promptiter.llm.memo_index import MemoIndex, Place
+from promptiter.llm.memo_lines import as_line, is_sound, key_in, other_version
 from traces.model import Json
 
 T = TypeVar("T")
+AT_ONCE = 4_000
+"""So many lines of a file are indexed together."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -36,69 +39,97 @@ class FileMemo:
     """A memo in JSON lines, which several processes of one machine may share; each opens its own.
 
     A line is one write under a lock, with a checksum in its first field. A line that a crash tore is cut off at the
-    next write. In memory there is only where each answer stands; what others wrote is read when a key is missed.
+    next write. What others wrote is read when a key is missed. Memory does not grow with the answers: an index on
+    disk knows where each stands.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if os.name == "nt":
             raise SetupError(f"{os.fspath(path)!r}: files cannot be shared on Windows; use a memo in .sqlite")
         self._path = Path(path)
-        self._places: dict[bytes, tuple[int, int]] = {}  # raw digest of the key: offset, length
         self._seen = 0  # all lines before this offset are known
         self._hits = 0
-        with _explained(self._path):
+        with explained(self._path):
             self._file = io.FileIO(os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644), "r+")
+        self._index = MemoIndex()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="memo")
 
     async def get(self, key: MemoKey) -> StoredAnswer | None:
         raw_key = bytes.fromhex(key.digest)
-        if raw_key not in self._places and os.fstat(self._file.fileno()).st_size != self._seen:
-            await _in(self._worker, self._catch_up)
-        place = self._places.get(raw_key)
+        place = self._index.get(raw_key)
+        if place is None and os.fstat(self._file.fileno()).st_size != self._seen:
+            await in_worker(self._worker, self._catch_up)
+            place = self._index.get(raw_key)
         if place is None:
             return None
         self._hits += 1
         return self._read(place)
 
-    async def put(self, key: MemoKey, answer: StoredAnswer) -> StoredAnswer:
+    async def put(
+        self,
+        key: MemoKey,
+        answer: StoredAnswer,
+        *,
+        paid: LedgerEntry | None = None,  # noqa: ARG002 - what a run paid stands in its own log
+    ) -> StoredAnswer:
         body = encode_answer(key, answer)
-        return self._read(await _in(self._worker, lambda: self._kept(bytes.fromhex(key.digest), body)))
+        return self._read(await in_worker(self._worker, lambda: self._kept(bytes.fromhex(key.digest), body)))
+
+    def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        return nullcontext()
 
     async def sync(self) -> None:
-        await _in(self._worker, lambda: os.fsync(self._file.fileno()))
+        await in_worker(self._worker, self._sync)
 
     def stats(self) -> MemoStats:
         self._worker.submit(self._catch_up).result()
-        return MemoStats(entries=len(self._places), hits=self._hits, bytes=self._seen)
+        return MemoStats(entries=len(self._index), hits=self._hits, bytes=self._seen)
 
     def close(self) -> None:
         self._worker.shutdown(wait=True)
+        self._index.close()
         self._file.close()
 
-    def _read(self, place: tuple[int, int]) -> StoredAnswer:
+    def _read(self, place: Place) -> StoredAnswer:
         offset, length = place
-        with _explained(self._path):
+        with explained(self._path):
             line = os.pread(self._file.fileno(), length, offset)
-        if _key_in(line, place=self._path) is None:
+        if not is_sound(line):
             raise SetupError(f"{str(self._path)!r} was changed at byte {offset} while in use; start again")
         return decode_answer(line)
 
-    def _kept(self, raw_key: bytes, body: bytes) -> tuple[int, int]:
-        """Where the answer of a key stands, after it was written unless there is one."""
+    def _kept(self, raw_key: bytes, body: bytes, *, note: bytes | None = None) -> Place:
+        """Where the answer of a key stands, after it was written; if there was one already, the note is written."""
         with self._locked(exclusive=True):
             self._read_tail()
-            if raw_key in self._places:
-                return self._places[raw_key]
-            self._cut_torn_line()
-            line = _as_line(body)
-            if (written := self._file.write(line)) != len(line):
-                os.ftruncate(self._file.fileno(), self._seen)
-                raise SetupError(
-                    f"only {written} of {len(line)} bytes fit into {str(self._path)!r}; free space and resume"
-                )
-            place = self._places[raw_key] = (self._seen, len(line))
-            self._seen += len(line)
+            place = self._index.get(raw_key)
+            if place is None:
+                place = self._append(body)
+                self._index.add([(raw_key, *place)])
+            elif note is not None:
+                self._append(note)
             return place
+
+    def _append(self, body: bytes) -> Place:
+        """Write a line. The lock is held, and all lines are known."""
+        self._cut_torn_line()
+        line, start = as_line(body), self._seen
+        try:
+            rest = memoryview(line)
+            while rest:  # if only a part fitted, the next write says why
+                rest = rest[os.write(self._file.fileno(), rest) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file.fileno(), start)
+            raise _unwritten(self._path, error.strerror or str(error)) from error
+        self._seen += len(line)
+        return start, len(line)
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _unwritten(self._path, error.strerror or str(error)) from error
 
     def _catch_up(self) -> None:
         with self._locked(exclusive=False):
@@ -108,7 +139,7 @@ class FileMemo:
     def _locked(self, *, exclusive: bool) -> Iterator[None]:
         import fcntl  # not on Windows
 
-        with _explained(self._path):
+        with explained(self._path):
             fcntl.flock(self._file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
             try:
                 yield
@@ -122,19 +153,33 @@ class FileMemo:
             raise SetupError(
                 f"{str(self._path)!r} was cut to {size} bytes while in use, {self._seen} were there; start again"
             )
-        if size == self._seen:
+        found: list[tuple[bytes, int, int]] = []
+        end = self._seen
+        for start, line in self._lines(self._seen, size):
+            if not is_sound(line):
+                logger.warning("%s: the line at byte %d is damaged; its call is made again", self._path, start)
+            elif raw_key := key_in(line, path=self._path):
+                found.append((raw_key, start, len(line)))
+            end = start + len(line)
+            if len(found) == AT_ONCE:
+                self._index.add(found)
+                self._seen = end
+                found.clear()
+        self._index.add(found)
+        self._seen = end  # last, for `get` takes what was seen as indexed
+
+    def _lines(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """The whole lines between two offsets, each with its own. For the worker's thread."""
+        if start >= end:
             return
         reader = io.BufferedReader(self._file, 1 << 20)
         try:
-            reader.seek(self._seen)
+            reader.seek(start)
             for line in reader:
-                if not line.endswith(b"\n"):
+                if start >= end or not line.endswith(b"\n"):
                     break
-                if raw_key := _key_in(line, place=self._path):
-                    self._places.setdefault(raw_key, (self._seen, len(line)))
-                else:
-                    logger.warning("%s: the line at byte %d is damaged; its call is made again", self._path, self._seen)
-                self._seen += len(line)
+                yield start, line
+                start += len(line)
         finally:
             reader.detach()
 
@@ -152,7 +197,7 @@ class SqliteMemo:
         self._path = Path(path)
         self._busy_timeout_s = busy_timeout_s
         self._hits = 0
-        with _explained(self._path):
+        with explained(self._path):
             self._database = sqlite3.connect(
                 path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
             )
@@ -164,18 +209,27 @@ class SqliteMemo:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="memo")
 
     async def get(self, key: MemoKey) -> StoredAnswer | None:
-        raw = await _in(self._worker, lambda: self._select(bytes.fromhex(key.digest)))
+        raw = await in_worker(self._worker, lambda: self._select(bytes.fromhex(key.digest)))
         if raw is None:
             return None
         self._hits += 1
         return decode_answer(raw)
 
-    async def put(self, key: MemoKey, answer: StoredAnswer) -> StoredAnswer:
+    async def put(
+        self,
+        key: MemoKey,
+        answer: StoredAnswer,
+        *,
+        paid: LedgerEntry | None = None,  # noqa: ARG002 - what a run paid stands in its own log
+    ) -> StoredAnswer:
         body = encode_answer(key, answer)
-        return decode_answer(await _in(self._worker, lambda: self._kept(bytes.fromhex(key.digest), body)))
+        return decode_answer(await in_worker(self._worker, lambda: self._kept(bytes.fromhex(key.digest), body)))
+
+    def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        return nullcontext()
 
     async def sync(self) -> None:
-        await _in(self._worker, lambda: self._query("PRAGMA wal_checkpoint(FULL)"))
+        await in_worker(self._worker, lambda: self._query("PRAGMA wal_checkpoint(FULL)"))
 
     def stats(self) -> MemoStats:
         [(entries,)] = self._worker.submit(self._query, "SELECT count(*) FROM answers").result()
@@ -199,7 +253,7 @@ class SqliteMemo:
         self._query("PRAGMA synchronous = NORMAL")  # enough for SIGKILL; `sync` is for more
         [(version,)] = self._query("PRAGMA user_version")
         if version not in (0, SCHEMA_VERSION):
-            raise _unreadable(self._path, version)
+            raise other_version(self._path, version)
         self._query("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, body BLOB NOT NULL)")
         if version == 0:
             self._query(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -213,7 +267,7 @@ class SqliteMemo:
         return rows[0][0] if rows else None
 
     def _query(self, statement: str, *values: bytes) -> list[tuple[Json, ...]]:
-        with _explained(self._path):
+        with explained(self._path):
             return self._database.execute(statement, values).fetchall()
 
 
@@ -222,7 +276,7 @@ class _BusyError(SetupError):
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -235,6 +289,8 @@ def _explained(path: Path) -> Iterator[None]:
             raise _BusyError(
                 f"the memo {str(path)!r} is held by another process ({error}); end it and run again"
             ) from error
+        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            raise _unwritten(path, str(error)) from error
         raise SetupError(
             f"the memo {str(path)!r} cannot be used: {error}; check its folder and the space left"
         ) from error
@@ -245,34 +301,10 @@ def _explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-async def _in(worker: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+async def in_worker(worker: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     """Do it in the worker's thread, to its end also when the caller is cancelled: an answer that was paid is kept."""
     return await asyncio.shield(asyncio.get_running_loop().run_in_executor(worker, work))
 
 
-_SUM = len(b'{"sum":"')
-_REST = _SUM + 8 + len(b'",')
-_VERSION = b'"v":%d,"key":"' % SCHEMA_VERSION
-
-
-def _as_line(body: bytes) -> bytes:
-    """A JSON object with the checksum of what follows as its first field."""
-    rest = body[1:]
-    return b'{"sum":"%s",%s\n' % (hashlib.sha256(rest).hexdigest()[:8].encode(), rest)
-
-
-def _key_in(line: bytes, *, place: Path) -> bytes | None:
-    """The raw digest of the key of a line, or None if the line is damaged."""
-    rest = line[_REST:].rstrip(b"\n")
-    if hashlib.sha256(rest).hexdigest()[:8].encode() != line[_SUM : _SUM + 8]:
-        return None
-    if not rest.startswith(_VERSION):
-        raise _unreadable(place, orjson.loads(line).get("v"))
-    return bytes.fromhex(rest[len(_VERSION) : len(_VERSION) + 64].decode())
-
-
-def _unreadable(path: Path, version: Json) -> SetupError:
-    return SetupError(
-        f"the memo {str(path)!r} has version {version}, this release reads {SCHEMA_VERSION}; upgrade promptiter or use "
-        "another path"
-    )
+def _unwritten(path: Path, what: str) -> SetupError:
+    return SetupError(f"the memo {str(path)!r} could not be written: {what}; make room and resume the run")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.llm.budget import Budget, Budgets
+from promptiter.llm.ledger import Spending
 
 
 async def spend(budget: Budget | Budgets, *, bound: int, actual: int) -> None:
@@ -289,3 +290,39 @@ async def test_ten_thousand_waiters_are_served_quickly() -> None:
     await asyncio.gather(*(spend(budget, bound=100, actual=1) for _ in range(10_000)))
     assert time.perf_counter() - started < 5
     assert budget.state.tokens == 10_000
+
+
+BEFORE = Spending(calls=3, input_tokens=80, output_tokens=10, cost_usd=0.3, unpriced_calls=1, lost_calls=5)
+
+
+async def test_what_was_spent_before_counts_as_settled() -> None:
+    run, stage = Budget(max_calls=4, max_tokens=100, max_usd=0.5), Budget(max_tokens=90)
+    both = Budgets(run, stage)
+    both.charge(BEFORE)
+    assert (run.state.calls, run.state.tokens, run.state.cost_usd, run.state.unpriced_calls) == (3, 90, 0.3, 1)
+    async with run.reserve(tokens=10, usd=0.2) as reservation:
+        reservation.settle(tokens=10, usd=0.2)
+    with pytest.raises(BudgetEndedError, match="4 of max_calls 4 is spent"):
+        await run.reserve(tokens=0, usd=0.0).__aenter__()
+    with pytest.raises(BudgetEndedError, match="90 of max_tokens 90 is spent"):
+        await spend(stage, bound=1, actual=1)
+
+
+async def test_a_charge_beyond_a_cap_ends_the_next_call() -> None:
+    budget = Budget(max_tokens=50)
+    budget.charge(BEFORE)
+    with pytest.raises(BudgetEndedError, match="0 more would not fit: 90 of max_tokens 50 is spent"):
+        await spend(budget, bound=0, actual=0)
+
+
+async def test_who_waits_hears_of_a_charge() -> None:
+    budget, done = Budget(max_tokens=100), asyncio.Event()
+    holding = asyncio.create_task(hold(budget, 60, done, actual=0))
+    await a_few_turns()
+    waiting = asyncio.create_task(spend(budget, bound=60, actual=60))
+    await a_few_turns()
+    budget.charge(BEFORE)
+    with pytest.raises(BudgetEndedError):
+        await waiting
+    done.set()
+    await holding

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import pytest
@@ -19,7 +19,8 @@ from promptiter.errors import (
 )
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway, Retries, ToolFailedError, current_gateway
-from promptiter.llm.memo import MemoryMemo, open_memo
+from promptiter.llm.ledger import LedgerEntry
+from promptiter.llm.memo import MemoKey, MemoryMemo, StoredAnswer, open_memo
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.models import Answer, Model, ScriptedModel
 from promptiter.llm.prices import Price, Prices
@@ -73,10 +74,85 @@ async def test_equal_judge_requests_of_different_cases_are_answered_once() -> No
     assert {reply.text for reply in await asyncio.gather(*(door.ask(request(), site) for site in sites))} == {"one"}
 
 
-async def test_live_calls_are_never_served_from_the_memo() -> None:
+async def test_live_calls_are_never_served_from_the_memo_and_are_counted() -> None:
     door = gateway(ScriptedModel(["one", "two", "three"]))
     assert [(await door.ask(request(), AGENT, is_live=True)).text for _ in range(2)] == ["one", "two"]
+    assert (door.ledger.snapshot().total.calls, door.memo.stats().entries) == (2, 0)
     assert (await door.ask(request(), AGENT)).text == "three"
+    assert (door.ledger.snapshot().total.calls, door.memo.stats().entries) == (3, 1)
+
+
+async def test_the_memo_is_told_what_an_answer_cost_after_the_ledger_was() -> None:
+    told: list[LedgerEntry | None] = []
+
+    class Telling(MemoryMemo):
+        async def put(self, key: MemoKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
+            assert door.ledger.snapshot().total.calls == 1
+            told.append(paid)
+            return await super().put(key, answer)
+
+    door = gateway(failing(ModelUnavailableError("503")), memo=Telling())
+    for _ in range(2):
+        await door.ask(request(), AGENT, node_id="bot")
+    [paid] = told
+    assert paid is not None
+    assert (paid.role, paid.model, paid.node_id) == ("agent", "m", "bot")
+    assert (paid.spent.calls, paid.spent.attempts, paid.spent.tokens) == (1, 2, 2)
+    assert paid.spent.seconds > 0
+
+
+async def test_the_memo_is_told_when_a_call_begins_and_ends() -> None:
+    told: list[str] = []
+
+    class Telling(MemoryMemo):
+        @asynccontextmanager
+        async def asking(self, key: MemoKey, *, model: str, node_id: str) -> AsyncIterator[None]:
+            told.append(f"asking {model} at {node_id} for {key.step_id}")
+            try:
+                yield
+            except BaseException as error:
+                told.append(type(error).__name__)
+                raise
+            told.append("answered")
+
+    left: list[Exception] = [ModelUnavailableError("503"), BadRequestError("no")]
+
+    async def model(_: list[dict[str, Any]]) -> str:
+        told.append("called")
+        if left:
+            raise left.pop(0)
+        return "x"
+
+    def search() -> str:
+        told.append("called")
+        return "x"
+
+    door = gateway(model, memo=Telling())
+    with pytest.raises(BadRequestError):
+        await door.ask(request(), AGENT, node_id="bot")
+    assert told == ["asking m at bot for bot", "called", "called", "BadRequestError"]
+    told.clear()
+    await door.ask(request(), AGENT, node_id="bot")
+    await door.call_tool("search", {}, search, AGENT, node_id="bot")
+    assert told == [
+        *("asking m at bot for bot", "called", "answered"),
+        *("asking tool:search at bot for bot", "called", "answered"),
+    ]
+    told.clear()
+    await door.ask(request(), AGENT, is_live=True)
+    await door.ask(request(), AGENT)
+    assert told == ["called"]
+
+
+async def test_a_call_that_the_budget_refuses_is_not_asked() -> None:
+    class Silent(MemoryMemo):
+        @asynccontextmanager
+        async def asking(self, key: MemoKey, *, model: str, node_id: str) -> AsyncIterator[None]:
+            raise AssertionError(f"{key} was asked of {model} at {node_id}")
+            yield
+
+    with pytest.raises(BudgetEndedError):
+        await gateway(ScriptedModel([]), memo=Silent(), budget=Budget(max_calls=0)).ask(request(), AGENT)
 
 
 async def test_an_answer_is_in_the_memo_before_it_is_used(tmp_path: Any) -> None:

@@ -7,7 +7,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.llm.ledger import Ledger, LedgerSnapshot, Spending
+from promptiter.llm.ledger import Ledger, LedgerEntry, LedgerSnapshot, Spending
 from traces import Usage
 
 ROLES = ("agent", "judge", "optimizer")
@@ -143,3 +143,21 @@ def test_threads_lose_no_call() -> None:
         thread.join()
     assert ledger.snapshot().total.calls == 16_000
     assert ledger.snapshot().total.cost_usd == 1600.0
+
+
+def test_lost_calls_add_up_and_cost_nothing() -> None:
+    ledger = Ledger()
+    for lost in (1, 2):
+        ledger.count(LedgerEntry(role="agent", model="small", node_id="", spent=Spending(lost_calls=lost)))
+    before = ledger.snapshot()
+    assert before.total == Spending(lost_calls=3)
+    ledger.add(role="agent", model="small", usage=USAGE)
+    assert (ledger.snapshot() - before).total.lost_calls == 0
+    assert ledger.snapshot().total.cost_usd == 0.1
+
+
+def test_calls_of_models_are_told_from_those_of_tools() -> None:
+    ledger = Ledger()
+    ledger.add(role="agent", model="small", usage=USAGE)
+    ledger.add(role="agent", model="tool:search", usage=Usage(input_tokens=0, output_tokens=0, cost_usd=0.0))
+    assert (ledger.snapshot().total.calls, ledger.snapshot().of_models.calls) == (2, 1)

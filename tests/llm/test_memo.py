@@ -4,7 +4,10 @@ import asyncio
 import math
 import multiprocessing
 import os
+import re
 import sqlite3
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptiter.errors import SetupError
+from promptiter.llm.call_log import CallLog
 from promptiter.llm.memo import FileMemo, Memo, MemoKey, MemoryMemo, SqliteMemo, StoredAnswer, ToolAnswer, open_memo
+from promptiter.llm.memo_lines import is_sound
 from promptiter.llm.messages import CallSite, ModelReply, ToolRequest
 from tests.traces.strategies import json_values, texts, usages
 from traces import Usage
@@ -51,23 +56,34 @@ def key(number: int) -> MemoKey:
     return MemoKey(role="agent", request_digest=f"request {number}")
 
 
-@pytest.fixture(params=["memory", "calls.jsonl", "calls.sqlite"])
+ROOT = Path(__file__).parents[2]
+ON_DISK = ["memo.jsonl", "memo.sqlite", "calls.jsonl", "sharing.jsonl"]
+
+
+def opened(path: Path) -> Memo:
+    """The memo that a path stands for: two of them are logs of a run, one of which shares a memo."""
+    if path.name == "calls.jsonl":
+        return CallLog(path)
+    return CallLog(path, shared=open_memo(path.with_suffix(".db"))) if path.stem == "sharing" else open_memo(path)
+
+
+@pytest.fixture(params=["memory", *ON_DISK])
 def memo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memo]:
-    opened = open_memo(request.param if request.param == "memory" else tmp_path / request.param)
-    yield opened
-    opened.close()
+    memo = open_memo("memory") if request.param == "memory" else opened(tmp_path / request.param)
+    yield memo
+    memo.close()
 
 
-@pytest.fixture(params=["calls.jsonl", "calls.sqlite"])
+@pytest.fixture(params=ON_DISK)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / str(request.param)
 
 
 def test_a_path_says_which_memo_it_is(tmp_path: Path) -> None:
     for name, kind in (("a.jsonl", FileMemo), ("a.sqlite", SqliteMemo), ("a.db", SqliteMemo)):
-        opened = open_memo(tmp_path / name)
-        opened.close()
-        assert type(opened) is kind
+        found = open_memo(tmp_path / name)
+        found.close()
+        assert type(found) is kind
     assert type(open_memo("memory")) is MemoryMemo
     with pytest.raises(SetupError, match=r"'calls.pickle' is: give 'memory' or a path in .jsonl"):
         open_memo("calls.pickle")
@@ -103,20 +119,21 @@ def test_answers_come_back_equal(
     tmp_path_factory: pytest.TempPathFactory, many: list[tuple[MemoKey, StoredAnswer]]
 ) -> None:
     async def check(where: str | Path) -> None:
-        memo = open_memo(where)
+        memo = opened(where) if isinstance(where, Path) else open_memo(where)
         first: dict[MemoKey, StoredAnswer] = {}
         for at, answer in many:
             assert await memo.put(at, answer) == first.setdefault(at, answer)
         if isinstance(where, Path):
             memo.close()
-            memo = open_memo(where)
+            memo = opened(where)
         assert {at: await memo.get(at) for at in first} == first
         assert memo.stats().entries == memo.stats().hits == len(first)
         memo.close()
 
     folder = tmp_path_factory.mktemp("memo")
-    for where in ("memory", folder / "calls.jsonl", folder / "calls.sqlite"):
-        asyncio.run(check(where))
+    asyncio.run(check("memory"))
+    for name in ON_DISK:
+        asyncio.run(check(folder / name))
 
 
 async def test_the_first_answer_of_a_key_wins(memo: Memo) -> None:
@@ -154,7 +171,7 @@ async def test_many_tasks_that_put_one_key_get_one_answer(memo: Memo) -> None:
 
 
 async def test_a_cancelled_put_is_kept(path: Path) -> None:
-    memo = open_memo(path)
+    memo = opened(path)
     tasks = [asyncio.ensure_future(memo.put(key(number), REPLY)) for number in range(50)]
     await asyncio.sleep(0)
     for task in tasks:
@@ -165,7 +182,7 @@ async def test_a_cancelled_put_is_kept(path: Path) -> None:
 
 
 async def test_another_memo_on_the_same_path_sees_an_answer_at_once(path: Path) -> None:
-    first, second = open_memo(path), open_memo(path)
+    first, second = opened(path), opened(path)
     assert await second.get(KEY) is None
     await first.put(KEY, REPLY)
     await first.sync()
@@ -181,7 +198,7 @@ def write_200(
     path: str, worker: int, meet: Callable[[float], object], results: multiprocessing.Queue[list[str]]
 ) -> None:
     async def write() -> list[str]:
-        memo = open_memo(path)
+        memo = opened(Path(path))
         got = []
         for number in range(200):
             meet(60.0)  # so that all four write this key at once
@@ -207,7 +224,7 @@ def test_four_processes_agree_on_every_answer(path: Path) -> None:
         worker.join()
     assert len(got[0]) == 200
     assert got == [got[0]] * 4
-    memo = open_memo(path)
+    memo = opened(path)
     assert memo.stats().entries == 200
     memo.close()
     if path.suffix == ".jsonl":
@@ -216,7 +233,7 @@ def test_four_processes_agree_on_every_answer(path: Path) -> None:
 
 def write_forever(path: str, told: Connection) -> None:
     async def write() -> None:
-        memo = open_memo(path)
+        memo = opened(Path(path))
         for number in count():
             await memo.put(key(number), ModelReply(text=f"{number} " * 1000))
             told.send(number)
@@ -236,7 +253,7 @@ async def test_what_put_returned_survives_a_sigkill(path: Path) -> None:
     with suppress(EOFError):
         while True:
             told.append(hear.recv())
-    memo = open_memo(path)
+    memo = opened(path)
     kept = [await memo.get(key(number)) for number in told]
     assert kept == [ModelReply(text=f"{number} " * 1000) for number in told]
     assert len(told) <= memo.stats().entries <= len(told) + 1
@@ -323,6 +340,84 @@ async def test_the_file_is_indexed_not_held(tmp_path: Path) -> None:
     memo.close()
 
 
+GROW = """
+import asyncio, resource, sys, os
+from promptiter.llm.memo import FileMemo, MemoKey
+from promptiter.llm.messages import ModelReply
+
+async def main():
+    memo = FileMemo(sys.argv[1])
+    start = 0
+    for end in (2_000, 22_000):
+        for number in range(start, end, 50):
+            keys = [MemoKey(role="agent", request_digest=str(each)) for each in range(number, number + 50)]
+            await asyncio.gather(*(memo.put(key, ModelReply(text="yes")) for key in keys))
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
+        start = end
+    memo.close()
+    again = FileMemo(sys.argv[1])
+    await again.get(keys[0])
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    again.close()
+
+asyncio.run(main())
+"""
+
+
+def test_memory_does_not_grow_with_the_answers(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GROW, tmp_path / "a.jsonl"], capture_output=True, text=True, check=True
+    )
+    early, late, read_again = map(int, done.stdout.split())
+    per_answer = (late - early) * 1024 / 20_000
+    assert per_answer < 120  # the bounded cache fills up; a dictionary of places takes 300 bytes an answer
+    assert read_again - late < 5_000  # kilobytes: a batch of keys, and the buffer of the reader
+
+
+FULL = """
+import asyncio, os, resource, sys
+from pathlib import Path
+from promptiter.errors import SetupError
+from promptiter.llm.memo import MemoKey
+from promptiter.llm.messages import ModelReply
+from tests.llm.test_memo import opened
+
+async def main():
+    memo = opened(Path(sys.argv[1]))
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    key = lambda number: MemoKey(role="agent", request_digest=str(number))
+    kept = []
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+    for number in range(100):
+        try:
+            kept.append(await memo.put(key(number), ModelReply(text=str(number) * 5_000)))
+        except SetupError as error:
+            print(error)
+            break
+    assert 10 < len(kept) < 100
+    assert [await memo.get(key(number)) for number in range(len(kept))] == kept
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    late = await memo.put(key(number), ModelReply(text="late"))
+    memo.close()
+    again = opened(Path(sys.argv[1]))
+    assert [await again.get(key(number)) for number in range(len(kept))] == kept
+    assert await again.get(key(number)) == late
+    assert again.stats().entries == len(kept) + 1
+    again.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_full_disk_is_a_typed_error_and_leaves_the_memo_whole(path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"the memo '.*' could not be written: .*; make room and resume the run\n", done.stdout)
+    assert "torn" not in done.stderr
+    if path.suffix == ".jsonl":
+        assert all(map(is_sound, path.read_bytes().splitlines(keepends=True)))
+
+
 async def test_a_newer_memo_is_refused(tmp_path: Path) -> None:
     newer = b'"v":2,"other":1}'
     (tmp_path / "a.jsonl").write_bytes(b'{"sum":"%s",%s\n' % (sha256(newer).hexdigest()[:8].encode(), newer))
@@ -369,8 +464,18 @@ def test_a_database_held_by_another_is_a_typed_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.sqlite"])
 def test_a_path_that_cannot_be_opened_is_a_typed_error(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SetupError, match=rf"missing/{name}' cannot be used: .*; check its folder"):
-        open_memo(tmp_path / "missing" / name)
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match=rf"file/{name}' cannot be used: .*; check its folder"):
+        open_memo(tmp_path / "file" / name)
+    (tmp_path / "folder" / name).mkdir(parents=True)
+    with pytest.raises(SetupError, match=rf"folder/{name}' cannot be used: .*; check its folder"):
+        open_memo(tmp_path / "folder" / name)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.sqlite"])
+def test_folders_that_are_missing_are_made(tmp_path: Path, name: str) -> None:
+    open_memo(tmp_path / ".promptiter" / "shared" / name).close()
+    assert (tmp_path / ".promptiter" / "shared" / name).exists()
 
 
 def test_closing_twice_is_harmless(memo: Memo) -> None:

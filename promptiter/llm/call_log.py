@@ -1,0 +1,186 @@
+"""calls.jsonl: the memo of one run, which is also its account.
+
+It knows what the run paid, and which calls were in flight when it was killed, so that a resumed run asks for no answer
+twice and goes on with what is left of its budget. Beside the answers it has short lines:
+
+    {"sum":"…","v":1,"asked":"<key>","role":"agent","model":"gpt-4o","node_id":"planner"}          a call is made
+    {"sum":"…","v":1,"key":"<key>",…,"paid":{"model":…,"node_id":…,"attempts":1,"seconds":0.8}}    it was answered
+    {"sum":"…","v":1,"given_up":"<key>","role":"agent"}                                    it failed, or was cancelled
+
+What was asked, but neither answered nor given up, was in flight at a kill. A line `given_up` with `paid` is of a call
+whose answer is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from promptiter.errors import SetupError
+from promptiter.llm.answers import SCHEMA_VERSION, MemoKey, StoredAnswer, answer_in, encode_answer, usage_of
+from promptiter.llm.ledger import Ledger, LedgerEntry, LedgerSnapshot, Spending
+from promptiter.llm.memo import Memo
+from promptiter.llm.memo_lines import is_sound
+from promptiter.llm.memo_stores import FileMemo, in_worker
+from traces.model import Json
+
+logger = logging.getLogger(__name__)
+
+
+class CallLog(FileMemo):
+    """The log of one run, in a file. `shared` is a memo of many runs: an answer that it has is the one to use.
+
+    Such an answer is written here too before it is used, so a run can be resumed without the shared memo.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, shared: Memo | None = None) -> None:
+        super().__init__(path)
+        self._shared = shared
+        self._opened_at = os.fstat(self._file.fileno()).st_size
+
+    async def get(self, key: MemoKey) -> StoredAnswer | None:
+        known = await super().get(key)
+        if known is not None or self._shared is None:
+            return known
+        shared = await self._shared.get(key)
+        if shared is None:
+            return None
+        self._hits += 1
+        return await self._keep(key, shared)
+
+    async def put(self, key: MemoKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
+        if self._shared is None:
+            return await self._keep(key, answer, paid=paid)
+        sharing = asyncio.ensure_future(self._share(self._shared, key, answer, paid))
+        try:
+            return await asyncio.shield(sharing)
+        except asyncio.CancelledError:
+            await asyncio.wait([sharing])  # the answer was paid, so it is kept also for a caller that has gone
+            raise
+
+    @asynccontextmanager
+    async def asking(self, key: MemoKey, *, model: str, node_id: str) -> AsyncIterator[None]:
+        asked = _note("asked", key, model=model, node_id=node_id)
+        try:
+            await in_worker(self._worker, lambda: self._write(asked))
+        except asyncio.CancelledError:  # it is written all the same
+            await self._give_up(key)
+            raise
+        try:
+            yield
+        except (Exception, asyncio.CancelledError):
+            await self._give_up(key)
+            raise
+
+    def ledger(self) -> LedgerSnapshot:
+        """What the run paid so far, by role, model and node, and the calls that were lost before this log was opened.
+
+        Reads the file from start to end, as a stream.
+        """
+        return self._worker.submit(self._account).result()
+
+    async def sync(self) -> None:
+        await super().sync()
+        if self._shared is not None:
+            await self._shared.sync()
+
+    def close(self) -> None:
+        super().close()
+        if self._shared is not None:
+            self._shared.close()
+
+    async def _share(self, shared: Memo, key: MemoKey, answer: StoredAnswer, paid: LedgerEntry | None) -> StoredAnswer:
+        try:
+            first = await shared.put(key, answer)
+        except BaseException:
+            await self._keep(key, answer, paid=paid)  # a run that is resumed need not pay it again
+            raise
+        return await self._keep(key, first, paid=paid)
+
+    async def _keep(self, key: MemoKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
+        """Write an answer with its receipt; only the receipt, if there is an answer or this one cannot be kept."""
+        receipt = None if paid is None else _note("given_up", key, paid=_receipt(paid, answer=None))
+        try:
+            body = encode_answer(key, answer, paid=None if paid is None else _receipt(paid, answer=answer))
+        except SetupError:
+            if receipt is not None:
+                await in_worker(self._worker, lambda: self._write(receipt))
+            raise
+        raw_key = bytes.fromhex(key.digest)
+        return self._read(await in_worker(self._worker, lambda: self._kept(raw_key, body, note=receipt)))
+
+    async def _give_up(self, key: MemoKey) -> None:
+        try:
+            await in_worker(self._worker, lambda: self._write(_note("given_up", key)))
+        except SetupError as error:  # the call has an error of its own, which matters more
+            logger.warning("a call that was given up will be counted as lost: %s", error)
+
+    def _write(self, note: bytes) -> None:
+        with self._locked(exclusive=True):
+            self._read_tail()
+            self._append(note)
+
+    def _account(self) -> LedgerSnapshot:
+        self._catch_up()
+        paid = Ledger()
+        open_calls: dict[str, list[LedgerEntry]] = {}
+        for start, line in self._lines(0, self._seen):
+            if not is_sound(line):
+                continue
+            document = orjson.loads(line)
+            if "paid" in document:
+                paid.count(_paid_in(document))
+            if start >= self._opened_at:  # what this process asks is not lost
+                continue
+            if "asked" in document:
+                open_calls.setdefault(document["asked"], []).append(_lost(document))
+            elif "paid" in document or "given_up" in document:
+                _close(open_calls, document.get("key") or document["given_up"])
+        for entries in open_calls.values():
+            for entry in entries:
+                paid.count(entry)
+        return paid.snapshot()
+
+
+def _note(kind: str, key: MemoKey, **fields: Json) -> bytes:
+    return orjson.dumps({"v": SCHEMA_VERSION, kind: key.digest, "role": key.role, **fields})
+
+
+def _receipt(paid: LedgerEntry, *, answer: StoredAnswer | None) -> dict[str, Json]:
+    """What is written of a call's cost. Tokens and dollars stand in its answer, unless another is kept in its place."""
+    spent = paid.spent
+    receipt = {"model": paid.model, "node_id": paid.node_id, "attempts": spent.attempts, "seconds": spent.seconds}
+    if answer is None or spent != _spent_on(answer, receipt):
+        receipt["spent"] = asdict(spent)
+    return receipt
+
+
+def _spent_on(answer: StoredAnswer, receipt: dict[str, Json]) -> Spending:
+    return Spending.of_call(usage_of(answer), seconds=receipt["seconds"], attempts=receipt["attempts"])
+
+
+def _paid_in(document: dict[str, Any]) -> LedgerEntry:
+    receipt = document["paid"]
+    role = document["role"] if "role" in document else document["call"]["role"]
+    spent = Spending(**receipt["spent"]) if "spent" in receipt else _spent_on(answer_in(document), receipt)
+    return LedgerEntry(role=role, model=receipt["model"], node_id=receipt["node_id"], spent=spent)
+
+
+def _lost(asked: dict[str, Any]) -> LedgerEntry:
+    return LedgerEntry(role=asked["role"], model=asked["model"], node_id=asked["node_id"], spent=Spending(lost_calls=1))
+
+
+def _close(open_calls: dict[str, list[LedgerEntry]], key: str) -> None:
+    """The last of equal calls has ended: one before it was lost."""
+    entries = open_calls.get(key)
+    if entries:
+        entries.pop()
+    if not entries:
+        open_calls.pop(key, None)

@@ -1,0 +1,54 @@
+"""The lines of memos in files: JSON objects whose first field is a checksum of what follows.
+
+    {"sum":"5d1c0f3a","v":1,"key":"…","call":{…},"model":{…}}
+
+A line with a `key` holds an answer. The log of a run has short lines of other kinds too, which others pass over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import orjson
+
+from promptiter.errors import SetupError
+from promptiter.llm.answers import SCHEMA_VERSION
+from traces.model import Json
+
+START = b'{"sum":"'
+_REST = len(START) + 8 + len(b'",')
+_VERSION = b'"v":%d,' % SCHEMA_VERSION
+_ANSWER = _VERSION + b'"key":"'
+
+
+def as_line(body: bytes) -> bytes:
+    """A JSON object as a line."""
+    rest = body[1:]
+    return b'%s%s",%s\n' % (START, _sum(rest), rest)
+
+
+def is_sound(line: bytes) -> bool:
+    """Whether a line is whole, and as it was written."""
+    return line[len(START) : len(START) + 8] == _sum(line[_REST:].rstrip(b"\n"))
+
+
+def key_in(line: bytes, *, path: str | os.PathLike[str]) -> bytes | None:
+    """The raw key of the answer in a sound line; None if it holds none. SetupError: another release wrote it."""
+    if line.startswith(_ANSWER, _REST):
+        start = _REST + len(_ANSWER)
+        return bytes.fromhex(line[start : start + 64].decode())
+    if not line.startswith(_VERSION, _REST):
+        raise other_version(path, orjson.loads(line).get("v"))
+    return None
+
+
+def other_version(path: str | os.PathLike[str], version: Json) -> SetupError:
+    return SetupError(
+        f"the memo {os.fspath(path)!r} has version {version}, this release reads {SCHEMA_VERSION}; upgrade promptiter "
+        "or use another path"
+    )
+
+
+def _sum(rest: bytes) -> bytes:
+    return hashlib.sha256(rest).hexdigest()[:8].encode()
