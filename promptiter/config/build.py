@@ -81,7 +81,7 @@ class _Building:
             engine = self.attempt(lambda: Engine(agent, evaluator, *stages_of(config)))
         if self.problems or engine is None:
             gateway.memo.close()
-            raise RequestError(dict.fromkeys(self.problems))
+            raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
         return ConfiguredRun(config=config, engine=engine, request=request, gateway=gateway)
 
     def attempt(self, make: Callable[[], T], *, place: str = "") -> T | None:

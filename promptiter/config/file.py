@@ -53,7 +53,7 @@ class RunConfig(Section):
     validation: Files = ()
     data: Files = ()
     split: Shares = Shares()
-    metrics: Annotated[Path | list[Any] | dict[str, Any] | None, PlainValidator(as_metrics)] = None
+    metrics: Annotated[Path | list[Any] | dict[str, Any] | None, PlainValidator(as_metrics), Field(repr=False)] = None
     models: Models = Models()
     teacher: str | None = None
     judge: str | None = None

@@ -64,7 +64,7 @@ def make_importable(folders: Iterable[Path]) -> None:
 def build_evaluator(
     config: EvalConfig, gateway: Gateway, options: EvaluationOptions | None = None, *, judge: str | None = None
 ) -> Evaluator:
-    """An evaluator with the metrics, judges and simulated user of a configuration.
+    """An evaluator with the metrics, judges and simulated user of a configuration, whose secrets the gateway learns.
 
     `judge` is the model of judging metrics that name none.
     """
@@ -73,7 +73,9 @@ def build_evaluator(
     from promptiter.evaluation.metric_config import JudgeModel
     from promptiter.evaluation.metrics import build_metrics
     from promptiter.evaluation.user_simulator import UserSimulator
+    from promptiter.llm.secret import secrets_in
 
+    gateway.redactor.learn(secrets_in(config))
     default = JudgeModel(model_name=judge) if judge is not None else None
     return Evaluator(
         build_metrics(config, builders=judge_builders(gateway, default=default)),

@@ -7,7 +7,6 @@ from typing import Any
 
 from promptiter.config.file import RunConfig
 from promptiter.config.sections import ModelSettings
-from promptiter.evaluation.config_fields import reveal
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
@@ -16,6 +15,7 @@ from promptiter.llm.models import Model
 from promptiter.llm.prices import Price, Prices
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
+from promptiter.llm.secret import reveal, secrets_in
 from promptiter.llm.simulated import SimulatedModel
 
 TIMEOUT_S = 120.0
@@ -28,14 +28,14 @@ def gateway_of(config: RunConfig, memo: Memo | None, *, environ: Mapping[str, st
     served: dict[str, Model] = {name: _served(each) for name, each in settings.items()}
     if config.models.simulated is not None:
         served["simulated"] = SimulatedModel(seed=config.seed, **config.models.simulated.model_dump())
-    keys = [each.api_key.reveal() for each in settings.values() if each.api_key is not None]
+    given = [[each.api_key, each.headers, each.options] for each in settings.values()]
     return Gateway(
         models=served,
         memo=memo,
         budget=_budget(config),
         rates={name: limit for name, each in settings.items() if (limit := _rate_limit(each)) is not None},
         prices=Prices({name: Price(**each.price.model_dump()) for name, each in settings.items() if each.price}),
-        redactor=Redactor((*secrets_from_environment(environ), *keys)),
+        redactor=Redactor((*secrets_from_environment(environ), *secrets_in(given))),
         concurrency=max(LEAST_CONCURRENCY, config.evaluation.concurrency),
         timeout_s=max([TIMEOUT_S, *(each.timeout_s for each in settings.values() if each.timeout_s is not None)]),
         seed=config.seed,

@@ -31,8 +31,14 @@ def _problem(error: ErrorDetails, root: type[BaseModel], source: str) -> str:
     if error["type"] == "missing":
         return f"{place}: is missing"
     if error["type"] == "value_error":
-        return f"{place}: {error['ctx']['error']}; it is {shown(error['input'])}"
-    return f"{place}: is {shown(error['input'])}; it must be {_wanted(error)}{_hint(error, root)}"
+        return f"{place}: {error['ctx']['error']}; it is {_given(error)}"
+    return f"{place}: is {_given(error)}; it must be {_wanted(error)}{_hint(error, root)}"
+
+
+def _given(error: ErrorDetails) -> str:
+    """What stands there; of a text about a model only that it is one, for it may be a key in the wrong place."""
+    is_hidden = isinstance(error["input"], str) and error["loc"][0] == "models"
+    return "a text" if is_hidden else shown(error["input"])
 
 
 def _place(source: str, loc: Sequence[int | str]) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationInfo
 
 from promptiter.backprop.loss import Severity
-from promptiter.evaluation.config_fields import Secret
+from promptiter.llm.secret import Secret, hidden_by_name
 from traces.model import Json
 
 
@@ -41,6 +41,10 @@ def _as_stages(value: Json) -> Json:
 
 def _as_secret(value: Json) -> Json:
     return Secret(value) if isinstance(value, str) and not isinstance(value, Secret) else value
+
+
+def _as_headers(value: Json) -> Json:
+    return hidden_by_name({"headers": value})["headers"]
 
 
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -78,14 +82,16 @@ class ModelPrice(Section):
 class ModelSettings(Section):
     """Where a model is served, with which key and at which price. The key is best given as `${VAR}`.
 
+    Headers are secrets, but for a few such as `Content-Type`, and so are options with a secret's name.
+
     `options` (temperature, …) are for the stages that ask this model; the nodes of an agent have their own.
     """
 
-    api_base: str | None = None
+    api_base: str | None = Field(default=None, repr=False)
     api_key: Annotated[InstanceOf[Secret] | None, BeforeValidator(_as_secret)] = None
-    headers: dict[str, Any] = Field(default_factory=dict)
+    headers: Annotated[dict[str, Any], BeforeValidator(_as_headers)] = Field(default_factory=dict)
     timeout_s: Above0 | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Annotated[dict[str, Any], BeforeValidator(hidden_by_name)] = Field(default_factory=dict)
     price: ModelPrice | None = None
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None

@@ -149,7 +149,8 @@ class Engine:
         evaluator = self._evaluator_for(request)
         started = self._now()
         run_id = request.run_id or _run_id(started, request, checked)
-        log = EventLog(run_id, journal, observers, redact=evaluator.gateway.redactor.redact_text)
+        redactor = evaluator.gateway.redactor
+        log = EventLog(run_id, journal, observers, redact=redactor.redact_text, redact_data=redactor.redact_known_json)
         session = Session(
             request,
             log,

@@ -34,6 +34,7 @@ class EventLog:
         observers: Sequence[Observer] = (),
         *,
         redact: Callable[[str], str] = lambda text: text,
+        redact_data: Callable[[Json], Json] = lambda data: data,
     ) -> None:
         self.run_id = run_id
         self.round = 0
@@ -42,6 +43,7 @@ class EventLog:
         self._journal = journal
         self._observers = list(observers)
         self._redact = redact
+        self._redact_data = redact_data
         self._seq = 0
         self._prior = journal.read()
         self._next = self._following()
@@ -77,7 +79,11 @@ class EventLog:
         return None
 
     async def append(self, kind: EventType, data: dict[str, Json]) -> Event:
-        """Write an event: the journal first, then those who watch. A cancellation waits until it is written."""
+        """Write an event: the journal first, then those who watch. A cancellation waits until it is written.
+
+        The event that is given back is what was written, without secrets: whoever goes on with it does so in a replay.
+        """
+        data = self._redact_data(data)
         event = Event(seq=self._seq, run_id=self.run_id, round=self.round, phase=self.phase, type=kind, data=data)
         await uncut(self._write(event))
         for observer in list(self._observers):

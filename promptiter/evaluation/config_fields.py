@@ -1,47 +1,21 @@
-"""Fields: reading one object of a configuration file key by key, with errors that name the place; and its Secrets."""
+"""Fields: reading one object of a configuration file key by key, with errors that name the place."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Literal, TypeVar, cast, overload
 
 from promptiter.errors import MetricError, nearest
 from promptiter.evaluation.metric import shown
+from promptiter.llm.redaction import MASK
+from promptiter.llm.secret import Secret, holds_secret, reveal, with_texts
 from traces.model import Json
 
 Word = TypeVar("Word", bound=str)
 
-HIDDEN = "***"
-
-
-class Secret(str):
-    """A text that must not be seen: as a string it is `***`, or the `${VAR}` it came from, in every dump and message.
-
-    Only `reveal()` gives the value, and pickles carry it, for a worker process needs it.
-    """
-
-    _value: str
-
-    def __new__(cls, value: str, *, source: str = HIDDEN) -> Secret:
-        secret = super().__new__(cls, source)
-        secret._value = value
-        return secret
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return repr(HIDDEN)
-
-    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, str]]:
-        return (self._value,), {"source": str(self)}
-
-
-def reveal(value: Json) -> Json:
-    """The value with every Secret inside it revealed, for the call that needs them."""
-    return _with_texts(value, lambda text, _: text.reveal() if isinstance(text, Secret) else text)
+__all__ = ["Fields", "Secret", "field_name", "reveal"]
 
 
 class Fields:
@@ -204,18 +178,18 @@ class Fields:
         if value is not None and not isinstance(value, Mapping):
             raise MetricError(f"{place}: must be an object")  # not shown: it may be a secret
 
-        def secured(text: str, key: str) -> str:
-            return self._hidden(text, place) if _VARIABLE.search(text) or _SECRET_NAME.search(key) else text
+        def secured(text: str, names: tuple[str, ...]) -> str:
+            return self._hidden(text, place) if _VARIABLE.search(text) or holds_secret(names) else text
 
-        return cast("dict[str, Json]", _with_texts(dict(value or {}), secured))
+        return cast("dict[str, Json]", with_texts(dict(value or {}), secured))
 
     def rest_as_options(self) -> dict[str, Json]:
         """The whole object, as it is but for what has a secret's name."""
 
-        def secured(text: str, key: str) -> str:
-            return self._hidden(text, self.place) if _SECRET_NAME.search(key) else text
+        def secured(text: str, names: tuple[str, ...]) -> str:
+            return self._hidden(text, self.place) if holds_secret(names) else text
 
-        return cast("dict[str, Json]", _with_texts(dict(self._value), secured))
+        return cast("dict[str, Json]", with_texts(dict(self._value), secured))
 
     def _list(self, name: str) -> list[Json]:
         value = self.take(name)
@@ -226,7 +200,9 @@ class Fields:
         return value
 
     def _hidden(self, text: str, place: str) -> Secret:
-        return Secret(self._expanded(text, place), source=text if _VARIABLE.fullmatch(text) else HIDDEN)
+        value = self._expanded(text, place)
+        parts = tuple(self._environ[name] for name in _VARIABLE.findall(text))
+        return Secret(value, source=text if _VARIABLE.fullmatch(text) else MASK, parts=parts)
 
     def _expanded(self, text: str, place: str) -> str:
         def value_of(variable: re.Match[str]) -> str:
@@ -260,22 +236,3 @@ _OTHER_NAMES = {
     "rouge_type": "type",
 }
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET_NAME = re.compile(r"api[_-]?key|authorization|password|secret|token$", re.IGNORECASE)
-
-
-def _with_texts(value: Json, change: Callable[[str, str], str]) -> Json:
-    """A copy with every text changed; `change` is also given the names of the keys above it. Deep values are fine."""
-    top: list[Json] = [value]
-    waiting: list[tuple[Any, Any, str]] = [(top, 0, "")]
-    while waiting:
-        holder, key, names = waiting.pop()
-        item = holder[key]
-        if isinstance(item, Mapping):
-            holder[key] = copy = dict(item)
-            waiting.extend((copy, name, f"{names} {name}") for name in copy)
-        elif isinstance(item, list | tuple):
-            holder[key] = items = list(item)
-            waiting.extend((items, index, names) for index in range(len(items)))
-        elif isinstance(item, str):
-            holder[key] = change(item, names)
-    return top[0]

@@ -23,6 +23,7 @@ from promptiter.evaluation.spool import TraceSpool
 from promptiter.evaluation.user_simulator import UserSimulator, converse
 from promptiter.llm.gateway import Gateway, counting
 from promptiter.llm.messages import Message
+from promptiter.llm.redaction import Redactor
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, Step, ToolCall
@@ -164,16 +165,17 @@ class Evaluator:
                 judging = [group.create_task(self._score(metric, case, run)) for metric in self.metrics]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors
-        redact = self.gateway.redactor.redact_text
-        scores = [_redacted(each.result(), redact) for each in judging]
+        redactor = self.gateway.redactor
         return CaseRow(
             case_id=case.id,
             draw=job.draw,
-            scores=tuple(scores),
-            output=readable(run.output),
-            error=Failure(run.error.type, redact(run.error.message)) if run.error else None,
+            scores=tuple(_redacted(each.result(), redactor) for each in judging),
+            output=redactor.redact_known(readable(run.output)),
+            error=Failure(run.error.type, redactor.redact_text(run.error.message)) if run.error else None,
             usage=run.usage,
-            trace_digests=tuple(self.spool.put(turn.trace) for turn in run.by_turn if turn.trace is not None),
+            trace_digests=tuple(
+                self.spool.put(turn.trace, redactor=redactor) for turn in run.by_turn if turn.trace is not None
+            ),
             measured=Measured(
                 duration_s=time.perf_counter() - started,
                 origin="memo" if calls.known and not calls.paid else "executed",
@@ -227,12 +229,19 @@ class _Guarded:
                 return AgentRun(error=Failure("TimeoutError", f"no answer in {context.deadline_s} s"))
             return AgentRun(error=Failure(type(error).__name__, str(error)))
         if not isinstance(run, AgentRun):
-            return AgentRun(error=Failure("TypeError", f"the agent must give an AgentRun, gave {run!r:.60}"))
+            return AgentRun(error=Failure("TypeError", f"the agent must give an AgentRun, gave {type(run).__name__}"))
         return run
 
 
-def _redacted(score: Score, redact: Callable[[str], str]) -> Score:
-    return score if score.error is None else replace(score, error=redact(score.error))
+def _redacted(score: Score, redactor: Redactor) -> Score:
+    known = redactor.redact_known_json
+    findings = (replace(each, expected=known(each.expected), actual=known(each.actual)) for each in score.findings)
+    return replace(
+        score,
+        reason=redactor.redact_known(score.reason),
+        error=None if score.error is None else redactor.redact_text(score.error),
+        findings=tuple(findings),
+    )
 
 
 async def _conversation(agent: Agent, case: EvalCase, profile: Profile, context: RunContext) -> AgentRun:

@@ -2,7 +2,7 @@
 
 A judge with an address or a key of its own becomes a model of the gateway under a name of its own, so that it neither
 serves nor is served by calls to a model of the same name elsewhere. Keys never reach a request: they are revealed when
-the model is built, and other secrets while it is called.
+the model is built, and other secrets while it is called. The gateway's redactor knows all of them.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
 
-from promptiter.errors import MetricError, ModelError
-from promptiter.evaluation.config_fields import Secret, field_name, reveal
+from promptiter.errors import MetricError
+from promptiter.evaluation.config_fields import field_name
 from promptiter.evaluation.metric_config import JudgeModel
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.llm.redaction import Redactor
+from promptiter.llm.secret import secrets_in
 from traces import digest
 from traces.model import Json
 
@@ -78,18 +77,16 @@ def request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeEndpoint(LiteLLMModel):
-    """A litellm model under a name that only the gateway knows. Its errors do not repeat its secrets."""
+    """A litellm model under a name that only the gateway knows, with what is secret in the options of its requests."""
 
     served_as: str
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    in_options: tuple[str, ...] = field(default=(), repr=False)
+
+    def secrets(self) -> tuple[str, ...]:
+        return (*LiteLLMModel.secrets(self), *self.in_options)
 
     async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
-        options = cast("dict[str, Json]", reveal(dict(request.options)))
-        try:
-            return await LiteLLMModel.__call__(self, replace(request, model=self.served_as, options=options), draw=draw)
-        except ModelError as error:
-            error.args = (Redactor(self.secrets).redact_text(str(error)),)
-            raise error from None  # the cause may repeat the key
+        return await LiteLLMModel.__call__(self, replace(request, model=self.served_as), draw=draw)
 
 
 _OPTION_NAMES = {
@@ -116,8 +113,9 @@ _OWN_OPTIONS = {
 
 def _name_in(gateway: Gateway, model: JudgeModel) -> str:
     name = litellm_name(model)
-    secrets = _secrets_in([model.generation_config, model.extra_fields])
-    if name == "simulated" or not (model.base_url or model.api_key or secrets):
+    in_options = secrets_in([model.generation_config, model.extra_fields])
+    gateway.redactor.learn(secrets_in(model))
+    if name == "simulated" or not (model.base_url or model.api_key or in_options):
         return name
     key = model.api_key.reveal() if model.api_key is not None else None
     endpoint = JudgeEndpoint(
@@ -125,7 +123,7 @@ def _name_in(gateway: Gateway, model: JudgeModel) -> str:
         api_key=key,
         timeout_s=gateway.timeout_s,
         served_as=name,
-        secrets=tuple(sorted({*secrets, *((key,) if key else ())})),
+        in_options=in_options,
     )
     own = _own_name(name, model)
     free, number = own, 1
@@ -144,16 +142,3 @@ def _own_name(name: str, model: JudgeModel) -> str:
 
 
 _LISTED_BARE = frozenset(("openai", "anthropic"))
-
-
-def _secrets_in(value: Json) -> tuple[str, ...]:
-    found, waiting = set(), [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, Secret):
-            found.add(item.reveal())
-        elif isinstance(item, Mapping):
-            waiting.extend(item.values())
-        elif isinstance(item, list | tuple):
-            waiting.extend(item)
-    return tuple(sorted(found))

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias, get_args
 import orjson
 
 from promptiter.errors import MetricError
-from promptiter.evaluation.config_fields import Fields, Secret
+from promptiter.evaluation.config_fields import Fields
 from promptiter.evaluation.criteria import (
     read_fixed_text,
     read_json,
@@ -28,6 +28,7 @@ from promptiter.evaluation.criteria import (
 from promptiter.evaluation.json_match import JsonCriterion
 from promptiter.evaluation.text_match import NumericCriterion, RougeCriterion, TextCriterion, TextMatch
 from promptiter.evaluation.trajectory import TrajectoryCriterion
+from promptiter.llm.secret import Secret, is_secret_name, reveal
 from traces.model import Json
 
 ModelsAggregator: TypeAlias = Literal[
@@ -52,7 +53,7 @@ class JudgeModel:
     model_name: str
     provider_name: str = ""
     variant: str = ""
-    base_url: str | None = None
+    base_url: str | None = field(default=None, repr=False)
     api_key: Secret | None = None
     extra_fields: Mapping[str, Json] = field(default_factory=dict)
     num_samples: int = 1
@@ -167,7 +168,10 @@ def parse_eval_config(
         metrics = [_short_metric(name, criteria) for name in criteria.names()]
     num_runs = fields.integer("num_runs", default=1, minimum=1)
     evaluators = fields.text_object("evaluators")
-    simulator = fields.secured_object("user_simulator_config")
+    simulator = {
+        key: value if isinstance(value, Mapping) or is_secret_name(key) else reveal(value)  # a model's name is none
+        for key, value in fields.secured_object("user_simulator_config").items()
+    }
     fields.close()
     if not metrics:
         raise MetricError(f"{fields.place}: has no metrics; list at least one under `metrics`")

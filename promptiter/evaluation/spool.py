@@ -8,10 +8,13 @@ import re
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from promptiter.errors import SetupError
-from traces import ExecutionTrace, digest
+from promptiter.llm.redaction import Redactor
+from traces import ExecutionTrace, Failure, Step, digest
 from traces.files import from_json, replacing, to_json
 
 _TIMES = re.compile(rb',"(?:start|end)_ns":\d+')
@@ -28,9 +31,15 @@ class TraceSpool:
             self.folder = Path(path)
             self.folder.mkdir(parents=True, exist_ok=True)
 
-    def put(self, trace: ExecutionTrace) -> str:
-        """Keep a trace and give its digest: of what happened, not of when, so that equal runs have equal digests."""
-        raw = to_json(trace)
+    def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
+        """Keep a trace and give its digest: of what happened, not of when, so that equal runs have equal digests.
+
+        What is kept, and what the digest is of, has no secrets that the redactor knows.
+        """
+        if redactor is None:
+            raw = to_json(trace)
+        else:
+            raw = redactor.redact_known_document(to_json(_with_safe_errors(trace, redactor.redact_text)))
         name = digest(_TIMES.sub(b"", raw))
         path = self._path(name)
         if not path.exists():
@@ -48,3 +57,18 @@ class TraceSpool:
 
     def _path(self, name: str) -> Path:
         return self.folder / name[:2] / f"{name}.json.gz"
+
+
+def _with_safe_errors(trace: ExecutionTrace, redact: Callable[[str], str]) -> ExecutionTrace:
+    """The trace with the errors of its steps and tool calls redacted: they are texts of users' code, and no data."""
+    if not any(step.error or any(call.error for call in step.tool_calls) for step in trace.steps):
+        return trace
+
+    def safe(error: Failure | None) -> Failure | None:
+        return error and replace(error, message=redact(error.message))
+
+    def safe_step(step: Step) -> Step:
+        calls = tuple(replace(call, error=safe(call.error)) for call in step.tool_calls)
+        return replace(step, error=safe(step.error), tool_calls=calls)
+
+    return replace(trace, steps=tuple(map(safe_step, trace.steps)))

@@ -18,6 +18,7 @@ from promptiter.evaluation.case import EvalCase, Scenario
 from promptiter.evaluation.judge_prompts import quoted, render_conversation
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
+from promptiter.llm.secret import secrets_in
 from promptiter.llm.structured import ask_for
 from promptiter.profile import Profile
 from traces import Failure
@@ -71,6 +72,7 @@ class UserSimulator:
         if unknown or not isinstance(model, str):
             told = f"unknown keys {', '.join(unknown)}" if unknown else f"model is {model!r}"
             raise SetupError(f"user_simulator_config: {told}; give a model, and optionally max_turns and options")
+        gateway.redactor.learn(secrets_in(config))
         turns = plain.get("max_turns") or plain.get("max_allowed_invocations") or MAX_TURNS
         return UserSimulator(gateway, model=model, max_turns=int(turns), options=plain.get("options"))
 

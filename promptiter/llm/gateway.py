@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -35,7 +36,7 @@ from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import Function, Model, as_model
 from promptiter.llm.prices import Price, Prices, priced
 from promptiter.llm.rate import RateLimit
-from promptiter.llm.redaction import Redactor
+from promptiter.llm.redaction import Redactor, secrets_from_environment
 from traces import Usage, digest
 from traces.model import Json
 
@@ -87,11 +88,13 @@ class Gateway:
         self.memo = memo if memo is not None else MemoryMemo()
         self.budget = budget
         self.prices = prices or Prices()
-        self.redactor = redactor or Redactor(())
+        self.redactor = redactor or Redactor(secrets_from_environment(os.environ))
         self.retries = retries or Retries()
         self.timeout_s = timeout_s
         self.max_output_tokens = max_output_tokens
-        self._models = {name: as_model(model) for name, model in (models or {}).items()}
+        self._models: dict[str, Model] = {}
+        for name, model in (models or {}).items():
+            self.add_model(name, model)
         self._rates = dict(rates or {})
         self._concurrency = concurrency
         self._home: asyncio.AbstractEventLoop | None = None
@@ -226,11 +229,11 @@ class Gateway:
         return known
 
     def _counted(self, answered: _Answered) -> StoredAnswer:
-        """An answer, after its cost was counted."""
+        """An answer as it may be kept, after its cost was counted."""
         answer, paid = answered
         self.ledger.count(paid)
         _count(paid=True)
-        return answer
+        return self._without_secrets(answer)
 
     async def _paid(
         self, request: ModelRequest, site: CallSite, node_id: str, *, asking: _Asking
@@ -290,6 +293,15 @@ class Gateway:
             told = self.redactor.redact_text(str(failure))
             raise type(failure)(f"{request.model!r} failed {self.retries.attempts} times, last: {told}") from None
 
+    def _without_secrets(self, answer: StoredAnswer) -> StoredAnswer:
+        """What is kept is also what is used, so that a run and its replay are equal."""
+        if isinstance(answer, ToolAnswer):
+            return replace(answer, value=self.redactor.redact_known_json(answer.value))
+        wishes = (
+            replace(wish, arguments=self.redactor.redact_known_json(wish.arguments)) for wish in answer.tool_requests
+        )
+        return replace(answer, text=self.redactor.redact_known(answer.text), tool_requests=tuple(wishes))
+
     async def _back_off(self, failure: PassingError, attempt: int, rate: RateLimit | None) -> None:
         delay = self.retries.delay_s(attempt, self._rng)
         if failure.retry_after_s is not None:
@@ -325,7 +337,11 @@ class Gateway:
                 rate.settle_here()
 
     def add_model(self, name: str, model: Model | Function) -> None:
-        """Serve a name by a model of the user's, or by one with an address and a key of its own."""
+        """Serve a name by a model of the user's, or by one with an address and a key of its own: these stay secret."""
+        from promptiter.llm.litellm import LiteLLMModel
+
+        if isinstance(model, LiteLLMModel):
+            self.redactor.learn(model.secrets())
         self._models[name] = as_model(model)
 
     def price(self, name: str) -> Price | None:

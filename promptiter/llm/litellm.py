@@ -25,6 +25,8 @@ from promptiter.errors import (
 )
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import openai_messages
+from promptiter.llm.redaction import Redactor, secrets_from_environment
+from promptiter.llm.secret import reveal, secrets_of_address, secrets_of_headers
 from traces import Usage
 from traces.model import Json
 
@@ -38,9 +40,14 @@ class LiteLLMModel:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 120.0
 
+    def secrets(self) -> tuple[str, ...]:
+        """What nobody may see: the key, and what is secret about the headers and the address."""
+        key = self.api_key or ""
+        return (key, *secrets_of_headers(self.headers), *secrets_of_address(self.api_base or ""))
+
     async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - servers draw themselves
         litellm = load()
-        options: dict[str, Any] = dict(request.options)
+        options: dict[str, Any] = reveal(dict(request.options))
         if request.tools:
             options["_skip_mcp_handler"] = True  # else litellm imports mcp, which it does not install, for any tool
             options["tools"] = [
@@ -73,7 +80,8 @@ class LiteLLMModel:
                 **options,
             )
         except tuple(litellm.exceptions.LITELLM_EXCEPTION_TYPES) as error:
-            raise _translated(error, litellm) from error
+            redactor = Redactor((*secrets_from_environment(os.environ), *self.secrets()))
+            raise _translated(error, litellm, redactor) from None  # the error itself may repeat the key
         return _reply(response)
 
 
@@ -99,10 +107,10 @@ def price_per_token_usd(model: str) -> tuple[float, float] | None:
     return float(entry["input_cost_per_token"]), float(entry.get("output_cost_per_token") or 0.0)
 
 
-def _translated(error: Any, litellm: ModuleType) -> ModelError:
+def _translated(error: Any, litellm: ModuleType, redactor: Redactor) -> ModelError:
     """litellm's error in our words: what a retry can help with, and what not."""
     known = litellm.exceptions
-    message = f"{type(error).__name__}: {str(error)[:500]}"
+    message = f"{type(error).__name__}: {redactor.redact_text(str(error))[:500]}"  # half a key is not known any more
     if isinstance(error, known.RateLimitError):
         return RateLimitedError(message, retry_after_s=_retry_after_s(error))
     if isinstance(error, known.Timeout):

@@ -2,16 +2,22 @@
 
 It knows the values it was told (see `secrets_from_environment`) and the looks of common credentials. A secret becomes
 `***`; the words around it stay, so that a reader still sees that there was one: `Authorization: Bearer ***`.
+
+Errors are searched for both. Data (answers, outputs, events) is searched for known values only: what merely looks like
+a credential may be what a case is about.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import quote
+
+import orjson
 
 from traces.model import Json
 
@@ -19,6 +25,9 @@ MASK = "***"
 
 SHORTEST_SECRET = 4
 """Shorter values are not looked for: they are parts of ordinary words."""
+
+SHORTEST_IN_DATA = 8
+"""In data, shorter values are left alone, and so are single words and what people give to servers that want any key."""
 
 TextChange: TypeAlias = Callable[[str], str]
 TextChangeUnder: TypeAlias = Callable[[str, str], str]
@@ -28,14 +37,29 @@ class Redactor:
     """Replaces secrets by `***`: the values it is given, and whatever looks like a credential."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
-        spellings = {spelling for secret in known for spelling in _spellings(secret)}
-        self._count = len(known)
-        self._known = sorted(spellings, key=lambda text: (-len(text), text))  # a secret may be a part of a longer one
+        self._secrets: frozenset[str] = frozenset()
+        self._in_texts: tuple[str, ...] = ()
+        self._in_data: tuple[str, ...] = ()
+        self._in_documents: tuple[bytes, ...] = ()
+        self.learn(secrets)
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Know these too from now on."""
+        told = {secret.strip() for secret in secrets}
+        known = self._secrets | {secret for secret in told if len(secret) >= SHORTEST_SECRET}
+        if known == self._secrets:
+            return
+        _told_to_any.update(known)
+        self._secrets = known
+        self._in_texts = _spellings(known)
+        self._in_data = _spellings(secret for secret in known if not _is_common(secret))
+        self._in_documents = tuple(
+            json.dumps(each, ensure_ascii=False)[1:-1].encode(errors="replace") for each in self._in_data
+        )
 
     def redact_text(self, text: str) -> str:
         """The text without its secrets: the same object when there are none."""
-        for secret in self._known:
+        for secret in self._in_texts:
             if secret in text:
                 text = text.replace(secret, MASK)
         lowered = text.lower()
@@ -50,8 +74,41 @@ class Redactor:
         """A copy of a JSON value with no secrets in texts and keys; a text under `api_key` and the like goes whole."""
         return map_texts(value, self.redact_text, under=_masked_under)
 
+    def redact_known(self, text: str) -> str:
+        """A text that is data, without the secrets that are known: the same object when there are none."""
+        for secret in self._in_data:
+            if secret in text:
+                text = text.replace(secret, MASK)
+        return text
+
+    def redact_known_json(self, value: Json) -> Json:
+        """A value that is data, without the secrets that are known: the same object when there are none."""
+        if not self._in_data:
+            return value
+        try:
+            raw = orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS)
+        except TypeError:  # too deep, or half an emoji: each text is looked at
+            return map_texts(value, self.redact_known)
+        return map_texts(value, self.redact_known) if self._is_known_in(raw) else value
+
+    def redact_known_document(self, raw: bytes) -> bytes:
+        """The same for a JSON document that is written already."""
+        if not self._is_known_in(raw):
+            return raw
+        # Not orjson, which refuses large integers; and not in the bytes, where `\\n` is one letter.
+        safe = map_texts(json.loads(raw), self.redact_known)
+        return json.dumps(safe, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def _is_known_in(self, raw: bytes) -> bool:
+        return any(secret in raw for secret in self._in_documents)
+
     def __repr__(self) -> str:
-        return f"Redactor({self._count} secrets)"
+        return f"Redactor({len(self._secrets)} secrets)"
+
+
+def process_redactor() -> Redactor:
+    """A redactor for where no gateway is at hand: it knows what any redactor of this process does."""
+    return Redactor((*secrets_from_environment(os.environ), *_told_to_any))
 
 
 def secrets_from_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -93,14 +150,25 @@ def _free_key(key: str, taken: Mapping[str, Json]) -> str:
     return free
 
 
-def _spellings(secret: str) -> set[str]:
-    """The secret as it is, inside a JSON text, and inside an address."""
-    return {
-        secret,
-        json.dumps(secret)[1:-1],
-        json.dumps(secret, ensure_ascii=False)[1:-1],
-        quote(secret, safe="", errors="replace"),
+def _spellings(secrets: Iterable[str]) -> tuple[str, ...]:
+    """The secrets as they are, inside JSON, code and addresses; the longest first, for one may be a part of another."""
+    spelled = {
+        spelling
+        for secret in secrets
+        for spelling in (
+            secret,
+            json.dumps(secret)[1:-1],
+            json.dumps(secret, ensure_ascii=False)[1:-1],
+            repr(secret)[1:-1],
+            quote(secret, safe="", errors="replace"),
+        )
     }
+    return tuple(sorted(spelled, key=lambda text: (-len(text), text)))
+
+
+def _is_common(secret: str) -> bool:
+    """Whether masking it would garble data: it is short, one word, or no secret at all."""
+    return len(secret) < SHORTEST_IN_DATA or _WORD.fullmatch(secret) is not None or secret.lower() in _PLACEHOLDERS
 
 
 def _masked(match: re.Match[str]) -> str:
@@ -161,6 +229,15 @@ _LOOKS = (
     ),
 )
 
+_told_to_any: set[str] = set()
+_WORD = re.compile(r"[^\W\d_]{1,12}")
+_PLACEHOLDERS = frozenset(
+    (
+        *("lm-studio", "no-key-required", "not-needed", "sk-no-key-required", "dummy-key", "fake-key", "test-key"),
+        *("your-api-key", "not-a-key", "no-api-key", "dummy_key", "fake_key", "test_key", "your_api_key"),
+    )
+)
+
 _KEYS = (
     "api",
     "secret",
@@ -192,6 +269,6 @@ _AFTER = {
     ":": re.compile(r"(?=[^\s\d\"',;]*\d)[^\s\"'&,;\\]{6,}"),  # "Password: required" holds none
 }
 _SECRET_VARIABLE = re.compile(
-    r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|CREDENTIALS?|PAT|DSN)\d*(?:_|$)"
-    r"|(?:PASSWORD|APIKEY|TOKEN)$"
+    r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIALS?|PAT|DSN)\d*(?:_|$)"
+    r"|_PWD\d*(?:_|$)|(?:PASSWORD|APIKEY|TOKEN)$"  # PWD itself is the folder that a shell is in
 )

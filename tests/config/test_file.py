@@ -135,7 +135,7 @@ def test_all_problems_of_a_file_are_told_with_their_places(folder: Path) -> None
         "models.gpt-x.api_key: the environment variable 'NOT_SET' is not set; export it",
         "agent: is 7; it must be a text",
         "metrics: must be a metrics file, or a list of metrics; it is 4",
-        "models.stage: is 'simulated'; it must be a mapping of keys (did you mean 'stages'?)",
+        "models.stage: is a text; it must be a mapping of keys (did you mean 'stages'?)",
         "models.gpt-x.price.output_usd_per_million: is missing",
         "objective: is 'passrate'; it must be 'mean_score', 'pass_rate' or 'weighted_loss' (did you mean 'pass_rate'?)",
         "stop.minutes: is -1; it must be above 0",
