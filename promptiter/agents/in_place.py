@@ -34,6 +34,7 @@ from promptiter.agents.nodes import Calls, View
 from promptiter.agents.saved_baseline import STATE_FOLDER, Restored, SavedBaseline
 from promptiter.agents.unwinding import close_at_end, closed, undisturbed
 from promptiter.errors import AgentError, SetupError
+from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
 from promptiter.structure import (
     SURFACE_TYPES,
@@ -104,7 +105,7 @@ class InPlaceAgent:
         closed(self)
         for each in done:
             if not each.is_settled:
-                _log.warning("%s was not restored: %s", each.place, each.note)
+                _log.warning("%s was not restored: %s", each.place, process_redactor().redact_text(each.note))
         return done
 
     async def aclose(self) -> list[Restored]:

@@ -8,10 +8,13 @@ import logging
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
+
+from promptiter.llm.redaction import process_redactor
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +78,8 @@ def _close_all() -> None:
         try:
             subject.close()
         except Exception:  # noqa: BLE001 - nobody is left to raise it to, and the others come next
-            _log.exception("%r could not be closed at the end of the program", subject)
+            told = process_redactor().redact_text(traceback.format_exc())
+            _log.error("%s could not be closed at the end of the program: %s", type(subject).__qualname__, told)
 
 
 def _unwind(number: int, _: FrameType | None) -> None:

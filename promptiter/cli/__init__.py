@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+import traceback
 from typing import Annotated, NoReturn
 
 import typer
@@ -16,9 +17,11 @@ from promptiter.cli.check import check
 from promptiter.cli.describe import describe
 from promptiter.cli.evaluate import evaluate
 from promptiter.cli.init import init
+from promptiter.cli.output import say_error
 from promptiter.cli.restore import restore
 from promptiter.cli.run import run
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
+from promptiter.llm.redaction import process_redactor
 from traces import TraceError
 
 EXIT_CODES = (
@@ -74,8 +77,11 @@ def main() -> None:
         _fail(error, code=6)
     except PromptiterError as error:
         _fail(error, code=1)
+    except Exception:  # noqa: BLE001 - a defect: told whole, so that it can be reported, but without secrets
+        typer.echo(process_redactor().redact_text(traceback.format_exc()), nl=False, err=True)
+        sys.exit(1)
 
 
 def _fail(error: Exception, *, code: int) -> NoReturn:
-    typer.secho(f"error: {error}", fg="red", err=True)
+    say_error(str(error))
     sys.exit(code)

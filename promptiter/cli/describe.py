@@ -9,6 +9,7 @@ import typer
 
 from promptiter.cli.load import load_agent
 from promptiter.cli.output import View, console, view_of, write_text
+from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
 from traces.draw.diagram import Arrow, Box, Diagram, cut, one_line, to_mermaid
 from traces.draw.svg import to_svg
@@ -22,7 +23,7 @@ def describe(
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here.")] = None,
 ) -> None:
     """Show what may change about an agent: its nodes and edges, and the surfaces of each node with their values."""
-    snapshot = load_agent(agent).describe()
+    snapshot = _safe(load_agent(agent).describe())
     match view or view_of(output):
         case View.json:
             import orjson
@@ -34,6 +35,13 @@ def describe(
             write_text(to_mermaid(diagram_of(snapshot)), output)
         case View.text:
             _print(snapshot, output)
+
+
+def _safe(snapshot: StructureSnapshot) -> StructureSnapshot:
+    """The structure without the secrets that are known; the same object when there are none, as there should be."""
+    plain = snapshot.to_json()
+    safe = process_redactor().redact_known_json(plain)
+    return snapshot if safe is plain else StructureSnapshot.from_json(safe)
 
 
 def diagram_of(snapshot: StructureSnapshot) -> Diagram:

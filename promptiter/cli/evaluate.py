@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -60,7 +59,6 @@ def evaluate(
     from promptiter.llm.budget import Budget
     from promptiter.llm.gateway import Gateway
     from promptiter.llm.memo import open_memo
-    from promptiter.llm.redaction import Redactor, secrets_from_environment
     from promptiter.profile import Profile
 
     for path in (junit, output):
@@ -69,11 +67,8 @@ def evaluate(
     subject = load_agent(agent)
     cases = load_eval_set(eval_set)
     config = load_eval_config(metrics_file(eval_set, metrics))
-    redactor = Redactor(secrets_from_environment(os.environ))
     budget = Budget(max_usd=max_usd, allow_unknown_price=allow_unknown_price) if max_usd is not None else None
-    gateway = Gateway(
-        memo=open_memo(memo), budget=budget, concurrency=max(16, concurrency), seed=seed, redactor=redactor
-    )
+    gateway = Gateway(memo=open_memo(memo), budget=budget, concurrency=max(16, concurrency), seed=seed)
     options = EvaluationOptions(
         draws=draws or config.num_runs,
         concurrency=concurrency,

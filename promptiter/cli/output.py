@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from promptiter.llm.redaction import process_redactor
 from traces import UnwritableTraceError
 from traces.files import replacing
 
@@ -38,6 +39,11 @@ def console(output: Path | None = None) -> Console:
         return Console(file=file, width=120, highlight=False, force_terminal=False, color_system=None)
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS") or 120)
     return Console(width=width, highlight=False)
+
+
+def say_error(text: str) -> None:
+    """One line on standard error: what went wrong, without secrets, whoever's code said it."""
+    typer.secho(f"error: {process_redactor().redact_text(text)}", fg="red", err=True)
 
 
 def write_text(text: str, output: Path | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.output import console, write_text
+from promptiter.cli.output import console, say_error, write_text
 from promptiter.errors import SetupError
 from traces import TraceError
 from traces.model import Json
@@ -124,7 +124,7 @@ def _result(configured: ConfiguredRun) -> RunResult:
                 tell=progress.say,
             )
     except RunFailedError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
+        say_error(str(error))
         return error.result
     finally:
         configured.gateway.memo.close()
@@ -137,5 +137,5 @@ def _written(folder: Path, result: RunResult) -> Path | None:
     try:
         return write_run(folder, result)
     except (OSError, TraceError) as error:
-        typer.secho(f"error: the files of the run could not be written: {error}", fg="red", err=True)
+        say_error(f"the files of the run could not be written: {error}")
         return None

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from promptiter.cli.output import View, console, view_of, write_text
+from promptiter.llm.redaction import process_redactor
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
-from traces.files import to_json
+from traces.files import from_json, to_json
 from traces.otel.write import encoding_of
 
 app = typer.Typer(help="Look at execution traces, sum them up, convert them.", no_args_is_help=True)
@@ -56,13 +57,13 @@ def show(
 
     view = view or view_of(output)
     if trace_id is None and view is View.text:
-        found = list(read(_source(file)))
+        found = list(_read(file))
         if len(found) != 1:
             trace_view.print_list(console(output), found, limit=limit)
             return
         chosen = found[0]
     else:
-        chosen = _choose(read(_source(file)), trace_id, file)
+        chosen = _choose(_read(file), trace_id, file)
     match view:
         case View.text:
             trace_view.print_trace(console(output), chosen, limit=limit)
@@ -86,7 +87,7 @@ def stats(
     from promptiter.cli import trace_view
     from traces.stats import statistics
 
-    found = statistics(read(_source(file)))
+    found = statistics(_read(file))
     if as_json:
         import orjson
 
@@ -107,7 +108,7 @@ def export(
 ) -> None:
     """Convert traces: to JSON lines of ours, or to OTLP spans that any OpenTelemetry back end takes."""
     encoding = encoding or _encoding_of(output)
-    chosen = read(_source(file)) if trace_id is None else iter([_choose(read(_source(file)), trace_id, file)])
+    chosen = _read(file) if trace_id is None else iter([_choose(_read(file), trace_id, file)])
     if encoding is Encoding.json:
         typer.echo(f"{write_traces(output, chosen):,} traces written to {output}")
     else:
@@ -115,8 +116,13 @@ def export(
         typer.echo(f"{spans:,} spans written to {output}")
 
 
-def _source(file: Path) -> Path:
-    return Path("/dev/stdin") if str(file) == "-" else file
+def _read(file: Path) -> Iterator[ExecutionTrace]:
+    """The traces of a file, without secrets of the environment: what is shown or converted is handed on."""
+    redactor = process_redactor()
+    for trace in read(Path("/dev/stdin") if str(file) == "-" else file):
+        raw = to_json(trace)
+        safe = redactor.redact_known_document(raw)
+        yield trace if safe is raw else from_json(safe)
 
 
 def _encoding_of(output: Path) -> Encoding:

@@ -27,6 +27,7 @@ from promptiter.engine.shapes import plain_of
 from promptiter.errors import SetupError
 from promptiter.evaluation.case import EvalSet
 from promptiter.llm.redaction import MASK, Redactor
+from promptiter.llm.secret import is_secret_name
 from promptiter.structure import StructureSnapshot
 from traces import digest
 from traces.files import replacing
@@ -171,21 +172,30 @@ def changed_versions(header: RunHeader, other: RunHeader) -> list[str]:
 
 
 def without_secrets(config: Json, redactor: Redactor, *, key: str = "") -> Json:
-    """A configuration as it may be written down: `${VAR}` stays, and what is secret or stands in `headers` is `***`."""
+    """A configuration as it may be written down: `${VAR}` stays, and what is secret or stands in `headers` is `***`.
+
+    So is all that stands below a secret's name, numbers too.
+    """
     if isinstance(config, Mapping):
-        hides = key == "headers"
+        hides = _hides(key)
         return {
-            str(name): without_secrets(value, redactor, key=key if hides else str(name))
+            redactor.redact_known(str(name)): without_secrets(value, redactor, key=key if hides else str(name))
             for name, value in config.items()
         }
     if isinstance(config, list | tuple):
         return [without_secrets(value, redactor, key=key) for value in config]
-    if not isinstance(config, str) or _VARIABLES_ONLY.fullmatch(config):
+    if config is None or isinstance(config, bool) or (isinstance(config, str) and _VARIABLES_ONLY.fullmatch(config)):
         return config
-    if key == "headers":
+    if _hides(key):
         return MASK
+    if not isinstance(config, str):
+        return config
     [safe] = cast("dict[str, Json]", redactor.redact_json({key: config})).values()
     return safe
+
+
+def _hides(key: str) -> bool:
+    return key.lower().endswith("headers") or is_secret_name(key)
 
 
 _VARIABLES_ONLY = re.compile(r"(?:Bearer |Basic |Token )?(?:\$\{[A-Za-z_][A-Za-z0-9_]*\})+")
