@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -329,7 +329,7 @@ def _what_failed(evaluation: Evaluation) -> str:
 
 def _finished(journal: Journal) -> RunResult | None:
     """The result of a journal whose run has come to its end; one that failed or was cancelled may go on."""
-    [last] = deque(journal.read(), maxlen=1) or [None]
+    last = journal.last()
     if last is None or last.type != "run_completed" or last.data["status"] != "succeeded":
         return None
     return fold(journal.read())

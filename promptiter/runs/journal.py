@@ -4,7 +4,8 @@
 
 A line is one write at the end of the file: a killed process leaves whole lines, and at most a torn one behind them,
 which is dropped. Nothing is rewritten, so the last event of a long run costs as much as its first; and the file is
-read as a stream, so a long run needs no more memory than a short one.
+read as a stream, so a long run needs no more memory than a short one. Whoever reads from the middle on gets there by
+a jump: of every 64th line it is known where it begins.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import json
 import os
 import stat
 import zlib
+from array import array
+from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +36,9 @@ FILE_NAME = "journal.jsonl"
 
 DECISIONS: frozenset[EventType] = frozenset(("decision", "round_completed", "run_completed", "stop"))
 """After these, what was written so far survives a loss of power too."""
+
+MARKED = 64
+"""Where each line of such a number begins is remembered."""
 
 
 class FileJournal:
@@ -55,6 +61,7 @@ class FileJournal:
         self._lock = lock
         self._end: _End | None = None
         self._file: int | None = None
+        self._marks = array("Q")
 
     async def append(self, event: Event) -> None:
         """Write one line. JournalError: it could not be written, and the file ends where it did before."""
@@ -67,6 +74,7 @@ class FileJournal:
                 f"{self._named} has {end.lines} events, and the next to append has number {event.seq}: "
                 "the run does not go on where its journal ends; resume it"
             )
+        self._mark(end.lines, end.size)
         try:
             self._write(file, line)
             self._end = _End(end.lines + 1, end.size + len(line))
@@ -79,13 +87,18 @@ class FileJournal:
             raise self._unwritten(f"event {event.seq} ({event.type})", error) from error
 
     def read(self, start: int = 0) -> Iterator[Event]:
-        """The events from a sequence number on, each line checked. JournalError: a whole line is damaged."""
-        lines = size = torn = 0
+        """The events from a sequence number on, each line checked. JournalError: a whole line is damaged.
+
+        Lines before `start` that were checked once are not checked again.
+        """
+        torn = 0
         with self._reading() as file:
+            lines, size = self._place(file, start) if file is not None else (0, 0)
             for line in file or ():
                 if not line.endswith(b"\n"):
                     torn = len(line)
                     break
+                self._mark(lines, size)
                 raw = self._checked(line, lines)
                 if lines >= start:
                     yield self._decoded(raw, lines)
@@ -98,6 +111,17 @@ class FileJournal:
                     f"the last line of {self._named} (line {lines + 1}, {torn} bytes without an end) was torn "
                     "by a crash; the run goes on before it"
                 )
+
+    def last(self) -> Event | None:
+        """The event of the last whole line, found from the end of the file. JournalError: that line is damaged."""
+        with self._reading() as file:
+            line = _last_line(file) if file is not None else b""
+        raw = line[_BEFORE:_AFTER]
+        with suppress(ValidationError):
+            if line == _as_line(raw) and (event := _event(raw)).schema_version == SCHEMA_VERSION:
+                return event
+        [last] = deque(self.read(), maxlen=1) or [None]  # there is none; or this says which line is wrong, and how
+        return last
 
     def close(self) -> None:
         """Make all that was written survive a loss of power too, and let go of the file."""
@@ -176,6 +200,22 @@ class FileJournal:
         except OSError as error:
             raise JournalError(f"{self._named} cannot be read: {error.strerror or error}") from error
 
+    def _mark(self, line: int, offset: int) -> None:
+        """Remember where a line begins, if it is one of those."""
+        number, between = divmod(line, MARKED)
+        if not between and self._marks[number : number + 1] != array("Q", [offset]):
+            self._marks[number:] = array("Q", [offset])
+
+    def _place(self, file: IO[bytes], start: int) -> tuple[int, int]:
+        """Jump to the last marked line that is not behind `start`; its number, and where it begins."""
+        number = min(start // MARKED, len(self._marks) - 1)
+        if number > 0:
+            file.seek(self._marks[number] - 1)
+            if file.read(1) == b"\n":
+                return number * MARKED, self._marks[number]
+            file.seek(0)  # somebody put another file there
+        return 0, 0
+
     def _checked(self, line: bytes, seq: int) -> bytes:
         """The event inside a line that is as it was written."""
         raw = line[_BEFORE:_AFTER]
@@ -247,6 +287,20 @@ _BEFORE, _AFTER = len(b'{"checksum":"00000000","event":'), -len(b"}\n")
 
 def _as_line(raw: bytes) -> bytes:
     return b'{"checksum":"%08x","event":%b}\n' % (zlib.crc32(raw), raw)
+
+
+def _last_line(file: IO[bytes]) -> bytes:
+    """The last line that has an end, read from behind in growing pieces; nothing if there is none."""
+    start, tail, length = file.seek(0, os.SEEK_END), b"", 1 << 14
+    while start:
+        end, start, length = start, max(0, start - length), 2 * length
+        file.seek(start)
+        tail = file.read(end - start) + tail
+        after = tail.rfind(b"\n") + 1
+        before = tail.rfind(b"\n", 0, max(0, after - 1)) + 1
+        if after and (before or not start):
+            return tail[before:after]
+    return b""
 
 
 def _event(raw: bytes) -> Event:

@@ -25,7 +25,7 @@ from promptiter.engine.fold import fold
 from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.records import RunResult
 from promptiter.errors import JournalError, RunLockedError
-from promptiter.runs.journal import DECISIONS, FileJournal
+from promptiter.runs.journal import DECISIONS, MARKED, FileJournal
 from promptiter.runs.lock import RunLock
 from tests.engine import desk
 from tests.traces.strategies import json_values, texts
@@ -146,6 +146,76 @@ def test_a_tail_torn_at_any_byte_is_dropped_and_said(path: Path) -> None:
             append(journal, many[2])
             assert journal.dropped == reader.dropped
         assert path.read_bytes() == raw
+
+
+@settings(max_examples=60)
+@given(many=events, torn=st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")))
+def test_the_last_event_is_that_of_the_last_whole_line(
+    many: list[Event], torn: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
+    path.write_bytes(written(path, *many) + torn)
+    assert FileJournal(path).last() == (many[-1] if many else None)
+
+
+@pytest.mark.parametrize("size", [10, 16_000, 16_400, 50_000, 500_000])
+def test_the_last_event_is_found_whatever_its_size(path: Path, size: int) -> None:
+    many = [event(0, text="x" * size), event(1, text="y" * size)]
+    for count_ in (1, 2):
+        path.unlink(missing_ok=True)
+        written(path, *many[:count_])
+        path.write_bytes(path.read_bytes() + bytes(size))
+        assert FileJournal(path).last() == many[count_ - 1]
+
+
+def test_a_journal_that_was_not_begun_has_no_last_event(path: Path) -> None:
+    assert FileJournal(path).last() is None
+    path.write_bytes(b"torn")
+    assert FileJournal(path).last() is None
+
+
+def test_the_last_event_is_read_without_the_others(path: Path) -> None:
+    raw = written(path, *map(event, range(5)))
+    path.write_bytes(raw.replace(b"case 1", b"case 7"))
+    assert FileJournal(path).last() == event(4)
+    path.write_bytes(raw.replace(b"case 4", b"case 7"))
+    with pytest.raises(JournalError, match=r"line 5 .* is damaged"):
+        FileJournal(path).last()
+    path.unlink()
+    written(path, Event.model_construct(**(dict(event(0)) | {"schema_version": 2})))
+    with pytest.raises(JournalError, match=r"line 1 .* schema_version is 2"):
+        FileJournal(path).last()
+
+
+def test_reading_from_the_middle_passes_over_what_was_checked_before(path: Path) -> None:
+    many = [event(seq) for seq in range(3 * MARKED)]
+    raw = written(path, *many)
+    reader, fresh = FileJournal(path), FileJournal(path)
+    assert list(reader.read()) == many
+    path.write_bytes(raw.replace(b'case 1"', b'case 7"'))
+    for start in (MARKED, MARKED + 1, 2 * MARKED - 1, 2 * MARKED, 3 * MARKED, 3 * MARKED + 5):
+        assert list(reader.read(start)) == many[start:]
+        with pytest.raises(JournalError, match="line 2"):
+            list(fresh.read(start))
+
+
+def test_who_appended_reads_from_the_middle_on_too(path: Path) -> None:
+    with FileJournal(path, fsync=()) as journal:
+        for seq in range(2 * MARKED + 3):
+            append(journal, event(seq))
+        path.write_bytes(path.read_bytes().replace(b'case 1"', b'case 7"'))
+        assert [each.seq for each in journal.read(2 * MARKED)] == [2 * MARKED, 2 * MARKED + 1, 2 * MARKED + 2]
+
+
+def test_a_journal_that_was_put_in_the_place_of_another_is_read_from_its_beginning(path: Path) -> None:
+    written(path, *[event(seq, text="long " * 9) for seq in range(2 * MARKED)])
+    reader = FileJournal(path)
+    assert len(list(reader.read())) == 2 * MARKED
+    path.unlink()
+    many = [event(seq) for seq in range(2 * MARKED)]
+    written(path, *many)
+    assert list(reader.read(MARKED + 1)) == many[MARKED + 1 :]
+    assert list(reader.read(MARKED)) == many[MARKED:]
 
 
 def test_zeros_behind_the_last_line_are_dropped_too(path: Path) -> None:
