@@ -1,16 +1,21 @@
-"""Runs from configuration files, for Python: what `promptiter run` does, without the command line.
+"""Runs from configuration files, for Python: what `promptiter run`, `resume` and `rerun` do, without the command line.
 
-run = load_run("promptiter.yaml")
-result = run.engine.run_sync(run.request)
+result = load_run("promptiter.yaml").begin().run_sync()
+result = resume_run("runs/2026-11-15T09-30-00_1a2b3c4d").run_sync()
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from promptiter.config.build import ConfiguredRun, build_run
-from promptiter.config.file import read_config
+from promptiter.config.file import ReadConfig, merged, read_config, read_document, read_file
+from promptiter.errors import SetupError
+from promptiter.llm.redaction import MASK
+from promptiter.runs.directory import RunDirectory
+from promptiter.runs.header import Configuration, read_header
 from traces.model import Json
 
 
@@ -24,8 +29,96 @@ def load_run(
 
     `settings`, of the file's shape, win over it: `{"budget": {"max_usd": 2}}`. RequestError lists all that is wrong.
     """
-    found = read_config(path, settings=settings, environ=environ)
-    return build_run(found.config, problems=found.problems, broken=found.broken, environ=environ)
+    return build_run(read_config(path, settings=settings, environ=environ), environ=environ)
 
 
-__all__ = ["ConfiguredRun", "load_run"]
+def resume_run(
+    folder: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> RunDirectory:
+    """A run that goes on where it was, with the configuration file that it was started with.
+
+    `settings` may change how it is done (`{"evaluation": {"concurrency": 4}}`), not what was asked for:
+    ChangedInputsError says what is not as it was when it began.
+    """
+    found = config_to_resume(folder, settings=settings, environ=environ)
+    return build_run(found, environ=environ).resume(folder)
+
+
+def load_rerun(
+    folder: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ConfiguredRun:
+    """A new run of what an earlier one was asked for, as its run.json says."""
+    return build_run(config_to_rerun(folder, settings=settings, environ=environ), environ=environ)
+
+
+def config_to_resume(
+    folder: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ReadConfig:
+    """The configuration of a run, read again from its file, with what the command line once said on top."""
+    configuration = _configuration(folder)
+    file = _file(folder, configuration)
+    return read_config(file, settings=merged(configuration.settings, settings or {}), environ=environ)
+
+
+def config_to_rerun(
+    folder: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ReadConfig:
+    """The configuration of a run as it was; only secrets, which no run.json holds, come from its file."""
+    configuration = _configuration(folder)
+    file = _file(folder, configuration)
+    now = read_file(file) if file.exists() else {}
+    document = _with_secrets(configuration.document, now, file=file)
+    return read_document(document, file=file, settings=settings, environ=environ)
+
+
+def _configuration(folder: str | os.PathLike[str]) -> Configuration:
+    configuration = read_header(folder).configuration
+    if configuration is None:
+        raise SetupError(
+            f"the run {os.fspath(folder)!r} was started by Python code, not with a configuration file; go on from "
+            "there: RunDirectory.resume(folder, engine, request).run_sync()"
+        )
+    return configuration
+
+
+def _file(folder: str | os.PathLike[str], configuration: Configuration) -> Path:
+    return Path(os.path.normpath(Path(folder).absolute() / configuration.file))
+
+
+def _with_secrets(document: dict[str, Json], now: Mapping[str, Json], *, file: Path) -> dict[str, Json]:
+    """A document with what is masked in it as another one has it."""
+
+    def filled(then: Json, found: Json, place: str) -> Json:
+        if isinstance(then, dict):
+            known = found if isinstance(found, dict) else {}
+            return {name: filled(each, known.get(name), f"{place}.{name}") for name, each in then.items()}
+        if isinstance(then, list):
+            other = found if isinstance(found, list) and len(found) == len(then) else [None] * len(then)
+            return [
+                filled(each, twin, f"{place}.{at}") for at, (each, twin) in enumerate(zip(then, other, strict=True))
+            ]
+        if isinstance(then, str) and MASK in then and found != then:
+            if not isinstance(found, str):
+                raise SetupError(
+                    f"{place[1:]} is a secret, which run.json does not hold, and {str(file)!r} has none any more; "
+                    "write it there as ${VARIABLE}"
+                )
+            return found
+        return then
+
+    return {name: filled(each, now.get(name), f".{name}") for name, each in document.items()}
+
+
+__all__ = ["ConfiguredRun", "RunDirectory", "load_rerun", "load_run", "resume_run"]

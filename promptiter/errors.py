@@ -11,7 +11,8 @@ PromptiterError
 │   ├── UnknownNameError        a metric, evaluator, agent or model that nobody registered
 │   ├── EditedTargetError       somebody else edited a target while a candidate was in place
 │   ├── RequestError            a run request that cannot be served; lists everything that is wrong with it
-│   └── RunLockedError          another process works on the run, or has taken it over
+│   ├── RunLockedError          another process works on the run, or has taken it over
+│   └── ChangedInputsError      a run cannot go on: its inputs are not those it began with
 ├── AgentError                  a run went wrong by the agent's own graph: an endless loop, an unknown route
 ├── ModelError                  a model or tool call failed for good, after all retries
 │   ├── PassingError            may pass, so it was tried again; `retry_after_s` is what the server asked for
@@ -94,6 +95,18 @@ class RequestError(SetupError):
 
 class RunLockedError(SetupError):
     """Another process works on the run, or has taken it over."""
+
+
+class ChangedInputsError(SetupError):
+    """A run cannot go on: its inputs are not those it began with. `changes` says each in a sentence."""
+
+    def __init__(self, run: str, changes: Iterable[str]) -> None:
+        self.changes = tuple(changes)
+        listed = "".join(f"\n  - {change}" for change in self.changes)
+        super().__init__(
+            f"the run {run!r} cannot go on, its inputs have changed:{listed}\n"
+            "Undo that and resume, or start afresh with `promptiter rerun` or `promptiter run`"
+        )
 
 
 class AgentError(PromptiterError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from promptiter.llm.messages import Message, Role
 from promptiter.profile import Profile
@@ -86,3 +86,11 @@ class Agent(Protocol):
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
         """Run once under a profile. An error of the agent's own is an AgentRun with an error, not an exception."""
+
+
+@runtime_checkable
+class RestoringAgent(Agent, Protocol):
+    """An agent that puts candidates somewhere outside while it runs, and must bring the baseline back."""
+
+    async def aclose(self) -> object:
+        """Bring the baseline back. Called by the engine at the end of each run, however it ended."""

@@ -19,7 +19,8 @@ from promptiter.cli.evaluate import evaluate
 from promptiter.cli.init import init
 from promptiter.cli.output import say_error
 from promptiter.cli.restore import restore
-from promptiter.cli.run import run
+from promptiter.cli.run import rerun, resume, run
+from promptiter.cli.runs import runs
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from promptiter.llm.redaction import process_redactor
 from traces import TraceError
@@ -40,6 +41,9 @@ app = typer.Typer(
 )
 app.command()(init)
 app.command(epilog=EXIT_CODES)(run)
+app.command(epilog=EXIT_CODES)(resume)
+app.command(epilog=EXIT_CODES)(rerun)
+app.command()(runs)
 app.command()(evaluate)
 app.command()(restore)
 app.command()(check)

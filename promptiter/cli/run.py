@@ -1,4 +1,4 @@
-"""`promptiter run`: optimize an agent as promptiter.yaml says, and say what came of it."""
+"""`promptiter run`, `resume` and `rerun`: optimize an agent as promptiter.yaml says, and say what came of it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,32 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from promptiter.cli.output import console, say_error, write_text
 from promptiter.errors import SetupError
-from traces import TraceError
 from traces.model import Json
 
 if TYPE_CHECKING:
     from promptiter.config.build import ConfiguredRun
+    from promptiter.config.file import ReadConfig
     from promptiter.engine.records import RunResult
+    from promptiter.runs.directory import RunDirectory
+
+Concurrency = Annotated[int | None, typer.Option("--concurrency", min=1, help="Cases at once.")]
+Review = Annotated[
+    bool | None, typer.Option("--review/--no-review", help="Ask about each patch: approve, edit or veto.")
+]
+Runs = Annotated[
+    Path | None, typer.Option("--runs", "-o", metavar="FOLDER", help="Where the folder of the run is made.")
+]
+AsJson = Annotated[bool | None, typer.Option("--json/--no-json", help="Print only JSON, for machines.")]
+Quiet = Annotated[
+    bool | None, typer.Option("--quiet/--no-quiet", "-q", help="No progress, and only the verdict at the end.")
+]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, its id or a part of it; or `latest`.")]
 
 
 def run(
@@ -27,7 +41,7 @@ def run(
     ] = Path("promptiter.yaml"),
     max_rounds: Annotated[int | None, typer.Option(min=0, help="Rounds at most.")] = None,
     max_usd: Annotated[float | None, typer.Option(min=0, help="Spend at most so many dollars.")] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Cases at once.")] = None,
+    concurrency: Concurrency = None,
     seed: Annotated[int | None, typer.Option(help="For everything that is drawn.")] = None,
     targets: Annotated[
         list[str] | None,
@@ -36,61 +50,123 @@ def run(
     initial_profile: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Begin with this profile, not with the baseline.")
     ] = None,
-    review: Annotated[
-        bool | None, typer.Option("--review/--no-review", help="Ask about each patch: approve, edit or veto.")
-    ] = None,
-    runs: Annotated[
-        Path | None, typer.Option("--runs", "-o", metavar="FOLDER", help="Where the folder of the run is made.")
-    ] = None,
-    as_json: Annotated[bool | None, typer.Option("--json/--no-json", help="Print only JSON, for machines.")] = None,
-    quiet: Annotated[
-        bool | None, typer.Option("--quiet/--no-quiet", "-q", help="No progress, and only the verdict at the end.")
-    ] = None,
+    review: Review = None,
+    runs: Runs = None,
+    as_json: AsJson = None,
+    quiet: Quiet = None,
 ) -> None:
     """Optimize an agent: find the step that failed, patch the text behind it, keep what validation shows to be better.
 
     An option wins over the key of the same name in CONFIG.
 
-    The first Ctrl-C finishes the round in flight, the second stops at once; both leave a result.
+    The first Ctrl-C finishes the round in flight, the second stops at once; both leave a result. However it ends,
+    `promptiter resume` goes on where it was.
     """
-    from promptiter.cli import run_view
+    from promptiter.config.file import read_config
 
     names = [name.strip() for each in targets or () for name in each.split(",") if name.strip()]
-    settings: dict[str, Json] = {
-        "max_rounds": max_rounds,
-        "budget": {"max_usd": max_usd} if max_usd is not None else None,
-        "evaluation": {"concurrency": concurrency} if concurrency is not None else None,
-        "seed": seed,
-        "targets": names or None,
-        "initial_profile": str(initial_profile.absolute()) if initial_profile is not None else None,
-        "review": review,
-        "runs": str(runs.absolute()) if runs is not None else None,
-        "json": as_json,
-        "quiet": quiet,
-    }
-    given = {key: value for key, value in settings.items() if value is not None}
+    settings = _given(
+        max_rounds=max_rounds,
+        budget={"max_usd": max_usd} if max_usd is not None else None,
+        evaluation={"concurrency": concurrency} if concurrency is not None else None,
+        seed=seed,
+        targets=names or None,
+        initial_profile=str(initial_profile.absolute()) if initial_profile is not None else None,
+        review=review,
+        runs=str(runs.absolute()) if runs is not None else None,
+        json=as_json,
+        quiet=quiet,
+    )
+    _conduct(lambda: read_config(config, settings=settings), lambda configured: configured.begin())
+
+
+def resume(
+    run: Run = "latest",
+    concurrency: Concurrency = None,
+    review: Review = None,
+    runs: Annotated[Path | None, typer.Option("--runs", "-o", metavar="FOLDER", help="Where runs are.")] = None,
+    as_json: AsJson = None,
+    quiet: Quiet = None,
+) -> None:
+    """Go on with a run that was killed, failed or stopped, as if it had not been. Answers it had are not paid again.
+
+    What it was asked for must be as it was: a changed configuration, eval set or agent is refused, with what changed.
+    The options say how it is done, and may differ.
+    """
+    from promptiter.api import config_to_resume
+
+    folder = _run_folder(run, runs)
+    settings = _given(
+        evaluation={"concurrency": concurrency} if concurrency is not None else None,
+        review=review,
+        json=as_json,
+        quiet=quiet,
+    )
+    _conduct(lambda: config_to_resume(folder, settings=settings), lambda configured: configured.resume(folder))
+
+
+def rerun(
+    run: Run = "latest",
+    concurrency: Concurrency = None,
+    review: Review = None,
+    runs: Runs = None,
+    as_json: AsJson = None,
+    quiet: Quiet = None,
+) -> None:
+    """Start afresh what an earlier run was asked for, as its run.json says; cases and agent are those of now."""
+    from promptiter.api import config_to_rerun
+
+    folder = _run_folder(run, runs)
+    settings = _given(
+        evaluation={"concurrency": concurrency} if concurrency is not None else None,
+        review=review,
+        runs=str(runs.absolute()) if runs is not None else None,
+        json=as_json,
+        quiet=quiet,
+    )
+    _conduct(lambda: config_to_rerun(folder, settings=settings), lambda configured: configured.begin())
+
+
+def _given(**settings: Json) -> dict[str, Json]:
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def _run_folder(run: str, runs: Path | None) -> Path:
+    from promptiter.cli.runs import runs_folder
+    from promptiter.runs.listing import find_run
+
+    return find_run(run, runs_folder(runs))
+
+
+def _conduct(read: Callable[[], ReadConfig], opened: Callable[[ConfiguredRun], RunDirectory]) -> NoReturn:
+    """Run to the end, show what came of it, and exit with the code of the verdict."""
+    from promptiter.cli import run_view
+
     with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints: standard output is for the summary
-        configured = _prepared(config, given)
-        result = _result(configured)
-    path = _written(configured.config.runs, result)
+        configured = _prepared(read())
+        try:
+            directory = opened(configured)
+            result = _result(configured, directory)
+        finally:
+            configured.gateway.memo.close()
+    for note in directory.notes:
+        typer.secho(f"note: {note}", fg="yellow", err=True)
     if configured.config.as_json:
-        write_text(run_view.as_json(result, path), None)
+        write_text(run_view.as_json(result, directory.path), None)
     elif configured.config.quiet:
         run_view.print_verdict(console(), result)
     else:
-        run_view.print_run(console(), result, path)
+        run_view.print_run(console(), result, directory.path)
     raise typer.Exit(run_view.exit_code(result))
 
 
-def _prepared(file: Path, settings: dict[str, Json]) -> ConfiguredRun:
+def _prepared(found: ReadConfig) -> ConfiguredRun:
     """The run, ready to start; everything that stands in its way is told together."""
     from promptiter.cli.review import check_terminal
     from promptiter.config.build import build_run
-    from promptiter.config.file import read_config
     from promptiter.runs.directory import check_folder
 
-    found = read_config(file, settings=settings)
-    problems = list(found.problems)
+    problems = []
     checks: list[Callable[[], None]] = [
         partial(check_folder, found.config.runs),
         *([check_terminal] if found.config.review else []),
@@ -100,10 +176,10 @@ def _prepared(file: Path, settings: dict[str, Json]) -> ConfiguredRun:
             check()
         except SetupError as error:
             problems.append(str(error))
-    return build_run(found.config, problems=problems, broken=found.broken)
+    return build_run(found, problems=problems)
 
 
-def _result(configured: ConfiguredRun) -> RunResult:
+def _result(configured: ConfiguredRun, directory: RunDirectory) -> RunResult:
     """The result of the run; of one that failed, what it found until then."""
     from rich.console import Console
 
@@ -117,25 +193,11 @@ def _result(configured: ConfiguredRun) -> RunResult:
     reviewer = TerminalReviewer(screen, paused=progress.paused) if config.review else None
     try:
         with contextlib.nullcontext() if config.quiet else progress:
-            return configured.engine.run_sync(
-                configured.request,
-                observers=() if config.quiet else (progress,),
-                reviewer=reviewer,
-                tell=progress.say,
+            if not config.quiet:
+                progress.catch_up(directory.journal.read())
+            return directory.run_sync(
+                observers=() if config.quiet else (progress,), reviewer=reviewer, tell=progress.say
             )
     except RunFailedError as error:
         say_error(str(error))
         return error.result
-    finally:
-        configured.gateway.memo.close()
-
-
-def _written(folder: Path, result: RunResult) -> Path | None:
-    """Where the run's files are; the run was paid for, so its summary is shown even if they cannot be written."""
-    from promptiter.runs.directory import write_run
-
-    try:
-        return write_run(folder, result)
-    except (OSError, TraceError) as error:
-        say_error(f"the files of the run could not be written: {error}")
-        return None

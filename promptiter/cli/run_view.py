@@ -54,6 +54,11 @@ def exit_code(result: RunResult) -> int:
     return 0 if _had_nothing_to_do(result) else EXIT_CODES[result.verdict]
 
 
+def can_go_on(result: RunResult) -> bool:
+    """Whether a run ended before its own end."""
+    return result.status in ENDED or result.stop_reason == "user_stop"
+
+
 def _had_nothing_to_do(result: RunResult) -> bool:
     return not result.rounds and result.stop_reason in ("target_score", "required_metrics", "max_rounds")
 
@@ -246,15 +251,20 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     simulated = ", simulated" if "simulated" in measured.spent.by_model() else ""
     rows.add_row(
         "Cost",
-        f"{_cost(spent)}{simulated}, {measured.duration_s:.1f} s, {measured.case_runs} case runs"
+        f"{cost_of(spent)}{simulated}, {measured.duration_s:.1f} s, {measured.case_runs} case runs"
         + (f", {known} of them known already" if (known := measured.case_runs - measured.paid_case_runs) else ""),
     )
+    if spent.lost_calls:
+        told = f"{spent.lost_calls} in flight when the run was killed; they may have been paid, and were made again"
+        rows.add_row("", Text(told, "yellow"))
     for role, part in measured.spent.by_role().items():
         rows.add_row("", Text(f"{role}: {_calls(part)}", "dim"))
     if measured.problems:
         rows.add_row("Problems", Text(one_line("; ".join(measured.problems)), "yellow"))
     if path is not None:
         rows.add_row("Files", Text(f"{_from_here(path)}/", overflow="fold"))
+    if path is not None and can_go_on(result):
+        rows.add_row("Go on", Text(f"promptiter resume {_from_here(path)}", overflow="fold"))
     if path is not None and result.changes:
         rows.add_row("Use it", "run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md")
     word = result.status if result.status in ENDED else result.verdict
@@ -266,10 +276,11 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
 def _calls(spent: Spending) -> str:
     known = f", {spent.memo_hits:,} known answers" if spent.memo_hits else ""
     calls = f"{spent.calls:,} call{'s' * (spent.calls != 1)}"
-    return f"{calls}{known}, {spent.tokens:,} tokens, {_cost(spent)}"
+    return f"{calls}{known}, {spent.tokens:,} tokens, {cost_of(spent)}"
 
 
-def _cost(spent: Spending) -> str:
+def cost_of(spent: Spending) -> str:
+    """Dollars, as far as they are known."""
     if spent.cost_usd is None:
         return "cost unknown"
     unknown = f" and {spent.unpriced_calls:,} calls of unknown price" if spent.unpriced_calls else ""

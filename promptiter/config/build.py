@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from promptiter.agents.base import Agent
 from promptiter.backprop.loss import LossHint, LossTarget
-from promptiter.config.file import RunConfig
+from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
 from promptiter.config.models import gateway_of, stages_of, unpriced_models
 from promptiter.config.policies import acceptance_of, stop_of
@@ -30,41 +30,59 @@ from promptiter.evaluation.splits import split
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.memo import open_memo
 from promptiter.profile import Profile
+from promptiter.runs.directory import RunDirectory
+from promptiter.runs.header import Configuration
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredRun:
-    """A run that can start: `run.engine.run_sync(run.request)`. The gateway has the memo and the ledger."""
+    """A run that can start. The gateway has the ledger, and the memo that runs share, if there is one.
+
+    `run.engine.run_sync(run.request)` leaves nothing on disk; `run.begin().run_sync()` can be killed and resumed.
+    """
 
     config: RunConfig
     engine: Engine
     request: RunRequest
     gateway: Gateway
+    configuration: Configuration | None = None
+
+    def begin(self) -> RunDirectory:
+        """A new folder for the run, below `runs` of the configuration."""
+        return RunDirectory.begin(
+            self.config.runs,
+            self.engine,
+            self.request,
+            configuration=self.configuration,
+            keep_traces=self.config.keep_traces,
+        )
+
+    def resume(self, path: str | os.PathLike[str]) -> RunDirectory:
+        """The folder of this run, which was begun before; ChangedInputsError if it was begun with other inputs."""
+        return RunDirectory.resume(
+            path, self.engine, self.request, configuration=self.configuration, keep_traces=self.config.keep_traces
+        )
 
 
 def build_run(
-    config: RunConfig,
-    *,
-    problems: Iterable[str] = (),
-    broken: frozenset[str] = frozenset(),
-    environ: Mapping[str, str] | None = None,
+    found: ReadConfig, *, problems: Iterable[str] = (), environ: Mapping[str, str] | None = None
 ) -> ConfiguredRun:
-    """The run that a configuration describes; RequestError lists everything that is wrong.
-
-    `problems` are known already, and `broken` are the keys they are about, which are not asked for again.
-    """
-    building = _Building(config, os.environ if environ is None else environ, broken, list(problems))
+    """The run that a configuration describes; RequestError lists everything that is wrong, `problems` with it."""
+    building = _Building(found, os.environ if environ is None else environ, [*found.problems, *problems])
     return building.run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Building:
-    config: RunConfig
+    found: ReadConfig
     environ: Mapping[str, str]
-    broken: frozenset[str]
-    problems: list[str] = field(default_factory=list)
+    problems: list[str]
+
+    @property
+    def config(self) -> RunConfig:
+        return self.found.config
 
     def run(self) -> ConfiguredRun:
         config = self.config
@@ -82,7 +100,24 @@ class _Building:
         if self.problems or engine is None:
             gateway.memo.close()
             raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
-        return ConfiguredRun(config=config, engine=engine, request=request, gateway=gateway)
+        return ConfiguredRun(
+            config=config,
+            engine=engine,
+            request=request,
+            gateway=gateway,
+            configuration=self._configuration(),
+        )
+
+    def _configuration(self) -> Configuration | None:
+        found, metrics = self.found, self.config.metrics
+        if found.file is None:
+            return None
+        return Configuration(
+            file=str(found.file.absolute()),
+            settings=dict(found.settings),
+            document=dict(found.document),
+            files={"metrics": str(metrics)} if isinstance(metrics, Path) else {},
+        )
 
     def attempt(self, make: Callable[[], T], *, place: str = "") -> T | None:
         """What is made, or None and one problem more."""
@@ -98,7 +133,7 @@ class _Building:
         """Whether the file has a key; if not, that is a problem."""
         if getattr(self.config, key):
             return True
-        if key not in self.broken:
+        if key not in self.found.broken:
             self.problems.append(f"{key}: is missing; {wanted}")
         return False
 
@@ -109,7 +144,7 @@ class _Building:
 
     def _eval_sets(self) -> _EvalSets | None:
         config = self.config
-        if "data" in self.broken:
+        if "data" in self.found.broken:
             return None
         if not config.data:
             given = [self._is_given(key, wanted="name its eval set, or `data` to split") for key in _SETS]

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, ValidationError
 
@@ -70,6 +70,7 @@ class RunConfig(Section):
     seed: Annotated[int, Field(strict=True)] = 0
     memo: Annotated[str, PlainValidator(as_memo)] = "memory"
     runs: Annotated[File, Field(validate_default=True)] = Path("runs")
+    keep_traces: Literal["all", "failed", "none"] = "all"
     python_path: Annotated[Files, Field(validate_default=True)] = (Path(),)
     review: Flag = False
     as_json: Annotated[Flag, Field(alias="json")] = False
@@ -78,9 +79,15 @@ class RunConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """A file as far as it could be read. `broken` are the keys that are left out because of a problem."""
+    """A file as far as it could be read. `broken` are the keys that are left out because of a problem.
+
+    `document` is what it says, with the `settings` on top, before anything is made of it.
+    """
 
     config: RunConfig
+    file: Path | None = None
+    document: Mapping[str, Json] = field(default_factory=dict)
+    settings: Mapping[str, Json] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     broken: frozenset[str] = frozenset()
 
@@ -110,9 +117,21 @@ def read_config(
     """The same, with its problems instead of an error, so that what is wrong elsewhere can be told with them."""
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
-    document = _merged(_document(file), settings or {})
+    return read_document(read_file(file), file=file, settings=settings, environ=environ)
+
+
+def read_document(
+    given: Mapping[str, Json],
+    *,
+    file: Path,
+    settings: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ReadConfig:
+    """The same for what a file says or once said; paths are relative to that file."""
+    settings = settings or {}
+    said = merged(given, settings)
     source = os.fspath(file)
-    document, problems = _with_secrets(document, source, environ=os.environ if environ is None else environ)
+    document, problems = _with_secrets(said, source, environ=os.environ if environ is None else environ)
     context = {"folder": file.parent.absolute()}
     broken = {"models"} if problems else set()
     try:
@@ -122,10 +141,18 @@ def read_config(
         broken |= {str(each["loc"][0]) for each in error.errors(include_url=False)}
         kept = {key: value for key, value in document.items() if key not in broken}
         config = RunConfig.model_validate(kept, context=context)
-    return ReadConfig(config=config, problems=tuple(problems), broken=frozenset(broken))
+    return ReadConfig(
+        config=config,
+        file=file,
+        document=said,
+        settings=settings,
+        problems=tuple(problems),
+        broken=frozenset(broken),
+    )
 
 
-def _document(file: Path) -> dict[str, Json]:
+def read_file(file: Path) -> dict[str, Json]:
+    """What a configuration file says, unchecked."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -145,15 +172,15 @@ def _without_nulls(value: Json) -> Json:
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def _merged(document: Mapping[str, Json], settings: Mapping[str, Json]) -> dict[str, Json]:
+def merged(document: Mapping[str, Json], settings: Mapping[str, Json]) -> dict[str, Json]:
     """The document with the settings on top, mapping by mapping."""
-    merged = dict(document)
+    both = dict(document)
     for key, value in settings.items():
-        below = merged.get(key)
+        below = both.get(key)
         if isinstance(below, Mapping) and isinstance(value, Mapping):
-            value = _merged(below, value)
-        merged[key] = value
-    return merged
+            value = merged(below, value)
+        both[key] = value
+    return both
 
 
 def _with_secrets(

@@ -10,23 +10,22 @@ keeps its finished rounds; stopping is no failure.
 from __future__ import annotations
 
 import asyncio
-import threading
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from promptiter.agents.base import Agent
+from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer
 from promptiter.engine.checks import CheckedRequest, check_request
 from promptiter.engine.events import Observer
 from promptiter.engine.fold import fold
-from promptiter.engine.interrupts import Interrupt, on_signals
+from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.journal import Journal, MemoryJournal
-from promptiter.engine.log import EventLog, is_cancelled, uncut
+from promptiter.engine.log import EventLog, is_cancelled, is_user_stop, uncut
 from promptiter.engine.policies import written
 from promptiter.engine.records import RunMeasured, RunRequest, RunResult, Status, Verdict
 from promptiter.engine.review import Reviewer
@@ -38,11 +37,14 @@ from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import TaughtSet, with_expected_answers
+from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.profile import Profile
 from promptiter.registry import STRATEGIES
 from promptiter.structure import StructureSnapshot
 from traces import digest
 from traces.model import Json
+
+logger = logging.getLogger(__name__)
 
 ROUNDS = "promptiter.search.rounds:BackpropRounds"
 """The strategy that three stages make up. Searches stand above the engine, so it knows this one by name only."""
@@ -100,12 +102,12 @@ class Engine:
 
         A run that is cancelled from outside raises CancelledError, after the journal and the observers had its end.
         """
-        ended = await self._conduct(request, observers, journal, interrupt or Interrupt(), reviewer)
-        if ended.error is None:
-            return ended.result
-        if ended.is_cancelled:
+        ended = await self.conduct(
+            request, observers=observers, journal=journal, interrupt=interrupt, reviewer=reviewer
+        )
+        if ended.error is not None and ended.is_cancelled:
             raise ended.error
-        raise RunFailedError(ended.result) from ended.error
+        return ended.result_or_failure()
 
     def run_sync(
         self,
@@ -123,32 +125,32 @@ class Engine:
         """
         interrupt = interrupt or Interrupt()
 
-        async def conduct(started: Callable[[asyncio.Task[_Ended]], None]) -> _Ended:
-            work = asyncio.create_task(self._conduct(request, observers, journal, interrupt, reviewer))
-            started(work)
-            with on_signals(interrupt, work.cancel, tell=tell):
-                return await work
+        def work() -> Coroutine[Any, Any, Ended]:
+            return self.conduct(request, observers=observers, journal=journal, interrupt=interrupt, reviewer=reviewer)
 
-        ended = _blocking(conduct, interrupt, tell)
-        if ended.error is None or ended.is_cancelled:
-            return ended.result
-        raise RunFailedError(ended.result) from ended.error
+        return run_blocking(work, interrupt, tell=tell).result_or_failure()
 
-    async def _conduct(
+    async def conduct(
         self,
         request: RunRequest,
-        observers: Sequence[Observer],
-        journal: Journal | None,
-        interrupt: Interrupt,
-        reviewer: Reviewer | None,
-    ) -> _Ended:
+        *,
+        observers: Sequence[Observer] = (),
+        journal: Journal | None = None,
+        interrupt: Interrupt | None = None,
+        reviewer: Reviewer | None = None,
+        spent_before: LedgerSnapshot | None = None,
+    ) -> Ended:
+        """The same, with its error instead of an exception: also a run that failed or was cancelled has a result.
+
+        `spent_before` is what a run that goes on has spent already; without it, that is what its journal says.
+        """
         journal = journal or MemoryJournal()
         if (known := _finished(journal)) is not None:
-            return _Ended(known, None)
+            return Ended(known, None)
         checked = check_request(request, self.describe(), self.evaluator)
         evaluator = self._evaluator_for(request)
         started = self._now()
-        run_id = request.run_id or _run_id(started, request, checked)
+        run_id = request.run_id or new_run_id(started, request, checked)
         redactor = evaluator.gateway.redactor
         log = EventLog(run_id, journal, observers, redact=redactor.redact_text, redact_data=redactor.redact_known_json)
         session = Session(
@@ -161,12 +163,16 @@ class Engine:
             targets=checked.targets,
             seed=evaluator.options.seed,
             clock=self._clock,
-            interrupt=interrupt,
+            interrupt=interrupt or Interrupt(),
             reviewer=reviewer,
+            spent_before=spent_before,
         )
-        run = _Run(session=session, log=log, strategy=self.strategy, clock=self._clock)
+        run = _Run(session=session, log=log, strategy=self.strategy)
         with evaluator.gateway.active():
-            return await run.conduct(started)
+            try:
+                return await run.conduct(started)
+            finally:
+                await _restored(self.agent)
 
     def _evaluator_for(self, request: RunRequest) -> Evaluator:
         evaluator = self.evaluator
@@ -178,7 +184,9 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class Ended:
+    """How a run ended: its result, and the error that ended it, if one did."""
+
     result: RunResult
     error: BaseException | None
 
@@ -187,20 +195,23 @@ class _Ended:
         """Whether somebody cancelled it, be it in its last moment, when it had succeeded already."""
         return isinstance(self.error, asyncio.CancelledError) and self.result.status != "failed"
 
+    def result_or_failure(self) -> RunResult:
+        """The result, also of a run that was cancelled; RunFailedError if it failed."""
+        if self.error is None or self.is_cancelled:
+            return self.result
+        raise RunFailedError(self.result) from self.error
+
 
 class _Run:
     """One run from its first event to its last."""
 
-    def __init__(self, *, session: Session, log: EventLog, strategy: Strategy, clock: Callable[[], float]) -> None:
+    def __init__(self, *, session: Session, log: EventLog, strategy: Strategy) -> None:
         self.session = session
         self.log = log
         self.strategy = strategy
-        self.clock = clock
-        self.began = clock()
         self.budget_ended = False
-        self.spent_before = session.evaluator.gateway.ledger.snapshot()
 
-    async def conduct(self, started: datetime) -> _Ended:
+    async def conduct(self, started: datetime) -> Ended:
         error: BaseException | None = None
         status: Status = "succeeded"
         try:
@@ -218,12 +229,12 @@ class _Run:
             error = error or cancelled
         except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result
             return self._unwritten("failed", broken)
-        return _Ended(fold(self.log.read()), error)
+        return Ended(fold(self.log.read()), error)
 
-    def _unwritten(self, status: Status, error: BaseException) -> _Ended:
+    def _unwritten(self, status: Status, error: BaseException) -> Ended:
         """The end of a run that its journal does not know of."""
         told = None if status == "cancelled" else self._told(error)
-        return _Ended(replace(fold(self.log.read()), status=status, error=told), error)
+        return Ended(replace(fold(self.log.read()), status=status, error=told), error)
 
     async def _search(self, started: datetime) -> None:
         session = self.session
@@ -265,10 +276,10 @@ class _Run:
         self.log.phase = "end"
         measured = RunMeasured(
             run_id=self.log.run_id,
-            duration_s=self.clock() - self.began,
+            duration_s=session.spending.elapsed_s,
             case_runs=session.case_runs,
             paid_case_runs=session.paid_case_runs,
-            spent=session.evaluator.gateway.ledger.snapshot() - self.spent_before,
+            spent=session.spending.ledger,
             problems=tuple(self.log.problems),
         )
         data: dict[str, Json] = {
@@ -276,6 +287,8 @@ class _Run:
             "verdict": self._verdict(),
             "stop": plain_of(session.stop) if session.stop is not None and session.stop.stop else None,
             "error": None if error is None or status == "cancelled" else self._told(error),
+            "baseline": session.baseline_score,
+            "best": session.best_score,
             "measured": plain_of(measured),
         }
         await uncut(self.log.append("run_completed", data))
@@ -292,6 +305,18 @@ class _Run:
         if not session.accepted.validation.is_reliable:
             return "invalid_eval"
         return "budget_ended" if self.budget_ended and not session.has_decided else "no_evidence"
+
+
+async def _restored(agent: Agent) -> None:
+    """Bring back what an agent that puts candidates into its own files had there; the run has its end already."""
+    if not isinstance(agent, RestoringAgent):
+        return
+    try:
+        await agent.aclose()
+    except asyncio.CancelledError:
+        pass  # it restores first
+    except Exception as error:  # noqa: BLE001 - the result is not lost by it
+        logger.warning("the baseline could not be put back: %s; `promptiter restore` does it", error)
 
 
 def _head(session: Session, profile: Profile, started: datetime, *, strategy: Strategy) -> dict[str, Json]:
@@ -328,9 +353,11 @@ def _what_failed(evaluation: Evaluation) -> str:
 
 
 def _finished(journal: Journal) -> RunResult | None:
-    """The result of a journal whose run has come to its end; one that failed or was cancelled may go on."""
+    """The result of a journal whose run has come to its end; one that failed or was stopped by a user may go on."""
     last = journal.last()
     if last is None or last.type != "run_completed" or last.data["status"] != "succeeded":
+        return None
+    if last.data["stop"] is not None and is_user_stop(last.data["stop"]):
         return None
     return fold(journal.read())
 
@@ -347,7 +374,8 @@ def _check_parts(backwarder: object, aggregator: object, optimizer: object, stra
             raise SetupError(f"{part!r:.60} is no {name}; give an object with the method {' or '.join(methods)}")
 
 
-def _run_id(started: datetime, request: RunRequest, checked: CheckedRequest) -> str:
+def new_run_id(started: datetime, request: RunRequest, checked: CheckedRequest) -> str:
+    """The name of a run: when it began, and a hash of its inputs."""
     inputs = digest(
         [
             checked.train.content_digest,
@@ -362,38 +390,3 @@ def _run_id(started: datetime, request: RunRequest, checked: CheckedRequest) -> 
         ]
     )
     return f"{started:%Y-%m-%dT%H-%M-%S}_{inputs[:8]}"
-
-
-def _blocking(
-    work: Callable[[Callable[[asyncio.Task[_Ended]], None]], Coroutine[Any, Any, _Ended]],
-    interrupt: Interrupt,
-    tell: Callable[[str], None],
-) -> _Ended:
-    """What the work gives. Where an event loop is running already, it gets a thread and a loop of its own.
-
-    There, signals do not reach it: the thread that waits hears Ctrl-C and hands it on.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work(lambda _: None))
-    outcome: Future[_Ended] = Future()
-    running: list[asyncio.Task[_Ended]] = []
-
-    def in_a_thread() -> None:
-        try:
-            outcome.set_result(asyncio.run(work(running.append)))
-        except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
-            outcome.set_exception(error)
-
-    threading.Thread(target=in_a_thread, name="promptiter-run", daemon=True).start()
-    while True:
-        try:
-            return outcome.result()
-        except KeyboardInterrupt:
-            if interrupt.why is None:
-                interrupt.ask("Ctrl-C")
-                tell("Ctrl-C: finishing this round; once more stops at once")
-            elif running:
-                tell("Ctrl-C: stopping")
-                running[0].get_loop().call_soon_threadsafe(running[0].cancel)

@@ -24,7 +24,8 @@ T = TypeVar("T")
 class EventLog:
     """Numbers the events of one run, keeps them in its journal, and shows new ones to the observers.
 
-    An earlier end of the run (it failed, or was cancelled) is passed over: the run goes on behind it.
+    An earlier end of the run (it failed, was cancelled, or a user asked it to stop) is passed over: the run goes on
+    behind it.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class EventLog:
     def _following(self) -> Event | None:
         for event in self._prior:
             self._seq = event.seq + 1
-            if event.type != "run_completed":
+            if not is_end(event):
                 return event
         return None
 
@@ -110,6 +111,18 @@ class EventLog:
     def read(self) -> Iterator[Event]:
         """All events so far."""
         return self._journal.read()
+
+
+def is_end(event: Event) -> bool:
+    """Whether an event only says that the run ended there, so that it can go on as if it had not."""
+    if event.type == "run_completed":
+        return True
+    return event.type == "stop" and is_user_stop(event.data["value"])
+
+
+def is_user_stop(decision: Json) -> bool:
+    """Whether nothing but a user's wish stopped a run; `decision` is a StopDecision as an event holds it."""
+    return bool(decision["reasons"]) and all(reason["kind"] == "user_stop" for reason in decision["reasons"])
 
 
 async def uncut(work: Awaitable[T]) -> T:

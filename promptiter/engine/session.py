@@ -19,6 +19,7 @@ from promptiter.engine.events import EventType, Phase
 from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.log import EventLog
+from promptiter.engine.meter import Meter
 from promptiter.engine.records import RunRequest
 from promptiter.engine.review import Reviewer
 from promptiter.engine.shapes import plain_of, value_of
@@ -27,7 +28,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.llm.ledger import NOTHING, Ledger, Spending
+from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.profile import PatchSet, Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
@@ -69,6 +70,7 @@ class Session:
         clock: Callable[[], float],
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
+        spent_before: LedgerSnapshot | None = None,
     ) -> None:
         self.request = request
         self.agent = agent
@@ -82,11 +84,11 @@ class Session:
         self.rng = Random(seed)
         self.case_runs = 0
         self.paid_case_runs = 0
+        self.baseline_score: float | None = None
         self.stop: StopDecision | None = None
+        self.spending = Meter(clock, evaluator.gateway.ledger, before=spent_before)
         self._log = log
-        self._clock = clock
         self._interrupt = interrupt
-        self._spending = _Meter(clock, evaluator.gateway.ledger)
         self._accepted: Accepted | None = None
         self._has_accepted = False
         self._tried = 0
@@ -108,6 +110,11 @@ class Session:
         """The best profile so far; at first the one that the run started with."""
         assert self._accepted is not None, "the baseline is validated before a strategy starts"
         return self._accepted
+
+    @property
+    def best_score(self) -> float | None:
+        """The objective of the best profile so far, on validation."""
+        return None if self._accepted is None else self._accepted.validation.objective(self.request.objective)
 
     @property
     def has_baseline(self) -> bool:
@@ -205,17 +212,20 @@ class Session:
 
         while (event := self._log.take_any("case")) is not None:
             keep(event.data)
-        if self._log.take("evaluation_finished") is None:
-            async for row in self.evaluator.rows(self.agent, eval_set, profile, draws=draws, known=rows):
-                keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
-            found = self.evaluator.evaluation_of(rows.values(), eval_set, profile)
-            await self._log.append("evaluation_finished", _figures(found, number))
-            return found
-        return self.evaluator.evaluation_of(rows.values(), eval_set, profile)
+        if (finished := self._log.take("evaluation_finished")) is not None:
+            self.spending.go_on_from(finished.data["measured"])
+            return self.evaluator.evaluation_of(rows.values(), eval_set, profile)
+        async for row in self.evaluator.rows(self.agent, eval_set, profile, draws=draws, known=rows):
+            keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
+        found = self.evaluator.evaluation_of(rows.values(), eval_set, profile)
+        figures = {**_figures(found, number), "measured": self.spending.measured()}
+        await self._log.append("evaluation_finished", figures)
+        return found
 
     async def start(self, profile: Profile) -> None:
         """Validate the profile that the run starts with."""
         self._accepted = Accepted(profile, await self.evaluate(self.validation, profile, phase="baseline"))
+        self.baseline_score = self.best_score
 
     async def begin_round(self) -> None:
         self._log.round += 1
@@ -306,10 +316,10 @@ class Session:
         event = self._log.take("stop")
         if event is None:
             decision = self._stopping.decide(self._progress())
-            measured = self._spending.measured()
+            measured = self.spending.measured()
             event = await self._log.append("stop", {"value": plain_of(decision), "measured": measured})
         else:
-            self._spending.go_on_from(event.data["measured"])
+            self.spending.go_on_from(event.data["measured"])
         self.stop = value_of(StopDecision, event.data["value"])
         return self.stop.stop
 
@@ -319,42 +329,11 @@ class Session:
             rounds_without_acceptance=self._rounds_without_acceptance,
             best=self.accepted.validation,
             objective=self.request.objective,
-            elapsed_s=self._spending.elapsed_s,
+            elapsed_s=self.spending.elapsed_s,
             evaluations=self._paid_evaluations,
-            spent=self._spending.spent,
+            spent=self.spending.spent,
             user_stop=self._interrupt.why,
         )
-
-
-class _Meter:
-    """Time and money of this run alone: what its journal says was spent before, and what came since."""
-
-    def __init__(self, clock: Callable[[], float], ledger: Ledger) -> None:
-        self._clock = clock
-        self._ledger = ledger
-        self._before_s = 0.0
-        self._spent_before = NOTHING
-        self._start()
-
-    def _start(self) -> None:
-        self._started = self._clock()
-        self._at_start = self._ledger.snapshot().total
-
-    @property
-    def elapsed_s(self) -> float:
-        return self._before_s + self._clock() - self._started
-
-    @property
-    def spent(self) -> Spending:
-        return self._spent_before + (self._ledger.snapshot().total - self._at_start)
-
-    def measured(self) -> dict[str, Json]:
-        return {"elapsed_s": self.elapsed_s, "spent": plain_of(self.spent)}
-
-    def go_on_from(self, measured: dict[str, Json]) -> None:
-        self._before_s = measured["elapsed_s"]
-        self._spent_before = value_of(Spending, measured["spent"])
-        self._start()
 
 
 def _until_done(request: RunRequest) -> StopPolicy:

@@ -30,6 +30,7 @@ class TraceSpool:
         else:
             self.folder = Path(path)
             self.folder.mkdir(parents=True, exist_ok=True)
+        self._unsynced: list[Path] = []
 
     def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
         """Keep a trace and give its digest: of what happened, not of when, so that equal runs have equal digests.
@@ -46,7 +47,21 @@ class TraceSpool:
             path.parent.mkdir(exist_ok=True)
             with replacing(path) as file:
                 file.write(raw)
+            self._unsynced.append(path)
         return name
+
+    def sync(self) -> None:
+        """Make what was put survive a loss of power too."""
+        written, self._unsynced = self._unsynced, []
+        for path in (*written, *{path.parent for path in written}):
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+
+    def __contains__(self, name: str) -> bool:
+        return self._path(name).exists()
 
     def get(self, name: str) -> ExecutionTrace:
         """The trace of that digest."""

@@ -63,6 +63,7 @@ class Budget:
         self._over_bound_calls = 0
         self._unpriced_calls = 0
         self._has_ended = False
+        self._charged: set[str] = set()
         self._waiters: OrderedDict[Reservation, None] = OrderedDict()
         self._largest_wait = _NOTHING  # no waiter wants more of anything
 
@@ -70,11 +71,14 @@ class Budget:
         """Room for one call of at most so many tokens and dollars, for use with `async with`."""
         return Reservation((self,), tokens=tokens, usd=usd)
 
-    def charge(self, spent: Spending) -> None:
-        """Count as settled what was spent before, as by a run that is resumed.
+    def charge(self, spent: Spending, *, of: str) -> None:
+        """Count as settled what a run had spent before this process; once for each run, named by `of`.
 
         Calls that were lost do not count: nobody knows what they cost, if anything.
         """
+        if of in self._charged:
+            return
+        self._charged.add(of)
         self._settled += _Amount(spent.calls, spent.tokens, in_parts(spent.cost_usd or 0.0))
         self._unpriced_calls += spent.unpriced_calls
         _serve((self,))
@@ -134,9 +138,9 @@ class Budgets:
     def needs_prices(self) -> bool:
         return any(budget.needs_prices for budget in self._budgets)
 
-    def charge(self, spent: Spending) -> None:
+    def charge(self, spent: Spending, *, of: str) -> None:
         for budget in self._budgets:
-            budget.charge(spent)
+            budget.charge(spent, of=of)
 
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """Room in all budgets for one call of at most so many tokens and dollars."""

@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 class CallLog(FileMemo):
     """The log of one run, in a file. `shared` is a memo of many runs: an answer that it has is the one to use.
 
-    Such an answer is written here too before it is used, so a run can be resumed without the shared memo.
+    Such an answer is written here too before it is used, so a run can be resumed without the shared memo, which stays
+    open: it is not this log's own.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, shared: Memo | None = None) -> None:
@@ -90,11 +91,6 @@ class CallLog(FileMemo):
         await super().sync()
         if self._shared is not None:
             await self._shared.sync()
-
-    def close(self) -> None:
-        super().close()
-        if self._shared is not None:
-            self._shared.close()
 
     async def _share(self, shared: Memo, key: MemoKey, answer: StoredAnswer, paid: LedgerEntry | None) -> StoredAnswer:
         try:

@@ -7,7 +7,7 @@ spent, and how long it can still take.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -74,6 +74,15 @@ class RunProgress:
         line = self._now.take(event)
         if line is not None:
             self.say(line)
+
+    def catch_up(self, events: Iterable[Event]) -> None:
+        """Learn where a run stands that goes on, and say so."""
+        last = None
+        for last in events:
+            self._now.take(last)
+        if last is not None:
+            self._now.all_runs = 0  # how fast they were is not known
+            self.say(Text(f"going on with {last.run_id} after event {last.seq}, in round {last.round}", "bold"))
 
     def say(self, line: Text | str) -> None:
         """Print a line above what is going on."""

@@ -1,26 +1,219 @@
-"""The folder of a run: its result, its profiles, and the texts of its surfaces, for people and programs.
+"""RunDirectory: a run that survives. All it does is in its folder before it is used, so it can be killed anywhere.
 
 runs/<run-id>/
-  result.json                  RunResult
-  profiles/                    baseline.json, best.json
-  surfaces/                    one .md per surface that could change; where baseline and best differ, both
+  run.json          what was asked for; written once
+  journal.jsonl     the events; they alone are the state
+  calls.jsonl       the answers of models and tools
+  traces/           the traces of all runs, by digest
+  result.json, …    what came of it (see artifacts)
+  stop              touch it, and the run stops after the round in flight
+  lock              who works on it, as long as somebody does
+
+    run = RunDirectory.begin("runs", engine, request)
+    result = run.run_sync()
+    …and after a crash: RunDirectory.resume("runs/2026-…", engine, request).run_sync()
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
-import orjson
+from promptiter.engine.checks import check_request
+from promptiter.engine.engine import Ended, Engine, new_run_id
+from promptiter.engine.events import Event, Observer
+from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.engine.log import uncut
+from promptiter.engine.records import RunRequest, RunResult
+from promptiter.engine.review import Reviewer
+from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
+from promptiter.evaluation.spool import TraceSpool
+from promptiter.llm.call_log import CallLog
+from promptiter.llm.memo import MemoryMemo
+from promptiter.runs.artifacts import KeepTraces, write_artifacts
+from promptiter.runs.header import Configuration, differences, header_of, read_header, write_header
+from promptiter.runs.journal import DECISIONS, FileJournal
+from promptiter.runs.journal import FILE_NAME as JOURNAL
+from promptiter.runs.lock import RunLock
+from traces import TraceError
 
-from promptiter.engine.records import RunResult
-from promptiter.errors import SetupError
-from traces import digest
-from traces.files import replacing
-from traces.model import Json
+CALLS, TRACES, STOP = "calls.jsonl", "traces", "stop"
 
-LONGEST_NAME = 120
+logger = logging.getLogger(__name__)
+
+
+class RunDirectory:
+    """One run, ready to start or to go on. `notes` are what a person should know of how it was kept.
+
+    An engine's memo is shared with other runs, unless it is one in memory: answers are copied into this run's own.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], engine: Engine, request: RunRequest, *, keep_traces: KeepTraces = "all"
+    ) -> None:
+        self.path = Path(path)
+        self.notes: list[str] = []
+        self._engine = engine
+        self._request = replace(request, run_id=self.path.name)
+        self._keep_traces = keep_traces
+
+    @classmethod
+    def begin(
+        cls,
+        runs: str | os.PathLike[str],
+        engine: Engine,
+        request: RunRequest,
+        *,
+        configuration: Configuration | None = None,
+        keep_traces: KeepTraces = "all",
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> RunDirectory:
+        """A new run in a folder of its own below `runs`; RequestError if it cannot be served."""
+        checked = check_request(request, engine.describe(), engine.evaluator)
+        created = now()
+        path = _own_folder(Path(runs), request.run_id or new_run_id(created, request, checked))
+        if configuration is not None:
+            file = os.path.relpath(configuration.file, path)
+            configuration = configuration.model_copy(update={"file": file})
+        header = header_of(engine, request, run_id=path.name, created_at=created, configuration=configuration)
+        write_header(path, header)
+        return cls(path, engine, request, keep_traces=keep_traces)
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | os.PathLike[str],
+        engine: Engine,
+        request: RunRequest,
+        *,
+        configuration: Configuration | None = None,
+        keep_traces: KeepTraces = "all",
+    ) -> RunDirectory:
+        """A run that goes on where it was; ChangedInputsError says what is not as it was when it began."""
+        header = read_header(path)
+        now = header_of(
+            engine,
+            request,
+            run_id=header.run_id,
+            created_at=datetime.fromisoformat(header.created_at),
+            configuration=configuration,
+        )
+        if changes := differences(header, now):
+            raise ChangedInputsError(os.fspath(path), changes)
+        return cls(path, engine, request, keep_traces=keep_traces)
+
+    @property
+    def journal(self) -> FileJournal:
+        """The journal, to read in."""
+        return FileJournal(self.path / JOURNAL)
+
+    async def run(
+        self,
+        *,
+        observers: Sequence[Observer] = (),
+        interrupt: Interrupt | None = None,
+        reviewer: Reviewer | None = None,
+    ) -> RunResult:
+        """Run to the end, from wherever it is; see Engine.run. RunLockedError: another process works on it."""
+        ended = await self.conduct(observers=observers, interrupt=interrupt or Interrupt(), reviewer=reviewer)
+        if ended.error is not None and ended.is_cancelled:
+            raise ended.error
+        return ended.result_or_failure()
+
+    def run_sync(
+        self,
+        *,
+        observers: Sequence[Observer] = (),
+        interrupt: Interrupt | None = None,
+        reviewer: Reviewer | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> RunResult:
+        """The same from synchronous code; see Engine.run_sync."""
+        interrupt = interrupt or Interrupt()
+
+        def work() -> Coroutine[Any, Any, Ended]:
+            return self.conduct(observers=observers, interrupt=interrupt, reviewer=reviewer)
+
+        return run_blocking(work, interrupt, tell=tell).result_or_failure()
+
+    async def conduct(
+        self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
+    ) -> Ended:
+        """The same, with its error instead of an exception."""
+        with RunLock(self.path) as lock, self._kept(lock) as kept:
+            interrupt.watch(self.path / STOP)
+            ended = await self._engine.conduct(
+                self._request,
+                observers=observers,
+                journal=kept,
+                interrupt=interrupt,
+                reviewer=reviewer,
+                spent_before=kept.calls.ledger(),
+            )
+            if not isinstance(ended.error, RunLockedError):  # the files are another process's then
+                await _to_its_end(lambda: self._write(ended.result))
+        return ended
+
+    @contextmanager
+    def _kept(self, lock: RunLock) -> Iterator[_Kept]:
+        """The files of the run, open, with the engine writing into them."""
+        self._tidy()
+        gateway, evaluator = self._engine.evaluator.gateway, self._engine.evaluator
+        memo, spool = gateway.memo, evaluator.spool
+        calls = CallLog(self.path / CALLS, shared=None if isinstance(memo, MemoryMemo) else memo)
+        with FileJournal(self.path / JOURNAL, lock=lock) as journal:
+            kept = _Kept(journal, calls, TraceSpool(self.path / TRACES))
+            gateway.memo, evaluator.spool = calls, kept.traces
+            try:
+                if gateway.budget is not None:
+                    gateway.budget.charge(calls.ledger().of_models, of=str(self.path.absolute()))
+                yield kept
+            finally:
+                gateway.memo, evaluator.spool = memo, spool
+                calls.close()
+                if journal.dropped:
+                    self.notes.append(journal.dropped)
+
+    def _tidy(self) -> None:
+        """Remove what a killed process left half written, and a wish to stop that has been fulfilled."""
+        for file in self.path.rglob(".*.part"):
+            file.unlink()
+        (self.path / STOP).unlink(missing_ok=True)
+
+    def _write(self, result: RunResult) -> None:
+        """The run was paid for and its journal has it all: files that cannot be written do not make it fail."""
+        try:
+            write_artifacts(self.path, result, keep_traces=self._keep_traces)
+        except (OSError, TraceError) as error:
+            self.notes.append(f"the result could not be written to {str(self.path)!r}: {error}; resume writes it again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The journal of a run, before whose decisions all that they rest on is made to survive a loss of power."""
+
+    journal: FileJournal
+    calls: CallLog
+    traces: TraceSpool
+
+    async def append(self, event: Event) -> None:
+        if event.type in DECISIONS:
+            await self.calls.sync()
+            await asyncio.to_thread(self.traces.sync)
+        await self.journal.append(event)
+
+    def read(self, start: int = 0) -> Iterator[Event]:
+        return self.journal.read(start)
+
+    def last(self) -> Event | None:
+        return self.journal.last()
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
@@ -32,25 +225,6 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         raise SetupError(f"runs: {str(path)!r} cannot be used: {str(there)!r} {why}; choose another folder")
 
 
-def write_run(folder: str | os.PathLike[str], result: RunResult) -> Path:
-    """Write what a run found into a folder of its own, and say which. Each file is there whole or not at all."""
-    path = _own_folder(Path(folder), result.run_id or "run")
-    for below in ("profiles", "surfaces"):
-        (path / below).mkdir()
-    _write(path / "profiles" / "baseline.json", result.initial_profile.to_json())
-    _write(path / "profiles" / "best.json", result.accepted_profile.to_json())
-    for name, text in _texts(result).items():
-        _write(path / "surfaces" / name, text.encode("utf-8", "replace"))
-    _write(path / "result.json", result.to_json())
-    return path
-
-
-def file_name(surface_id: str) -> str:
-    """The name of a surface's file, without its ending: the id, with what file systems take badly written as %2F."""
-    name = quote(surface_id, safe="#~")
-    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}~{digest(surface_id)[:8]}"
-
-
 def _own_folder(folder: Path, run_id: str) -> Path:
     """A new folder with the run's name; a second run of that name, which began in the same second, gets a number."""
     path, number = folder / run_id, 1
@@ -60,28 +234,13 @@ def _own_folder(folder: Path, run_id: str) -> Path:
         except FileExistsError:
             number += 1
             path = folder / f"{run_id}~{number}"
+        except OSError as error:
+            raise SetupError(f"runs: {str(path)!r} cannot be made: {error.strerror or error}") from error
         else:
             return path
 
 
-def _texts(result: RunResult) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    changes = {change.surface_id: change for change in result.changes}
-    for surface_id in sorted({*result.targets, *changes}):
-        name = file_name(surface_id)
-        if surface_id in changes:
-            texts[f"{name}.baseline.md"] = _text(changes[surface_id].before)
-            texts[f"{name}.best.md"] = _text(changes[surface_id].after)
-        else:
-            texts[f"{name}.md"] = _text(result.accepted_profile.value(surface_id, result.structure))
-    return texts
-
-
-def _text(value: Json) -> str:
-    """A text as it is, so that it can be copied from there; anything else as JSON."""
-    return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n"
-
-
-def _write(path: Path, raw: bytes) -> None:
-    with replacing(path) as file:
-        file.write(raw)
+async def _to_its_end(work: Callable[[], None]) -> None:
+    """Do something in a thread that nobody may cut short; the run has ended, so a cancellation changes nothing."""
+    with suppress(asyncio.CancelledError):
+        await uncut(asyncio.to_thread(work))

@@ -37,7 +37,7 @@ FILE_NAME = "run.json"
 SCHEMA_VERSION = 1
 
 FREE = (
-    *("quiet", "json", "review", "runs", "memo", "evaluation.concurrency"),
+    *("quiet", "json", "review", "runs", "memo", "keep_traces", "evaluation.concurrency"),
     *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.timeout_s"),
 )
 """Keys of a configuration that say how a run is done, not what is asked for: they may change before it goes on."""
@@ -74,11 +74,23 @@ class HeaderSet(_Record):
     cases: dict[str, str]
 
 
-class RunHeader(_Record):
-    """The inputs of a run. `config` is the configuration as it was given, without secrets; empty for a run from code.
+class Configuration(_Record):
+    """What a configured run was configured by: the file, what the command line said on top, and both together.
 
-    `request` are the settings that every run has, policies as the code that makes them. `files` are the hashes of
-    other files that were read, by the name that the configuration gives them.
+    A path of the header is relative to the run's folder, so that a project can be moved. `files` are other files that
+    were read, by the key that names them.
+    """
+
+    file: str
+    settings: dict[str, Json] = Field(default_factory=dict)
+    document: dict[str, Json] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+
+
+class RunHeader(_Record):
+    """The inputs of a run. `configuration`, in which files are hashes and nothing is secret, is None for one from code.
+
+    `request` are the settings that every run has, policies as the code that makes them.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -86,8 +98,7 @@ class RunHeader(_Record):
     created_at: str
     versions: Versions
     request: dict[str, Json]
-    config: dict[str, Json] = Field(default_factory=dict)
-    files: dict[str, str] = Field(default_factory=dict)
+    configuration: Configuration | None = None
     structure: HeaderStructure
     train: HeaderSet
     validation: HeaderSet
@@ -99,8 +110,7 @@ def header_of(
     *,
     run_id: str,
     created_at: datetime,
-    config: Mapping[str, Json] | None = None,
-    files: Mapping[str, str | os.PathLike[str]] | None = None,
+    configuration: Configuration | None = None,
 ) -> RunHeader:
     """The header of a run that is about to start; RequestError if it could not be served."""
     snapshot, redactor = engine.describe(), engine.evaluator.gateway.redactor
@@ -112,8 +122,7 @@ def header_of(
             promptiter=version("promptiter"), python=platform.python_version(), litellm=version("litellm")
         ),
         request=cast("dict[str, Json]", redactor.redact_json(_settings(engine, request, checked.targets))),
-        config=cast("dict[str, Json]", without_secrets(config or {}, redactor)),
-        files={name: _file_digest(path) for name, path in sorted((files or {}).items())},
+        configuration=None if configuration is None else _safe(configuration, redactor),
         structure=_header_structure(snapshot),
         train=_header_set(checked.train),
         validation=_header_set(checked.validation),
@@ -155,10 +164,11 @@ def read_header(folder: str | os.PathLike[str]) -> RunHeader:
 
 def differences(header: RunHeader, other: RunHeader) -> list[str]:
     """What changed between two headers and makes them two runs, each in a sentence; empty if one may go on."""
+    before, after = (each.configuration or Configuration(file="") for each in (header, other))
     found = [
         *_changes(header.request, other.request),
-        *_changes(header.config, other.config, free=FREE),
-        *_changed_files(header.files, other.files),
+        *_changes(before.document, after.document, free=FREE),
+        *_changed_files(before.files, after.files),
         *_changed_structure(header.structure, other.structure),
         *_changed_set("train", header.train, other.train),
         *_changed_set("validation", header.validation, other.validation),
@@ -196,6 +206,16 @@ def without_secrets(config: Json, redactor: Redactor, *, key: str = "") -> Json:
 
 def _hides(key: str) -> bool:
     return key.lower().endswith("headers") or is_secret_name(key)
+
+
+def _safe(configuration: Configuration, redactor: Redactor) -> Configuration:
+    """A configuration as it may be written down."""
+    settings, document = (
+        cast("dict[str, Json]", without_secrets(each, redactor))
+        for each in (configuration.settings, configuration.document)
+    )
+    files = {name: _file_digest(path) for name, path in sorted(configuration.files.items())}
+    return Configuration(file=configuration.file, settings=settings, document=document, files=files)
 
 
 _VARIABLES_ONLY = re.compile(r"(?:Bearer |Basic |Token )?(?:\$\{[A-Za-z_][A-Za-z0-9_]*\})+")

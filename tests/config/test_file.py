@@ -16,7 +16,7 @@ from promptiter.backprop.propagate import Stepwise
 from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.support import SupportAggregator
 from promptiter.config.build import ConfiguredRun, build_run
-from promptiter.config.file import RunConfig, load_config
+from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
 from promptiter.engine.checks import joined
 from promptiter.errors import RequestError, SetupError
@@ -364,9 +364,9 @@ def test_a_run_can_be_built_from_python(folder: Path) -> None:
         python_path=(folder,),
         max_rounds=2,
     )
-    assert build_run(config).request.max_rounds == 2
+    assert build_run(ReadConfig(config=config)).request.max_rounds == 2
     with pytest.raises(RequestError, match="agent: is missing; name the agent as module:attr"):
-        build_run(RunConfig())
+        build_run(ReadConfig(config=RunConfig()))
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ BEFORE = Spending(calls=3, input_tokens=80, output_tokens=10, cost_usd=0.3, unpr
 async def test_what_was_spent_before_counts_as_settled() -> None:
     run, stage = Budget(max_calls=4, max_tokens=100, max_usd=0.5), Budget(max_tokens=90)
     both = Budgets(run, stage)
-    both.charge(BEFORE)
+    both.charge(BEFORE, of="run")
     assert (run.state.calls, run.state.tokens, run.state.cost_usd, run.state.unpriced_calls) == (3, 90, 0.3, 1)
     async with run.reserve(tokens=10, usd=0.2) as reservation:
         reservation.settle(tokens=10, usd=0.2)
@@ -310,7 +310,7 @@ async def test_what_was_spent_before_counts_as_settled() -> None:
 
 async def test_a_charge_beyond_a_cap_ends_the_next_call() -> None:
     budget = Budget(max_tokens=50)
-    budget.charge(BEFORE)
+    budget.charge(BEFORE, of="run")
     with pytest.raises(BudgetEndedError, match="0 more would not fit: 90 of max_tokens 50 is spent"):
         await spend(budget, bound=0, actual=0)
 
@@ -321,7 +321,7 @@ async def test_who_waits_hears_of_a_charge() -> None:
     await a_few_turns()
     waiting = asyncio.create_task(spend(budget, bound=60, actual=60))
     await a_few_turns()
-    budget.charge(BEFORE)
+    budget.charge(BEFORE, of="run")
     with pytest.raises(BudgetEndedError):
         await waiting
     done.set()

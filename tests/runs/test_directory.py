@@ -1,104 +1,314 @@
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from promptiter.engine.records import RunMeasured, RunResult
-from promptiter.errors import SetupError
+from promptiter.agents.in_place import InPlaceAgent
+from promptiter.engine.engine import Engine, RunFailedError
+from promptiter.engine.events import Event
+from promptiter.engine.fold import fold
+from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.records import RunResult
+from promptiter.engine.stopping import Deadline
+from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
+from promptiter.llm.budget import Budget
+from promptiter.llm.memo import open_memo
 from promptiter.profile import Profile
-from promptiter.runs.directory import check_folder, file_name, write_run
-from promptiter.structure import Node, StructureSnapshot, Surface
+from promptiter.runs import directory as directory_module
+from promptiter.runs.directory import RunDirectory, check_folder
+from promptiter.runs.lock import RunLock
+from promptiter.targets import FileTarget
+from tests.engine import desk
+from tests.runs.shop import Killed, Shop, cases, killing, outside_measured
 
-STRUCTURE = StructureSnapshot(
-    nodes=(Node(id="team/writer"), Node(id="reader")),
-    surfaces=(
-        Surface(node_id="team/writer", type="instruction", value="Write."),
-        Surface(node_id="team/writer", type="examples", value=[]),
-        Surface(node_id="reader", type="instruction", value="Read.\n"),
-        Surface(node_id="reader", type="model", value="simulated"),
-    ),
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file()}
+
+
+def begun(tmp_path: Path, *rounds: dict[str, str], **changes: object) -> RunDirectory:
+    """A small run with scripted rounds."""
+    return RunDirectory.begin(tmp_path / "runs", desk.engine(*rounds), desk.request(run_id="", **changes))
+
+
+class StopsInRound:
+    """An observer that asks to stop while a round is in flight."""
+
+    def __init__(self, number: int, ask: Callable[[], object]) -> None:
+        self.number, self.ask = number, ask
+
+    async def observe(self, event: Event) -> None:
+        if event.type == "candidate" and event.round == self.number:
+            self.ask()
+
+
+def test_a_run_leaves_the_files_of_the_design(tmp_path: Path) -> None:
+    run = begun(tmp_path, desk.DRAFT, desk.POLISH)
+    result = run.run_sync()
+    assert result.verdict == "improved"
+    assert run.path.parent == tmp_path / "runs"
+    assert run.path.name == result.run_id
+    assert files(run.path) == {
+        *("run.json", "journal.jsonl", "calls.jsonl", "traces", "result.json", "profiles", "surfaces")
+    }
+    assert Profile.load(run.path / "profiles" / "best.json") == result.accepted_profile
+    assert (run.path / "result.json").read_bytes() == result.to_json() == fold(run.journal.read()).to_json()
+
+
+def test_candidates_are_kept_as_parent_and_patches(tmp_path: Path) -> None:
+    run = begun(tmp_path, desk.DRAFT, desk.WORSE, desk.POLISH)
+    result = run.run_sync()
+    lines = (run.path / "profiles" / "candidates.jsonl").read_bytes().splitlines()
+    found = [orjson.loads(line) for line in lines]
+    assert [each["patches"] for each in found] == [desk.DRAFT, desk.WORSE, desk.POLISH]
+    assert [each["accepted"] for each in found] == [True, False, True]
+    assert found[0]["parent"] == result.initial_profile.digest
+    assert found[1]["parent"] == found[2]["parent"] == found[0]["digest"]
+    assert found[2]["digest"] == result.accepted_profile.digest
+
+
+def test_two_runs_that_begin_in_one_second_have_two_folders(tmp_path: Path) -> None:
+    engine, request = desk.engine(desk.DRAFT), desk.request(run_id="same")
+    paths = [RunDirectory.begin(tmp_path, engine, request).path.name for _ in range(3)]
+    assert paths == ["same", "same~2", "same~3"]
+
+
+def test_a_finished_run_is_given_again_and_its_files_are_written_again(tmp_path: Path) -> None:
+    shop = Shop()
+    first = shop.run(tmp_path)
+    before = outside_measured(tmp_path)
+    [result] = tmp_path.glob("*/result.json")
+    result.unlink()
+    again = Shop()
+    assert again.run(tmp_path) == first
+    assert again.model.asked == 0
+    assert outside_measured(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"max_rounds": 9}, "max_rounds was 4 and is now 9"),
+        ({"train": cases("train", 7)}, "train: case 'keyboard' is gone"),
+        ({"seed": 5}, "seed was 0 and is now 5"),
+    ],
 )
-BASELINE = Profile.baseline(STRUCTURE)
-EXAMPLES = [{"role": "user", "content": "é"}, {"role": "assistant", "content": "e"}]
-BEST = Profile.of(STRUCTURE, {"team/writer#instruction": "Write well.", "team/writer#examples": EXAMPLES})
-RESULT = RunResult(
-    status="succeeded",
-    verdict="improved",
-    structure=STRUCTURE,
-    targets=("reader#instruction", "team/writer#instruction"),
-    objective="mean_score",
-    initial_profile=BASELINE,
-    accepted_profile=BEST,
-    measured=RunMeasured(run_id="2026-01-02T03-04-05_0123abcd"),
-)
+def test_changed_inputs_are_refused_with_what_changed(changed: dict[str, object], told: str, tmp_path: Path) -> None:
+    shop = Shop()
+    run = RunDirectory.begin(tmp_path, shop.engine, shop.request)
+    other = replace(shop.request, **changed)  # type: ignore[arg-type]
+    with pytest.raises(ChangedInputsError, match="cannot go on, its inputs have changed") as error:
+        RunDirectory.resume(run.path, shop.engine, other)
+    assert told.partition("'")[0] in error.value.changes[0]
+    assert "rerun" in str(error.value)
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
+    run = begun(tmp_path, desk.DRAFT)
+    with RunLock(run.path), pytest.raises(RunLockedError, match=f"in the hands of process {os.getpid()}"):
+        run.run_sync()
+    assert run.run_sync().verdict == "improved"
 
 
-def test_a_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "runs", RESULT)
-    assert path == tmp_path / "runs" / RESULT.run_id
-    assert files(path) == [
-        "profiles/baseline.json",
-        "profiles/best.json",
-        "result.json",
-        "surfaces/reader#instruction.md",
-        "surfaces/team%2Fwriter#examples.baseline.md",
-        "surfaces/team%2Fwriter#examples.best.md",
-        "surfaces/team%2Fwriter#instruction.baseline.md",
-        "surfaces/team%2Fwriter#instruction.best.md",
+def test_the_stop_file_ends_a_run_after_the_round_in_flight_and_it_goes_on_later(tmp_path: Path) -> None:
+    rounds = (desk.DRAFT, desk.POLISH)
+    run = begun(tmp_path, *rounds)
+    stopped = run.run_sync(observers=[StopsInRound(1, (run.path / "stop").touch)])
+    assert (stopped.status, stopped.stop_reason, stopped.current_round) == ("succeeded", "user_stop", 1)
+    assert stopped.stop is not None
+    assert stopped.stop.text == "the user asked to stop: a file 'stop' in the run's folder"
+    assert stopped.rounds[0].decision is not None
+    resumed = RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync()
+    assert resumed == begun(tmp_path, *rounds).run_sync()
+    assert not (run.path / "stop").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_after_the_round_in_flight_and_it_goes_on_later(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    rounds = (desk.DRAFT, desk.POLISH)
+    told: list[str] = []
+    run = begun(tmp_path, *rounds)
+    stopped = run.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), number))], tell=told.append)
+    assert (stopped.status, stopped.stop_reason, stopped.current_round) == ("succeeded", "user_stop", 1)
+    assert told == [
+        f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: finishing this round; once more stops at once"
     ]
-    assert RunResult.from_json((path / "result.json").read_bytes()) == RESULT
-    assert Profile.load(path / "profiles" / "baseline.json") == BASELINE
-    assert Profile.load(path / "profiles" / "best.json") == BEST
+    assert (run.path / "result.json").exists()
+    assert RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync().current_round == 2
 
 
-def test_the_texts_of_surfaces_can_be_copied_from_their_files(tmp_path: Path) -> None:
-    surfaces = write_run(tmp_path, RESULT) / "surfaces"
-    assert (surfaces / "reader#instruction.md").read_text() == "Read.\n"
-    assert (surfaces / "team%2Fwriter#instruction.baseline.md").read_text() == "Write."
-    assert (surfaces / "team%2Fwriter#instruction.best.md").read_text() == "Write well."
-    assert orjson.loads((surfaces / "team%2Fwriter#examples.best.md").read_bytes()) == EXAMPLES
+def test_a_second_signal_stops_at_once_with_a_whole_journal_and_result(tmp_path: Path) -> None:
+    rounds = (desk.DRAFT, desk.POLISH)
+    run = begun(tmp_path, *rounds)
+
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    cut = run.run_sync(observers=[StopsInRound(2, twice)])
+    assert cut.status == "cancelled"
+    assert cut.rounds[1].decision is None
+    assert orjson.loads((run.path / "result.json").read_bytes())["status"] == "cancelled"
+    assert list(run.journal.read())[-1].type == "run_completed"
+    resumed = RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync()
+    assert resumed == begun(tmp_path, *rounds).run_sync()
 
 
-def test_a_second_run_of_the_same_name_overwrites_nothing(tmp_path: Path) -> None:
-    first = write_run(tmp_path, RESULT)
-    second = write_run(tmp_path, replace(RESULT, accepted_profile=BASELINE))
-    assert second.name == f"{RESULT.run_id}~2"
-    assert files(second)[2:] == [
-        "result.json",
-        "surfaces/reader#instruction.md",
-        "surfaces/team%2Fwriter#instruction.md",
-    ]
-    assert Profile.load(first / "profiles" / "best.json") == BEST
+def test_a_failed_run_says_so_in_its_files_and_goes_on_when_the_cause_is_gone(tmp_path: Path) -> None:
+    def breaks(number: int) -> None:
+        if number == 2 and is_down:
+            raise OSError("the network is down")
+
+    def engine() -> Engine:
+        return desk.engine(strategy=desk.Tries(desk.DRAFT, desk.POLISH, at_round=breaks))
+
+    is_down = True
+    run = RunDirectory.begin(tmp_path, engine(), desk.request(run_id=""))
+    with pytest.raises(RunFailedError, match="the network is down"):
+        run.run_sync()
+    assert orjson.loads((run.path / "result.json").read_bytes())["status"] == "failed"
+    is_down = False
+    result = RunDirectory.resume(run.path, engine(), desk.request(run_id="")).run_sync()
+    assert (result.status, result.error, result.verdict) == ("succeeded", None, "improved")
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_a_run(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SetupError, match=r"runs: '.*/file/runs' cannot be used: '.*/file' is a file"):
+class Hours:
+    """A clock by which each round takes an hour."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    async def observe(self, event: Event) -> None:
+        self.now_s += 3600.0 * (event.type == "decision")
+
+
+def test_a_deadline_counts_the_working_time_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = desk.request(run_id="", stop=Deadline(minutes=110))
+
+    def engine(clock: Hours) -> Engine:
+        return Engine(desk.agent(), desk.evaluator(), strategy=desk.Tries(*[desk.WORSE] * 4), clock=clock)
+
+    first, second = Hours(), Hours()
+    run = RunDirectory.begin(tmp_path, engine(first), request)
+    with monkeypatch.context() as patched:
+        patched.setattr(directory_module, "FileJournal", killing(28, "before"))
+        with pytest.raises(Killed):
+            run.run_sync(observers=[first])
+    assert first.now_s == 3600.0
+    result = RunDirectory.resume(run.path, engine(second), request).run_sync(observers=[second])
+    assert (result.stop_reason, result.current_round) == ("deadline", 2)
+    assert result.measured.duration_s == 7200.0
+
+
+def test_result_files_that_cannot_be_written_do_not_make_a_run_fail(tmp_path: Path) -> None:
+    run = begun(tmp_path, desk.DRAFT)
+    (run.path / "profiles").touch()
+    assert run.run_sync().verdict == "improved"
+    assert "the result could not be written" in run.notes[0]
+
+
+def test_a_torn_last_line_is_dropped_and_said(tmp_path: Path) -> None:
+    run = begun(tmp_path, desk.DRAFT, desk.POLISH)
+    whole = run.run_sync()
+    path = run.path / "journal.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    resumed = RunDirectory.resume(run.path, desk.engine(desk.DRAFT, desk.POLISH), desk.request(run_id=""))
+    assert resumed.run_sync() == whole
+    [note] = resumed.notes
+    assert "was torn by a crash; the run goes on before it" in note
+
+
+@pytest.mark.parametrize(("keep", "left"), [("all", True), ("failed", True), ("none", False)])
+def test_traces_are_kept_as_asked(keep: str, left: bool, tmp_path: Path) -> None:
+    engine, request = desk.engine(desk.DRAFT, desk.POLISH), desk.request(run_id="")
+    run = RunDirectory.begin(tmp_path, engine, request, keep_traces=keep)  # type: ignore[arg-type]
+    result = run.run_sync()
+    there = {path.name.partition(".")[0] for path in (run.path / "traces").rglob("*.gz")}
+    assert result.accepted is not None
+    passed = {name for row in result.accepted.rows for name in row.trace_digests}
+    assert bool(there) is left
+    assert passed.isdisjoint(there) is (keep != "all")
+
+
+def test_a_shared_memo_serves_other_runs_and_each_run_has_its_own_answers(tmp_path: Path) -> None:
+    memo = open_memo(tmp_path / "shared.sqlite")
+    first, second = Shop(memo=memo), Shop(memo=memo)
+    result = first.run(tmp_path / "one")
+    again = second.run(tmp_path / "two")
+    assert again == result
+    assert second.model.asked == 0
+    assert again.measured.spent.total.calls == 0
+    memo.close()
+    (tmp_path / "shared.sqlite").unlink()
+    [journal] = (tmp_path / "two").glob("*/journal.jsonl")
+    journal.unlink()
+    alone = Shop()
+    assert alone.run(tmp_path / "two") == result
+    assert alone.model.asked == 0
+
+
+def test_the_engine_has_its_own_memo_and_spool_back_after_a_run(tmp_path: Path) -> None:
+    shop = Shop()
+    memo, spool = shop.gateway.memo, shop.engine.evaluator.spool
+    shop.run(tmp_path)
+    assert (shop.gateway.memo, shop.engine.evaluator.spool) == (memo, spool)
+
+
+def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(directory_module, "FileJournal", killing(24, "before"))
+        with pytest.raises(Killed):
+            Shop(budget=Budget(max_calls=100)).run(tmp_path)
+    result = Shop(budget=Budget(max_calls=100)).run(tmp_path)
+    assert result.stop_reason == "max_calls"
+    assert result.measured.spent.total.calls <= 100
+
+
+def test_a_candidate_in_place_is_gone_when_the_run_ends(tmp_path: Path) -> None:
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Answer.")
+
+    def bot(question: str) -> str:
+        return f"{question} careful careful" if "careful" in prompt.read_text() else question
+
+    agent = InPlaceAgent(bot, {"bot#instruction": FileTarget(prompt)}, state_folder=tmp_path / "state")
+    engine = Engine(agent, desk.evaluator(), strategy=desk.Tries({"bot#instruction": "Be careful."}))
+    result = RunDirectory.begin(tmp_path / "runs", engine, desk.request(run_id="")).run_sync()
+    assert result.verdict == "improved"
+    assert prompt.read_text() == "Answer."
+    assert not (tmp_path / "state" / "in_place.json").exists()
+
+
+def test_a_run_of_another_folder_layout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="is no run"):
+        RunDirectory.resume(tmp_path, desk.engine(), desk.request())
+
+
+def test_a_folder_that_cannot_hold_runs_is_told_before_anything_is_spent(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match=r"'.*file' is a file; choose another folder"):
         check_folder(tmp_path / "file" / "runs")
     check_folder(tmp_path / "new" / "runs")
-    assert not (tmp_path / "new").exists()
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-@given(st.sets(st.text(min_size=1), min_size=2, max_size=2))
-def test_names_of_files_are_safe_and_differ_as_the_surfaces_do(ids: set[str]) -> None:
-    names = {file_name(f"{each}#instruction") for each in ids}
-    assert len(names) == 2
-    for name in names:
-        assert "/" not in name
-        assert name.isprintable()
-        assert len(name.encode()) <= 140
+def test_a_run_inside_a_running_loop_can_be_stopped_from_another_thread(tmp_path: Path) -> None:
+    run, interrupt = begun(tmp_path, desk.DRAFT, desk.POLISH), Interrupt()
 
+    async def notebook() -> RunResult:
+        return run.run_sync(interrupt=interrupt, observers=[StopsInRound(1, lambda: interrupt.ask("the button"))])
 
-def test_long_names_stay_apart() -> None:
-    one, other = (file_name(f"{'x' * 300}{end}#instruction") for end in "ab")
-    assert one != other
-    assert len(one) == len(other) < 140
+    result = asyncio.run(notebook())
+    assert result.stop_reason == "user_stop"

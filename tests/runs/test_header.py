@@ -20,7 +20,15 @@ from promptiter.evaluation.config_fields import Secret
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.redaction import Redactor
 from promptiter.profile import Profile
-from promptiter.runs.header import RunHeader, changed_versions, differences, header_of, read_header, write_header
+from promptiter.runs.header import (
+    Configuration,
+    RunHeader,
+    changed_versions,
+    differences,
+    header_of,
+    read_header,
+    write_header,
+)
 from tests.engine import desk
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -35,9 +43,8 @@ CONFIG: dict[str, Any] = {
 
 def header(engine: Engine | None = None, *, config: dict[str, Any] | None = None, **changes: Any) -> RunHeader:
     chosen = engine or desk.engine(desk.DRAFT)
-    return header_of(
-        chosen, desk.request(**changes), run_id="r", created_at=WHEN, config=CONFIG if config is None else config
-    )
+    configuration = Configuration(file="promptiter.yaml", document=CONFIG if config is None else config)
+    return header_of(chosen, desk.request(**changes), run_id="r", created_at=WHEN, configuration=configuration)
 
 
 def agent(*instructions: str, names: tuple[str, ...] = ("draft", "polish")) -> Engine:
@@ -57,7 +64,7 @@ def test_a_header_comes_back_from_its_file(tmp_path: Path) -> None:
 def test_a_header_says_what_was_asked_for() -> None:
     snapshot, found = desk.agent().describe(), header(max_rounds=7, seed=5, acceptance=MinGain(0.01) & NoRegression())
     assert list(found.model_dump()) == [
-        *("schema_version", "run_id", "created_at", "versions", "request", "config", "files"),
+        *("schema_version", "run_id", "created_at", "versions", "request", "configuration"),
         *("structure", "train", "validation"),
     ]
     assert found.created_at == "2026-01-02T03:04:05+00:00"
@@ -70,7 +77,8 @@ def test_a_header_says_what_was_asked_for() -> None:
     assert found.request["targets"] == ["draft#instruction", "polish#instruction"]
     assert found.versions.python.startswith("3.")
     assert found.versions.litellm
-    assert found.config == CONFIG
+    assert found.configuration is not None
+    assert found.configuration.document == CONFIG
 
 
 def test_a_request_that_cannot_be_served_has_no_header() -> None:
@@ -230,7 +238,8 @@ def test_files_count_by_what_is_in_them(tmp_path: Path) -> None:
         for name, text in texts.items():
             paths[f"{name}.json"] = tmp_path / f"{name}.json"
             paths[f"{name}.json"].write_text(text)
-        return header_of(desk.engine(), desk.request(), run_id="r", created_at=WHEN, files=paths)
+        configuration = Configuration(file="promptiter.yaml", files={name: str(path) for name, path in paths.items()})
+        return header_of(desk.engine(), desk.request(), run_id="r", created_at=WHEN, configuration=configuration)
 
     before = with_files(metrics="a", old="b")
     assert differences(before, with_files(metrics="a", old="b")) == []
@@ -239,8 +248,9 @@ def test_files_count_by_what_is_in_them(tmp_path: Path) -> None:
         "the file 'new.json' was not used before",
         "the file 'old.json' is not used any more",
     ]
+    gone = Configuration(file="promptiter.yaml", files={"gone": str(tmp_path / "gone")})
     with pytest.raises(SetupError, match=r"gone' cannot be read: No such file or directory"):
-        header_of(desk.engine(), desk.request(), run_id="r", created_at=WHEN, files={"gone": tmp_path / "gone"})
+        header_of(desk.engine(), desk.request(), run_id="r", created_at=WHEN, configuration=gone)
 
 
 def test_other_versions_are_no_other_run_but_can_be_told() -> None:
@@ -268,12 +278,15 @@ def test_no_secret_stands_in_a_header(tmp_path: Path) -> None:
     raw = write_header(tmp_path, found).read_bytes()
     for secret in (canary, "plain-old", "of the header", "half-literal", "pass4711", "revealed", "sesame"):
         assert secret.encode() not in raw
-    models = orjson.loads(raw)["config"]["models"]
+    models = orjson.loads(raw)["configuration"]["document"]["models"]
     assert models["literal"] == {"api_key": "***", "headers": {"X-Any": "***", "X-Var": "${TOKEN}"}}
     assert models["by_name"] == {"api_key": "${OPENAI_API_KEY}", "headers": {"Authorization": "Bearer ${A}${B}"}}
     assert models["half"] == {"api_key": "***", "api_base": "https://me:***@example.org"}
     assert models["read"] == {"api_key": "${KEY}", "headers": {"X": "***"}}
-    assert found.config["metrics"] == [{"name": "judge", "options": [{"password": "***"}], "threshold": 0.5}]
+    assert found.configuration is not None
+    assert found.configuration.document["metrics"] == [
+        {"name": "judge", "options": [{"password": "***"}], "threshold": 0.5}
+    ]
 
 
 def test_a_file_that_cannot_be_read_back_is_never_half_there(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""What a run leaves for people and programs: its result, its profiles, and the texts of its surfaces.
+
+runs/<run-id>/
+  result.json                  RunResult
+  profiles/                    baseline.json, best.json, candidates.jsonl (parent and patches)
+  surfaces/                    one .md per surface that could change; where baseline and best differ, both
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Literal, TypeAlias
+from urllib.parse import quote
+
+import orjson
+
+from promptiter.engine.records import RunResult
+from promptiter.evaluation.result import Evaluation
+from traces import digest
+from traces.files import replacing
+from traces.model import Json
+
+LONGEST_NAME = 120
+
+KeepTraces: TypeAlias = Literal["all", "failed", "none"]
+
+
+def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_traces: KeepTraces = "all") -> None:
+    """Write what a run found into its folder. Each file is there whole or not at all; the last is result.json.
+
+    They can be written again at any time: all of it follows from the journal. Of a run that came to its end the traces
+    that nobody wants to keep are removed.
+    """
+    path = Path(folder)
+    _write(path / "profiles" / "baseline.json", result.initial_profile.to_json())
+    _write(path / "profiles" / "best.json", result.accepted_profile.to_json())
+    with _replacing(path / "profiles" / "candidates.jsonl") as file:
+        file.writelines(_candidates(result))
+    texts = _texts(result)
+    for name, text in texts.items():
+        _write(path / "surfaces" / name, text.encode("utf-8", "replace"))
+    for file_there in (path / "surfaces").iterdir():
+        if file_there.name not in texts:  # of an earlier end of the run
+            file_there.unlink()
+    if keep_traces != "all" and result.status == "succeeded":
+        _prune(path / "traces", _failed_traces(result) if keep_traces == "failed" else set())
+    with _replacing(path / "result.json") as file:
+        file.write(result.to_json())
+
+
+def file_name(surface_id: str) -> str:
+    """The name of a surface's file, without its ending: the id, with what file systems take badly written as %2F."""
+    name = quote(surface_id, safe="#~")
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}~{digest(surface_id)[:8]}"
+
+
+def _candidates(result: RunResult) -> Iterator[bytes]:
+    """Each candidate as its parent and what it changes there."""
+    for each in result.rounds:
+        if each.output_profile is not None:
+            document = {
+                "round": each.round,
+                "digest": each.output_profile.digest,
+                "parent": each.input_profile.digest,
+                "patches": {
+                    change.surface_id: change.after
+                    for change in each.input_profile.changes(each.output_profile, result.structure)
+                },
+                "accepted": None if each.decision is None else each.decision.accepted,
+            }
+            yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _texts(result: RunResult) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    changes = {change.surface_id: change for change in result.changes}
+    for surface_id in sorted({*result.targets, *changes}):
+        name = file_name(surface_id)
+        if surface_id in changes:
+            texts[f"{name}.baseline.md"] = _text(changes[surface_id].before)
+            texts[f"{name}.best.md"] = _text(changes[surface_id].after)
+        else:
+            texts[f"{name}.md"] = _text(result.accepted_profile.value(surface_id, result.structure))
+    return texts
+
+
+def _text(value: Json) -> str:
+    """A text as it is, so that it can be copied from there; anything else as JSON."""
+    return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def _failed_traces(result: RunResult) -> set[str]:
+    """The digests of all runs that did not pass."""
+    found: set[str] = set()
+    for each in (result.baseline, result.accepted, *_evaluations(result)):
+        if each is not None:
+            passed = {case.case_id for case in each.cases if case.passed}
+            found.update(name for row in each.rows if row.case_id not in passed for name in row.trace_digests)
+    return found
+
+
+def _evaluations(result: RunResult) -> Iterator[Evaluation | None]:
+    for each in result.rounds:
+        yield from (each.train, *each.reruns, each.validation)
+
+
+def _prune(folder: Path, kept: Collection[str]) -> None:
+    for file in folder.glob("*/*.json.gz"):
+        if file.name.partition(".")[0] not in kept:
+            file.unlink()
+
+
+def _write(path: Path, raw: bytes) -> None:
+    with _replacing(path) as file:
+        file.write(raw)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as file:
+        yield file

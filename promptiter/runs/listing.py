@@ -1,0 +1,122 @@
+"""Runs at rest: which there are, how they ended, what they cost. Of each the header and the last event are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from promptiter.engine.log import is_user_stop
+from promptiter.engine.records import RunMeasured, Status, Verdict
+from promptiter.engine.shapes import value_of
+from promptiter.errors import PromptiterError, SetupError, nearest
+from promptiter.llm.call_log import CallLog
+from promptiter.llm.ledger import NOTHING, Spending
+from promptiter.runs.header import FILE_NAME as HEADER
+from promptiter.runs.header import read_header
+from promptiter.runs.journal import FILE_NAME as JOURNAL
+from promptiter.runs.journal import FileJournal
+from promptiter.runs.lock import Holder, holder_of
+
+CALLS = "calls.jsonl"
+
+State: TypeAlias = Status | Literal["interrupted", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One run in a list. A run that nobody works on and that has no end was interrupted, and can be resumed.
+
+    `baseline` and `best` are figures of the objective. `error` says why a run failed, or cannot be read.
+    """
+
+    run_id: str
+    path: Path
+    status: State
+    created_at: str = ""
+    verdict: Verdict | None = None
+    stop_reason: str | None = None
+    rounds: int = 0
+    baseline: float | None = None
+    best: float | None = None
+    spent: Spending = NOTHING
+    duration_s: float | None = None
+    holder: Holder | None = None
+    error: str | None = None
+    can_resume: bool = False
+
+
+def list_runs(folder: str | os.PathLike[str]) -> Iterator[RunSummary]:
+    """The runs of a folder, the oldest first. One that cannot be read is told as such."""
+    for path in sorted(Path(folder).glob(f"*/{HEADER}")):
+        yield summary_of(path.parent)
+
+
+def summary_of(path: Path) -> RunSummary:
+    """What is to be said of one run in a line."""
+    try:
+        return _summary(path)
+    except PromptiterError as error:
+        return RunSummary(run_id=path.name, path=path, status="unreadable", error=str(error))
+
+
+def find_run(run: str, folder: str | os.PathLike[str]) -> Path:
+    """The folder of a run that a person names: by path, by id, by a part of it, or as `latest`; SetupError if none."""
+    if (Path(run) / HEADER).is_file():
+        return Path(run)
+    known = sorted(path.parent.name for path in Path(folder).glob(f"*/{HEADER}"))
+    fitting = [name for name in known if run in name] if run != "latest" else known[-1:]
+    if run in known or len(fitting) == 1:
+        return Path(folder) / (run if run in known else fitting[0])
+    if not known:
+        raise SetupError(f"there are no runs in {os.fspath(folder)!r}; give the path of a run's folder")
+    if fitting:
+        raise SetupError(f"{run!r} may be {', '.join(fitting)}; give more of the name")
+    raise SetupError(f"there is no run {run!r} in {os.fspath(folder)!r}{nearest(run, known)}")
+
+
+def _summary(path: Path) -> RunSummary:
+    header, holder = read_header(path), holder_of(path)
+    last = FileJournal(path / JOURNAL).last()
+    if last is None or last.type != "run_completed" or holder is not None:
+        return RunSummary(
+            run_id=header.run_id,
+            path=path,
+            status="interrupted" if holder is None else "running",
+            created_at=header.created_at,
+            rounds=0 if last is None else last.round,
+            spent=_spent(path / CALLS),
+            holder=holder,
+            can_resume=holder is None,
+        )
+    data = last.data
+    measured: RunMeasured = value_of(RunMeasured, data["measured"])
+    reasons = [reason["kind"] for reason in (data["stop"] or {}).get("reasons", ())]
+    return RunSummary(
+        run_id=header.run_id,
+        path=path,
+        status=data["status"],
+        created_at=header.created_at,
+        verdict=data["verdict"],
+        stop_reason=reasons[0] if reasons else None,
+        rounds=last.round,
+        baseline=data["baseline"],
+        best=data["best"],
+        spent=measured.spent.total,
+        duration_s=measured.duration_s,
+        error=data["error"],
+        can_resume=data["status"] != "succeeded" or (data["stop"] is not None and is_user_stop(data["stop"])),
+    )
+
+
+def _spent(calls: Path) -> Spending:
+    """What a run without an end has paid; unfinished ones are few, so all of its calls are looked at."""
+    if not calls.exists():
+        return NOTHING
+    log = CallLog(calls)
+    try:
+        return log.ledger().total
+    finally:
+        log.close()

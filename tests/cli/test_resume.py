@@ -1,0 +1,200 @@
+"""The commands that know runs: `resume`, `rerun` and `runs`, on the starter's support desk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from promptiter.runs.journal import FileJournal
+from promptiter.runs.lock import RunLock
+from tests.cli.conftest import Run
+from tests.runs.shop import outside_measured
+from traces.model import Json
+
+
+@pytest.fixture
+def desk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The starter in a folder that is the current one."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    run("init", tmp_path)
+    sys.modules.pop("agent", None)
+    yield tmp_path
+    sys.modules.pop("agent", None)
+
+
+def only_run(desk: Path) -> Path:
+    [path] = (desk / "runs").iterdir()
+    return path
+
+
+def cut(path: Path, events: int) -> None:
+    """Leave what a process that was killed after so many events left."""
+    journal = path / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:events]))
+    (path / "result.json").unlink()
+
+
+def listed(run: Run) -> Json:
+    return orjson.loads(run("runs", "--json"))
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_killed_run_is_listed_as_interrupted_and_goes_on_to_the_same_end(run: Run, desk: Path) -> None:
+    shown = run("run")
+    path = only_run(desk)
+    whole = outside_measured(desk / "runs")
+    cut(path, 40)
+    assert [each["status"] for each in listed(run)] == ["interrupted"]
+    assert f"1 can go on: promptiter resume {path.name}" in run("runs").replace("runs/", "").replace(f"{desk}/", "")
+    again = run("resume", path.name)
+    assert again.splitlines()[0] == shown.splitlines()[0]
+    assert outside_measured(desk / "runs") == whole
+    [one] = listed(run)
+    assert (one["status"], one["verdict"], one["rounds"]) == ("succeeded", "improved", 1)
+    assert (one["baseline"], one["best"], one["can_resume"]) == (0.5, 1.0, False)
+
+
+@pytest.mark.parametrize("named", ["latest", "path", "id", "part", "nothing"])
+def test_a_run_is_named_by_its_path_its_id_a_part_of_it_or_as_the_latest(named: str, run: Run, desk: Path) -> None:
+    run("run", "--quiet")
+    path = only_run(desk)
+    name = {"latest": "latest", "path": str(path), "id": path.name, "part": path.name[-8:], "nothing": None}[named]
+    assert run("resume", *([name] if name else []), "--quiet").startswith("support_desk  improved")
+
+
+def test_an_unknown_run_is_told_with_the_nearest(run: Run, desk: Path) -> None:
+    run("run", "--quiet")
+    name = only_run(desk).name
+    wrong = f"{name[:-1]}x"
+    assert f"there is no run '{wrong}'" in run("resume", wrong, code=2)
+    assert f"did you mean '{name}'?" in run("resume", wrong, code=2)
+
+
+def test_without_runs_the_list_says_so_and_resume_too(run: Run, desk: Path) -> None:
+    assert run("runs") == f"no runs in {desk}/runs\n"
+    assert "there are no runs in" in run("resume", code=2)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told"),
+    [
+        ("promptiter.yaml", "max_rounds: 4", "max_rounds: 5", "max_rounds was 4 and is now 5"),
+        ("data/train.jsonl", "Porto", "Faro", "train: case 'lamp' was changed"),
+        ("metrics.json", "known_fields", "other_fields", "the file 'metrics' was changed"),
+        ("agent.py", "You lead", "You run", "the agent's own value of surface 'lead#instruction' was edited"),
+    ],
+)
+def test_a_run_whose_inputs_changed_is_refused_with_what_changed(
+    file: str, old: str, new: str, told: str, run: Run, desk: Path
+) -> None:
+    run("run", "--quiet")
+    cut(only_run(desk), 40)
+    edit(desk / file, old, new)
+    sys.modules.pop("agent", None)
+    refused = run("resume", code=2)
+    assert "cannot go on, its inputs have changed:" in refused
+    assert f"  - {told}" in refused
+    edit(desk / file, new, old)
+    sys.modules.pop("agent", None)
+    assert run("resume", "--quiet").startswith("support_desk  improved")
+
+
+def test_options_of_the_first_command_hold_when_a_run_goes_on_and_others_may_change(run: Run, desk: Path) -> None:
+    run("run", "--max-rounds", "2", "--seed", "3", "--quiet")
+    cut(only_run(desk), 20)
+    found = orjson.loads(run("resume", "--concurrency", "1", "--no-quiet", "--json"))
+    assert found["verdict"] == "improved"
+    header = orjson.loads((only_run(desk) / "run.json").read_bytes())
+    assert header["configuration"]["settings"] == {"max_rounds": 2, "seed": 3, "quiet": True}
+    assert header["request"]["max_rounds"] == 2
+
+
+def test_a_moved_project_goes_on(run: Run, desk: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    run("run", "--quiet")
+    cut(only_run(desk), 40)
+    moved = tmp_path_factory.mktemp("moved") / "project"
+    desk.rename(moved)
+    os.chdir(moved)
+    sys.modules.pop("agent", None)
+    assert run("resume", "--quiet").startswith("support_desk  improved")
+    desk.mkdir()
+
+
+def test_a_run_in_other_hands_is_refused_and_listed_as_running(run: Run, desk: Path) -> None:
+    run("run", "--quiet")
+    cut(only_run(desk), 40)
+    with RunLock(only_run(desk)):
+        assert f"in the hands of process {os.getpid()}" in run("resume", code=2)
+        [one] = listed(run)
+        assert (one["status"], one["holder"]["pid"], one["can_resume"]) == ("running", os.getpid(), False)
+
+
+def test_rerun_starts_afresh_from_what_the_run_was_asked_for(run: Run, desk: Path) -> None:
+    run("run", "--max-rounds", "0", "--quiet")
+    first = only_run(desk)
+    edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 3")
+    run("rerun", first.name, "--quiet")
+    [second] = [path for path in (desk / "runs").iterdir() if path != first]
+    headers = [orjson.loads((path / "run.json").read_bytes()) for path in (first, second)]
+    assert headers[0]["request"] == headers[1]["request"]
+    assert headers[1]["request"]["max_rounds"] == 0
+
+
+def test_rerun_takes_secrets_which_no_run_holds_from_the_configuration(run: Run, desk: Path) -> None:
+    config = desk / "promptiter.yaml"
+    edit(config, "  simulated:\n", "  openai/mine:\n    api_key: canary-of-mine\n  simulated:\n")
+    run("run", "--max-rounds", "0", "--quiet")
+    assert b"canary-of-mine" not in b"".join(path.read_bytes() for path in only_run(desk).rglob("*") if path.is_file())
+    run("rerun", "--quiet")
+    assert len(list((desk / "runs").iterdir())) == 2
+    config.unlink()
+    told = run("rerun", "--runs", desk / "runs", code=2)
+    assert "models.openai/mine.api_key is a secret, which run.json does not hold" in told
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(run: Run, desk: Path) -> None:
+    run("run", "--quiet")
+    broken = desk / "runs" / "2026-01-01T00-00-00_00000000"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    first, second = listed(run)
+    assert (first["status"], second["status"]) == ("unreadable", "succeeded")
+    assert "run.json' cannot be read" in first["error"]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-c", "from promptiter.cli import main; main()", *words]
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "stop"])
+def test_a_signal_and_the_stop_file_end_the_command_after_the_round_in_flight(how: str, desk: Path) -> None:
+    edit(desk / "promptiter.yaml", "compliance: 1.0", "compliance: 1.0\n    latency_s: 0.05")
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command("run"), env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        while not (there := list(desk.glob("runs/*/journal.jsonl"))) or b'"round":1' not in there[0].read_bytes():
+            assert process.poll() is None
+            time.sleep(0.02)
+        if how == "stop":
+            (there[0].parent / "stop").touch()
+        else:
+            process.send_signal(signal.SIGTERM)
+        shown, told = process.communicate(timeout=60)
+    assert process.returncode == 0, told.decode()  # the round in flight brought the gain
+    last = FileJournal(there[0]).last()
+    assert last is not None
+    assert (last.type, last.round, last.data["stop"]["reasons"][0]["kind"]) == ("run_completed", 1, "target_score")
+    assert b"the user asked to stop" in shown

@@ -1,0 +1,159 @@
+"""A run to be killed: the starter's support desk, with fewer cases, and a model that counts what it is asked.
+
+    python -m tests.runs.shop FOLDER [--kill-at SEQ] [--how before|after|torn] [--concurrency N] [--file-limit BYTES]
+
+begins a run in FOLDER/runs, or goes on with the one that is there, and prints what came of it. It can be told to kill
+itself when an event is appended, or to run into a full disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import sys
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+import orjson
+
+from promptiter.config.loading import build_evaluator
+from promptiter.engine.engine import Engine
+from promptiter.engine.events import Event, Observer
+from promptiter.engine.records import RunRequest, RunResult
+from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.evalset import load_eval_set
+from promptiter.evaluation.evaluator import EvaluationOptions
+from promptiter.evaluation.metric_config import load_eval_config
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.memo import Memo
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.simulated import SimulatedModel
+from promptiter.runs import directory as directory_module
+from promptiter.runs.directory import RunDirectory
+from promptiter.runs.journal import FileJournal
+from promptiter.starter.agent import agent
+
+How = Literal["before", "after", "torn"]
+STARTER = Path(str(files("promptiter") / "starter"))
+
+
+class CountingModel:
+    """The simulated model, at a price; `asked` counts its calls."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._model = SimulatedModel(compliance=1.0)
+
+    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
+        self.asked += 1
+        reply = await self._model(request, draw=draw)
+        return replace(reply, usage=replace(reply.usage, cost_usd=0.001))
+
+
+class Shop:
+    """Everything that one process makes anew: agent, evaluator, gateway, and a run on top."""
+
+    def __init__(self, *, concurrency: int = 4, memo: Memo | None = None, **gateway: object) -> None:
+        self.model = CountingModel()
+        self.gateway = Gateway(models={"simulated": self.model}, memo=memo, **gateway)  # type: ignore[arg-type]
+        config = load_eval_config(STARTER / "metrics.json")
+        evaluator = build_evaluator(config, self.gateway, EvaluationOptions(concurrency=concurrency))
+        self.engine = Engine(agent, evaluator)
+
+    @property
+    def request(self) -> RunRequest:
+        return RunRequest(train=cases("train", 8), validation=cases("validation", 6))
+
+    def run(self, folder: Path, *, observers: tuple[Observer, ...] = ()) -> RunResult:
+        """Begin a run below a folder, or go on with the one that is there."""
+        return self.directory(folder).run_sync(observers=observers)
+
+    def directory(self, folder: Path) -> RunDirectory:
+        there = sorted(folder.glob("*/run.json"))
+        if there:
+            return RunDirectory.resume(there[0].parent, self.engine, self.request)
+        return RunDirectory.begin(folder, self.engine, self.request)
+
+
+@cache
+def cases(name: str, count: int) -> EvalSet:
+    found = load_eval_set(STARTER / "data" / f"{name}.jsonl")
+    return replace(found, cases=found.cases[:count])
+
+
+class Killed(BaseException):
+    """The process is gone, and with it all that was only in memory."""
+
+
+class KillingJournal(FileJournal):
+    """A journal whose process dies at one event: before it is written, in the middle of its line, or after it."""
+
+    kill_at = -1
+    how: How = "before"
+
+    async def append(self, event: Event) -> None:
+        if event.seq != self.kill_at:
+            await super().append(event)
+            return
+        if self.how == "after":
+            await super().append(event)
+        elif self.how == "torn":
+            with self.path.open("ab") as file:
+                file.write(b'{"checksum":"0123abcd","event":{"schema_vers')
+        self.die()
+
+    def die(self) -> None:
+        raise Killed
+
+
+class SigkillJournal(KillingJournal):
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killing(kill_at: int, how: How, *, journal: type[KillingJournal] = KillingJournal) -> type[KillingJournal]:
+    """A journal class that kills there."""
+    return type("Killing", (journal,), {"kill_at": kill_at, "how": how})
+
+
+def outside_measured(folder: Path) -> object:
+    """All that a run leaves for people and must be equal, kill or not."""
+    [result] = folder.glob("*/result.json")
+    left = {
+        str(file.relative_to(result.parent)): file.read_bytes()
+        for file in sorted(result.parent.rglob("*"))
+        if file.is_file() and file.parent.name in ("profiles", "surfaces")
+    }
+    traces = sorted(file.name for file in (result.parent / "traces").rglob("*.gz"))
+    return _without_measured(orjson.loads(result.read_bytes())), left, traces
+
+
+def _without_measured(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_measured(each) for key, each in value.items() if key != "measured"}
+    return [_without_measured(each) for each in value] if isinstance(value, list) else value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kill-at", type=int, default=-1)
+    parser.add_argument("--how", default="before")
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--file-limit", type=int)
+    given = parser.parse_args()
+    if given.file_limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (given.file_limit, given.file_limit))
+    setattr(directory_module, "FileJournal", killing(given.kill_at, given.how, journal=SigkillJournal))  # noqa: B010 - not ours to name
+    shop = Shop(concurrency=given.concurrency)
+    result = shop.run(given.folder / "runs")
+    sys.stdout.write(orjson.dumps({"verdict": result.verdict, "asked": shop.model.asked}).decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptiter.engine.records import RunMeasured, RunResult
+from promptiter.profile import Profile
+from promptiter.runs.artifacts import file_name, write_artifacts
+from promptiter.structure import Node, StructureSnapshot, Surface
+
+STRUCTURE = StructureSnapshot(
+    nodes=(Node(id="team/writer"), Node(id="reader")),
+    surfaces=(
+        Surface(node_id="team/writer", type="instruction", value="Write."),
+        Surface(node_id="team/writer", type="examples", value=[]),
+        Surface(node_id="reader", type="instruction", value="Read.\n"),
+        Surface(node_id="reader", type="model", value="simulated"),
+    ),
+)
+BASELINE = Profile.baseline(STRUCTURE)
+EXAMPLES = [{"role": "user", "content": "é"}, {"role": "assistant", "content": "e"}]
+BEST = Profile.of(STRUCTURE, {"team/writer#instruction": "Write well.", "team/writer#examples": EXAMPLES})
+RESULT = RunResult(
+    status="succeeded",
+    verdict="improved",
+    structure=STRUCTURE,
+    targets=("reader#instruction", "team/writer#instruction"),
+    objective="mean_score",
+    initial_profile=BASELINE,
+    accepted_profile=BEST,
+    measured=RunMeasured(run_id="2026-01-02T03-04-05_0123abcd"),
+)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_files_of_a_run_can_be_read_back(tmp_path: Path) -> None:
+    write_artifacts(tmp_path, RESULT)
+    assert files(tmp_path) == [
+        "profiles/baseline.json",
+        "profiles/best.json",
+        "profiles/candidates.jsonl",
+        "result.json",
+        "surfaces/reader#instruction.md",
+        "surfaces/team%2Fwriter#examples.baseline.md",
+        "surfaces/team%2Fwriter#examples.best.md",
+        "surfaces/team%2Fwriter#instruction.baseline.md",
+        "surfaces/team%2Fwriter#instruction.best.md",
+    ]
+    assert RunResult.from_json((tmp_path / "result.json").read_bytes()) == RESULT
+    assert Profile.load(tmp_path / "profiles" / "baseline.json") == BASELINE
+    assert Profile.load(tmp_path / "profiles" / "best.json") == BEST
+
+
+def test_the_texts_of_surfaces_can_be_copied_from_their_files(tmp_path: Path) -> None:
+    write_artifacts(tmp_path, RESULT)
+    surfaces = tmp_path / "surfaces"
+    assert (surfaces / "reader#instruction.md").read_text() == "Read.\n"
+    assert (surfaces / "team%2Fwriter#instruction.baseline.md").read_text() == "Write."
+    assert (surfaces / "team%2Fwriter#instruction.best.md").read_text() == "Write well."
+    assert orjson.loads((surfaces / "team%2Fwriter#examples.best.md").read_bytes()) == EXAMPLES
+
+
+def test_files_of_an_earlier_end_are_replaced(tmp_path: Path) -> None:
+    write_artifacts(tmp_path, replace(RESULT, accepted_profile=BASELINE))
+    assert files(tmp_path)[3:] == [
+        "result.json",
+        "surfaces/reader#instruction.md",
+        "surfaces/team%2Fwriter#instruction.md",
+    ]
+    write_artifacts(tmp_path, RESULT)
+    assert "surfaces/team%2Fwriter#instruction.md" not in files(tmp_path)
+    assert Profile.load(tmp_path / "profiles" / "best.json") == BEST
+
+
+@given(st.sets(st.text(min_size=1), min_size=2, max_size=2))
+def test_names_of_files_are_safe_and_differ_as_the_surfaces_do(ids: set[str]) -> None:
+    names = {file_name(f"{each}#instruction") for each in ids}
+    assert len(names) == 2
+    for name in names:
+        assert "/" not in name
+        assert name.isprintable()
+        assert len(name.encode()) <= 140
+
+
+def test_long_names_stay_apart() -> None:
+    one, other = (file_name(f"{'x' * 300}{end}#instruction") for end in "ab")
+    assert one != other
+    assert len(one) == len(other) < 140

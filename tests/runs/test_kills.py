@@ -1,0 +1,169 @@
+"""A run is killed at every event, and goes on: the result is the same, nothing known is paid again, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import get_args
+
+import orjson
+import pytest
+
+from promptiter.runs import directory as directory_module
+from promptiter.runs.journal import FileJournal
+from tests.runs.shop import How, Killed, Shop, killing, outside_measured
+
+ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+CHUNKS = 8
+"""The matrix is cut up so that workers can share it."""
+SAMPLED = 10
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody killed."""
+    folder = tmp_path_factory.mktemp("whole")
+    Shop().run(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def events(whole: Path) -> int:
+    count = len(journal_of(whole).read_bytes().splitlines())
+    assert count >= 60
+    return count
+
+
+def journal_of(folder: Path) -> Path:
+    [path] = folder.glob("*/journal.jsonl")
+    return path
+
+
+def answers_of(folder: Path) -> list[str]:
+    """The keys of all answers that are written down."""
+    found = []
+    for path in folder.glob("*/calls.jsonl"):
+        raw = path.read_bytes()
+        found += [line["key"] for line in map(orjson.loads, raw[: raw.rfind(b"\n") + 1].splitlines()) if "key" in line]
+    return found
+
+
+def killed(folder: Path, seq: int, how: How, monkeypatch: pytest.MonkeyPatch, *, concurrency: int = 4) -> None:
+    """Work on a run until an event, and drop all that is not on disk."""
+    with monkeypatch.context() as patched:
+        patched.setattr(directory_module, "FileJournal", killing(seq, how))
+        with pytest.raises(Killed):
+            Shop(concurrency=concurrency).run(folder)
+
+
+def check_goes_on(folder: Path, whole: Path, *, concurrency: int = 4) -> None:
+    """The run comes to the same end, asks for nothing that it has, and leaves no other file than one that lived."""
+    known = answers_of(folder)
+    shop = Shop(concurrency=concurrency)
+    result = shop.run(folder)
+    assert outside_measured(folder) == outside_measured(whole)
+    assert shop.model.asked == len(answers_of(whole)) - len(known)
+    assert sorted(answers_of(folder)) == sorted(answers_of(whole))
+    assert names(folder) == names(whole)
+    assert [event.seq for event in journal(folder).read()] == list(
+        range(len(journal_of(folder).read_bytes().splitlines()))
+    )
+    assert result.measured.spent.total.calls == len(answers_of(whole))
+
+
+def journal(folder: Path) -> FileJournal:
+    return FileJournal(journal_of(folder))
+
+
+def names(folder: Path) -> list[str]:
+    [run] = folder.iterdir()
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*"))
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_run_goes_on_from_every_event(
+    chunk: int, whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seq in range(chunk, events, CHUNKS):
+        folder = tmp_path / str(seq)
+        killed(folder, seq, get_args(How)[seq % 3], monkeypatch)
+        check_goes_on(folder, whole)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_run_goes_on_from_every_event_when_it_is_killed_twice(
+    chunk: int, whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(chunk)
+    for seq in range(chunk, events - 1, CHUNKS):
+        folder = tmp_path / str(seq)
+        killed(folder, seq, rng.choice(get_args(How)), monkeypatch)
+        killed(folder, rng.randrange(seq + 1, events), rng.choice(get_args(How)), monkeypatch)
+        check_goes_on(folder, whole)
+
+
+@pytest.mark.parametrize("concurrency", [1, 64])
+def test_a_run_goes_on_with_another_concurrency(
+    concurrency: int, whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seq in range(3, events, 9):
+        folder = tmp_path / str(seq)
+        killed(folder, seq, "before", monkeypatch, concurrency=65 - concurrency)
+        check_goes_on(folder, whole, concurrency=concurrency)
+
+
+def in_a_process(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.runs.shop", str(folder), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRON)
+
+
+def check_sigkill(folder: Path, seq: int, how: str, whole: Path) -> None:
+    done = in_a_process(folder, "--kill-at", str(seq), "--how", how)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    check_goes_on(folder / "runs", whole)
+
+
+@pytest.mark.parametrize("sample", range(SAMPLED))
+def test_a_run_goes_on_after_a_sigkill(sample: int, whole: Path, events: int, tmp_path: Path) -> None:
+    rng = random.Random(sample)
+    seq = sample * events // SAMPLED + rng.randrange(events // SAMPLED)
+    check_sigkill(tmp_path, seq, rng.choice(get_args(How)), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_run_goes_on_after_a_sigkill_at_any_event(chunk: int, whole: Path, events: int, tmp_path: Path) -> None:
+    for seq in range(chunk, events, CHUNKS):
+        check_sigkill(tmp_path / str(seq), seq, get_args(How)[seq % 3], whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_goes_on_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_path: Path) -> None:
+    """Not at events: in the middle of calls, writes, and of what happens after the last event."""
+    rng, runs = random.Random(seed), tmp_path / "runs"
+    for _ in range(3):
+        with subprocess.Popen([sys.executable, "-m", "tests.runs.shop", str(tmp_path)], env=ENVIRON) as process:
+            while process.poll() is None and not list(runs.glob("*/lock")):
+                time.sleep(0.005)
+            time.sleep(rng.uniform(0.0, 0.6))
+            process.kill()
+    Shop().run(runs)
+    assert outside_measured(runs) == outside_measured(whole)
+    assert names(runs) == names(whole)
+
+
+@pytest.mark.parametrize("limit", [4_000, 20_000, 60_000, 100_000])
+def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_goes_on_later(
+    limit: int, whole: Path, tmp_path: Path
+) -> None:
+    done = in_a_process(tmp_path, "--file-limit", str(limit))
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert "resume" in done.stderr
+    check_goes_on(tmp_path / "runs", whole)
