@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -167,7 +167,7 @@ class FunctionMetric:
     """
 
     name: str
-    function: ScoreFunction
+    function: ScoreFunction = field(repr=False)  # with its options, which may hold secrets
     threshold: float = 1.0
     needs_reference: bool = False
 

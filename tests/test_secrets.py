@@ -1,0 +1,478 @@
+"""No secret stands in a file, an event, a line or a repr.
+
+Canaries are planted wherever a secret can be given, and said wherever code of others can say one: in errors, answers,
+tools. Then every byte that came of it is searched. But for a few that look like credentials, they are random words, so
+that only who knows them can hide them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from base64 import b32encode
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode, Tool
+from promptiter.api import load_run
+from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
+from promptiter.engine.engine import Engine
+from promptiter.engine.events import Event
+from promptiter.engine.journal import MemoryJournal
+from promptiter.errors import ModelError
+from promptiter.evaluation.case import EvalCase
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.memo import FileMemo
+from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolRequest
+from promptiter.llm.models import ScriptedModel
+from promptiter.llm.redaction import Redactor
+from tests.engine import desk
+from tests.llm.server import LoopbackServer, serving
+from traces import ExecutionTrace, Failure, Step, write_traces
+from traces.model import Json, Snapshot
+
+PLACES = (
+    *("literal_key", "literal_header", "variable_key", "variable_header", "environment_key", "judge_key"),
+    *("judge_field", "user_key", "password", "query_key", "python_key", "python_header", "option_key"),
+)
+CANARY = {place: b32encode(hashlib.sha256(place.encode()).digest())[:18].decode().lower() for place in PLACES}
+LOOKS = "sk-proj-Zq8vL2nT4xW6bR9cKmYs and Bearer h7Gq2LwXn90PzVb4"
+LOOKED_FOR = (*CANARY.values(), "Zq8vL2nT4xW6bR9cKmYs", "h7Gq2LwXn90PzVb4")
+
+
+@dataclass
+class Search:
+    """What was searched, and what was found there."""
+
+    places: list[str] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
+    text: str = ""
+
+    def look(self, place: str, said: bytes | str) -> None:
+        raw = said.encode(errors="replace") if isinstance(said, str) else said
+        self.places.append(f"{place} ({len(raw):,} bytes)")
+        self.text += raw.decode(errors="replace")
+        self.found += [f"{canary} in {place}" for canary in LOOKED_FOR if canary.encode() in raw]
+
+    def look_below(self, folder: Path, *, planted: Iterable[str]) -> None:
+        for path in sorted(folder.rglob("*")):
+            name = str(path.relative_to(folder))
+            if path.is_file() and name not in planted:
+                raw = path.read_bytes()
+                self.look(name, gzip.decompress(raw) if path.suffix == ".gz" else raw)
+
+    def check(self, *parts: str) -> None:
+        """Nothing was found, and what was to be searched was there: a file of each of these names, with masks in it."""
+        sys.stdout.write("\n  ".join(["searched:", *self.places, ""]))
+        assert not self.found, "\n".join([*self.found, *self.places])
+        for part in parts:
+            assert any(part in place for place in self.places), f"no {part} among {self.places}"
+        assert "***" in self.text
+
+
+@dataclass
+class Gossip(LoopbackServer):
+    """Repeats all headers that it was sent: in answers, in its errors, in what it wants a tool to be asked."""
+
+    heard: list[str] = field(default_factory=list)
+    is_asked: threading.Event = field(default_factory=threading.Event)
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        told = f"{dict(request.headers)} {body.get('route_token', '')}"
+        self.heard.append(told)
+        model = body["model"]
+        if model.startswith("refuses-"):
+            error = {"message": f"{'x' * 300} {told}", "code": model}
+            return web.json_response({"error": error}, status=int(model.removeprefix("refuses-")))
+        if model == "slow":
+            self.is_asked.set()
+            while not self.is_over.is_set():  # noqa: ASYNC110 - it is set in another thread
+                await asyncio.sleep(0.02)
+        has_called = any(message["role"] == "tool" for message in body["messages"])
+        message: dict[str, Any] = {"role": "assistant", "content": told}
+        if body.get("response_format"):
+            message["content"] = json.dumps({"reason": told, "valid": False})
+        if body.get("tools") and not has_called:
+            message["tool_calls"] = [
+                {
+                    "id": tool["function"]["name"],
+                    "type": "function",
+                    "function": {"name": tool["function"]["name"], "arguments": json.dumps({"note": told})},
+                }
+                for tool in body["tools"]
+            ]
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        made = {"id": "x", "object": "chat.completion", "created": 1, "model": model, "choices": [choice]}
+        return web.json_response({**made, "usage": usage})
+
+
+@contextmanager
+def gossiping() -> Iterator[Gossip]:
+    server = Gossip(lambda _: "")
+    with serving(server):
+        yield server
+
+
+AGENT = """
+import os
+from promptiter import Edge, FunctionNode, GraphAgent, ModelNode, Tool
+
+def vault(note):
+    return {"note": note, os.environ["SAID"]: [os.environ["SAID"]]}
+
+def broken_vault(note):
+    raise OSError(os.environ["SAID"] + os.environ["LOOKS"])
+
+def check(view):
+    if "broken" in view.input:
+        raise ValueError(os.environ["SAID"] + os.environ["LOOKS"])
+    return view.incoming + os.environ["SAID"]
+
+def grumpy(case, run):
+    if "metric" in case.id:
+        raise RuntimeError(os.environ["SAID"] + os.environ["LOOKS"])
+    return 0.0
+
+tools = (Tool(name="vault", description="Open it.", function=vault),
+         Tool(name="broken_vault", description="Open it.", function=broken_vault, is_live=True))
+agent = GraphAgent(name="gossip", nodes=(
+    ModelNode(name="writer", model="openai/echo", instruction="Repeat " + os.environ["OPENAI_API_KEY"], tools=tools),
+    FunctionNode(name="check", function=check),
+), edges=(Edge("writer", "check"),))
+slow = GraphAgent(name="slow", nodes=(ModelNode(name="writer", model="openai/slow", instruction="Repeat."),))
+"""
+BROKEN_AGENT = """
+import os
+raise ValueError("at import: " + os.environ["SAID"] + os.environ["LOOKS"])
+"""
+DRIVER = """
+import json, logging, os, sys
+handler = logging.FileHandler("promptiter.log")
+logging.getLogger("promptiter").setLevel(logging.DEBUG)
+logging.getLogger("promptiter").addHandler(handler)
+from promptiter.cli import main
+codes = []
+for command in json.loads(sys.argv[1]):
+    os.environ["SAID"] = command["said"]
+    sys.argv = ["promptiter", *command["arguments"]]
+    try:
+        main()
+    except SystemExit as end:
+        codes.append(end.code or 0)
+    logging.getLogger("promptiter.driver").info("ran %s", command["arguments"])
+    sys.stdout.flush()
+open("codes.json", "w").write(json.dumps(codes))
+"""
+IN_CONFIG = ("literal_key", "literal_header", "variable_key", "variable_header", "judge_key", "judge_field")
+IN_RUN = (*IN_CONFIG, "password", "option_key", "user_key", "environment_key")
+IN_METRICS = ("judge_key", "judge_field", "user_key", "environment_key")
+PLANTED = ("promptiter.yaml", "slow.yaml", "failing.yaml", "broken.yaml", "metrics.json", "recorded.jsonl")
+ENVIRON = {
+    "HOUSE_ACCESS": CANARY["variable_key"],
+    "ROUTE": CANARY["variable_header"],
+    "OPENAI_API_KEY": CANARY["environment_key"],
+    "LOOKS": LOOKS,
+    "SAID": "",
+}
+
+
+def said(*places: str) -> str:
+    return " ".join(CANARY[place] for place in places)
+
+
+def planted_in(folder: Path, server: Gossip) -> None:
+    """A folder with an agent that says what it must not, and configurations in which canaries are secrets."""
+    host = server.url.removeprefix("http://")
+    models: dict[str, Json] = {
+        "openai/echo": {
+            "api_base": server.url,
+            "api_key": CANARY["literal_key"],
+            "headers": {"X-House": CANARY["literal_header"], "X-Route": "to ${ROUTE}", "Accept": "*/*"},
+            "options": {"extra_body": {"route_token": CANARY["option_key"]}},
+        },
+        "openai/refuses-401": {"api_base": server.url, "api_key": "${HOUSE_ACCESS}"},
+        "openai/refuses-400": {"api_base": f"http://eve:{CANARY['password']}@{host}"},
+        "openai/slow": {"api_base": server.url, "api_key": "${HOUSE_ACCESS}"},
+    }
+    judge = {
+        "model_name": "judge",
+        "base_url": server.url,
+        "api_key": CANARY["judge_key"],
+        "extra_fields": {"route_token": CANARY["judge_field"]},
+    }
+    metrics = {
+        "metrics": [
+            {"metric_name": "llm_final_response", "criterion": {"llm_judge": {"judge_model": judge}}},
+            {"metric_name": "grumpy", "evaluator_name": "agent:grumpy"},
+        ],
+        "user_simulator_config": {"model": "openai/echo", "options": {"extra_body": {"token": CANARY["user_key"]}}},
+    }
+    config = {
+        "agent": "agent:agent",
+        "train": "train.jsonl",
+        "validation": "validation.jsonl",
+        "metrics": "metrics.json",
+        "models": models,
+        "evaluation": {"max_errored_fraction": 0.9},
+        "max_rounds": 1,
+    }
+    files: dict[str, Json] = {
+        "promptiter.yaml": config,
+        "failing.yaml": {**config, "models": {**models, "stages": "openai/refuses-401"}},
+        "slow.yaml": {**config, "agent": "agent:slow"},
+        "broken.yaml": {**config, "agent": "broken_agent:agent", "metrics": metrics},
+        "metrics.json": metrics,
+    }
+    for name, document in files.items():
+        (folder / name).write_bytes(orjson.dumps(document))
+    for name in ("train", "validation"):
+        rows = (
+            {"id": f"{name}-{word}", "input": f"a {word} of {name}", "expected": f"{word} {name}"}
+            for word in ("word", "broken", "metric")
+        )
+        (folder / f"{name}.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "broken_agent.py").write_text(BROKEN_AGENT)
+    (folder / "drive.py").write_text(DRIVER)
+    step = Step(
+        id="a", node_id="a", output=Snapshot(CANARY["environment_key"]), error=Failure("E", said("environment_key"))
+    )
+    write_traces(folder / "recorded.jsonl", [ExecutionTrace(id="t", steps=(step,))])
+
+
+EVALUATE = ("evaluate", "agent:agent", "--eval-set", "validation.jsonl", "--metrics", "metrics.json")
+CHECK = ("check", "validation.jsonl", "--agent", "agent:agent", "--metrics", "metrics.json", "--draws", "2")
+
+
+def started(folder: Path, server: Gossip, *arguments: str) -> subprocess.Popen[bytes]:
+    kept = {key: value for key, value in os.environ.items() if key not in ("LITELLM_LOG", "COLUMNS")}
+    given = {"OPENAI_BASE_URL": server.url, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "4000"}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**kept, **ENVIRON, **given},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def stopped_twice(run: subprocess.Popen[bytes], server: Gossip) -> tuple[bytes, bytes]:
+    """What a run printed that was cancelled while a model was asked."""
+    assert server.is_asked.wait(20)
+    assert run.stderr is not None
+    run.send_signal(signal.SIGINT)
+    err = b""
+    while b"finishing this round" not in err:
+        line = run.stderr.readline()
+        assert line, err
+        err += line
+    run.send_signal(signal.SIGINT)
+    out, rest = run.communicate(timeout=20)
+    return out, err + rest
+
+
+def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
+    commands = [
+        (["run", "broken.yaml"], IN_RUN, 2),
+        (["run", "--json"], IN_RUN, 3),
+        (["run", "failing.yaml"], IN_RUN, 1),
+        ([*EVALUATE, "--json", "--junit", "junit.xml"], IN_METRICS, 1),
+        (EVALUATE, IN_METRICS, 1),
+        (CHECK, IN_METRICS, 0),
+        (["describe", "agent:agent"], (), 0),
+        (["trace", "show", "recorded.jsonl"], (), 0),
+        (["trace", "export", "recorded.jsonl", "--output", "exported.jsonl"], (), 0),
+    ]
+    plan = json.dumps([{"arguments": arguments, "said": said(*places)} for arguments, places, _ in commands])
+    search = Search()
+    with gossiping() as server:
+        planted_in(tmp_path, server)
+        with (
+            started(tmp_path, server, "drive.py", plan) as driver,
+            started(tmp_path, server, "-c", "from promptiter.cli import main; main()", "run", "slow.yaml") as cancelled,
+        ):
+            try:
+                printed = {"cancelled": stopped_twice(cancelled, server), "driver": driver.communicate(timeout=40)}
+            finally:
+                server.is_over.set()
+                cancelled.kill()
+                driver.kill()
+    for name, streams in printed.items():
+        for stream, raw in zip(("standard output", "standard error"), streams, strict=True):
+            search.look(f"{name}, {stream}", raw)
+    assert orjson.loads((tmp_path / "codes.json").read_bytes()) == [code for *_, code in commands], printed
+    assert cancelled.returncode == 130
+    search.look_below(tmp_path, planted=PLANTED)
+    search.check("result.json", "best.json", "junit.xml", "exported.jsonl", "promptiter.log", "driver, standard error")
+    heard = "".join(server.heard)
+    assert all(CANARY[place] in heard for place in IN_RUN if place not in ("user_key", "password", "option_key"))
+
+
+class Gossiping:
+    """Models and stages of users that say everything they know."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        raise RuntimeError(f"{request.surface.id}: {self.text} {LOOKS}")
+
+    async def observe(self, event: Event) -> None:
+        if event.round:
+            raise KeyError(self.text, LOOKS)
+
+
+def gossip_agent(text: str) -> GraphAgent:
+    def vault(note: str) -> dict[str, Json]:
+        return {"note": note, text: [text]}
+
+    def broken_vault(note: str) -> str:
+        raise OSError(note, text, LOOKS)
+
+    tools = (
+        Tool(name="vault", description="Open it.", function=vault),
+        Tool(name="broken_vault", description="Open it.", function=broken_vault),
+    )
+    return GraphAgent(
+        name="gossip", nodes=(ModelNode(name="writer", model="openai/echo", instruction="Write.", tools=tools),)
+    )
+
+
+async def test_no_secret_reaches_events_memos_traces_and_logs_of_a_run_from_code(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys are given in Python; the agent, its tools, the metric, the optimizer and an observer all repeat them."""
+    text = said("python_key", "python_header", "password", "query_key")
+    watcher, journal = desk.Watcher(), MemoryJournal()
+    search = Search()
+
+    def metric(case: EvalCase, _run: object) -> tuple[float, str]:
+        if case.id.endswith("1"):
+            raise RuntimeError(f"{text} {LOOKS}")
+        return 0.0, text
+
+    with caplog.at_level(logging.DEBUG, logger="promptiter"), gossiping() as server:
+        gateway = Gateway(models={"openai/echo": model_at(server.url)}, memo=FileMemo(tmp_path / "calls.jsonl"))
+        gateway.add_model("with_password", model_at(with_password(server.url)))
+        gateway.add_model("with_query", LiteLLMModel(api_base=f"{server.url}?key={CANARY['query_key']}"))
+        evaluator = Evaluator(
+            [FunctionMetric(name="grumpy", function=metric)],
+            gateway=gateway,
+            options=EvaluationOptions(max_errored_fraction=0.9),
+        )
+        engine = Engine(gossip_agent(text), evaluator, optimizer=Gossiping(text))
+        result = await engine.run(desk.request(), observers=[watcher, Gossiping(text)], journal=journal)
+        gateway.memo.close()
+    assert all(CANARY[place] in "".join(server.heard) for place in ("python_key", "python_header"))
+    search.look("the result", result.to_json())
+    assert "RuntimeError: writer#instruction: ***" in search.text, "the optimizer was not asked"
+    for name, events in (("observed", watcher.events), ("journal", journal.read())):
+        search.look(name, "\n".join(event.model_dump_json() for event in events))
+    search.look("logs", caplog.text)
+    search.look_below(evaluator.spool.folder, planted=())
+    search.look_below(tmp_path, planted=())
+    assert "observer Gossiping failed" in caplog.text
+    search.check("the result", "observed", "journal", "logs", ".json.gz", "calls.jsonl")
+
+
+def model_at(address: str) -> LiteLLMModel:
+    headers = {"X-Any-Name": f"Bearer {CANARY['python_header']}", "Accept": "*/*"}
+    return LiteLLMModel(api_base=address, api_key=CANARY["python_key"], headers=headers, timeout_s=10)
+
+
+def with_password(address: str) -> str:
+    return address.replace("://", f"://eve:{CANARY['password']}@")
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+async def test_no_error_of_a_server_repeats_what_it_was_sent(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where a message is cut, and in what litellm logs."""
+    search, name = Search(), f"openai/refuses-{status}"
+    with caplog.at_level(logging.WARNING), gossiping() as server:
+        for address in (server.url, with_password(server.url)):
+            gateway = Gateway(models={name: model_at(address)}, retries=Retries(attempts=2, first_delay_s=0.01))
+            with pytest.raises(ModelError) as failed:
+                await gateway.ask(ModelRequest(model=name, messages=(Message("user", "?"),)), CallSite())
+            search.look("the error", "".join(traceback.format_exception(failed.value)))
+            with pytest.raises(ModelError) as failed:
+                await model_at(address)(ModelRequest(model=name, messages=(Message("user", "?"),)), draw=0)
+            search.look("the error of the model alone", "".join(traceback.format_exception(failed.value)))
+    search.look("logs", caplog.text)
+    assert CANARY["python_key"] in "".join(server.heard)
+    search.check("the error", "logs")
+
+
+async def test_an_answer_is_the_same_at_first_and_from_the_memo() -> None:
+    secret = CANARY["python_key"]
+    wish = ToolRequest("1", "vault", {"key": secret, "keys": [f"a {secret}"]})
+    model = ScriptedModel([ModelReply(text=f"it is {secret}", tool_requests=(wish,))])
+    gateway = Gateway(models={"m": model}, redactor=Redactor([secret]))
+    request = ModelRequest(model="m", messages=(Message("user", "?"),))
+    first, again = [await gateway.ask(request, CallSite()) for _ in range(2)]
+    assert first == again
+    assert first.text == "it is ***"
+    assert first.tool_requests == (ToolRequest("1", "vault", {"key": "***", "keys": ["a ***"]}),)
+    for is_live in (False, True):
+        given = await gateway.call_tool("vault", {}, lambda: {"key": secret}, CallSite(), is_live=is_live)
+        assert given == {"key": "***"}
+
+
+def test_nothing_that_a_configured_run_is_made_of_shows_a_secret(tmp_path: Path) -> None:
+    search = Search()
+    with gossiping() as server:
+        planted_in(tmp_path, server)
+    path = tmp_path / "quiet.yaml"
+    document = orjson.loads((tmp_path / "broken.yaml").read_bytes())
+    document["metrics"]["metrics"].pop()
+    path.write_bytes(orjson.dumps({**document, "agent": "tests.engine.desk:agent"}))
+    run = load_run(path, environ=ENVIRON)
+    for part in reachable(run):
+        search.look(f"repr of {type(part).__name__}", f"{part!r} {part!s}")
+    search.look("all that the redactor says", run.gateway.redactor.redact_text(said(*IN_RUN)))
+    search.check("ConfiguredRun", "Gateway", "LiteLLMModel", "ModelSettings", "RunConfig", "Engine", "JudgeEndpoint")
+    search.check("Redactor", "JudgeModel", "Evaluator", "UserSimulator", "the redactor says")
+
+
+def reachable(top: object) -> Iterator[object]:
+    """The objects of promptiter that an object is made of, and what they are made of."""
+    seen, waiting = {id(top)}, [top]
+    while waiting:
+        part = waiting.pop()
+        inside: list[object] = []
+        if isinstance(part, Mapping):
+            inside += part.values()
+        elif isinstance(part, list | tuple | set | frozenset):
+            inside += part
+        elif type(part).__module__.startswith("promptiter"):
+            yield part
+            slots = [name for kind in type(part).__mro__ for name in getattr(kind, "__slots__", ())]
+            inside += [getattr(part, name, None) for name in slots]
+            inside += getattr(part, "__dict__", {}).values()
+            inside += [getattr(part, "__pydantic_extra__", None)]
+        for each in inside:
+            if id(each) not in seen and not isinstance(each, str | bytes):
+                seen.add(id(each))
+                waiting.append(each)
