@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from promptiter.agents.graph import Choice, Edge, FanOut, GraphAgent, Join
     from promptiter.agents.in_place import InPlaceAgent
     from promptiter.agents.nodes import FunctionNode, ModelNode, Parameter, Tool, View, surface
-    from promptiter.api import load_run
+    from promptiter.api import load_rerun, load_run, resume_run
     from promptiter.backprop.aggregate import LLMAggregator
     from promptiter.backprop.backward import LLMBackwarder
     from promptiter.backprop.evidence.attributor import EvidenceAttributor
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from promptiter.engine.events import Event, Observer
     from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
     from promptiter.engine.fold import fold
+    from promptiter.engine.journal import Journal
     from promptiter.engine.records import RoundResult, RunRequest, RunResult
     from promptiter.engine.review import Review, Reviewer
     from promptiter.engine.session import Session, Strategy
@@ -61,7 +62,14 @@ if TYPE_CHECKING:
         StopPolicy,
         TargetScore,
     )
-    from promptiter.errors import BudgetEndedError, ModelError, PromptiterError, RequestError, SetupError
+    from promptiter.errors import (
+        BudgetEndedError,
+        ChangedInputsError,
+        ModelError,
+        PromptiterError,
+        RequestError,
+        SetupError,
+    )
     from promptiter.evaluation.case import EvalCase, EvalSet, Turn
     from promptiter.evaluation.evalset import dump_eval_set, load_eval_set
     from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -81,6 +89,8 @@ if TYPE_CHECKING:
     from promptiter.llm.rate import RateLimit
     from promptiter.llm.simulated import SimulatedModel
     from promptiter.profile import PatchSet, Profile, SurfacePatch
+    from promptiter.runs.directory import RunDirectory
+    from promptiter.runs.listing import list_runs
     from promptiter.search.rounds import BackpropRounds
     from promptiter.structure import Limits, Node, StructureSnapshot, Surface
     from promptiter.targets import CallbackTarget, FileTarget, Target
@@ -105,6 +115,7 @@ __all__ = [
     "CaseInput",
     "CaseLoss",
     "CaseRow",
+    "ChangedInputsError",
     "Choice",
     "Deadline",
     "Edge",
@@ -127,6 +138,7 @@ __all__ = [
     "GraphAgent",
     "InPlaceAgent",
     "Join",
+    "Journal",
     "LLMAggregator",
     "LLMBackwarder",
     "LLMOptimizer",
@@ -170,6 +182,7 @@ __all__ = [
     "RoundResult",
     "RuleOptimizer",
     "RunContext",
+    "RunDirectory",
     "RunFailedError",
     "RunRequest",
     "RunResult",
@@ -202,18 +215,21 @@ __all__ = [
     "check_disjoint",
     "dump_eval_set",
     "fold",
+    "list_runs",
     "load_eval_config",
     "load_eval_set",
+    "load_rerun",
     "load_run",
     "node",
     "open_memo",
     "propagate",
+    "resume_run",
     "split",
     "surface",
 ]
 
 _MODULES = {
-    "api": "load_run",
+    "api": "load_rerun load_run resume_run",
     "agents.base": "Agent AgentRun CaseInput RunContext",
     "agents.function": "agent ask ask_sync chain node",
     "agents.graph": "Choice Edge FanOut GraphAgent Join",
@@ -236,6 +252,7 @@ _MODULES = {
     "engine.events": "Event Observer",
     "engine.evidence": "AcceptanceDecision Evidence MoreEvidence",
     "engine.fold": "fold",
+    "engine.journal": "Journal",
     "engine.records": "RoundResult RunRequest RunResult",
     "engine.review": "Review Reviewer",
     "engine.session": "Session Strategy",
@@ -243,7 +260,7 @@ _MODULES = {
         "Deadline MaxCalls MaxEvaluations MaxRounds MaxTokens MaxUsd Patience RequiredMetrics StopDecision "
         "StopFile StopPolicy TargetScore"
     ),
-    "errors": "BudgetEndedError ModelError PromptiterError RequestError SetupError",
+    "errors": "BudgetEndedError ChangedInputsError ModelError PromptiterError RequestError SetupError",
     "evaluation.case": "EvalCase EvalSet Turn",
     "evaluation.evalset": "dump_eval_set load_eval_set",
     "evaluation.evaluator": "EvaluationOptions Evaluator",
@@ -263,6 +280,8 @@ _MODULES = {
     "llm.rate": "RateLimit",
     "llm.simulated": "SimulatedModel",
     "profile": "PatchSet Profile SurfacePatch",
+    "runs.directory": "RunDirectory",
+    "runs.listing": "list_runs",
     "search.rounds": "BackpropRounds",
     "structure": "Limits Node StructureSnapshot Surface",
     "targets": "CallbackTarget FileTarget Target",

@@ -86,8 +86,8 @@ class ReadConfig:
 
     config: RunConfig
     file: Path | None = None
-    document: Mapping[str, Json] = field(default_factory=dict)
-    settings: Mapping[str, Json] = field(default_factory=dict)
+    document: Mapping[str, Json] = field(default_factory=dict, repr=False)  # it may hold a secret
+    settings: Mapping[str, Json] = field(default_factory=dict, repr=False)
     problems: tuple[str, ...] = ()
     broken: frozenset[str] = frozenset()
 

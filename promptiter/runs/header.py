@@ -82,8 +82,8 @@ class Configuration(_Record):
     """
 
     file: str
-    settings: dict[str, Json] = Field(default_factory=dict)
-    document: dict[str, Json] = Field(default_factory=dict)
+    settings: dict[str, Json] = Field(default_factory=dict, repr=False)  # may hold a secret, until it is in a header
+    document: dict[str, Json] = Field(default_factory=dict, repr=False)
     files: dict[str, str] = Field(default_factory=dict)
 
 
