@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from promptiter.engine.events import Event, Observer
     from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
     from promptiter.engine.fold import fold
+    from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.journal import Journal
     from promptiter.engine.records import RoundResult, RunRequest, RunResult
     from promptiter.engine.review import Review, Reviewer
@@ -137,6 +138,7 @@ __all__ = [
     "GradientPacket",
     "GraphAgent",
     "InPlaceAgent",
+    "Interrupt",
     "Join",
     "Journal",
     "LLMAggregator",
@@ -252,6 +254,7 @@ _MODULES = {
     "engine.events": "Event Observer",
     "engine.evidence": "AcceptanceDecision Evidence MoreEvidence",
     "engine.fold": "fold",
+    "engine.interrupts": "Interrupt",
     "engine.journal": "Journal",
     "engine.records": "RoundResult RunRequest RunResult",
     "engine.review": "Review Reviewer",
