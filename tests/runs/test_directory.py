@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -312,3 +314,66 @@ def test_a_run_inside_a_running_loop_can_be_stopped_from_another_thread(tmp_path
 
     result = asyncio.run(notebook())
     assert result.stop_reason == "user_stop"
+
+
+BOT = """
+import os, signal, sys
+from pathlib import Path
+from promptiter import Engine, InPlaceAgent, FileTarget, RunDirectory
+from tests.engine import desk
+
+folder, kill_at = Path(sys.argv[1]), int(sys.argv[2])
+prompt, asked = folder / "prompt.txt", 0
+
+
+def bot(question):
+    global asked
+    asked += 1
+    if asked == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"{question} careful careful" if "careful" in prompt.read_text() else question
+
+
+agent = InPlaceAgent(bot, {"bot#instruction": FileTarget(prompt)}, state_folder=folder / "state")
+tries = [{"bot#instruction": "Answer badly."}, {"bot#instruction": "Be careful."}]
+engine = Engine(agent, desk.evaluator(concurrency=1), strategy=desk.Tries(*tries))
+request, there = desk.request(run_id=""), sorted((folder / "runs").glob("*"))
+run = RunDirectory.resume(there[0], engine, request) if there else RunDirectory.begin(folder / "runs", engine, request)
+print(run.run_sync().verdict, asked)
+"""
+
+
+@pytest.mark.parametrize("kill_at", [1, 3, 6, 8, 10])
+def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_what_resume_turns_back_into_it(
+    kill_at: int, tmp_path: Path
+) -> None:
+    (tmp_path / "prompt.txt").write_bytes(b"Answer.\r\n")
+    (tmp_path / "bot.py").write_text(BOT)
+
+    def process(kill_at: int) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, str(tmp_path / "bot.py"), str(tmp_path), str(kill_at)]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    assert process(kill_at).returncode == -signal.SIGKILL
+    done = process(0)
+    assert done.stdout == f"improved {12 - kill_at + 1}\n", done.stderr
+    assert (tmp_path / "prompt.txt").read_bytes() == b"Answer.\r\n"
+    assert not [path for path in tmp_path.iterdir() if "claim" in path.name]
+
+
+def test_calls_in_flight_at_a_kill_are_counted_as_lost(tmp_path: Path) -> None:
+    """The process dies inside a call: what it asked for is asked again, and the summary says so."""
+    run = begun(tmp_path, desk.DRAFT)
+    calls = run.path / "calls.jsonl"
+    run.run_sync()
+    lines = calls.read_bytes().splitlines(keepends=True)
+    last_asked = max(number for number, line in enumerate(lines) if b'"asked"' in line)
+    left = lines[: last_asked + 1]
+    lost = sum(b'"asked"' in line for line in left) - sum(b'"paid"' in line for line in left)
+    assert lost > 0
+    calls.write_bytes(b"".join(left))
+    (run.path / "journal.jsonl").unlink()
+    result = RunDirectory.resume(run.path, desk.engine(desk.DRAFT), desk.request(run_id="")).run_sync()
+    spent = result.measured.spent.total
+    assert (spent.lost_calls, spent.calls) == (lost, len(lines) // 2)
