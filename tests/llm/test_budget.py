@@ -322,6 +322,8 @@ async def test_who_waits_hears_of_a_charge() -> None:
     waiting = asyncio.create_task(spend(budget, bound=60, actual=60))
     await a_few_turns()
     budget.charge(BEFORE, of="run")
+    await a_few_turns()
+    assert waiting.done()
     with pytest.raises(BudgetEndedError):
         await waiting
     done.set()
