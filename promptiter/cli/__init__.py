@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from promptiter.cli import trace
+from promptiter.cli import cache, trace
 from promptiter.cli.check import check
 from promptiter.cli.describe import describe
 from promptiter.cli.evaluate import evaluate
@@ -48,6 +48,7 @@ app.command()(evaluate)
 app.command()(restore)
 app.command()(check)
 app.command()(describe)
+app.add_typer(cache.app, name="cache")
 app.add_typer(trace.app, name="trace")
 
 
