@@ -32,7 +32,10 @@ StructureSnapshot SupportAggregator Surface SurfaceGradient SurfacePatch Target 
 agent ask ask_sync build_metrics chain check_disjoint dump_eval_set fold list_runs load_eval_config load_eval_set
 load_rerun load_run node open_memo propagate resume_run split surface
 """
-COMMANDS = "cache clear, cache stats, check, describe, evaluate, init, rerun, restore, resume, run, runs, trace export, trace show, trace stats"
+COMMANDS = (
+    "cache clear, cache stats, check, describe, evaluate, init, rerun, restore, resume, run, runs, "
+    "trace export, trace show, trace stats"
+)
 
 
 def test_names_of_traces() -> None:

@@ -29,6 +29,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from promptiter.agents.base import AgentRun
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode, Tool
 from promptiter.api import load_run
@@ -53,11 +54,14 @@ from traces.model import Json, Snapshot
 
 PLACES = (
     *("literal_key", "literal_header", "variable_key", "variable_header", "environment_key", "judge_key"),
-    *("judge_field", "user_key", "password", "query_key", "python_key", "python_header", "option_key"),
+    *("judge_field", "metric_option", "user_key", "password", "query_key", "python_key", "python_header", "option_key"),
 )
 CANARY = {place: b32encode(hashlib.sha256(place.encode()).digest())[:18].decode().lower() for place in PLACES}
 LOOKS = "sk-proj-Zq8vL2nT4xW6bR9cKmYs and Bearer h7Gq2LwXn90PzVb4"
-LOOKED_FOR = (*CANARY.values(), "Zq8vL2nT4xW6bR9cKmYs", "h7Gq2LwXn90PzVb4")
+HALVES = [
+    half for each in (*CANARY.values(), "Zq8vL2nT4xW6bR9cKmYs", "h7Gq2LwXn90PzVb4") for half in (each[:9], each[-7:])
+]
+"""What is searched for: half a secret is too much already."""
 
 
 @dataclass
@@ -72,7 +76,7 @@ class Search:
         raw = said.encode(errors="replace") if isinstance(said, str) else said
         self.places.append(f"{place} ({len(raw):,} bytes)")
         self.text += raw.decode(errors="replace")
-        self.found += [f"{canary} in {place}" for canary in LOOKED_FOR if canary.encode() in raw]
+        self.found += [f"{half} in {place}" for half in HALVES if half.encode() in raw]
 
     def look_below(self, folder: Path, *, planted: Iterable[str]) -> None:
         for path in sorted(folder.rglob("*")):
@@ -104,7 +108,7 @@ class Gossip(LoopbackServer):
         self.heard.append(told)
         model = body["model"]
         if model.startswith("refuses-"):
-            error = {"message": f"{'x' * 300} {told}", "code": model}
+            error = {"message": f"{body['messages'][-1]['content']} {told}", "code": model}
             return web.json_response({"error": error}, status=int(model.removeprefix("refuses-")))
         if model == "slow":
             self.is_asked.set()
@@ -151,7 +155,7 @@ def check(view):
         raise ValueError(os.environ["SAID"] + os.environ["LOOKS"])
     return view.incoming + os.environ["SAID"]
 
-def grumpy(case, run):
+def grumpy(case, run, api_token):
     if "metric" in case.id:
         raise RuntimeError(os.environ["SAID"] + os.environ["LOOKS"])
     return 0.0
@@ -186,9 +190,9 @@ for command in json.loads(sys.argv[1]):
     sys.stdout.flush()
 open("codes.json", "w").write(json.dumps(codes))
 """
-IN_CONFIG = ("literal_key", "literal_header", "variable_key", "variable_header", "judge_key", "judge_field")
-IN_RUN = (*IN_CONFIG, "password", "option_key", "user_key", "environment_key")
-IN_METRICS = ("judge_key", "judge_field", "user_key", "environment_key")
+IN_METRICS = ("judge_key", "judge_field", "metric_option", "user_key", "environment_key")
+IN_CONFIG = ("literal_key", "literal_header", "variable_key", "variable_header", "option_key", "password")
+IN_RUN = (*IN_CONFIG, *IN_METRICS)
 PLANTED = ("promptiter.yaml", "slow.yaml", "failing.yaml", "broken.yaml", "metrics.json", "recorded.jsonl")
 ENVIRON = {
     "HOUSE_ACCESS": CANARY["variable_key"],
@@ -203,30 +207,33 @@ def said(*places: str) -> str:
     return " ".join(CANARY[place] for place in places)
 
 
-def planted_in(folder: Path, server: Gossip) -> None:
+def planted_in(folder: Path, address: str) -> None:
     """A folder with an agent that says what it must not, and configurations in which canaries are secrets."""
-    host = server.url.removeprefix("http://")
     models: dict[str, Json] = {
         "openai/echo": {
-            "api_base": server.url,
+            "api_base": address,
             "api_key": CANARY["literal_key"],
             "headers": {"X-House": CANARY["literal_header"], "X-Route": "to ${ROUTE}", "Accept": "*/*"},
             "options": {"extra_body": {"route_token": CANARY["option_key"]}},
         },
-        "openai/refuses-401": {"api_base": server.url, "api_key": "${HOUSE_ACCESS}"},
-        "openai/refuses-400": {"api_base": f"http://eve:{CANARY['password']}@{host}"},
-        "openai/slow": {"api_base": server.url, "api_key": "${HOUSE_ACCESS}"},
+        "openai/refuses-401": {"api_base": address, "api_key": "${HOUSE_ACCESS}"},
+        "openai/refuses-400": {"api_base": with_password(address)},
+        "openai/slow": {"api_base": address, "api_key": "${HOUSE_ACCESS}"},
     }
     judge = {
         "model_name": "judge",
-        "base_url": server.url,
+        "base_url": address,
         "api_key": CANARY["judge_key"],
         "extra_fields": {"route_token": CANARY["judge_field"]},
     }
     metrics = {
         "metrics": [
             {"metric_name": "llm_final_response", "criterion": {"llm_judge": {"judge_model": judge}}},
-            {"metric_name": "grumpy", "evaluator_name": "agent:grumpy"},
+            {
+                "metric_name": "grumpy",
+                "evaluator_name": "agent:grumpy",
+                "criterion": {"api_token": CANARY["metric_option"]},
+            },
         ],
         "user_simulator_config": {"model": "openai/echo", "options": {"extra_body": {"token": CANARY["user_key"]}}},
     }
@@ -302,6 +309,7 @@ def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
         ([*EVALUATE, "--json", "--junit", "junit.xml"], IN_METRICS, 1),
         (EVALUATE, IN_METRICS, 1),
         (CHECK, IN_METRICS, 0),
+        (["evaluate", "broken_agent:agent", "--eval-set", "validation.jsonl"], ("environment_key",), 2),
         (["describe", "agent:agent"], (), 0),
         (["trace", "show", "recorded.jsonl"], (), 0),
         (["trace", "export", "recorded.jsonl", "--output", "exported.jsonl"], (), 0),
@@ -309,7 +317,7 @@ def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
     plan = json.dumps([{"arguments": arguments, "said": said(*places)} for arguments, places, _ in commands])
     search = Search()
     with gossiping() as server:
-        planted_in(tmp_path, server)
+        planted_in(tmp_path, server.url)
         with (
             started(tmp_path, server, "drive.py", plan) as driver,
             started(tmp_path, server, "-c", "from promptiter.cli import main; main()", "run", "slow.yaml") as cancelled,
@@ -328,7 +336,8 @@ def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
     search.look_below(tmp_path, planted=PLANTED)
     search.check("result.json", "best.json", "junit.xml", "exported.jsonl", "promptiter.log", "driver, standard error")
     heard = "".join(server.heard)
-    assert all(CANARY[place] in heard for place in IN_RUN if place not in ("user_key", "password", "option_key"))
+    sent = ("literal_key", "literal_header", "variable_key", "variable_header", "judge_key", "judge_field")
+    assert all(CANARY[place] in heard for place in sent)
 
 
 class Gossiping:
@@ -414,12 +423,14 @@ async def test_no_error_of_a_server_repeats_what_it_was_sent(status: int, caplog
     with caplog.at_level(logging.WARNING), gossiping() as server:
         for address in (server.url, with_password(server.url)):
             gateway = Gateway(models={name: model_at(address)}, retries=Retries(attempts=2, first_delay_s=0.01))
+            for length in (1, *range(200, 320, 4)):  # a message is cut at 500 characters, so some cuts hit the key
+                request = ModelRequest(model=name, messages=(Message("user", "x" * length),))
+                with pytest.raises(ModelError) as failed:
+                    await model_at(address)(request, draw=0)
+                search.look("the error of the model alone", "".join(traceback.format_exception(failed.value)))
             with pytest.raises(ModelError) as failed:
-                await gateway.ask(ModelRequest(model=name, messages=(Message("user", "?"),)), CallSite())
+                await gateway.ask(request, CallSite())
             search.look("the error", "".join(traceback.format_exception(failed.value)))
-            with pytest.raises(ModelError) as failed:
-                await model_at(address)(ModelRequest(model=name, messages=(Message("user", "?"),)), draw=0)
-            search.look("the error of the model alone", "".join(traceback.format_exception(failed.value)))
     search.look("logs", caplog.text)
     assert CANARY["python_key"] in "".join(server.heard)
     search.check("the error", "logs")
@@ -442,18 +453,21 @@ async def test_an_answer_is_the_same_at_first_and_from_the_memo() -> None:
 
 def test_nothing_that_a_configured_run_is_made_of_shows_a_secret(tmp_path: Path) -> None:
     search = Search()
-    with gossiping() as server:
-        planted_in(tmp_path, server)
+    planted_in(tmp_path, "http://127.0.0.1:9/v1")
     path = tmp_path / "quiet.yaml"
     document = orjson.loads((tmp_path / "broken.yaml").read_bytes())
-    document["metrics"]["metrics"].pop()
+    document["metrics"]["metrics"][1]["evaluator_name"] = "tests.test_secrets:grumpy"
     path.write_bytes(orjson.dumps({**document, "agent": "tests.engine.desk:agent"}))
     run = load_run(path, environ=ENVIRON)
     for part in reachable(run):
         search.look(f"repr of {type(part).__name__}", f"{part!r} {part!s}")
     search.look("all that the redactor says", run.gateway.redactor.redact_text(said(*IN_RUN)))
     search.check("ConfiguredRun", "Gateway", "LiteLLMModel", "ModelSettings", "RunConfig", "Engine", "JudgeEndpoint")
-    search.check("Redactor", "JudgeModel", "Evaluator", "UserSimulator", "the redactor says")
+    search.check("Redactor", "JudgeModel", "Evaluator", "UserSimulator", "FunctionMetric", "the redactor says")
+
+
+def grumpy(case: EvalCase, run: AgentRun, *, api_token: str) -> float:
+    raise AssertionError(case.id)
 
 
 def reachable(top: object) -> Iterator[object]:

@@ -152,17 +152,11 @@ def _free_key(key: str, taken: Mapping[str, Json]) -> str:
 
 def _spellings(secrets: Iterable[str]) -> tuple[str, ...]:
     """The secrets as they are, inside JSON, code and addresses; the longest first, for one may be a part of another."""
-    spelled = {
-        spelling
-        for secret in secrets
-        for spelling in (
-            secret,
-            json.dumps(secret)[1:-1],
-            json.dumps(secret, ensure_ascii=False)[1:-1],
-            repr(secret)[1:-1],
-            quote(secret, safe="", errors="replace"),
-        )
-    }
+    spelled: set[str] = set()
+    for secret in secrets:
+        in_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+        in_json |= {json.dumps(each, ensure_ascii=False)[1:-1] for each in in_json}  # a tool's arguments in an answer
+        spelled |= {secret, *in_json, repr(secret)[1:-1], quote(secret, safe="", errors="replace")}
     return tuple(sorted(spelled, key=lambda text: (-len(text), text)))
 
 

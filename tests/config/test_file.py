@@ -273,6 +273,40 @@ def test_secrets_are_read_from_the_environment_and_never_shown(folder: Path) -> 
     assert run.config.model_dump()["models"]["openai/house-model"]["api_key"] == "${HOUSE_KEY}"
 
 
+def test_all_that_is_secret_about_a_model_is_known_to_the_redactor(folder: Path) -> None:
+    more = """
+    models:
+      gpt-x:
+        api_base: https://eve:passw0rd-of-eve@example.org/v1?sig=query-key-1
+        api_key: "${PREFIX}-and-${SUFFIX}"
+        headers: {X-Team: header-value-1, X-Of: "to ${ROUTE}", User-Agent: harmless-value-1}
+        options: {extra_body: {session_token: token-value-1}, stop: harmless-value-2}
+    """
+    variables = {
+        "PREFIX": "prefix-value-1",
+        "SUFFIX": "suffix-value-1",
+        "ROUTE": "route-value-1",
+        "OTHER": "other-value-1",
+    }
+    run = loaded(folder, more, **variables)
+    redact = run.gateway.redactor.redact_known
+    secrets = ["passw0rd-of-eve", "query-key-1", "header-value-1", "token-value-1"]
+    for secret in (*secrets, "prefix-value-1-and-suffix-value-1", "prefix-value-1", "suffix-value-1", "route-value-1"):
+        assert redact(f"a {secret} b") == "a *** b"
+        assert secret not in repr(run)
+    for harmless in ("harmless-value-1", "harmless-value-2", "other-value-1", "eve", "example.org"):
+        assert redact(harmless) == harmless
+
+
+def test_a_key_in_a_wrong_place_or_in_an_error_of_the_agent_is_not_shown(folder: Path) -> None:
+    assert "models.api_key: is a text; it must be a mapping of keys" in problems(
+        folder, "models: {api_key: qwe-123-rty}"
+    )
+    (folder / "config_agent.py").write_text('raise ValueError("qwe-123-rty is refused")')
+    [told] = problems(folder, FILE + "models: {gpt-x: {api_key: qwe-123-rty}}")
+    assert "ValueError: *** is refused" in told
+
+
 def test_a_plain_key_is_a_secret_too() -> None:
     models = {"gpt-x": {"api_key": "plainly-written"}}
     config = RunConfig.model_validate({"models": models})

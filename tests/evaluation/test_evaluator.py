@@ -19,7 +19,8 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.executor import Executor, ThreadExecutor
 from promptiter.evaluation.metrics import FunctionMetric
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.evaluation.score import Score
+from promptiter.evaluation.score import Finding, Score
+from promptiter.evaluation.spool import TraceSpool
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -338,6 +339,35 @@ async def test_secrets_do_not_reach_rows() -> None:
     found = await evaluator(Leaky(), gateway=gateway).evaluate(six_nodes(), questions(1))
     assert "topsecret" not in repr(found.rows)
     assert "***" in repr(found.rows)
+
+
+async def test_known_secrets_reach_neither_outputs_nor_reasons_nor_traces() -> None:
+    """Of data only what is known is masked; of errors also what looks like a credential."""
+    look = "sk-proj-abcDEF123456789xyz"
+
+    def say(question: str) -> str:
+        if question == "q1":
+            raise ValueError(f"{look} topsecretvalue")
+        return f"{look} topsecretvalue"
+
+    class Leaky:
+        name, threshold, needs_reference = "leaky", 1.0, False
+
+        async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+            wrong = Finding(kind="wrong", expected=["topsecretvalue"], actual=run.output, where=case.id)
+            return Score(metric="leaky", value=0.0, reason=f"not {run.output}", findings=(wrong,))
+
+    gateway = Gateway(redactor=Redactor(["topsecretvalue"]))
+    subject = evaluator(Leaky(), gateway=gateway)
+    found = await subject.evaluate(chain("say", say), questions(2))
+    traces = [subject.spool.get(row.trace_digests[0]) for row in found.rows]
+    assert "topsecret" not in repr([found.rows, traces])
+    said = f"{look} ***"
+    assert (found.rows[0].output, found.rows[0].scores[0].reason) == (said, f"not {said}")
+    assert found.rows[0].scores[0].findings == (Finding(kind="wrong", expected=["***"], actual=said, where="c0000"),)
+    assert (traces[0].steps[0].output.text, str(traces[1].steps[0].error)) == (said, "ValueError: *** ***")
+    for row, trace in zip(found.rows, traces, strict=True):
+        assert TraceSpool(subject.spool.folder / "again").put(trace) == row.trace_digests[0]
 
 
 async def test_an_output_that_utf8_cannot_hold_is_spelled_out() -> None:

@@ -28,6 +28,7 @@ from promptiter.evaluation.metric_config import (
 )
 from promptiter.evaluation.text_match import NumericCriterion, RougeCriterion, TextCriterion
 from promptiter.evaluation.trajectory import ToolCriterion, TrajectoryCriterion
+from promptiter.llm.secret import secrets_in
 from traces import digest
 from traces.model import Json
 
@@ -406,6 +407,20 @@ def test_an_error_message_does_not_show_a_secret_of_the_wrong_type(field: str) -
         criterion("llm_final_response", judge_model(**{field: wrong}))
     assert field in str(caught.value)
     assert "sk-literal" not in str(caught.value)
+
+
+def test_the_address_of_a_judge_is_not_shown() -> None:
+    assert "hunter22" not in repr(JudgeModel(model_name="j", base_url="https://eve:hunter22@example.org"))
+
+
+def test_the_name_of_a_simulated_users_model_is_no_secret() -> None:
+    environ = {"USER_MODEL": "gpt-4o-mini", "ROUTE": "value-1-long"}
+    simulator = {"model": "${USER_MODEL}", "options": {"extra_body": {"route": "${ROUTE}"}}}
+    found = parse_eval_config(
+        {"metrics": [{"metric_name": "exact_match"}], "user_simulator_config": simulator}, environ=environ
+    )
+    assert found.user_simulator["model"] == "gpt-4o-mini"
+    assert secrets_in(found) == ("value-1-long",)
 
 
 def test_a_secret_travels_to_other_processes_and_stays_hidden() -> None:

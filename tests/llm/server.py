@@ -107,12 +107,12 @@ def serving(server: LoopbackServer) -> Iterator[LoopbackServer]:
         await site.start()
         port = runner.addresses[0][1]
         server.url = f"http://127.0.0.1:{port}/v1"
-        started.set()
         return runner
 
     def run() -> None:
         asyncio.set_event_loop(loop)
         runner = loop.run_until_complete(start())
+        loop.call_soon(started.set)  # not before it runs forever, or a quick stop would be lost
         loop.run_forever()
         loop.run_until_complete(runner.cleanup())
         loop.close()

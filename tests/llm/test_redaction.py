@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import copy
+import json
 import time
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.llm.redaction import MASK, Redactor, map_texts, secrets_from_environment
+from promptiter.llm.redaction import MASK, Redactor, map_texts, process_redactor, secrets_from_environment
 from tests.traces.strategies import json_values
 from traces.model import Json
 
@@ -158,6 +161,84 @@ def test_hostile_text_takes_linear_time(unit: str) -> None:
     started = time.perf_counter()
     Redactor().redact_text(unit * (400_000 // len(unit)))
     assert time.perf_counter() - started < 2
+
+
+KNOWN = 'k9-value/of "mine"'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        KNOWN,
+        {"a": [f"it is {KNOWN}!", 1], KNOWN: None},
+        json.dumps({"inner": json.dumps(KNOWN)}),
+        (KNOWN, {"deep": [[KNOWN]]}),
+        {7: KNOWN, "object": object()},
+        f"half an emoji \ud83d and {KNOWN}",
+    ],
+)
+def test_a_known_secret_is_found_in_data_of_any_form(value: Json) -> None:
+    redactor = Redactor([KNOWN])
+    assert "k9-value" in repr(value)
+    assert "k9-value" not in repr(redactor.redact_known_json(value))
+    if isinstance(value, str):
+        assert "k9-value" not in redactor.redact_known(value)
+
+
+def test_data_of_any_depth_is_searched() -> None:
+    deep: Json = KNOWN
+    for _ in range(20_000):
+        deep = [deep]
+    redacted = Redactor([KNOWN]).redact_known_json(deep)
+    while not isinstance(redacted, str):
+        [redacted] = redacted
+    assert redacted == MASK
+
+
+@given(json_values)
+def test_data_without_a_known_secret_is_the_same_object(value: Json) -> None:
+    assert Redactor().redact_known_json(value) is value
+    assert Redactor([KNOWN]).redact_known_json(value) == value
+    document = {"a": [value, "api_key=sk-proj-abcDEF123_456-789xyz"]}
+    with contextlib.suppress(TypeError):
+        orjson.dumps(document)
+        assert Redactor([KNOWN]).redact_known_json(document) is document
+
+
+@given(json_values, st.from_regex(r"[a-h][a-h0-9]{7,11}[0-9\"\\\n]", fullmatch=True))
+def test_a_document_stays_json_and_holds_no_known_secret(value: Json, secret: str) -> None:
+    """Also where an escape in the document and the beginning of the secret would make up a match."""
+    document = map_texts(value, lambda text: f"\n{secret[1:]}{text}{secret}")
+    raw = json.dumps(document).encode()
+    redactor = Redactor([secret])
+    assert json.loads(redactor.redact_known_document(raw)) == map_texts(document, redactor.redact_known)
+
+
+def test_large_numbers_of_a_document_stay() -> None:
+    raw = b'{"n":123456789012345678901234567890,"k":"value-1-long"}'
+    assert Redactor(["value-1-long"]).redact_known_document(raw) == raw.replace(b"value-1-long", b"***")
+
+
+@pytest.mark.parametrize("common", ["short12", "postgres", "production", "lm-studio", "NOT-NEEDED"])
+def test_what_is_no_secret_or_a_word_is_masked_in_errors_but_not_in_data(common: str) -> None:
+    redactor = Redactor([common])
+    assert redactor.redact_text(f"key {common} refused") == "key *** refused"
+    assert redactor.redact_known(f"say {common}") == f"say {common}"
+    assert redactor.redact_known_json([common]) == [common]
+
+
+def test_a_redactor_learns() -> None:
+    redactor = Redactor(["value-1-long"])
+    redactor.learn(["value-2-long\n", "", "value-1-long"])
+    assert redactor.redact_known("value-1-long value-2-long") == "*** ***"
+    assert repr(redactor) == "Redactor(2 secrets)"
+    assert process_redactor().redact_known("value-2-long") == MASK
+
+
+def test_the_folder_of_a_shell_is_no_secret() -> None:
+    assert secrets_from_environment({"PWD": "/home/eve/project", "OLDPWD": "/home/eve", "DB_PWD": "value-1-long"}) == (
+        "value-1-long",
+    )
 
 
 def test_the_environment_gives_its_secrets() -> None:

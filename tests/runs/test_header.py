@@ -273,10 +273,11 @@ def test_no_secret_stands_in_a_header(tmp_path: Path) -> None:
             "read": {"api_key": Secret("revealed", source="${KEY}"), "headers": {"X": Secret("revealed")}},
         },
         "metrics": [{"name": "judge", "options": [{"password": "open sesame"}], "threshold": 0.5}],
+        "more": [{"extra_headers": {"X": ["of the header"]}, "secret": {"pin": 471100}, "max_tokens": 7}],
     }
     found = header(desk.engine(desk.DRAFT, gateway=gateway), config=config, judge=canary)
     raw = write_header(tmp_path, found).read_bytes()
-    for secret in (canary, "plain-old", "of the header", "half-literal", "pass4711", "revealed", "sesame"):
+    for secret in (canary, "plain-old", "of the header", "half-literal", "pass4711", "revealed", "sesame", "471100"):
         assert secret.encode() not in raw
     models = orjson.loads(raw)["configuration"]["document"]["models"]
     assert models["literal"] == {"api_key": "***", "headers": {"X-Any": "***", "X-Var": "${TOKEN}"}}
@@ -284,9 +285,9 @@ def test_no_secret_stands_in_a_header(tmp_path: Path) -> None:
     assert models["half"] == {"api_key": "***", "api_base": "https://me:***@example.org"}
     assert models["read"] == {"api_key": "${KEY}", "headers": {"X": "***"}}
     assert found.configuration is not None
-    assert found.configuration.document["metrics"] == [
-        {"name": "judge", "options": [{"password": "***"}], "threshold": 0.5}
-    ]
+    document = found.configuration.document
+    assert document["more"] == [{"extra_headers": {"X": ["***"]}, "secret": {"pin": "***"}, "max_tokens": 7}]
+    assert document["metrics"] == [{"name": "judge", "options": [{"password": "***"}], "threshold": 0.5}]
 
 
 def test_a_file_that_cannot_be_read_back_is_never_half_there(tmp_path: Path) -> None:
