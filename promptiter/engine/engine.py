@@ -22,7 +22,7 @@ from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer
 from promptiter.engine.checks import CheckedRequest, check_request
 from promptiter.engine.events import Observer
-from promptiter.engine.fold import fold
+from promptiter.engine.fold import folded
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.journal import Journal, MemoryJournal
 from promptiter.engine.log import EventLog, is_cancelled, is_user_stop, uncut
@@ -229,12 +229,12 @@ class _Run:
             error = error or cancelled
         except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result
             return self._unwritten("failed", broken)
-        return Ended(fold(self.log.read()), error)
+        return Ended(folded(self.log.journal), error)
 
     def _unwritten(self, status: Status, error: BaseException) -> Ended:
         """The end of a run that its journal does not know of."""
         told = None if status == "cancelled" else self._told(error)
-        return Ended(replace(fold(self.log.read()), status=status, error=told), error)
+        return Ended(replace(folded(self.log.journal), status=status, error=told), error)
 
     async def _search(self, started: datetime) -> None:
         session = self.session
@@ -359,7 +359,7 @@ def _finished(journal: Journal) -> RunResult | None:
         return None
     if last.data["stop"] is not None and is_user_stop(last.data["stop"]):
         return None
-    return fold(journal.read())
+    return folded(journal)
 
 
 def _check_parts(backwarder: object, aggregator: object, optimizer: object, strategy: object) -> None:

@@ -1,158 +1,158 @@
-"""fold: events in, RunResult out. What a run is can always be told from its events alone."""
+"""fold: events in, RunResult out. What a run is can always be told from its events alone.
+
+`fold(events)` has every round in memory; `folded(journal)` leaves them in the journal and reads those that are asked
+for, so that the result of ten thousand rounds is no larger than that of ten.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
+from typing import overload
 
-from promptiter.backprop.loss import CaseLoss
+from promptiter.engine.candidates import candidate_of
 from promptiter.engine.events import Event
-from promptiter.engine.evidence import AcceptanceDecision
-from promptiter.engine.records import PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
-from promptiter.engine.shapes import value_of
-from promptiter.engine.stopping import StopDecision
-from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.profile import PatchSet, Profile
-from promptiter.structure import StructureSnapshot
-from traces.model import Json
+from promptiter.engine.journal import Journal
+from promptiter.engine.records import RoundResult, RunResult
+from promptiter.engine.state import NOTHING, Findings, State
+from promptiter.profile import Profile
 
 
 def fold(events: Iterable[Event]) -> RunResult:
     """The result that such events add up to; of a run that is not at its end, its state so far."""
-    state = _State()
-    for event in events:
-        getattr(state, f"on_{event.type}", _nothing)(event)
-    return state.result()
+    state = State()
+    rounds = tuple(state.rounds(events))
+    return replace(state.run, rounds=rounds)
 
 
-def _nothing(_event: Event) -> None:
-    pass
+def folded(journal: Journal) -> RunResult:
+    """The same of all events of a journal, with rounds that are read from it when they are asked for.
+
+    The journal has to stay where it is. A result that stands alone is `fold(journal.read())`, or one that went through
+    `to_json` and `from_json`.
+    """
+    state, places = State(), _Places()
+    for event in journal.read():
+        state.take(event)
+        places.note(event, state)
+    return replace(state.run, rounds=Rounds(journal, state.run, places))
 
 
-class _State:
-    """What is known after some events. One method a type."""
+class Rounds(Sequence[RoundResult]):
+    """The rounds of a run, in its journal. Going through them reads it once; an index or a slice jumps there.
+
+    The last round that was asked for is kept. Events that came after the result was made do not count.
+    """
+
+    def __init__(self, journal: Journal, run: RunResult, places: _Places) -> None:
+        self._journal = journal
+        self._run = run
+        self._places = places
+        self._last: tuple[int, RoundResult] | None = None
+        self._findings: tuple[int, Findings] = (-1, NOTHING)
+        self._profile: tuple[int, Profile] = (0, run.initial_profile)
+
+    def __len__(self) -> int:
+        return len(self._places.rounds)
+
+    def __iter__(self) -> Iterator[RoundResult]:
+        return self._read(0, len(self))
+
+    @overload
+    def __getitem__(self, index: int) -> RoundResult: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RoundResult]: ...
+
+    def __getitem__(self, index: int | slice) -> RoundResult | Sequence[RoundResult]:
+        wanted = range(len(self))[index]
+        if isinstance(wanted, int):
+            return self._one(wanted)
+        if wanted.step == 1:
+            return tuple(self._read(wanted.start, wanted.stop))
+        return tuple(self._one(number) for number in wanted)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rounds | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} rounds in a journal>"
+
+    def _one(self, number: int) -> RoundResult:
+        if self._last is None or self._last[0] != number:
+            [found] = self._read(number, number + 1)
+            self._last = number, found
+        return self._last[1]
+
+    def _read(self, start: int, stop: int) -> Iterator[RoundResult]:
+        """The rounds from one number up to another."""
+        return self._told(start, stop, self._known_before(start)) if start < stop else iter(())
+
+    def _told(self, start: int, stop: int, known: Findings) -> Iterator[RoundResult]:
+        """What their events add up to, with what is known before."""
+        first, end = self._places.events_of(start, stop)
+        run = replace(self._run, status="running", accepted_profile=self._profile_before(first))
+        return State(run, known).rounds(islice(self._journal.read(first), end - first))
+
+    def _known_before(self, number: int) -> Findings:
+        """What earlier rounds found about the profile of this one; they may rest on still earlier ones."""
+        rounds = []
+        while (source := self._places.source_of(number)) not in (number, self._findings[0]):
+            rounds.append(source)
+            number = source
+        known = NOTHING if source == number else self._findings[1]
+        for source in reversed(rounds):
+            [found] = self._told(source, source + 1, known)
+            known = Findings.of(found)
+            self._findings = source, known
+        return known
+
+    def _profile_before(self, event: int) -> Profile:
+        """The profile that was accepted when that event came: all candidates that were accepted until then."""
+        accepted = self._places.accepted
+        count = bisect_left(accepted, event)
+        known, profile = self._profile if self._profile[0] <= count else (0, self._run.initial_profile)
+        for candidate in accepted[known:count]:
+            data = next(self._journal.read(candidate)).data
+            profile = candidate_of(data, accepted=profile, structure=self._run.structure)
+        self._profile = count, profile
+        return profile
+
+
+class _Places:
+    """Where things are in a journal, as numbers of events: some bytes a round.
+
+    `rounds` is where each begins, `sources` where the round begins that its findings come from, `accepted` the
+    candidates that were accepted, and `end` comes after the last event.
+    """
 
     def __init__(self) -> None:
-        self._result: RunResult | None = None
-        self._rounds: list[RoundResult] = []
-        self._rows: list[CaseRow] = []
-        self._head: dict[str, Json] = {}
+        self.rounds = array("Q")
+        self.sources = array("Q")
+        self.accepted = array("Q")
+        self.end = 0
 
-    def result(self) -> RunResult:
-        assert self._result is not None, "a run begins with run_started"
-        return replace(self._result, rounds=tuple(self._rounds))
+    def note(self, event: Event, state: State) -> None:
+        """Take in the place of an event, which the state has taken already."""
+        self.end = event.seq + 1
+        if event.type == "round_started":
+            self.rounds.append(event.seq)
+            self.sources.append(state.found_at)
+        elif event.type == "evaluation_finished" and self.sources:
+            self.sources[-1] = state.found_at
+        elif state.accepted_at is not None and state.accepted_at not in self.accepted[-1:]:
+            self.accepted.append(state.accepted_at)
 
-    def on_run_started(self, event: Event) -> None:
-        data = event.data
-        profile = value_of(Profile, data["profile"])
-        self._result = RunResult(
-            status="running",
-            verdict="no_evidence",
-            structure=StructureSnapshot.from_json(data["structure"]),
-            targets=tuple(data["targets"]),
-            objective=data["objective"],
-            initial_profile=profile,
-            accepted_profile=profile,
-            measured=RunMeasured(run_id=event.run_id, started_at=data["measured"]["started_at"]),
-        )
+    def events_of(self, start: int, stop: int) -> tuple[int, int]:
+        """The first event of a round, and the one after the last event of the round before another."""
+        return self.rounds[start], self.rounds[stop] if stop < len(self.rounds) else self.end
 
-    def on_evaluation_started(self, event: Event) -> None:
-        self._rows, self._head = [], event.data
-
-    def on_case(self, event: Event) -> None:
-        self._rows.append(value_of(CaseRow, event.data["row"]))
-
-    def on_evaluation_finished(self, event: Event) -> None:
-        found = Evaluation(
-            eval_set_id=self._head["eval_set_id"],
-            profile_digest=self._head["profile_digest"],
-            rows=tuple(self._rows),
-            thresholds=event.data["thresholds"],
-            weights=event.data["weights"],
-            max_errored_fraction=event.data["max_errored_fraction"],
-        )
-        match event.phase:
-            case "baseline":
-                self._change(baseline=found, accepted=found)
-            case "train":
-                self._change_round(train=found)
-            case "rerun":
-                self._change_round(reruns=(*self._rounds[-1].reruns, found))
-            case "validation":
-                self._validated(found)
-            case _:
-                pass
-
-    def _validated(self, found: Evaluation) -> None:
-        """A candidate's validation; or more draws, of the candidate or of the accepted profile."""
-        known = self._rounds[-1].validation
-        accepted = self._known.accepted
-        if known is not None and known.profile_digest == found.profile_digest:
-            self._change_round(validation=replace(known, rows=(*known.rows, *found.rows)))
-        elif accepted is not None and accepted.profile_digest == found.profile_digest:
-            self._change(accepted=replace(accepted, rows=(*accepted.rows, *found.rows)))
-        else:
-            self._change_round(validation=found)
-
-    def on_round_started(self, event: Event) -> None:
-        profile = value_of(Profile, event.data["profile"])
-        before = self._rounds[-1] if self._rounds else None
-        now = RoundResult(round=event.round, input_profile=profile)
-        if before is not None and before.input_profile == profile:  # what is known of it is not found again
-            known = tuple(replace(each, patches=PatchSet(), refused=(), notes=()) for each in before.passes[:1])
-            now = replace(now, train=before.train, passes=known)
-        self._rounds.append(now)
-
-    def on_losses(self, event: Event) -> None:
-        found = PassResult(losses=value_of(tuple[CaseLoss, ...], event.data["value"]))
-        self._change_round(passes=(*self._rounds[-1].passes, found))
-
-    def on_backward(self, event: Event) -> None:
-        self._change_pass(blames=value_of(tuple[TraceBlame, ...], event.data["value"]))
-
-    def on_aggregation(self, event: Event) -> None:
-        found = value_of(PassResult, event.data["value"])
-        self._change_pass(signals=found.signals, left=found.left)
-
-    def on_patches(self, event: Event) -> None:
-        found = value_of(PassResult, event.data["value"])
-        self._change_pass(patches=found.patches, refused=found.refused, notes=found.notes)
-
-    def on_candidate(self, event: Event) -> None:
-        self._change_round(output_profile=value_of(Profile, event.data["profile"]))
-
-    def on_decision(self, event: Event) -> None:
-        decision = value_of(AcceptanceDecision, event.data["value"])
-        self._change_round(decision=decision)
-        now = self._rounds[-1]
-        if decision.accepted and now.output_profile is not None:
-            self._change(accepted_profile=now.output_profile, accepted=now.validation, verdict="improved")
-
-    def on_stop(self, event: Event) -> None:
-        decision = value_of(StopDecision, event.data["value"])
-        if self._rounds:
-            self._change_round(stop=decision)
-        if decision.stop:
-            self._change(stop=decision)
-
-    def on_run_completed(self, event: Event) -> None:
-        data = event.data
-        measured = value_of(RunMeasured, {"run_id": event.run_id, **data["measured"]})
-        measured = replace(measured, started_at=self._known.measured.started_at)
-        stop = value_of(StopDecision, data["stop"]) if data["stop"] is not None else self._known.stop
-        self._change(status=data["status"], verdict=data["verdict"], error=data["error"], stop=stop, measured=measured)
-
-    @property
-    def _known(self) -> RunResult:
-        assert self._result is not None, "a run begins with run_started"
-        return self._result
-
-    def _change(self, **fields: Json) -> None:
-        self._result = replace(self._known, **fields)
-
-    def _change_round(self, **fields: Json) -> None:
-        self._rounds[-1] = replace(self._rounds[-1], **fields)
-
-    def _change_pass(self, **fields: Json) -> None:
-        passes = self._rounds[-1].passes or (PassResult(),)
-        self._change_round(passes=(*passes[:-1], replace(passes[-1], **fields)))
+    def source_of(self, number: int) -> int:
+        return bisect_left(self.rounds, self.sources[number])

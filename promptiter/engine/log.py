@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from promptiter.engine.events import Event, EventType, Observer, Phase
@@ -41,7 +41,7 @@ class EventLog:
         self.round = 0
         self.phase: Phase = "start"
         self.problems: list[str] = []
-        self._journal = journal
+        self.journal = journal
         self._observers = list(observers)
         self._redact = redact
         self._redact_data = redact_data
@@ -92,7 +92,7 @@ class EventLog:
         return event
 
     async def _write(self, event: Event) -> None:
-        await self._journal.append(event)
+        await self.journal.append(event)
         self._seq += 1
 
     async def _show(self, observer: Observer, event: Event) -> None:
@@ -107,10 +107,6 @@ class EventLog:
             problem = f"observer {name} failed at event {event.seq} and is not called again: {told}"
             self.problems.append(problem)
             logger.warning(problem)
-
-    def read(self) -> Iterator[Event]:
-        """All events so far."""
-        return self._journal.read()
 
 
 def is_end(event: Event) -> bool:

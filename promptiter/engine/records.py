@@ -7,8 +7,11 @@ that two equal runs do not share stands in a block called `measured`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, PlainSerializer
 
 from promptiter.backprop.loss import CaseLoss, LossHint, LossTarget
 from promptiter.backprop.stages import AggregateResult, BackwardResult, Rejection
@@ -130,7 +133,8 @@ class RunMeasured:
 class RunResult:
     """The state of a run, at its end or on the way. `accepted_profile` is the best so far, with its `accepted` scores.
 
-    `baseline` is the validation of the initial profile. `error` says why a run failed.
+    `baseline` is the validation of the initial profile. `error` says why a run failed. The `rounds` of a run that just
+    ended are read from its journal when they are asked for; those of a result that was read from a file are a tuple.
     """
 
     status: Status
@@ -142,7 +146,9 @@ class RunResult:
     baseline: Evaluation | None = None
     accepted_profile: Profile
     accepted: Evaluation | None = None
-    rounds: tuple[RoundResult, ...] = ()
+    rounds: Annotated[
+        Sequence[RoundResult], AfterValidator(tuple), PlainSerializer(tuple, return_type=tuple[RoundResult, ...])
+    ] = ()
     stop: StopDecision | None = None
     error: str | None = None
     measured: RunMeasured = field(default_factory=RunMeasured, compare=False)
@@ -175,12 +181,26 @@ class RunResult:
 
     def to_json(self) -> bytes:
         """As it is written into result.json: everything in a fixed order."""
+        file = BytesIO()
+        self.write_json(file)
+        return file.getvalue()
+
+    def write_json(self, file: IO[bytes]) -> None:
+        """Write the same into a file, with one round in memory at a time."""
         import orjson
 
         from promptiter.engine.shapes import plain_of
 
-        document = {"schema_version": 1, **plain_of(self)}
-        return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
+        layout = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+        document = {"schema_version": 1, **plain_of(replace(self, rounds=()))}
+        # JSON texts hold no bare line break, so these bytes are found nowhere but at the key itself.
+        before, key, after = orjson.dumps(document, option=layout).partition(b'\n  "rounds": [')
+        file.write(before + key)
+        separator = b"\n    "
+        for each in self.rounds:
+            file.write(separator + orjson.dumps(plain_of(each), option=layout).replace(b"\n", b"\n    "))
+            separator = b",\n    "
+        file.write((b"\n  " if self.rounds else b"") + after + b"\n")
 
     @staticmethod
     def from_json(raw: bytes) -> RunResult:

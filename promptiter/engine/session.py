@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from promptiter.agents.base import Agent
 from promptiter.engine.acceptance import AcceptancePolicy, AllOf, Protected, decide
+from promptiter.engine.candidates import written
 from promptiter.engine.events import EventType, Phase
 from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.engine.interrupts import Interrupt
@@ -228,18 +229,21 @@ class Session:
         self.baseline_score = self.best_score
 
     async def begin_round(self) -> None:
+        if self._busy.locked():
+            raise RuntimeError("a round begins when the evaluations of the last one are done; await them first")
         self._log.round += 1
         self._log.phase = "train"
-        await self.note("round_started", {"profile": plain_of(self.accepted.profile)})
+        await self.note("round_started", {"profile_digest": self.accepted.profile.digest})
 
     async def complete_round(self) -> None:
         await self.note("round_completed", {})
 
     async def validate(self, candidate: Profile) -> AcceptanceDecision:
         """Run a candidate on the validation set and let the policy decide; what it accepts is the best from now on."""
-        if candidate == self.accepted.profile:
+        data, candidate = self._as_written(candidate)
+        if data["profile_digest"] == data["parent"]:
             return await self.reject(candidate, "it changes nothing")
-        await self.note("candidate", {"profile": plain_of(candidate)})
+        await self.note("candidate", data)
         accepted = self.accepted.validation
         found = await self.evaluate(self.validation, candidate, phase="validation")
         answer = self._decide(accepted, found)
@@ -261,9 +265,13 @@ class Session:
 
     async def reject(self, candidate: Profile, reason: str) -> AcceptanceDecision:
         """Give a candidate up before validation is paid."""
-        await self.note("candidate", {"profile": plain_of(candidate)})
+        data, _ = self._as_written(candidate)
+        await self.note("candidate", data)
         self._tried += 1
         return await self.pass_over(reason)
+
+    def _as_written(self, candidate: Profile) -> tuple[dict[str, Json], Profile]:
+        return written(candidate, accepted=self.accepted.profile, structure=self.snapshot)
 
     async def pass_over(self, reason: str) -> AcceptanceDecision:
         """Say why a round has no candidate worth trying."""

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import orjson
 from pydantic import ValidationError
@@ -136,7 +136,7 @@ class FileJournal:
         finally:
             os.close(file)
 
-    def __enter__(self) -> FileJournal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

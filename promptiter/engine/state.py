@@ -1,0 +1,232 @@
+"""What is known of a run after some of its events: the run so far, and the round that is going on.
+
+This is what `fold` is made of. It knows one round at a time, whatever their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from promptiter.backprop.loss import CaseLoss
+from promptiter.engine.candidates import candidate_of
+from promptiter.engine.events import Event
+from promptiter.engine.evidence import AcceptanceDecision
+from promptiter.engine.records import PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
+from promptiter.engine.shapes import value_of
+from promptiter.engine.stopping import StopDecision
+from promptiter.errors import JournalError
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.profile import PatchSet, Profile
+from promptiter.structure import StructureSnapshot
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a round found out about its input profile; the next round with the same profile starts with it."""
+
+    train: Evaluation | None = None
+    passes: tuple[PassResult, ...] = ()
+
+    @staticmethod
+    def of(found: RoundResult) -> Findings:
+        """The train evaluation and the first pass, without what was proposed then."""
+        first = tuple(replace(each, patches=PatchSet(), refused=(), notes=()) for each in found.passes[:1])
+        return Findings(found.train, first)
+
+
+NOTHING = Findings()
+
+
+class State:
+    """A run after some events. One method a type.
+
+    It starts before the first event; or, with the run so far and what is known of its accepted profile, before any
+    round. `found_at` is the event at which the round began that the findings of this one come from: itself, if it has
+    none from before or does not need them. `accepted_at` is the event of the accepted candidate.
+    """
+
+    def __init__(self, run: RunResult | None = None, findings: Findings = NOTHING) -> None:
+        self.round: RoundResult | None = None
+        self.found_at = 0
+        self.accepted_at: int | None = None
+        self._run = run
+        self._accepted = "" if run is None else run.accepted_profile.digest
+        self._input = self._accepted
+        self._findings = findings
+        self._began_at = 0
+        self._candidate_at = 0
+        self._rows: list[CaseRow] = []
+        self._head: dict[str, Json] | None = None
+
+    @property
+    def run(self) -> RunResult:
+        """The run so far, without its rounds."""
+        assert self._run is not None, "a run begins with run_started"
+        return self._run
+
+    def rounds(self, events: Iterable[Event]) -> Iterator[RoundResult]:
+        """Take all these events, and give each round when the next one begins or they are at their end."""
+        for event in events:
+            if event.type == "round_started" and self.round is not None:
+                yield self.round
+            self.take(event)
+        if self.round is not None:
+            yield self.round
+
+    def take(self, event: Event) -> None:
+        """One event more. What comes after the end of a run says that the run went on."""
+        if self._run is not None and self._run.status != "running" and event.type != "run_completed":
+            verdict = "no_evidence" if self.accepted_at is None else "improved"
+            self._change(status="running", verdict=verdict, stop=None, error=None)
+        getattr(self, f"_on_{event.type}", _nothing)(event)
+
+    def _on_run_started(self, event: Event) -> None:
+        data = event.data
+        profile = value_of(Profile, data["profile"])
+        self._accepted = self._input = profile.digest
+        self._run = RunResult(
+            status="running",
+            verdict="no_evidence",
+            structure=StructureSnapshot.from_json(data["structure"]),
+            targets=tuple(data["targets"]),
+            objective=data["objective"],
+            initial_profile=profile,
+            accepted_profile=profile,
+            measured=RunMeasured(run_id=event.run_id, started_at=data["measured"]["started_at"]),
+        )
+
+    def _on_evaluation_started(self, event: Event) -> None:
+        self._rows, self._head = [], event.data
+
+    def _on_case(self, event: Event) -> None:
+        self._rows.append(value_of(CaseRow, event.data["row"]))
+
+    def _on_evaluation_finished(self, event: Event) -> None:
+        if self._head is None:
+            return
+        found = Evaluation(
+            eval_set_id=self._head["eval_set_id"],
+            profile_digest=self._head["profile_digest"],
+            rows=tuple(self._rows),
+            thresholds=event.data["thresholds"],
+            weights=event.data["weights"],
+            max_errored_fraction=event.data["max_errored_fraction"],
+        )
+        match event.phase:
+            case "baseline":
+                self._change(baseline=found, accepted=found)
+            case "train":
+                self._trained(found)
+            case "rerun" if self.round is not None:
+                self._change_round(reruns=(*self.round.reruns, found))
+            case "validation":
+                self._validated(found)
+            case _:
+                pass
+
+    def _trained(self, found: Evaluation) -> None:
+        """What the round finds out itself stands in the place of what was known before."""
+        if self.round is not None and self.round.passes is self._findings.passes:
+            self._change_round(passes=())
+            self.found_at = self._began_at
+        self._change_round(train=found)
+
+    def _validated(self, found: Evaluation) -> None:
+        """A candidate's validation; or more draws, of the candidate or of the accepted profile."""
+        known = self.round.validation if self.round is not None else None
+        accepted = self.run.accepted
+        if known is not None and known.profile_digest == found.profile_digest:
+            self._change_round(validation=replace(known, rows=(*known.rows, *found.rows)))
+        elif found.profile_digest != self._accepted:
+            self._change_round(validation=found)
+        elif accepted is not None:
+            self._change(accepted=replace(accepted, rows=(*accepted.rows, *found.rows)))
+
+    def _on_round_started(self, event: Event) -> None:
+        if event.data["profile_digest"] != self._accepted:
+            raise JournalError(
+                f"event {event.seq} of the journal starts a round from the profile "
+                f"{event.data['profile_digest'][:12]}…, but {self._accepted[:12]}… is the accepted one there; "
+                "bring the journal back from a copy"
+            )
+        self._look_back(event.seq)
+        self._began_at, self._input, self._head = event.seq, self._accepted, None
+        self.round = RoundResult(
+            round=event.round,
+            input_profile=self.run.accepted_profile,
+            train=self._findings.train,
+            passes=self._findings.passes,
+        )
+
+    def _look_back(self, now: int) -> None:
+        """What a new round knows of its profile: what the round before found, if that had the same profile."""
+        before, known = self.round, self._findings
+        self.found_at = now if before is None or known is NOTHING else self.found_at
+        if before is None:
+            return
+        if self._input != self._accepted:
+            self._findings, self.found_at = NOTHING, now
+            return
+        found = Findings.of(before)
+        if found.train is not known.train or found.passes != known.passes:
+            self._findings, self.found_at = found, self._began_at
+
+    def _on_losses(self, event: Event) -> None:
+        if self.round is not None:
+            found = PassResult(losses=value_of(tuple[CaseLoss, ...], event.data["value"]))
+            self._change_round(passes=(*self.round.passes, found))
+
+    def _on_backward(self, event: Event) -> None:
+        self._change_pass(blames=value_of(tuple[TraceBlame, ...], event.data["value"]))
+
+    def _on_aggregation(self, event: Event) -> None:
+        found = value_of(PassResult, event.data["value"])
+        self._change_pass(signals=found.signals, left=found.left)
+
+    def _on_patches(self, event: Event) -> None:
+        found = value_of(PassResult, event.data["value"])
+        self._change_pass(patches=found.patches, refused=found.refused, notes=found.notes)
+
+    def _on_candidate(self, event: Event) -> None:
+        candidate = candidate_of(event.data, accepted=self.run.accepted_profile, structure=self.run.structure)
+        self._candidate_at = event.seq
+        self._change_round(output_profile=candidate)
+
+    def _on_decision(self, event: Event) -> None:
+        decision = value_of(AcceptanceDecision, event.data["value"])
+        self._change_round(decision=decision)
+        now = self.round
+        if decision.accepted and now is not None and now.output_profile is not None:
+            self._change(accepted_profile=now.output_profile, accepted=now.validation, verdict="improved")
+            self._accepted, self.accepted_at = now.output_profile.digest, self._candidate_at
+
+    def _on_stop(self, event: Event) -> None:
+        decision = value_of(StopDecision, event.data["value"])
+        self._change_round(stop=decision)
+        if decision.stop:
+            self._change(stop=decision)
+
+    def _on_run_completed(self, event: Event) -> None:
+        data = event.data
+        measured = value_of(RunMeasured, {"run_id": event.run_id, **data["measured"]})
+        measured = replace(measured, started_at=self.run.measured.started_at)
+        stop = value_of(StopDecision, data["stop"]) if data["stop"] is not None else self.run.stop
+        self._change(status=data["status"], verdict=data["verdict"], error=data["error"], stop=stop, measured=measured)
+
+    def _change(self, **fields: Json) -> None:
+        self._run = replace(self.run, **fields)
+
+    def _change_round(self, **fields: Json) -> None:
+        if self.round is not None:
+            self.round = replace(self.round, **fields)
+
+    def _change_pass(self, **fields: Json) -> None:
+        if self.round is not None:
+            passes = self.round.passes or (PassResult(),)
+            self._change_round(passes=(*passes[:-1], replace(passes[-1], **fields)))
+
+
+def _nothing(_event: Event) -> None:
+    pass
