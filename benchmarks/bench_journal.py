@@ -52,6 +52,8 @@ def report(folder: Path, rounds: int) -> None:
     reading = measure(read_all, str(path))
     print(f"\nreading: {reading.seconds:.2f} s, peak memory {reading.grown_bytes / 1e6:+.1f} MB")
     print(goal("s to read it all", reading.seconds, MOST_SECONDS))
+    last, far = measure(jumps, str(path)).result
+    print(f"the last event: {last * 1e3:.2f} ms; one from somewhere inside: {far * 1e3:.2f} ms")
 
     kept = measure(memory_kept, str(folder / "memory.jsonl"), rounds // 5).result
     print(goal("bytes of memory kept per round", kept, MOST_BYTES))
@@ -126,6 +128,20 @@ def bare_writes(source: str, path: str) -> float:
 
 def read_all(path: str) -> int:
     return sum(1 for _ in FileJournal(path).read())
+
+
+def jumps(path: str) -> tuple[float, float]:
+    """The seconds to the last event of a journal, and to one from the middle, once it was read."""
+    started = time.perf_counter()
+    last = FileJournal(path).last()
+    to_last = time.perf_counter() - started
+    assert last is not None
+    journal = FileJournal(path)
+    assert sum(1 for _ in journal.read()) == last.seq + 1
+    places = [last.seq * part // 101 for part in range(101)]
+    started = time.perf_counter()
+    assert [next(journal.read(place)).seq for place in places] == places
+    return to_last, (time.perf_counter() - started) / len(places)
 
 
 def memory_kept(path: str, rounds: int) -> float:

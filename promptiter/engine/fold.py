@@ -18,6 +18,7 @@ from promptiter.engine.events import Event
 from promptiter.engine.journal import Journal
 from promptiter.engine.records import RoundResult, RunResult
 from promptiter.engine.state import NOTHING, Findings, State
+from promptiter.errors import JournalError
 from promptiter.profile import Profile
 
 
@@ -99,7 +100,7 @@ class Rounds(Sequence[RoundResult]):
         """What their events add up to, with what is known before."""
         first, end = self._places.events_of(start, stop)
         run = replace(self._run, status="running", accepted_profile=self._profile_before(first))
-        return State(run, known).rounds(islice(self._journal.read(first), end - first))
+        return State(run, known).rounds(self._events(first, end - first))
 
     def _known_before(self, number: int) -> Findings:
         """What earlier rounds found about the profile of this one; they may rest on still earlier ones."""
@@ -114,16 +115,28 @@ class Rounds(Sequence[RoundResult]):
             self._findings = source, known
         return known
 
-    def _profile_before(self, event: int) -> Profile:
+    def _profile_before(self, place: int) -> Profile:
         """The profile that was accepted when that event came: all candidates that were accepted until then."""
         accepted = self._places.accepted
-        count = bisect_left(accepted, event)
+        count = bisect_left(accepted, place)
         known, profile = self._profile if self._profile[0] <= count else (0, self._run.initial_profile)
         for candidate in accepted[known:count]:
-            data = next(self._journal.read(candidate)).data
-            profile = candidate_of(data, accepted=profile, structure=self._run.structure)
+            [event] = self._events(candidate, 1)
+            profile = candidate_of(event.data, accepted=profile, structure=self._run.structure)
         self._profile = count, profile
         return profile
+
+    def _events(self, start: int, count: int) -> Iterator[Event]:
+        """So many events of the journal, which had them when the result was made."""
+        taken = 0
+        for event in islice(self._journal.read(start), count):
+            taken += 1
+            yield event
+        if taken < count:
+            raise JournalError(
+                f"the rounds of run {self._run.run_id!r} are read from its journal, which ends before event "
+                f"{start + taken}: it was removed or cut; bring it back from a copy"
+            )
 
 
 class _Places:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from promptiter.llm.messages import Message
@@ -63,7 +64,7 @@ class EvalCase:
         return digest([self.turns, self.scenario, self.mode, self.actual, self.context, self.state])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EvalSet:
     """Cases with unique ids."""
 
@@ -72,6 +73,6 @@ class EvalSet:
     name: str = ""
     description: str = ""
 
-    @property
+    @cached_property
     def content_digest(self) -> str:
         return digest(sorted(case.content_digest for case in self.cases))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 from typing import Any, overload
 
 import orjson
@@ -27,6 +28,7 @@ from promptiter.engine.stopping import StopDecision, StopReason
 from promptiter.errors import JournalError, NonDeterministicStrategyError, SurfaceValueError
 from promptiter.evaluation.result import CaseRow
 from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.runs.journal import FileJournal
 from promptiter.structure import Limits, Node, StructureSnapshot, Surface
 from tests.engine import desk
 from tests.engine.desk import DRAFT, POLISH, WORSE, Tries
@@ -284,6 +286,19 @@ def test_rounds_are_a_sequence() -> None:
     for place in (2, -3):
         with pytest.raises(IndexError):
             rounds[place]
+
+
+@pytest.mark.parametrize("kept", [0, 5])
+def test_a_journal_that_is_gone_is_told(kept: int, tmp_path: Path) -> None:
+    with FileJournal(tmp_path / "journal.jsonl") as journal:
+        result = desk.engine(DRAFT, POLISH).run_sync(desk.request(), journal=journal)
+    alone = RunResult.from_json(result.to_json())
+    lines = journal.path.read_bytes().splitlines(keepends=True)
+    journal.path.write_bytes(b"".join(lines[:kept]))
+    for look in (lambda: list(result.rounds), lambda: result.rounds[1], lambda: result.rounds[0]):
+        with pytest.raises(JournalError, match=r"rounds of run 'r' are read from its journal, which ends before event"):
+            look()
+    assert len(alone.rounds) == 2
 
 
 async def test_events_that_come_later_do_not_change_a_result() -> None:
