@@ -48,7 +48,7 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
     if keep_traces != "all" and result.status == "succeeded":
         _prune(path / "traces", _failed_traces(result) if keep_traces == "failed" else set())
     with _replacing(path / "result.json") as file:
-        file.write(result.to_json())
+        result.write_json(file)
 
 
 def file_name(surface_id: str) -> str:
