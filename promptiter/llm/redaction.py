@@ -27,7 +27,7 @@ SHORTEST_SECRET = 4
 """Shorter values are not looked for: they are parts of ordinary words."""
 
 SHORTEST_IN_DATA = 8
-"""In data, shorter values are left alone, and so are single words and what people give to servers that want any key."""
+"""In data, shorter values are left alone, and so are single words: what is masked by mistake garbles a case."""
 
 TextChange: TypeAlias = Callable[[str], str]
 TextChangeUnder: TypeAlias = Callable[[str, str], str]
@@ -44,9 +44,11 @@ class Redactor:
         self.learn(secrets)
 
     def learn(self, secrets: Iterable[str]) -> None:
-        """Know these too from now on."""
+        """Know these too from now on. What people give to servers that want any key is no secret."""
         told = {secret.strip() for secret in secrets}
-        known = self._secrets | {secret for secret in told if len(secret) >= SHORTEST_SECRET}
+        known = self._secrets | {
+            secret for secret in told if len(secret) >= SHORTEST_SECRET and secret.lower() not in _PLACEHOLDERS
+        }
         if known == self._secrets:
             return
         _told_to_any.update(known)
@@ -161,8 +163,8 @@ def _spellings(secrets: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_common(secret: str) -> bool:
-    """Whether masking it would garble data: it is short, one word, or no secret at all."""
-    return len(secret) < SHORTEST_IN_DATA or _WORD.fullmatch(secret) is not None or secret.lower() in _PLACEHOLDERS
+    """Whether it is likely to stand in data without being meant."""
+    return len(secret) < SHORTEST_IN_DATA or _WORD.fullmatch(secret) is not None
 
 
 def _masked(match: re.Match[str]) -> str:
@@ -224,11 +226,14 @@ _LOOKS = (
 )
 
 _told_to_any: set[str] = set()
+"""All secrets that a redactor of this process was told, for `process_redactor`."""
+
 _WORD = re.compile(r"[^\W\d_]{1,12}")
 _PLACEHOLDERS = frozenset(
     (
-        *("lm-studio", "no-key-required", "not-needed", "sk-no-key-required", "dummy-key", "fake-key", "test-key"),
-        *("your-api-key", "not-a-key", "no-api-key", "dummy_key", "fake_key", "test_key", "your_api_key"),
+        *("anything", "dummy", "empty", "fake", "local", "none", "null", "ollama", "placeholder", "test", "vllm"),
+        *("lm-studio", "no-key", "no-key-required", "not-needed", "sk-no-key-required", "dummy-key", "fake-key"),
+        *("test-key", "your-api-key", "not-a-key", "no-api-key", "dummy_key", "fake_key", "test_key", "your_api_key"),
     )
 )
 
