@@ -36,6 +36,7 @@ from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.search.examples import Runs
+from promptiter.search.rejections import Rejections
 from promptiter.structure import Surface
 
 TRACES_AT_ONCE = 32
@@ -89,7 +90,7 @@ class Passes:
         self.aggregator = aggregator
         self.optimizer = optimizer
         self.min_support = min_support
-        self.rejected: list[Rejection] = []
+        self.rejected = Rejections()
         self._has_worked = False
         self._linter = Linter(session.train.cases)
 
@@ -135,11 +136,11 @@ class Passes:
         """Patches for the blamed surfaces, and what was refused."""
         if not found.signals:
             return PassResult()
-        asked = [found.profile.digest, [signal.surface_id for signal in found.signals], len(self.rejected)]
+        asked = [found.profile.digest, [signal.surface_id for signal in found.signals], self.rejected.count]
         result: PassResult = await self.session.record(
             "patches", PassResult, lambda: self._propose(found), request=asked
         )
-        self.rejected += result.refused
+        self.rejected.add(result.refused)
         return result
 
     async def _blame(self, losses: Sequence[CaseLoss], runs: Runs, profile: Profile) -> tuple[TraceBlame, ...]:
@@ -238,7 +239,7 @@ class Passes:
     async def _write(self, found: Found, signal: AggregateResult) -> _Written:
         """A patch that lint has nothing against, and what was refused on the way."""
         surface = self._surface(signal.surface_id, found.profile)
-        before = tuple(rejection for rejection in self.rejected if rejection.surface_id == surface.id)
+        before = self.rejected.of(surface.id)
         request = OptimizeRequest(
             surface=surface,
             signal=signal,

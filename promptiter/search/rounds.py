@@ -56,7 +56,7 @@ class BackpropRounds:
 
     async def search(self, session: Session) -> None:
         passes = Passes(session, self.attributor, self.aggregator, self.optimizer, min_support=self.min_support)
-        tried: set[str] = set()
+        tried: set[int] = set()
         known: Found | None = None
         while not await session.should_stop():
             await session.begin_round()
@@ -71,9 +71,9 @@ class BackpropRounds:
                 return
             if decision.accepted:
                 known = None
-                passes.rejected = [rejection for rejection in passes.rejected if rejection.kind == "vetoed"]
+                passes.rejected.forget_all_but_vetoes()
             else:
-                passes.rejected += _rejections(proposal, decision)
+                passes.rejected.add(_rejections(proposal, decision))
 
     async def _propose(self, session: Session, passes: Passes, known: Found) -> Proposal:
         """Patches for what is blamed, and for what is blamed once these are in place."""
@@ -112,7 +112,7 @@ class Proposal:
         )
 
 
-async def _decide(session: Session, known: Found, proposal: Proposal, tried: set[str]) -> AcceptanceDecision | None:
+async def _decide(session: Session, known: Found, proposal: Proposal, tried: set[int]) -> AcceptanceDecision | None:
     """Validation decides; but a candidate that does not even help the cases it was made from is not worth paying for.
 
     None: there is nothing to try, now or later.
@@ -120,9 +120,10 @@ async def _decide(session: Session, known: Found, proposal: Proposal, tried: set
     if not proposal.patches:
         return await session.pass_over(_all_refused(proposal.refused)) if proposal.refused else None
     candidate = session.candidate(proposal.patches)
-    if candidate.digest in tried:
+    name = int(candidate.digest[:16], 16)  # a long run remembers them all
+    if name in tried:
         return await session.reject(candidate, "this candidate was tried before")
-    tried.add(candidate.digest)
+    tried.add(name)
     if proposal.rerun is not None and not _helps(known.evaluation, proposal.rerun, session.request.objective):
         count = len(proposal.rerun.cases)
         return await session.reject(candidate, f"the {count} failed train cases that were run again did no better")
