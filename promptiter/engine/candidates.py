@@ -5,6 +5,8 @@ A run tries many candidates, and most of their texts are those of the accepted p
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from promptiter.errors import JournalError, SetupError
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.structure import StructureSnapshot
@@ -12,13 +14,15 @@ from traces import digest
 from traces.model import Json
 
 
-def written(candidate: Profile, *, accepted: Profile, structure: StructureSnapshot) -> tuple[dict[str, Json], Profile]:
+def written(
+    candidate: Profile, *, accepted: Profile, structure: StructureSnapshot, safe: Callable[[Json], Json]
+) -> tuple[dict[str, Json], Profile]:
     """The data of a `candidate` event, and the candidate as it is read from there: that is the one to run.
 
-    A surface that the candidate resets has the baseline's value there.
+    A surface that the candidate resets has the baseline's value there. `safe` takes out what may not be written down.
     """
     candidate.check(structure)
-    patches = {change.surface_id: change.after for change in accepted.changes(candidate, structure)}
+    patches = {change.surface_id: safe(change.after) for change in accepted.changes(candidate, structure)}
     candidate = _patched(accepted, patches, structure)
     parent, own = accepted.digest, candidate.digest
     data = {"request": digest([parent, own]), "profile_digest": own, "parent": parent, "patches": patches}

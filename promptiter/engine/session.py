@@ -223,6 +223,24 @@ class Session:
         await self._log.append("evaluation_finished", figures)
         return found
 
+    async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
+        """Record traces of an evaluation that are gone once more: answers are in the memo, so nothing is paid.
+
+        They may be gone when a run goes on: after a loss of power, or because nobody wanted to keep them.
+        """
+        spool = self.evaluator.spool
+        gone = {
+            (row.case_id, row.draw)
+            for row in evaluation.rows
+            if any(trace_digest not in spool for trace_digest in row.trace_digests)
+        }
+        if not gone:
+            return
+        draws = range(max(draw for _, draw in gone) + 1)
+        there = {(case.id, draw) for case in eval_set.cases for draw in draws} - gone
+        async for _ in self.evaluator.rows(self.agent, eval_set, profile, draws=draws, known=there):
+            pass
+
     async def start(self, profile: Profile) -> None:
         """Validate the profile that the run starts with."""
         self._accepted = Accepted(profile, await self.evaluate(self.validation, profile, phase="baseline"))
@@ -271,7 +289,8 @@ class Session:
         return await self.pass_over(reason)
 
     def _as_written(self, candidate: Profile) -> tuple[dict[str, Json], Profile]:
-        return written(candidate, accepted=self.accepted.profile, structure=self.snapshot)
+        safe = self.evaluator.gateway.redactor.redact_known_json
+        return written(candidate, accepted=self.accepted.profile, structure=self.snapshot, safe=safe)
 
     async def pass_over(self, reason: str) -> AcceptanceDecision:
         """Say why a round has no candidate worth trying."""

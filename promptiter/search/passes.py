@@ -55,6 +55,7 @@ class Found:
 
     profile: Profile
     evaluation: Evaluation
+    eval_set: EvalSet
     runs: Runs
     signals: tuple[AggregateResult, ...] = ()
     gradients: dict[str, tuple[SurfaceGradient, ...]]
@@ -112,15 +113,18 @@ class Passes:
         runs = Runs.of(evaluation, eval_set, session.trace)
 
         async def losses_of() -> tuple[CaseLoss, ...]:
+            await session.restore_traces(evaluation, eval_set, profile)
             return extract_losses(
                 evaluation, eval_set, session.trace, targets=request.loss_targets, hints=_for(eval_set, request.hints)
             )
 
+        async def blames_of() -> tuple[TraceBlame, ...]:
+            await session.restore_traces(evaluation, eval_set, profile)
+            return await self._blame(losses, runs, profile)
+
         asked = [eval_set.id, profile.digest, len(evaluation.rows)]
         losses = await session.record("losses", tuple[CaseLoss, ...], losses_of, request=asked, phase=phase)
-        blames = await session.record(
-            "backward", tuple[TraceBlame, ...], lambda: self._blame(losses, runs, profile), request=asked, phase=phase
-        )
+        blames = await session.record("backward", tuple[TraceBlame, ...], blames_of, request=asked, phase=phase)
         gradients = _by_surface(blames, without=patched)
         merged: PassResult = await session.record(
             "aggregation",
@@ -130,7 +134,14 @@ class Passes:
             phase=phase,
         )
         self._has_worked = self._has_worked or bool(merged.signals)
-        return Found(profile=profile, evaluation=evaluation, runs=runs, signals=merged.signals, gradients=gradients)
+        return Found(
+            profile=profile,
+            evaluation=evaluation,
+            eval_set=eval_set,
+            runs=runs,
+            signals=merged.signals,
+            gradients=gradients,
+        )
 
     async def propose(self, found: Found) -> PassResult:
         """Patches for the blamed surfaces, and what was refused."""
@@ -222,6 +233,7 @@ class Passes:
         return PassResult(signals=kept, left=left)
 
     async def _propose(self, found: Found) -> PassResult:
+        await self.session.restore_traces(found.evaluation, found.eval_set, found.profile)
         written = await _all_of([partial(self._write, found, signal) for signal in found.signals])
         refused = [rejection for each in written for rejection in each.refused]
         patches: list[SurfacePatch] = []

@@ -225,6 +225,8 @@ def test_a_process_goes_on_when_the_other_is_killed(folder: Path) -> None:
     body = """
     async def main():
         print("ready", flush=True)
+        while not (folder / "killed").exists():
+            await run("9")
         await run("9")
         await agent.aclose()
     asyncio.run(main())
@@ -233,6 +235,7 @@ def test_a_process_goes_on_when_the_other_is_killed(folder: Path) -> None:
     time.sleep(0.1)
     killed.kill()
     killed.communicate()
+    (folder / "killed").touch()
     assert ended(other) == 0
     assert prompts(folder) == BASELINES
 

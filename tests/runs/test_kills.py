@@ -167,3 +167,23 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_goes_on_later(
     assert "File too large" in done.stderr
     assert "resume" in done.stderr
     check_goes_on(tmp_path / "runs", whole)
+
+
+def test_traces_that_a_loss_of_power_took_are_recorded_again_for_nothing(
+    whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seq in range(15, events - 8, 4):
+        folder = tmp_path / str(seq)
+        killed(folder, seq, "before", monkeypatch)
+        for trace in folder.glob("*/traces/*/*"):
+            trace.unlink()
+        known, shop = answers_of(folder), Shop()
+        shop.run(folder)
+        assert shop.model.asked == len(answers_of(whole)) - len(known)
+        assert without_traces(folder) == without_traces(whole)
+
+
+def without_traces(folder: Path) -> object:
+    found = outside_measured(folder)
+    assert isinstance(found, tuple)
+    return found[:2]
