@@ -27,6 +27,7 @@ from promptiter.errors import SetupError
 from promptiter.llm.answers import SCHEMA_VERSION, MemoKey, StoredAnswer, answer_in, encode_answer, usage_of
 from promptiter.llm.ledger import Ledger, LedgerEntry, LedgerSnapshot, Spending
 from promptiter.llm.memo import Memo
+from promptiter.llm.memo_index import Place
 from promptiter.llm.memo_lines import is_sound
 from promptiter.llm.memo_stores import FileMemo, in_worker
 from traces.model import Json
@@ -44,7 +45,7 @@ class CallLog(FileMemo):
     def __init__(self, path: str | os.PathLike[str], *, shared: Memo | None = None) -> None:
         super().__init__(path)
         self._shared = shared
-        self._opened_at = os.fstat(self._file.fileno()).st_size
+        self._own_start: int | None = None  # where the first line stands that this process wrote
 
     async def get(self, key: MemoKey) -> StoredAnswer | None:
         known = await super().get(key)
@@ -81,7 +82,7 @@ class CallLog(FileMemo):
             raise
 
     def ledger(self) -> LedgerSnapshot:
-        """What the run paid so far, by role, model and node, and the calls that were lost before this log was opened.
+        """What the run paid so far, by role, model and node, and the calls that were lost before this process.
 
         Reads the file from start to end, as a stream.
         """
@@ -123,8 +124,14 @@ class CallLog(FileMemo):
             self._read_tail()
             self._append(note)
 
+    def _append(self, body: bytes) -> Place:
+        if self._own_start is None:
+            self._own_start = self._seen
+        return super()._append(body)
+
     def _account(self) -> LedgerSnapshot:
         self._catch_up()
+        end_of_others = self._seen if self._own_start is None else self._own_start
         paid = Ledger()
         open_calls: dict[str, list[LedgerEntry]] = {}
         for start, line in self._lines(0, self._seen):
@@ -133,7 +140,7 @@ class CallLog(FileMemo):
             document = orjson.loads(line)
             if "paid" in document:
                 paid.count(_paid_in(document))
-            if start >= self._opened_at:  # what this process asks is not lost
+            if start >= end_of_others:  # what this process asks is not lost
                 continue
             if "asked" in document:
                 open_calls.setdefault(document["asked"], []).append(_lost(document))

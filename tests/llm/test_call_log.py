@@ -257,6 +257,15 @@ async def test_the_last_line_may_be_torn_at_any_byte(path: Path) -> None:
         assert (total.calls, total.lost_calls) == ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))[complete]
 
 
+async def test_a_torn_line_does_not_make_what_comes_after_it_lost(path: Path) -> None:
+    write(path, b'{"sum":"torn' * 100)
+    with closing(CallLog(path)) as log:
+        async with log.asking(key(), model="m", node_id="bot"):
+            assert log.ledger() == LedgerSnapshot()
+        await log.put(key(), ModelReply(text="long" * 1000, usage=USAGE), paid=PAID)
+        assert log.ledger() == LedgerSnapshot((PAID,))
+
+
 async def test_a_damaged_answer_is_a_lost_call(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with closing(CallLog(path)) as log:
         async with log.asking(key(), model="m", node_id="bot"):
