@@ -36,7 +36,7 @@ from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runs.journal import DECISIONS, FileJournal
 
 TENTHS = 10
-MOST_TIMES, MOST_SECONDS, MOST_BYTES = 1.5, 30.0, 200
+MOST_TIMES, MOST_SECONDS, MOST_BYTES = 1.5, 15.0, 200
 SURFACE = "answer#instruction"
 TEXT = "Answer the customer in a friendly tone, name the order, and say what happens next. " * 10
 

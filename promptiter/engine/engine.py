@@ -232,7 +232,9 @@ class _Run:
         return Ended(folded(self.log.journal), error)
 
     def _unwritten(self, status: Status, error: BaseException) -> Ended:
-        """The end of a run that its journal does not know of."""
+        """The end of a run that its journal does not know of; nothing is to be told of one that it knows nothing of."""
+        if self.log.journal.last() is None:
+            raise error
         told = None if status == "cancelled" else self._told(error)
         return Ended(replace(folded(self.log.journal), status=status, error=told), error)
 

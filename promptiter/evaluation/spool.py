@@ -21,15 +21,19 @@ _TIMES = re.compile(rb',"(?:start|end)_ns":\d+')
 
 
 class TraceSpool:
-    """A folder of traces. Without a path it is a temporary one that goes with the object."""
+    """A folder of traces. Without a path it is a temporary one that goes with the object.
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+    One that is `durable` remembers what was put until it is synced.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = False) -> None:
         if path is None:
             self.folder = Path(tempfile.mkdtemp(prefix="promptiter-traces-"))
             self._remove = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         else:
             self.folder = Path(path)
             self.folder.mkdir(parents=True, exist_ok=True)
+        self._is_durable = durable
         self._unsynced: list[Path] = []
 
     def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
@@ -47,7 +51,8 @@ class TraceSpool:
             path.parent.mkdir(exist_ok=True)
             with replacing(path) as file:
                 file.write(raw)
-            self._unsynced.append(path)
+            if self._is_durable:
+                self._unsynced.append(path)
         return name
 
     def sync(self) -> None:

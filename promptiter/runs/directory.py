@@ -169,7 +169,7 @@ class RunDirectory:
         memo, spool = gateway.memo, evaluator.spool
         calls = CallLog(self.path / CALLS, shared=None if isinstance(memo, MemoryMemo) else memo)
         with FileJournal(self.path / JOURNAL, lock=lock) as journal:
-            kept = _Kept(journal, calls, TraceSpool(self.path / TRACES))
+            kept = _Kept(journal, calls, TraceSpool(self.path / TRACES, durable=True))
             gateway.memo, evaluator.spool = calls, kept.traces
             try:
                 if gateway.budget is not None:
