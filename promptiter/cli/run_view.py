@@ -5,6 +5,7 @@ The exit code of a run is its verdict, unless it failed or was cancelled.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,7 @@ IN_WORDS: Mapping[Verdict, str] = {
 ENDED: Mapping[Status, str] = {"failed": "failed", "cancelled": "cancelled"}
 NAMED = 12
 LONGEST_REASON = 400
+MOST_REJECTIONS = 20
 
 
 def exit_code(result: RunResult) -> int:
@@ -213,10 +215,16 @@ def _print_left_alone(screen: Console, result: RunResult) -> None:
 
 
 def _print_rejections(screen: Console, result: RunResult) -> None:
-    told = list(_rejections(result))
+    told: deque[tuple[int, str]] = deque(maxlen=MOST_REJECTIONS)
+    count = 0
+    for each in _rejections(result):
+        told.append(each)
+        count += 1
     if not told:
         return
     _heading(screen, "What was not kept")
+    if count > len(told):
+        screen.print(f"  the last {len(told)} of {count}; all are in result.json", style="dim")
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
