@@ -52,11 +52,12 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove all answers of a memo: they are asked and paid for again. Runs that use it at the moment go on."""
+    from promptiter.llm.call_log import FILE_NAME as CALLS
     from promptiter.llm.memo_files import clear_memo, contents_of
     from promptiter.runs.header import FILE_NAME as RUN_HEADER
 
     path = _path_of(memo).resolve()
-    if path.name == "calls.jsonl" and (path.parent / RUN_HEADER).exists():
+    if path.name == CALLS and (path.parent / RUN_HEADER).exists():
         raise SetupError(
             f"{str(path)!r} belongs to the run {path.parent.name!r}, which could not be resumed without it; "
             "to be rid of the run, delete its folder"

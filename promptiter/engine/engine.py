@@ -25,7 +25,7 @@ from promptiter.engine.events import Observer
 from promptiter.engine.fold import folded
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.journal import Journal, MemoryJournal
-from promptiter.engine.log import EventLog, is_cancelled, is_user_stop, uncut
+from promptiter.engine.log import EventLog, is_cancelled, is_finished, uncut
 from promptiter.engine.policies import written
 from promptiter.engine.records import RunMeasured, RunRequest, RunResult, Status, Verdict
 from promptiter.engine.review import Reviewer
@@ -145,8 +145,8 @@ class Engine:
         `spent_before` is what a run that goes on has spent already; without it, that is what its journal says.
         """
         journal = journal or MemoryJournal()
-        if (known := _finished(journal)) is not None:
-            return Ended(known, None)
+        if is_finished(journal.last()):
+            return Ended(folded(journal), None)
         checked = check_request(request, self.describe(), self.evaluator)
         evaluator = self._evaluator_for(request)
         started = self._now()
@@ -352,16 +352,6 @@ def _what_failed(evaluation: Evaluation) -> str:
     )
     listed = "; ".join(f"{error[:200]} (×{count})" for error, count in errors.most_common(3))
     return f"{evaluation.errored_fraction:.0%} of the baseline's runs or scores failed: {listed}"
-
-
-def _finished(journal: Journal) -> RunResult | None:
-    """The result of a journal whose run has come to its end; one that failed or was stopped by a user may go on."""
-    last = journal.last()
-    if last is None or last.type != "run_completed" or last.data["status"] != "succeeded":
-        return None
-    if last.data["stop"] is not None and is_user_stop(last.data["stop"]):
-        return None
-    return folded(journal)
 
 
 def _check_parts(backwarder: object, aggregator: object, optimizer: object, strategy: object) -> None:

@@ -113,10 +113,17 @@ def is_end(event: Event) -> bool:
     """Whether an event only says that the run ended there, so that it can go on as if it had not."""
     if event.type == "run_completed":
         return True
-    return event.type == "stop" and is_user_stop(event.data["value"])
+    return event.type == "stop" and _is_user_stop(event.data["value"])
 
 
-def is_user_stop(decision: Json) -> bool:
+def is_finished(last: Event | None) -> bool:
+    """Whether a run with this last event has come to its end; one that failed or was stopped by a user may go on."""
+    if last is None or last.type != "run_completed" or last.data["status"] != "succeeded":
+        return False
+    return last.data["stop"] is None or not _is_user_stop(last.data["stop"])
+
+
+def _is_user_stop(decision: Json) -> bool:
     """Whether nothing but a user's wish stopped a run; `decision` is a StopDecision as an event holds it."""
     return bool(decision["reasons"]) and all(reason["kind"] == "user_stop" for reason in decision["reasons"])
 

@@ -32,6 +32,8 @@ from promptiter.llm.memo_lines import is_sound
 from promptiter.llm.memo_stores import FileMemo, in_worker
 from traces.model import Json
 
+FILE_NAME = "calls.jsonl"
+
 logger = logging.getLogger(__name__)
 
 

@@ -35,6 +35,7 @@ from promptiter.engine.records import RunRequest, RunResult
 from promptiter.engine.review import Reviewer
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
 from promptiter.evaluation.spool import TraceSpool
+from promptiter.llm.call_log import FILE_NAME as CALLS
 from promptiter.llm.call_log import CallLog
 from promptiter.llm.memo import MemoryMemo
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
@@ -44,7 +45,7 @@ from promptiter.runs.journal import FILE_NAME as JOURNAL
 from promptiter.runs.lock import RunLock
 from traces import TraceError
 
-CALLS, TRACES, STOP = "calls.jsonl", "traces", "stop"
+TRACES, STOP = "traces", "stop"
 
 logger = logging.getLogger(__name__)
 

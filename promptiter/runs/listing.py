@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from promptiter.engine.log import is_user_stop
+from promptiter.engine.log import is_finished
 from promptiter.engine.records import RunMeasured, Status, Verdict
 from promptiter.engine.shapes import value_of
 from promptiter.errors import PromptiterError, SetupError, nearest
+from promptiter.llm.call_log import FILE_NAME as CALLS
 from promptiter.llm.call_log import CallLog
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.runs.header import FILE_NAME as HEADER
@@ -20,9 +21,7 @@ from promptiter.runs.journal import FILE_NAME as JOURNAL
 from promptiter.runs.journal import FileJournal
 from promptiter.runs.lock import Holder, holder_of
 
-CALLS = "calls.jsonl"
-
-State: TypeAlias = Status | Literal["interrupted", "unreadable"]
+ListedStatus: TypeAlias = Status | Literal["interrupted", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class RunSummary:
 
     run_id: str
     path: Path
-    status: State
+    status: ListedStatus
     created_at: str = ""
     verdict: Verdict | None = None
     stop_reason: str | None = None
@@ -107,7 +106,7 @@ def _summary(path: Path) -> RunSummary:
         spent=measured.spent.total,
         duration_s=measured.duration_s,
         error=data["error"],
-        can_resume=data["status"] != "succeeded" or (data["stop"] is not None and is_user_stop(data["stop"])),
+        can_resume=not is_finished(last),
     )
 
 
