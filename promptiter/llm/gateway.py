@@ -30,7 +30,7 @@ from promptiter.errors import (
 )
 from promptiter.llm.answers import FREE, StoredAnswer, ToolAnswer
 from promptiter.llm.budget import Budget, Budgets
-from promptiter.llm.ledger import TOOL, Ledger, LedgerEntry, Spending
+from promptiter.llm.ledger import FROM_MEMO, TOOL, Ledger, LedgerEntry, Spending
 from promptiter.llm.memo import Memo, MemoKey, MemoryMemo
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import Function, Model, as_model
@@ -201,7 +201,7 @@ class Gateway:
         """The answer under a key; equal calls at one time share one execution. Only here an answer enters the memo."""
         known = await self._known(key)
         if known is not None:
-            self.ledger.add(role=key.role, model=model, node_id=node_id, from_memo=True)
+            self.ledger.count(LedgerEntry(role=key.role, model=model, node_id=node_id, spent=FROM_MEMO))
             _count(paid=False)
             return known
 

@@ -91,6 +91,8 @@ class Spending:
 
 
 NOTHING = Spending()
+FROM_MEMO = Spending(memo_hits=1)
+"""An answer that was known, whatever it once cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,27 +156,8 @@ class Ledger:
         self._lock = threading.Lock()
         self._spent: dict[_Place, Spending] = {}
 
-    def add(
-        self,
-        *,
-        role: Role,
-        model: str,
-        node_id: str = "",
-        usage: Usage | None = None,
-        seconds: float = 0.0,
-        attempts: int = 1,
-        from_memo: bool = False,
-    ) -> None:
-        """Count one call, with all its attempts; or one answer from the memo, whatever it once cost."""
-        spent = (
-            Spending(memo_hits=1)
-            if from_memo
-            else Spending.of_call(usage or Usage(), seconds=seconds, attempts=attempts)
-        )
-        self.count(LedgerEntry(role=role, model=model, node_id=node_id, spent=spent))
-
     def count(self, entry: LedgerEntry) -> None:
-        """Count what an entry says."""
+        """Count what an entry says: one call, with all its attempts, or one answer from the memo."""
         self.merge(LedgerSnapshot((entry,)))
 
     def merge(self, snapshot: LedgerSnapshot) -> None:

@@ -7,7 +7,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.llm.ledger import Ledger, LedgerEntry, LedgerSnapshot, Spending
+from promptiter.llm.ledger import FROM_MEMO, Ledger, LedgerEntry, LedgerSnapshot, Spending
+from promptiter.llm.messages import Role
 from traces import Usage
 
 ROLES = ("agent", "judge", "optimizer")
@@ -35,17 +36,31 @@ calls = st.fixed_dictionaries(
 def ledger_of(many: list[dict[str, object]]) -> Ledger:
     ledger = Ledger()
     for call in many:
-        ledger.add(**call)  # type: ignore[arg-type]
+        ledger.count(entry(**call))  # type: ignore[arg-type]
     return ledger
+
+
+def entry(
+    role: Role,
+    model: str,
+    usage: Usage | None = None,
+    *,
+    node_id: str = "",
+    seconds: float = 0.0,
+    attempts: int = 1,
+    from_memo: bool = False,
+) -> LedgerEntry:
+    spent = FROM_MEMO if from_memo else Spending.of_call(usage or Usage(), seconds=seconds, attempts=attempts)
+    return LedgerEntry(role=role, model=model, node_id=node_id, spent=spent)
 
 
 def test_a_call_is_counted_by_role_model_and_node() -> None:
     ledger = Ledger()
-    ledger.add(role="judge", model="large", usage=USAGE, seconds=1.5, attempts=3)
-    ledger.add(role="agent", model="small", node_id="planner", usage=USAGE, seconds=0.5)
-    ledger.add(role="agent", model="large", node_id="writer", usage=USAGE, seconds=0.5)
+    ledger.count(entry("judge", "large", usage=USAGE, seconds=1.5, attempts=3))
+    ledger.count(entry("agent", "small", node_id="planner", usage=USAGE, seconds=0.5))
+    ledger.count(entry("agent", "large", node_id="writer", usage=USAGE, seconds=0.5))
     snapshot = ledger.snapshot()
-    assert [(entry.role, entry.model, entry.node_id) for entry in snapshot.entries] == [
+    assert [(each.role, each.model, each.node_id) for each in snapshot.entries] == [
         ("agent", "large", "writer"),
         ("agent", "small", "planner"),
         ("judge", "large", ""),
@@ -67,16 +82,16 @@ def test_a_call_is_counted_by_role_model_and_node() -> None:
 
 def test_an_answer_from_the_memo_costs_nothing() -> None:
     ledger = Ledger()
-    ledger.add(role="agent", model="small", usage=USAGE, seconds=3, from_memo=True)
+    ledger.count(entry("agent", "small", from_memo=True))
     assert ledger.snapshot().total == Spending(memo_hits=1)
     assert ledger.snapshot().total.cost_usd == 0.0
 
 
 def test_an_unknown_price_is_unknown_and_counted() -> None:
     ledger = Ledger()
-    ledger.add(role="agent", model="own", usage=Usage(input_tokens=5, output_tokens=1))
+    ledger.count(entry("agent", "own", usage=Usage(input_tokens=5, output_tokens=1)))
     assert ledger.snapshot().total.cost_usd is None
-    ledger.add(role="agent", model="small", usage=USAGE)
+    ledger.count(entry("agent", "small", usage=USAGE))
     assert ledger.snapshot().total.cost_usd == 0.1
     assert ledger.snapshot().total.unpriced_calls == 1
     assert ledger.snapshot().by_model()["own"].cost_usd is None
@@ -84,19 +99,19 @@ def test_an_unknown_price_is_unknown_and_counted() -> None:
 
 def test_unknown_tokens_are_counted_as_such() -> None:
     ledger = Ledger()
-    ledger.add(role="agent", model="own")
-    ledger.add(role="agent", model="own", usage=Usage(input_tokens=5))
+    ledger.count(entry("agent", "own"))
+    ledger.count(entry("agent", "own", usage=Usage(input_tokens=5)))
     assert ledger.snapshot().total.uncounted_calls == 2
     assert ledger.snapshot().total.tokens == 5
 
 
 def test_a_stage_costs_the_difference_of_two_snapshots() -> None:
     ledger = Ledger()
-    ledger.add(role="agent", model="small", usage=USAGE)
-    ledger.add(role="judge", model="small", usage=USAGE)
+    ledger.count(entry("agent", "small", usage=USAGE))
+    ledger.count(entry("judge", "small", usage=USAGE))
     before = ledger.snapshot()
-    ledger.add(role="agent", model="small", usage=Usage(input_tokens=1, output_tokens=1))
-    ledger.add(role="optimizer", model="small", usage=USAGE)
+    ledger.count(entry("agent", "small", usage=Usage(input_tokens=1, output_tokens=1)))
+    ledger.count(entry("optimizer", "small", usage=USAGE))
     stage = ledger.snapshot() - before
     assert stage.by_role() == {
         "agent": Spending(calls=1, attempts=1, input_tokens=1, output_tokens=1, cost_usd=None, unpriced_calls=1),
@@ -124,9 +139,9 @@ def test_order_does_not_matter_and_differences_add_up(
 
 def test_a_snapshot_is_json_as_it_is() -> None:
     ledger = Ledger()
-    ledger.add(role="agent", model="own", node_id="planner")
-    [entry] = orjson.loads(orjson.dumps(ledger.snapshot()))["entries"]
-    assert (entry["role"], entry["spent"]["calls"], entry["spent"]["cost_usd"]) == ("agent", 1, None)
+    ledger.count(entry("agent", "own", node_id="planner"))
+    [found] = orjson.loads(orjson.dumps(ledger.snapshot()))["entries"]
+    assert (found["role"], found["spent"]["calls"], found["spent"]["cost_usd"]) == ("agent", 1, None)
 
 
 def test_threads_lose_no_call() -> None:
@@ -134,7 +149,7 @@ def test_threads_lose_no_call() -> None:
 
     def add_many() -> None:
         for _ in range(2000):
-            ledger.add(role="agent", model="small", usage=USAGE)
+            ledger.count(entry("agent", "small", usage=USAGE))
 
     threads = [threading.Thread(target=add_many) for _ in range(8)]
     for thread in threads:
@@ -151,13 +166,13 @@ def test_lost_calls_add_up_and_cost_nothing() -> None:
         ledger.count(LedgerEntry(role="agent", model="small", node_id="", spent=Spending(lost_calls=lost)))
     before = ledger.snapshot()
     assert before.total == Spending(lost_calls=3)
-    ledger.add(role="agent", model="small", usage=USAGE)
+    ledger.count(entry("agent", "small", usage=USAGE))
     assert (ledger.snapshot() - before).total.lost_calls == 0
     assert ledger.snapshot().total.cost_usd == 0.1
 
 
 def test_calls_of_models_are_told_from_those_of_tools() -> None:
     ledger = Ledger()
-    ledger.add(role="agent", model="small", usage=USAGE)
-    ledger.add(role="agent", model="tool:search", usage=Usage(input_tokens=0, output_tokens=0, cost_usd=0.0))
+    ledger.count(entry("agent", "small", usage=USAGE))
+    ledger.count(entry("agent", "tool:search", usage=Usage(input_tokens=0, output_tokens=0, cost_usd=0.0)))
     assert (ledger.snapshot().total.calls, ledger.snapshot().of_models.calls) == (2, 1)
