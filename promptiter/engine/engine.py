@@ -13,10 +13,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer
@@ -105,9 +105,7 @@ class Engine:
         ended = await self.conduct(
             request, observers=observers, journal=journal, interrupt=interrupt, reviewer=reviewer
         )
-        if ended.error is not None and ended.is_cancelled:
-            raise ended.error
-        return ended.result_or_failure()
+        return ended.result_or_error()
 
     def run_sync(
         self,
@@ -123,12 +121,12 @@ class Engine:
 
         The first Ctrl-C finishes the round in flight, the second stops at once; both give a result.
         """
-        interrupt = interrupt or Interrupt()
-
-        def work() -> Coroutine[Any, Any, Ended]:
-            return self.conduct(request, observers=observers, journal=journal, interrupt=interrupt, reviewer=reviewer)
-
-        return run_blocking(work, interrupt, tell=tell).result_or_failure()
+        stopping = interrupt or Interrupt()
+        return run_blocking(
+            lambda: self.conduct(request, observers=observers, journal=journal, interrupt=stopping, reviewer=reviewer),
+            stopping,
+            tell=tell,
+        ).result_or_failure()
 
     async def conduct(
         self,
@@ -194,6 +192,12 @@ class Ended:
     def is_cancelled(self) -> bool:
         """Whether somebody cancelled it, be it in its last moment, when it had succeeded already."""
         return isinstance(self.error, asyncio.CancelledError) and self.result.status != "failed"
+
+    def result_or_error(self) -> RunResult:
+        """The result; RunFailedError if it failed, and the CancelledError that it was cancelled with."""
+        if self.error is not None and self.is_cancelled:
+            raise self.error
+        return self.result_or_failure()
 
     def result_or_failure(self) -> RunResult:
         """The result, also of a run that was cancelled; RunFailedError if it failed."""

@@ -196,10 +196,8 @@ class Session:
             "cases": len(eval_set.cases),
             "draws": len(draws),
         }
-        if self._log.take("evaluation_started", request=head["request"]) is None:
-            await self._log.append("evaluation_started", head)
+        await self.note("evaluation_started", head)
         rows: dict[tuple[str, int], CaseRow] = {}
-
         paid: set[str] = set()
 
         def keep(data: dict[str, Json]) -> None:

@@ -19,12 +19,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from promptiter.engine.checks import check_request
 from promptiter.engine.engine import Ended, Engine, new_run_id
@@ -124,9 +123,7 @@ class RunDirectory:
     ) -> RunResult:
         """Run to the end, from wherever it is; see Engine.run. RunLockedError: another process works on it."""
         ended = await self.conduct(observers=observers, interrupt=interrupt or Interrupt(), reviewer=reviewer)
-        if ended.error is not None and ended.is_cancelled:
-            raise ended.error
-        return ended.result_or_failure()
+        return ended.result_or_error()
 
     def run_sync(
         self,
@@ -137,12 +134,10 @@ class RunDirectory:
         tell: Callable[[str], None] = lambda _: None,
     ) -> RunResult:
         """The same from synchronous code; see Engine.run_sync."""
-        interrupt = interrupt or Interrupt()
-
-        def work() -> Coroutine[Any, Any, Ended]:
-            return self.conduct(observers=observers, interrupt=interrupt, reviewer=reviewer)
-
-        return run_blocking(work, interrupt, tell=tell).result_or_failure()
+        stopping = interrupt or Interrupt()
+        return run_blocking(
+            lambda: self.conduct(observers=observers, interrupt=stopping, reviewer=reviewer), stopping, tell=tell
+        ).result_or_failure()
 
     async def conduct(
         self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
@@ -150,13 +145,16 @@ class RunDirectory:
         """The same, with its error instead of an exception."""
         with RunLock(self.path) as lock, self._kept(lock) as kept:
             interrupt.watch(self.path / STOP)
+            spent_before = kept.calls.ledger()
+            if (budget := self._engine.evaluator.gateway.budget) is not None:
+                budget.charge(spent_before.of_models, of=str(self.path.absolute()))
             ended = await self._engine.conduct(
                 self._request,
                 observers=observers,
                 journal=kept,
                 interrupt=interrupt,
                 reviewer=reviewer,
-                spent_before=kept.calls.ledger(),
+                spent_before=spent_before,
             )
             if not isinstance(ended.error, RunLockedError):  # the files are another process's then
                 await _to_its_end(lambda: self._write(ended.result))
@@ -173,8 +171,6 @@ class RunDirectory:
             kept = _Kept(journal, calls, TraceSpool(self.path / TRACES, durable=True))
             gateway.memo, evaluator.spool = calls, kept.traces
             try:
-                if gateway.budget is not None:
-                    gateway.budget.charge(calls.ledger().of_models, of=str(self.path.absolute()))
                 yield kept
             finally:
                 gateway.memo, evaluator.spool = memo, spool
