@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import quote
 
 import orjson
@@ -35,9 +34,11 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
     that nobody wants to keep are removed.
     """
     path = Path(folder)
+    for name in ("profiles", "surfaces"):
+        (path / name).mkdir(exist_ok=True)
     _write(path / "profiles" / "baseline.json", result.initial_profile.to_json())
     _write(path / "profiles" / "best.json", result.accepted_profile.to_json())
-    with _replacing(path / "profiles" / "candidates.jsonl") as file:
+    with replacing(path / "profiles" / "candidates.jsonl") as file:
         file.writelines(_candidates(result))
     texts = _texts(result)
     for name, text in texts.items():
@@ -47,7 +48,7 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
             file_there.unlink()
     if keep_traces != "all" and result.status == "succeeded":
         _prune(path / "traces", _failed_traces(result) if keep_traces == "failed" else set())
-    with _replacing(path / "result.json") as file:
+    with replacing(path / "result.json") as file:
         result.write_json(file)
 
 
@@ -114,12 +115,5 @@ def _prune(folder: Path, kept: Collection[str]) -> None:
 
 
 def _write(path: Path, raw: bytes) -> None:
-    with _replacing(path) as file:
-        file.write(raw)
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    path.parent.mkdir(exist_ok=True)
     with replacing(path) as file:
-        yield file
+        file.write(raw)
