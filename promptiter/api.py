@@ -64,8 +64,7 @@ def config_to_resume(
     environ: Mapping[str, str] | None = None,
 ) -> ReadConfig:
     """The configuration of a run, read again from its file, with what the command line once said on top."""
-    configuration = _configuration(folder)
-    file = _file(folder, configuration)
+    configuration, file = _asked_for(folder)
     return read_config(file, settings=merged(configuration.settings, settings or {}), environ=environ)
 
 
@@ -76,49 +75,42 @@ def config_to_rerun(
     environ: Mapping[str, str] | None = None,
 ) -> ReadConfig:
     """The configuration of a run as it was; only secrets, which no run.json holds, come from its file."""
-    configuration = _configuration(folder)
-    file = _file(folder, configuration)
+    configuration, file = _asked_for(folder)
     now = read_file(file) if file.exists() else {}
-    document = _with_secrets(configuration.document, now, file=file)
+    document = _unmasked(configuration.document, now, file=file)
     return read_document(document, file=file, settings=settings, environ=environ)
 
 
-def _configuration(folder: str | os.PathLike[str]) -> Configuration:
+def _asked_for(folder: str | os.PathLike[str]) -> tuple[Configuration, Path]:
+    """What a run was configured by, and the file of it."""
     configuration = read_header(folder).configuration
     if configuration is None:
         raise SetupError(
             f"the run {os.fspath(folder)!r} was started by Python code, not with a configuration file; go on from "
             "there: RunDirectory.resume(folder, engine, request).run_sync()"
         )
-    return configuration
+    return configuration, Path(os.path.normpath(Path(folder).absolute() / configuration.file))
 
 
-def _file(folder: str | os.PathLike[str], configuration: Configuration) -> Path:
-    return Path(os.path.normpath(Path(folder).absolute() / configuration.file))
-
-
-def _with_secrets(document: dict[str, Json], now: Mapping[str, Json], *, file: Path) -> dict[str, Json]:
-    """A document with what is masked in it as another one has it."""
-
-    def filled(then: Json, found: Json, place: str) -> Json:
-        if isinstance(then, dict):
-            known = found if isinstance(found, dict) else {}
-            return {name: filled(each, known.get(name), f"{place}.{name}") for name, each in then.items()}
-        if isinstance(then, list):
-            other = found if isinstance(found, list) and len(found) == len(then) else [None] * len(then)
-            return [
-                filled(each, twin, f"{place}.{at}") for at, (each, twin) in enumerate(zip(then, other, strict=True))
-            ]
-        if isinstance(then, str) and MASK in then and found != then:
-            if not isinstance(found, str):
-                raise SetupError(
-                    f"{place[1:]} is a secret, which run.json does not hold, and {str(file)!r} has none any more; "
-                    "write it there as ${VARIABLE}"
-                )
-            return found
+def _unmasked(then: Json, now: Json, *, file: Path, place: str = "") -> Json:
+    """A document with what is masked in it as the file has it now."""
+    if isinstance(then, dict):
+        known = now if isinstance(now, dict) else {}
+        return {
+            name: _unmasked(each, known.get(name), file=file, place=f"{place}.{name}") for name, each in then.items()
+        }
+    if isinstance(then, list):
+        twins = now if isinstance(now, list) and len(now) == len(then) else [None] * len(then)
+        pairs = enumerate(zip(then, twins, strict=True))
+        return [_unmasked(each, twin, file=file, place=f"{place}.{at}") for at, (each, twin) in pairs]
+    if not isinstance(then, str) or MASK not in then:
         return then
-
-    return {name: filled(each, now.get(name), f".{name}") for name, each in document.items()}
+    if not isinstance(now, str):
+        raise SetupError(
+            f"{place[1:]} is a secret, which run.json does not hold, and {str(file)!r} has none any more; "
+            "write it there as ${VARIABLE}"
+        )
+    return now
 
 
 __all__ = ["ConfiguredRun", "RunDirectory", "load_rerun", "load_run", "resume_run"]

@@ -65,19 +65,19 @@ def run(
     from promptiter.config.file import read_config
 
     names = [name.strip() for each in targets or () for name in each.split(",") if name.strip()]
-    settings = _given(
+    settings = _settings(
         max_rounds=max_rounds,
         budget={"max_usd": max_usd} if max_usd is not None else None,
-        evaluation={"concurrency": concurrency} if concurrency is not None else None,
+        concurrency=concurrency,
         seed=seed,
         targets=names or None,
         initial_profile=str(initial_profile.absolute()) if initial_profile is not None else None,
         review=review,
-        runs=str(runs.absolute()) if runs is not None else None,
-        json=as_json,
+        runs=runs,
+        as_json=as_json,
         quiet=quiet,
     )
-    _conduct(lambda: read_config(config, settings=settings), lambda configured: configured.begin())
+    _conduct(read_config(config, settings=settings))
 
 
 def resume(
@@ -96,13 +96,8 @@ def resume(
     from promptiter.api import config_to_resume
 
     folder = _run_folder(run, runs)
-    settings = _given(
-        evaluation={"concurrency": concurrency} if concurrency is not None else None,
-        review=review,
-        json=as_json,
-        quiet=quiet,
-    )
-    _conduct(lambda: config_to_resume(folder, settings=settings), lambda configured: configured.resume(folder))
+    settings = _settings(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
+    _conduct(config_to_resume(folder, settings=settings), folder=folder)
 
 
 def rerun(
@@ -117,18 +112,29 @@ def rerun(
     from promptiter.api import config_to_rerun
 
     folder = _run_folder(run, runs)
-    settings = _given(
-        evaluation={"concurrency": concurrency} if concurrency is not None else None,
-        review=review,
-        runs=str(runs.absolute()) if runs is not None else None,
-        json=as_json,
-        quiet=quiet,
-    )
-    _conduct(lambda: config_to_rerun(folder, settings=settings), lambda configured: configured.begin())
+    settings = _settings(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
+    _conduct(config_to_rerun(folder, settings=settings))
 
 
-def _given(**settings: Json) -> dict[str, Json]:
-    return {key: value for key, value in settings.items() if value is not None}
+def _settings(
+    *,
+    concurrency: int | None,
+    review: bool | None,
+    runs: Path | None = None,
+    as_json: bool | None,
+    quiet: bool | None,
+    **others: Json,
+) -> dict[str, Json]:
+    """What the command line says, under the keys of a configuration file; what it does not say is left out."""
+    said = {
+        **others,
+        "evaluation": {"concurrency": concurrency} if concurrency is not None else None,
+        "review": review,
+        "runs": str(runs.absolute()) if runs is not None else None,
+        "json": as_json,
+        "quiet": quiet,
+    }
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def _run_folder(run: str, runs: Path | None) -> Path:
@@ -138,14 +144,14 @@ def _run_folder(run: str, runs: Path | None) -> Path:
     return find_run(run, runs_folder(runs))
 
 
-def _conduct(read: Callable[[], ReadConfig], opened: Callable[[ConfiguredRun], RunDirectory]) -> NoReturn:
-    """Run to the end, show what came of it, and exit with the code of the verdict."""
+def _conduct(found: ReadConfig, *, folder: Path | None = None) -> NoReturn:
+    """Run to the end, show what came of it, and exit with the code of the verdict. A run that has a folder goes on."""
     from promptiter.cli import run_view
 
     with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints: standard output is for the summary
-        configured = _prepared(read())
+        configured = _prepared(found)
         try:
-            directory = opened(configured)
+            directory = configured.begin() if folder is None else configured.resume(folder)
             result = _result(configured, directory)
         finally:
             configured.gateway.memo.close()
