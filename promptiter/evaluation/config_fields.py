@@ -10,12 +10,10 @@ from typing import Literal, TypeVar, cast, overload
 from promptiter.errors import MetricError, nearest
 from promptiter.evaluation.metric import shown
 from promptiter.llm.redaction import MASK
-from promptiter.llm.secret import Secret, holds_secret, reveal, with_texts
+from promptiter.llm.secret import Secret, holds_secret, with_texts
 from traces.model import Json
 
 Word = TypeVar("Word", bound=str)
-
-__all__ = ["Fields", "Secret", "field_name", "reveal"]
 
 
 class Fields:

@@ -16,7 +16,6 @@ from typing import Any, SupportsFloat, TypeAlias
 from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError
 from promptiter.evaluation.case import EvalCase, Turn
-from promptiter.evaluation.config_fields import reveal
 from promptiter.evaluation.json_match import compare_json_text
 from promptiter.evaluation.metric import Metric, TurnScore, failure_of, score_by_turn, shown, unscored
 from promptiter.evaluation.metric_config import (
@@ -36,6 +35,7 @@ from promptiter.evaluation.text_match import (
     rouge_findings,
 )
 from promptiter.evaluation.trajectory import TrajectoryCriterion, compare_tool_calls
+from promptiter.llm.secret import reveal
 from promptiter.registry import REGISTRY, Registry
 from traces import Usage
 

@@ -176,11 +176,6 @@ def differences(header: RunHeader, other: RunHeader) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def changed_versions(header: RunHeader, other: RunHeader) -> list[str]:
-    """Which software is another, each in a sentence. Worth a word, if the run does not go on as before."""
-    return list(_changes(header.versions.model_dump(), other.versions.model_dump()))
-
-
 def without_secrets(config: Json, redactor: Redactor, *, key: str = "") -> Json:
     """A configuration as it may be written down: `${VAR}` stays, and what is secret or stands in `headers` is `***`.
 

@@ -20,8 +20,8 @@ from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
 from promptiter.engine.checks import joined
 from promptiter.errors import RequestError, SetupError
-from promptiter.evaluation.config_fields import Secret
 from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.secret import Secret
 from promptiter.search.rounds import BackpropRounds
 
 AGENT = """

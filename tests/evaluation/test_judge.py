@@ -12,7 +12,6 @@ import pytest
 from promptiter.agents.base import AgentRun
 from promptiter.errors import BadRequestError, BudgetEndedError, MetricError, ModelUnavailableError, UnexpectedCallError
 from promptiter.evaluation.case import EvalCase, Scenario, Turn
-from promptiter.evaluation.config_fields import Secret
 from promptiter.evaluation.judge import JudgeMetric, aggregate, judge_builders
 from promptiter.evaluation.judge_model import JudgeEndpoint, judges_of, litellm_name, request_options
 from promptiter.evaluation.judge_prompts import (
@@ -33,6 +32,7 @@ from promptiter.llm.litellm import LiteLLMModel, price_per_token_usd
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import Model, ScriptedModel
 from promptiter.llm.redaction import Redactor
+from promptiter.llm.secret import Secret
 from tests.llm.server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
 from traces.model import Json

@@ -12,7 +12,6 @@ import orjson
 import pytest
 
 from promptiter.errors import MetricError
-from promptiter.evaluation.config_fields import Secret, reveal
 from promptiter.evaluation.json_match import JsonCriterion
 from promptiter.evaluation.metric_config import (
     EvalConfig,
@@ -28,7 +27,7 @@ from promptiter.evaluation.metric_config import (
 )
 from promptiter.evaluation.text_match import NumericCriterion, RougeCriterion, TextCriterion
 from promptiter.evaluation.trajectory import ToolCriterion, TrajectoryCriterion
-from promptiter.llm.secret import secrets_in
+from promptiter.llm.secret import Secret, reveal, secrets_in
 from traces import digest
 from traces.model import Json
 
