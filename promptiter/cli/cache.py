@@ -79,7 +79,7 @@ def clear(
 def _path_of(memo: Path | None) -> Path:
     """The memo that is meant: the file itself, or the one that a configuration names."""
     from promptiter.config.file import FILE_NAME, read_config
-    from promptiter.llm.memo_files import SUFFIXES
+    from promptiter.llm.memo_stores import SUFFIXES
 
     if memo is None and not Path(FILE_NAME).exists():
         raise SetupError(f"no {FILE_NAME} is here: name a memo ({', '.join(SUFFIXES)}), or a {FILE_NAME} that names it")

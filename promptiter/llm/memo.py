@@ -18,7 +18,7 @@ from typing import Protocol
 from promptiter.errors import SetupError
 from promptiter.llm.answers import MemoKey, MemoStats, StoredAnswer, ToolAnswer, decode_answer, encode_answer
 from promptiter.llm.ledger import LedgerEntry
-from promptiter.llm.memo_stores import FileMemo, SqliteMemo, explained
+from promptiter.llm.memo_stores import SUFFIXES, FileMemo, SqliteMemo, explained
 
 __all__ = [
     "FileMemo",
@@ -72,7 +72,7 @@ def open_memo(where: str | os.PathLike[str]) -> Memo:
     if where == "memory":
         return MemoryMemo()
     path = Path(where)
-    if path.suffix not in (".jsonl", ".sqlite", ".db"):
+    if path.suffix not in SUFFIXES:
         raise SetupError(
             f"cannot tell what memo {os.fspath(where)!r} is: give 'memory' or a path in .jsonl, .sqlite or .db"
         )

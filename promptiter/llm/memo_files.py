@@ -19,10 +19,7 @@ from promptiter.errors import SetupError
 from promptiter.llm.answers import SCHEMA_VERSION, answer_in, usage_of
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.llm.memo_lines import START, is_sound, key_in, other_version
-from promptiter.llm.memo_stores import explained
-
-SUFFIXES = (".jsonl", ".sqlite", ".db")
-BUSY_TIMEOUT_S = 30.0
+from promptiter.llm.memo_stores import BUSY_TIMEOUT_S, SUFFIXES, explained, size_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +46,7 @@ def contents_of(path: str | os.PathLike[str]) -> MemoContents | None:
     else:
         with _database(file) as database:
             by_role = _by_role(_rows(database, path=file))
-    files = [each for each in (file, Path(f"{file}-wal")) if each.exists()]
-    return MemoContents(path=file, bytes=sum(each.stat().st_size for each in files), by_role=by_role)
+    return MemoContents(path=file, bytes=size_of(file), by_role=by_role)
 
 
 def clear_memo(path: str | os.PathLike[str]) -> int:

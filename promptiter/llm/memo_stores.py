@@ -29,6 +29,10 @@ from promptiter.llm.memo_lines import as_line, is_sound, key_in, other_version
 from traces.model import Json
 
 T = TypeVar("T")
+SUFFIXES = (".jsonl", ".sqlite", ".db")
+"""What the name of a memo ends in: lines, or a database."""
+BUSY_TIMEOUT_S = 30.0
+"""So long a database that another process holds is waited for."""
 AT_ONCE = 4_000
 """So many lines of a file are indexed together."""
 
@@ -193,7 +197,7 @@ class FileMemo:
 class SqliteMemo:
     """A memo in an SQLite database, which several processes may share; each opens its own."""
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = 30.0) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self._path = Path(path)
         self._busy_timeout_s = busy_timeout_s
         self._hits = 0
@@ -233,8 +237,7 @@ class SqliteMemo:
 
     def stats(self) -> MemoStats:
         [(entries,)] = self._worker.submit(self._query, "SELECT count(*) FROM answers").result()
-        files = [file for file in (self._path, Path(f"{self._path}-wal")) if file.exists()]
-        return MemoStats(entries=entries, hits=self._hits, bytes=sum(file.stat().st_size for file in files))
+        return MemoStats(entries=entries, hits=self._hits, bytes=size_of(self._path))
 
     def close(self) -> None:
         self._worker.shutdown(wait=True)
@@ -269,6 +272,11 @@ class SqliteMemo:
     def _query(self, statement: str, *values: bytes) -> list[tuple[Json, ...]]:
         with explained(self._path):
             return self._database.execute(statement, values).fetchall()
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a memo, with those that a database has not moved into its file yet."""
+    return sum(file.stat().st_size for file in (path, Path(f"{path}-wal")) if file.exists())
 
 
 class _BusyError(SetupError):
