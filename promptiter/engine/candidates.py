@@ -14,7 +14,7 @@ from traces import digest
 from traces.model import Json
 
 
-def written(
+def data_of(
     candidate: Profile, *, accepted: Profile, structure: StructureSnapshot, safe: Callable[[Json], Json]
 ) -> tuple[dict[str, Json], Profile]:
     """The data of a `candidate` event, and the candidate as it is read from there: that is the one to run.

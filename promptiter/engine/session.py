@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from promptiter.agents.base import Agent
 from promptiter.engine.acceptance import AcceptancePolicy, AllOf, Protected, decide
-from promptiter.engine.candidates import written
+from promptiter.engine.candidates import data_of
 from promptiter.engine.events import EventType, Phase
 from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.engine.interrupts import Interrupt
@@ -288,7 +288,7 @@ class Session:
 
     def _as_written(self, candidate: Profile) -> tuple[dict[str, Json], Profile]:
         safe = self.evaluator.gateway.redactor.redact_known_json
-        return written(candidate, accepted=self.accepted.profile, structure=self.snapshot, safe=safe)
+        return data_of(candidate, accepted=self.accepted.profile, structure=self.snapshot, safe=safe)
 
     async def pass_over(self, reason: str) -> AcceptanceDecision:
         """Say why a round has no candidate worth trying."""

@@ -162,16 +162,15 @@ class State:
 
     def _look_back(self, now: int) -> None:
         """What a new round knows of its profile: what the round before found, if that had the same profile."""
-        before, known = self.round, self._findings
-        self.found_at = now if before is None or known is NOTHING else self.found_at
-        if before is None:
-            return
-        if self._input != self._accepted:
+        known = self._findings
+        if self.round is None:
+            self.found_at = now
+        elif self._input != self._accepted:
             self._findings, self.found_at = NOTHING, now
-            return
-        found = Findings.of(before)
-        if found.train is not known.train or found.passes != known.passes:
+        elif (found := Findings.of(self.round)).train is not known.train or found.passes != known.passes:
             self._findings, self.found_at = found, self._began_at
+        elif known is NOTHING:
+            self.found_at = now
 
     def _on_losses(self, event: Event) -> None:
         if self.round is not None:

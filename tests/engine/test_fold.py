@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from promptiter.backprop.loss import CaseLoss
 from promptiter.backprop.stages import AggregateResult, Rejection
 from promptiter.engine.acceptance import MinGain
-from promptiter.engine.candidates import candidate_of, written
+from promptiter.engine.candidates import candidate_of, data_of
 from promptiter.engine.engine import RunFailedError
 from promptiter.engine.events import Event, EventType, Phase
 from promptiter.engine.evidence import AcceptanceDecision
@@ -131,7 +131,7 @@ class Writer:
                 value = self.new if what == "candidate" else STRUCTURE.surface(surface_id).value
                 patches = [SurfacePatch(surface_id=surface_id, value=value, reason="")]
                 candidate = self.accepted.apply(patches, STRUCTURE)
-                data, self.candidate = written(candidate, accepted=self.accepted, structure=STRUCTURE, safe=as_it_is)
+                data, self.candidate = data_of(candidate, accepted=self.accepted, structure=STRUCTURE, safe=as_it_is)
                 self.write("candidate", **data)
             case "validation" if self.candidate is not None:
                 self.evaluation("validation", self.candidate)
@@ -428,7 +428,7 @@ def test_a_candidate_is_its_parent_and_what_it_changes() -> None:
 
 def test_a_surface_that_is_reset_has_the_value_of_the_baseline() -> None:
     accepted = Profile.of(STRUCTURE, DRAFT | POLISH)
-    data, candidate = written(Profile.of(STRUCTURE, POLISH), accepted=accepted, structure=STRUCTURE, safe=as_it_is)
+    data, candidate = data_of(Profile.of(STRUCTURE, POLISH), accepted=accepted, structure=STRUCTURE, safe=as_it_is)
     assert data["patches"] == {"draft#instruction": "Draft."}
     assert candidate == Profile.of(STRUCTURE, POLISH)
     assert candidate_of(data, accepted=accepted, structure=STRUCTURE) == candidate
@@ -446,7 +446,7 @@ profiles = st.dictionaries(st.sampled_from(["draft#instruction", "polish#instruc
 def test_a_candidate_is_read_as_it_was_run_also_if_it_overrides_with_the_same_value(
     accepted: Profile, wanted: Profile
 ) -> None:
-    data, candidate = written(wanted, accepted=accepted, structure=STRUCTURE, safe=as_it_is)
+    data, candidate = data_of(wanted, accepted=accepted, structure=STRUCTURE, safe=as_it_is)
     assert candidate_of(orjson.loads(orjson.dumps(data)), accepted=accepted, structure=STRUCTURE) == candidate
     assert candidate.changes(wanted, STRUCTURE) == ()
     assert (data["profile_digest"] == data["parent"]) == (accepted.changes(wanted, STRUCTURE) == ())
@@ -457,7 +457,7 @@ def test_a_candidate_that_a_surface_cannot_take_is_told_before_it_is_run() -> No
     structure = StructureSnapshot(nodes=(Node(id="n"),), surfaces=(surface,), entry="n")
     wanted = Profile(structure_id=structure.structure_id, overrides={surface.id: "much too long"})
     with pytest.raises(SurfaceValueError, match="n#instruction"):
-        written(wanted, accepted=Profile.baseline(structure), structure=structure, safe=as_it_is)
+        data_of(wanted, accepted=Profile.baseline(structure), structure=structure, safe=as_it_is)
 
 
 def changed(events: list[Event], kind: EventType, **fields: Any) -> list[Event]:
