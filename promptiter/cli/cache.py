@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.output import console, write_text
+from promptiter.cli.output import console, json_text, write_text
 from promptiter.errors import RequestError, SetupError
 
 if TYPE_CHECKING:
@@ -120,8 +120,6 @@ def _print(found: MemoContents) -> None:
 
 
 def _as_json(found: MemoContents) -> str:
-    import orjson
-
     document = {
         "schema_version": 1,
         "path": str(found.path),
@@ -129,7 +127,7 @@ def _as_json(found: MemoContents) -> str:
         "by_role": {role: _figures(spent) for role, spent in found.by_role.items()},
         "total": _figures(found.total),
     }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return json_text(document)
 
 
 def _figures(spent: Spending) -> dict[str, Json]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from promptiter.cli.output import json_text
 from traces.draw.diagram import cut, one_line
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ class Checked:
 
 
 def findings_as_json(checked: Sequence[Checked], shared: Sequence[HealthFinding]) -> str:
-    import orjson
-
     document = {
         "schema_version": 1,
         "is_serious": bool(shared) or any(each.health.is_serious for each in checked),
@@ -60,7 +59,7 @@ def findings_as_json(checked: Sequence[Checked], shared: Sequence[HealthFinding]
         ],
         "overlaps": shared,
     }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return json_text(document)
 
 
 def print_checked(screen: Console, checked: Sequence[Checked], shared: Sequence[HealthFinding]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from promptiter.cli.load import load_agent
-from promptiter.cli.output import View, console, view_of, write_text
+from promptiter.cli.output import View, console, json_text, view_of, write_text
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
 from traces.draw.diagram import Arrow, Box, Diagram, cut, one_line, to_mermaid
@@ -26,9 +26,7 @@ def describe(
     snapshot = _safe(load_agent(agent).describe())
     match view or view_of(output):
         case View.json:
-            import orjson
-
-            write_text(orjson.dumps(snapshot.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n", output)
+            write_text(json_text(snapshot.to_json()), output)
         case View.svg:
             write_text(to_svg(diagram_of(snapshot)), output)
         case View.mermaid:

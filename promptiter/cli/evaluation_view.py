@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from promptiter.cli.output import json_text
 from promptiter.evaluation.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
@@ -104,7 +105,7 @@ def as_json(found: Evaluation, gateway: Gateway) -> str:
         "rows": found.rows,
         "measured": {"ledger": gateway.ledger.snapshot()},
     }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return json_text(document)
 
 
 def as_junit(found: Evaluation, cases: EvalSet) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from promptiter.llm.redaction import process_redactor
 from traces import UnwritableTraceError
 from traces.files import replacing
+from traces.model import Json
 
 
 class View(StrEnum):
@@ -44,6 +45,13 @@ def console(output: Path | None = None) -> Console:
 def say_error(text: str) -> None:
     """One line on standard error: what went wrong, without secrets, whoever's code said it."""
     typer.secho(f"error: {process_redactor().redact_text(text)}", fg="red", err=True)
+
+
+def json_text(document: Json) -> str:
+    """A document for machines."""
+    import orjson
+
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
 def write_text(text: str, output: Path | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.output import console, write_text
+from promptiter.cli.output import console, json_text, write_text
 
 if TYPE_CHECKING:
     from promptiter.runs.listing import RunSummary
@@ -26,12 +26,13 @@ def runs(
 
     A run that was killed is `interrupted`; it, and any other without an end, goes on with `promptiter resume`.
     """
+    from promptiter.engine.shapes import plain_of
     from promptiter.runs.listing import list_runs
 
     there = runs_folder(folder)
     found = list(list_runs(there))
     if as_json:
-        write_text(_as_json(found), None)
+        write_text(json_text([plain_of(each) for each in found]), None)
         return
     if not found:
         typer.echo(f"no runs in {there}")
@@ -55,7 +56,6 @@ def _print(found: list[RunSummary]) -> None:
     from rich.text import Text
 
     from promptiter.cli.run_view import cost_of
-    from traces.draw.diagram import cut, one_line
 
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("run", "status", "verdict"):
@@ -63,13 +63,10 @@ def _print(found: list[RunSummary]) -> None:
     for name in ("rounds", "score", "cost", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in found:
-        told = each.verdict if each.error is None else cut(one_line(each.error), 80)
-        if each.status == "running" and each.holder is not None:
-            told = f"process {each.holder.pid} on {each.holder.host}"
         table.add_row(
             each.run_id,
             Text(each.status, STYLES.get(each.status, "red")),
-            Text((told or "").replace("_", " ") if each.error is None else told or ""),
+            Text(_told(each)),
             str(each.rounds),
             _score(each),
             cost_of(each.spent),
@@ -82,18 +79,19 @@ def _print(found: list[RunSummary]) -> None:
         screen.print(f"\n{len(waiting)} can go on: promptiter resume {waiting[-1].path}", style="dim", soft_wrap=True)
 
 
+def _told(each: RunSummary) -> str:
+    """What came of it; or who works on it, or what went wrong."""
+    from traces.draw.diagram import cut, one_line
+
+    if each.holder is not None:
+        return f"process {each.holder.pid} on {each.holder.host}"
+    if each.error is not None:
+        return cut(one_line(each.error), 80)
+    return (each.verdict or "").replace("_", " ")
+
+
 def _score(each: RunSummary) -> str:
     if each.baseline is None:
         return ""
     before = f"{abs(each.baseline):.3f}"
     return before if each.best in (None, each.baseline) else f"{before} to {abs(each.best or 0.0):.3f}"
-
-
-def _as_json(found: list[RunSummary]) -> str:
-    import orjson
-
-    from promptiter.engine.shapes import plain_of
-
-    return orjson.dumps(
-        [plain_of(each) for each in found], option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    ).decode()

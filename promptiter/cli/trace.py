@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.output import View, console, view_of, write_text
+from promptiter.cli.output import View, console, json_text, view_of, write_text
 from promptiter.llm.redaction import process_redactor
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
 from traces.files import from_json, to_json
@@ -89,9 +89,7 @@ def stats(
 
     found = statistics(_read(file))
     if as_json:
-        import orjson
-
-        write_text(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n", output)
+        write_text(json_text(found), output)
     else:
         trace_view.print_statistics(console(output), found)
 
