@@ -61,7 +61,7 @@ class RunDirectory:
         self.path = Path(path)
         self.notes: list[str] = []
         self._engine = engine
-        self._request = replace(request, run_id=self.path.name)
+        self._request = request
         self._keep_traces = keep_traces
 
     @classmethod
@@ -84,7 +84,7 @@ class RunDirectory:
             configuration = configuration.model_copy(update={"file": file})
         header = header_of(engine, request, run_id=path.name, created_at=created, configuration=configuration)
         write_header(path, header)
-        return cls(path, engine, request, keep_traces=keep_traces)
+        return cls(path, engine, replace(request, run_id=header.run_id), keep_traces=keep_traces)
 
     @classmethod
     def resume(
@@ -107,7 +107,7 @@ class RunDirectory:
         )
         if changes := differences(header, now):
             raise ChangedInputsError(os.fspath(path), changes)
-        return cls(path, engine, request, keep_traces=keep_traces)
+        return cls(path, engine, replace(request, run_id=header.run_id), keep_traces=keep_traces)
 
     @property
     def journal(self) -> FileJournal:

@@ -94,6 +94,19 @@ def test_a_finished_run_is_given_again_and_its_files_are_written_again(tmp_path:
     assert outside_measured(tmp_path) == before
 
 
+def test_a_run_keeps_its_name_when_it_goes_on_from_inside_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt = Interrupt()
+    interrupt.ask("a button")
+    run = RunDirectory.begin(tmp_path, desk.engine(desk.DRAFT, desk.POLISH), desk.request(run_id="mine"))
+    run.run_sync(interrupt=interrupt)
+    monkeypatch.chdir(run.path)
+    again = RunDirectory.resume(".", desk.engine(desk.DRAFT, desk.POLISH), desk.request(run_id=""))
+    assert again.run_sync().verdict == "improved"
+    assert {event.run_id for event in again.journal.read()} == {"mine"}
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
