@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from promptiter.agents.base import Agent
 from promptiter.engine.acceptance import AcceptancePolicy, AllOf, Protected, decide
 from promptiter.engine.candidates import data_of
-from promptiter.engine.events import EventType, Phase
+from promptiter.engine.events import Event, EventType, Phase
 from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.log import EventLog
@@ -95,6 +95,7 @@ class Session:
         self._tried = 0
         self._rounds_without_acceptance = 0
         self._evaluations = 0
+        self._records = 0
         self._paid_evaluations = 0
         self._busy = asyncio.Lock()
         self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop() | (request.stop or _until_done(request))
@@ -169,12 +170,13 @@ class Session:
             plain = plain_of(await work(), shape)
             self._log.phase = phase or self._log.phase
             known = await self._log.append(kind, {"request": asked, "value": plain})
+        self._records += 1
+        self.rng.seed(f"{self.seed} after {self._records}")  # whether or not the work was done, and drew
         return value_of(shape, known.data["value"])
 
-    async def note(self, kind: EventType, data: dict[str, Json]) -> None:
+    async def note(self, kind: EventType, data: dict[str, Json]) -> Event:
         """Write down a fact that follows from what is known already."""
-        if self._log.take(kind, request=data.get("request")) is None:
-            await self._log.append(kind, data)
+        return self._log.take(kind, request=data.get("request")) or await self._log.append(kind, data)
 
     async def evaluate(
         self, eval_set: EvalSet, profile: Profile, *, phase: Phase, draws: range | None = None
@@ -196,7 +198,8 @@ class Session:
             "cases": len(eval_set.cases),
             "draws": len(draws),
         }
-        await self.note("evaluation_started", head)
+        gateway = self.evaluator.gateway
+        started = await self.note("evaluation_started", {**head, "measured": {"mark": gateway.memo.mark()}})
         rows: dict[tuple[str, int], CaseRow] = {}
         paid: set[str] = set()
 
@@ -214,9 +217,11 @@ class Session:
         if (finished := self._log.take("evaluation_finished")) is not None:
             self.spending.go_on_from(finished.data["measured"])
             return self.evaluator.evaluation_of(rows.values(), eval_set, profile)
+        gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some of it already
         async for row in self.evaluator.rows(self.agent, eval_set, profile, draws=draws, known=rows):
             keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
         found = self.evaluator.evaluation_of(rows.values(), eval_set, profile)
+        gateway.recent_from = None
         figures = {**_figures(found, number), "measured": self.spending.measured()}
         await self._log.append("evaluation_finished", figures)
         return found

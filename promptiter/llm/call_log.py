@@ -8,7 +8,7 @@ twice and goes on with what is left of its budget. Beside the answers it has sho
     {"sum":"…","v":1,"given_up":"<key>","role":"agent"}                                    it failed, or was cancelled
 
 What was asked, but neither answered nor given up, was in flight at a kill. A line `given_up` with `paid` is of a call
-whose answer is not kept.
+whose answer is not kept, such as that of a live node.
 """
 
 from __future__ import annotations
@@ -82,6 +82,17 @@ class CallLog(FileMemo):
         except (Exception, asyncio.CancelledError):
             await self._give_up(key)
             raise
+
+    async def note_paid(self, key: MemoKey, paid: LedgerEntry) -> None:
+        note = _note("given_up", key, paid=_receipt(paid, answer=None))
+        await in_worker(self._worker, lambda: self._write(note))
+
+    def mark(self) -> int:
+        return self._seen
+
+    def is_since(self, key: MemoKey, mark: int) -> bool:
+        place = self._index.get(bytes.fromhex(key.digest))
+        return place is not None and place[0] >= mark and "paid" in orjson.loads(self._line(place))
 
     def ledger(self) -> LedgerSnapshot:
         """What the run paid so far, by role, model and node, and the calls that were lost before this process.

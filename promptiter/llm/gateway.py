@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
@@ -102,6 +102,8 @@ class Gateway:
         self._rng = random.Random(seed)
         self._sleep = sleep
         self._flights: dict[MemoKey, _Flight] = {}
+        self.recent_from: int | None = None
+        """A mark of the memo: what was paid since counts as paid, also if a killed process did it."""
 
     async def ask(
         self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
@@ -119,11 +121,8 @@ class Gateway:
         async def execute(asking: _Asking) -> _Answered:
             return await self._paid(request, site, node_id, asking=asking)
 
-        if is_live:
-            reply = self._counted(await execute(nullcontext()))
-        else:
-            key = MemoKey.of(site, request.digest)
-            reply = await self._once(key, execute, model=request.model, node_id=node_id)
+        key, answered = MemoKey.of(site, request.digest), self._anew if is_live else self._once
+        reply = await answered(key, execute, model=request.model, node_id=node_id)
         if not isinstance(reply, ModelReply):
             raise BadAnswerError(f"the memo holds a tool's answer under the key of a model call of node {node_id!r}")
         return reply
@@ -160,11 +159,8 @@ class Gateway:
             spent = Spending.of_call(FREE, seconds=time.perf_counter() - started)
             return answer, LedgerEntry(role=site.role, model=model, node_id=node_id, spent=spent)
 
-        if is_live:
-            answer = self._counted(await execute(nullcontext()))
-        else:
-            key = MemoKey.of(site, digest(["tool", name, arguments]))
-            answer = await self._once(key, execute, model=model, node_id=node_id)
+        key, answered = MemoKey.of(site, digest(["tool", name, arguments])), self._anew if is_live else self._once
+        answer = await answered(key, execute, model=model, node_id=node_id)
         if not isinstance(answer, ToolAnswer):
             raise BadAnswerError(f"the memo holds a model's answer under the key of a call of tool {name!r}")
         if answer.error is not None:
@@ -202,7 +198,7 @@ class Gateway:
         known = await self._known(key)
         if known is not None:
             self.ledger.count(LedgerEntry(role=key.role, model=model, node_id=node_id, spent=FROM_MEMO))
-            _count(paid=False)
+            _count(paid=self.recent_from is not None and self.memo.is_since(key, self.recent_from))
             return known
 
         async def execute_and_keep() -> StoredAnswer:
@@ -218,6 +214,15 @@ class Gateway:
         # An error is looked at also if nobody waits for it any more; else asyncio complains.
         flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await flight.join()
+
+    async def _anew(
+        self, key: MemoKey, execute: Callable[[_Asking], Awaitable[_Answered]], *, model: str, node_id: str
+    ) -> StoredAnswer:
+        """The answer of a live node: asked for each time. Of the memo it needs only the account."""
+        answer, paid = await execute(self.memo.asking(key, model=model, node_id=node_id))
+        counted = self._counted((answer, paid))
+        await self.memo.note_paid(key, paid)
+        return counted
 
     async def _known(self, key: MemoKey) -> StoredAnswer | None:
         """What the memo has, or what a call that is under way brings."""

@@ -55,6 +55,18 @@ class Memo(Protocol):
         """
         ...
 
+    async def note_paid(self, key: MemoKey, paid: LedgerEntry) -> None:
+        """Take in what a call cost whose answer is not kept, for who keeps account."""
+        ...
+
+    def mark(self) -> int:
+        """Where the answers end now; only `is_since` can tell what it means."""
+        ...
+
+    def is_since(self, key: MemoKey, mark: int) -> bool:
+        """Whether the answer of a key was paid after that mark, as far as that is known."""
+        ...
+
     async def sync(self) -> None:
         """Make what was put survive a loss of power too."""
         ...
@@ -106,6 +118,15 @@ class MemoryMemo:
 
     def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
         return nullcontext()
+
+    async def note_paid(self, key: MemoKey, paid: LedgerEntry) -> None:
+        """Nobody asks for the account of a process that is gone."""
+
+    def mark(self) -> int:
+        return 0
+
+    def is_since(self, key: MemoKey, mark: int) -> bool:  # noqa: ARG002
+        return False
 
     async def sync(self) -> None:
         """Nothing survives anyway."""

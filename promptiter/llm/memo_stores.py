@@ -82,6 +82,15 @@ class FileMemo:
     def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
         return nullcontext()
 
+    async def note_paid(self, key: MemoKey, paid: LedgerEntry) -> None:
+        """What a run paid stands in its own log."""
+
+    def mark(self) -> int:
+        return 0
+
+    def is_since(self, key: MemoKey, mark: int) -> bool:  # noqa: ARG002
+        return False
+
     async def sync(self) -> None:
         await in_worker(self._worker, self._sync)
 
@@ -95,12 +104,15 @@ class FileMemo:
         self._file.close()
 
     def _read(self, place: Place) -> StoredAnswer:
+        return decode_answer(self._line(place))
+
+    def _line(self, place: Place) -> bytes:
         offset, length = place
         with explained(self._path):
             line = os.pread(self._file.fileno(), length, offset)
         if not is_sound(line):
             raise SetupError(f"{str(self._path)!r} was changed at byte {offset} while in use; start again")
-        return decode_answer(line)
+        return line
 
     def _kept(self, raw_key: bytes, body: bytes, *, note: bytes | None = None) -> Place:
         """Where the answer of a key stands, after it was written; if there was one already, the note is written."""
@@ -231,6 +243,15 @@ class SqliteMemo:
 
     def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
         return nullcontext()
+
+    async def note_paid(self, key: MemoKey, paid: LedgerEntry) -> None:
+        """What a run paid stands in its own log."""
+
+    def mark(self) -> int:
+        return 0
+
+    def is_since(self, key: MemoKey, mark: int) -> bool:  # noqa: ARG002
+        return False
 
     async def sync(self) -> None:
         await in_worker(self._worker, lambda: self._query("PRAGMA wal_checkpoint(FULL)"))

@@ -8,14 +8,27 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import orjson
 import pytest
 
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode
+from promptiter.engine.engine import Engine
+from promptiter.engine.records import PassResult, RunResult
+from promptiter.engine.session import Session
+from promptiter.engine.stopping import MaxEvaluations, Patience, StopPolicy
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway
+from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runs import directory as directory_module
+from promptiter.runs.directory import RunDirectory
 from promptiter.runs.journal import FileJournal
+from tests.engine import desk
 from tests.runs.shop import How, Killed, Shop, killing, outside_measured
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -187,3 +200,68 @@ def without_traces(folder: Path) -> object:
     found = outside_measured(folder)
     assert isinstance(found, tuple)
     return found[:2]
+
+
+class DrawsInItsWork:
+    """A strategy that draws at random where it works, and between: both must be the same when a run goes on."""
+
+    async def search(self, session: Session) -> None:
+        surface_id = min(session.targets)
+        while not await session.should_stop():
+            await session.begin_round()
+
+            async def work() -> PassResult:
+                text = f"text {session.rng.random()}"
+                return PassResult(patches=PatchSet((SurfacePatch(surface_id=surface_id, value=text, reason="drawn"),)))
+
+            found = await session.record("patches", PassResult, work)
+            patches = [replace(each, value=f"{each.value} and {session.rng.random()}") for each in found.patches]
+            await session.validate(session.candidate(PatchSet(tuple(patches))))
+            await session.complete_round()
+
+
+def desk_run(folder: Path, **changes: object) -> RunResult:
+    engine, request = desk.engine(strategy=DrawsInItsWork()), desk.request(run_id="", max_rounds=4, **changes)
+    there = sorted(folder.glob("*/run.json"))
+    run = RunDirectory.resume(there[0].parent, engine, request) if there else None
+    return (run or RunDirectory.begin(folder, engine, request)).run_sync()
+
+
+@pytest.mark.parametrize("stop", [Patience(9), MaxEvaluations(9)], ids=["draws", "evaluations"])
+def test_random_state_and_what_was_paid_are_those_of_a_run_that_lived(
+    stop: StopPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = desk_run(tmp_path / "whole", stop=stop)
+    for seq in range(1, len(journal_of(tmp_path / "whole").read_bytes().splitlines())):
+        folder = tmp_path / str(seq)
+        with monkeypatch.context() as patched:
+            patched.setattr(directory_module, "FileJournal", killing(seq, "before"))
+            with pytest.raises(Killed):
+                desk_run(folder, stop=stop)
+        again = desk_run(folder, stop=stop)
+        assert again == whole
+        assert again.measured.paid_case_runs == whole.measured.paid_case_runs
+
+
+def test_a_cap_holds_for_live_nodes_over_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    live = GraphAgent(
+        name="bot", nodes=(ModelNode(name="draft", instruction="Draft.", model="scripted", is_live=True),)
+    )
+
+    def run(path: Path | None) -> RunDirectory:
+        gateway = Gateway(models={"scripted": desk.model(asked.append)}, budget=Budget(max_calls=12))
+        engine = Engine(live, desk.evaluator(gateway), strategy=desk.Tries(desk.DRAFT, desk.DRAFT))
+        request = desk.request(run_id="")
+        return RunDirectory.resume(path, engine, request) if path else RunDirectory.begin(tmp_path, engine, request)
+
+    path = None
+    for seq in (3, 5, 9, 12, 15):
+        with monkeypatch.context() as patched, suppress(Killed):
+            patched.setattr(directory_module, "FileJournal", killing(seq, "before"))
+            directory = run(path)
+            path = directory.path
+            directory.run_sync()
+    result = run(path).run_sync()
+    assert result.stop_reason == "max_calls"
+    assert result.measured.spent.total.calls == len(asked) <= 12
