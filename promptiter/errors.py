@@ -20,8 +20,10 @@ PromptiterError
 │   │   ├── ModelTimeoutError       no answer in time
 │   │   └── ModelUnavailableError   5xx, or no connection
 │   ├── BadRequestError         the server refused the request itself: a retry cannot help
+│   │   └── AccessDeniedError       401 or 403: the key is wrong, has expired, or may not do this
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
 ├── BudgetEndedError            a call did not fit into what is left of a budget
+├── OutageError                 the service of a model failed for so many cases that they say nothing
 ├── StageError                  a stage of the backward pass failed on everything that it was asked
 ├── RunFailedError              a run ended in an error; carries its result so far (promptiter.engine)
 ├── JournalError                the log of a run is damaged, or cannot be written; nothing that is in it is lost
@@ -141,6 +143,10 @@ class BadRequestError(ModelError):
     """The server refused the request itself: a retry cannot help."""
 
 
+class AccessDeniedError(BadRequestError):
+    """The key is wrong, has expired, or may not do this."""
+
+
 class BadAnswerError(ModelError):
     """An answer that does not fit its schema, also after repair."""
 
@@ -151,6 +157,10 @@ class BudgetEndedError(PromptiterError):
     def __init__(self, message: str, *, cap: str = "budget") -> None:
         super().__init__(message)
         self.cap = cap
+
+
+class OutageError(PromptiterError):
+    """The service of a model failed for so many cases that they say nothing about the agent; resume when it is back."""
 
 
 class StageError(PromptiterError):

@@ -56,11 +56,6 @@ def exit_code(result: RunResult) -> int:
     return 0 if _had_nothing_to_do(result) else EXIT_CODES[result.verdict]
 
 
-def can_go_on(result: RunResult) -> bool:
-    """Whether a run ended before its own end."""
-    return result.status in ENDED or result.stop_reason == "user_stop"
-
-
 def _had_nothing_to_do(result: RunResult) -> bool:
     return not result.rounds and result.stop_reason in ("target_score", "required_metrics", "max_rounds")
 
@@ -271,7 +266,7 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
         rows.add_row("Problems", Text(one_line("; ".join(measured.problems)), "yellow"))
     if path is not None:
         rows.add_row("Files", Text(f"{_from_here(path)}/", overflow="fold"))
-    if path is not None and can_go_on(result):
+    if path is not None and not result.is_final:
         rows.add_row("Go on", Text(f"promptiter resume {_from_here(path)}", overflow="fold"))
     if path is not None and result.changes:
         rows.add_row("Use it", "run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md")

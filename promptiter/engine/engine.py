@@ -25,7 +25,8 @@ from promptiter.engine.events import Observer
 from promptiter.engine.fold import folded
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.journal import Journal, MemoryJournal
-from promptiter.engine.log import EventLog, is_cancelled, is_finished, uncut
+from promptiter.engine.log import EventLog, is_cancelled, is_finished, is_user_stop, uncut
+from promptiter.engine.meter import Meter
 from promptiter.engine.policies import written
 from promptiter.engine.records import RunMeasured, RunRequest, RunResult, Status, Verdict
 from promptiter.engine.review import Reviewer
@@ -150,7 +151,15 @@ class Engine:
         started = self._now()
         run_id = request.run_id or new_run_id(started, request, checked)
         redactor = evaluator.gateway.redactor
-        log = EventLog(run_id, journal, observers, redact=redactor.redact_text, redact_data=redactor.redact_known_json)
+        spending = Meter(self._clock, evaluator.gateway.ledger, before=spent_before)
+        log = EventLog(
+            run_id,
+            journal,
+            observers,
+            meter=spending,
+            redact=redactor.redact_text,
+            redact_data=redactor.redact_known_json,
+        )
         session = Session(
             request,
             log,
@@ -160,10 +169,9 @@ class Engine:
             validation=checked.validation,
             targets=checked.targets,
             seed=evaluator.options.seed,
-            clock=self._clock,
+            spending=spending,
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,
-            spent_before=spent_before,
         )
         run = _Run(session=session, log=log, strategy=self.strategy)
         with evaluator.gateway.active():
@@ -293,11 +301,16 @@ class _Run:
             "verdict": self._verdict(),
             "stop": plain_of(session.stop) if session.stop is not None and session.stop.stop else None,
             "error": None if error is None or status == "cancelled" else self._told(error),
+            "is_final": status == "succeeded" and not self.budget_ended and not self._is_stopped_by_user,
             "baseline": session.baseline_score,
             "best": session.best_score,
             "measured": plain_of(measured),
         }
         await uncut(self.log.append("run_completed", data))
+
+    @property
+    def _is_stopped_by_user(self) -> bool:
+        return self.session.stop is not None and is_user_stop(plain_of(self.session.stop))
 
     def _told(self, error: BaseException) -> str:
         return self.session.redacted(f"{type(error).__name__}: {error}")

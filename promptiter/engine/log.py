@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from promptiter.engine.events import Event, EventType, Observer, Phase
 from promptiter.engine.journal import Journal
+from promptiter.engine.meter import Meter
 from promptiter.errors import NonDeterministicStrategyError
 from traces.model import Json
 
@@ -25,7 +26,7 @@ class EventLog:
     """Numbers the events of one run, keeps them in its journal, and shows new ones to the observers.
 
     An earlier end of the run (it failed, was cancelled, or a user asked it to stop) is passed over: the run goes on
-    behind it.
+    behind it. Each event says how long the run has worked when it was written.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class EventLog:
         journal: Journal,
         observers: Sequence[Observer] = (),
         *,
+        meter: Meter | None = None,
         redact: Callable[[str], str] = lambda text: text,
         redact_data: Callable[[Json], Json] = lambda data: data,
     ) -> None:
@@ -43,6 +45,7 @@ class EventLog:
         self.problems: list[str] = []
         self.journal = journal
         self._observers = list(observers)
+        self._meter = meter
         self._redact = redact
         self._redact_data = redact_data
         self._seq = 0
@@ -65,6 +68,7 @@ class EventLog:
                 + (" with another request" if event.type == kind else "")
                 + "; the agent, the strategy or the inputs have changed since it began"
             )
+        self._go_on_from(event)
         self._next = self._following()
         return event
 
@@ -77,7 +81,12 @@ class EventLog:
             self._seq = event.seq + 1
             if not is_end(event):
                 return event
+            self._go_on_from(event)
         return None
+
+    def _go_on_from(self, event: Event) -> None:
+        if self._meter is not None:
+            self._meter.go_on_from(event.data.get("measured", {}))
 
     async def append(self, kind: EventType, data: dict[str, Json]) -> Event:
         """Write an event: the journal first, then those who watch. A cancellation waits until it is written.
@@ -85,6 +94,8 @@ class EventLog:
         The event that is given back is what was written, without secrets: whoever goes on with it does so in a replay.
         """
         data = self._redact_data(data)
+        if self._meter is not None:
+            data = {**data, "measured": {**data.get("measured", {}), "elapsed_s": round(self._meter.elapsed_s, 3)}}
         event = Event(seq=self._seq, run_id=self.run_id, round=self.round, phase=self.phase, type=kind, data=data)
         await uncut(self._write(event))
         for observer in list(self._observers):
@@ -113,17 +124,15 @@ def is_end(event: Event) -> bool:
     """Whether an event only says that the run ended there, so that it can go on as if it had not."""
     if event.type == "run_completed":
         return True
-    return event.type == "stop" and _is_user_stop(event.data["value"])
+    return event.type == "stop" and is_user_stop(event.data["value"])
 
 
 def is_finished(last: Event | None) -> bool:
-    """Whether a run with this last event has come to its end; one that failed or was stopped by a user may go on."""
-    if last is None or last.type != "run_completed" or last.data["status"] != "succeeded":
-        return False
-    return last.data["stop"] is None or not _is_user_stop(last.data["stop"])
+    """Whether a run with this last event has come to its own end; any other may go on."""
+    return last is not None and last.type == "run_completed" and bool(last.data["is_final"])
 
 
-def _is_user_stop(decision: Json) -> bool:
+def is_user_stop(decision: Json) -> bool:
     """Whether nothing but a user's wish stopped a run; `decision` is a StopDecision as an event holds it."""
     return bool(decision["reasons"]) and all(reason["kind"] == "user_stop" for reason in decision["reasons"])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from promptiter.engine.shapes import plain_of, value_of
+from promptiter.engine.shapes import value_of
 from promptiter.llm.ledger import Ledger, LedgerSnapshot, Spending
 from traces.model import Json
 
@@ -40,12 +40,9 @@ class Meter:
         """The same by role, model and node; of earlier processes only what is known call by call."""
         return self._before + (self._ledger.snapshot() - self._at_first)
 
-    def measured(self) -> dict[str, Json]:
-        """As a journal keeps it."""
-        return {"elapsed_s": self.elapsed_s, "spent": plain_of(self.spent)}
-
-    def go_on_from(self, measured: dict[str, Json]) -> None:
+    def go_on_from(self, measured: Mapping[str, Json]) -> None:
         """Count from what an earlier process wrote down."""
-        self._before_s, self._started = measured["elapsed_s"], self._clock()
-        if not self._knows_all:
+        if "elapsed_s" in measured:
+            self._before_s, self._started = measured["elapsed_s"], self._clock()
+        if "spent" in measured and not self._knows_all:
             self._spent_before, self._at_start = value_of(Spending, measured["spent"]), self._ledger.snapshot().total

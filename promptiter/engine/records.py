@@ -151,6 +151,7 @@ class RunResult:
     ] = ()
     stop: StopDecision | None = None
     error: str | None = None
+    is_final: bool = False
     measured: RunMeasured = field(default_factory=RunMeasured, compare=False)
 
     @property

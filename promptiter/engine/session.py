@@ -8,7 +8,8 @@ asks for one thing after the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Protocol
@@ -25,11 +26,10 @@ from promptiter.engine.records import RunRequest
 from promptiter.engine.review import Reviewer
 from promptiter.engine.shapes import plain_of, value_of
 from promptiter.engine.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
-from promptiter.errors import SetupError
+from promptiter.errors import OutageError, SetupError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.profile import PatchSet, Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
@@ -68,10 +68,9 @@ class Session:
         validation: EvalSet,
         targets: Sequence[str],
         seed: int,
-        clock: Callable[[], float],
+        spending: Meter,
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
-        spent_before: LedgerSnapshot | None = None,
     ) -> None:
         self.request = request
         self.agent = agent
@@ -87,7 +86,7 @@ class Session:
         self.paid_case_runs = 0
         self.baseline_score: float | None = None
         self.stop: StopDecision | None = None
-        self.spending = Meter(clock, evaluator.gateway.ledger, before=spent_before)
+        self.spending = spending
         self._log = log
         self._interrupt = interrupt
         self._accepted: Accepted | None = None
@@ -214,17 +213,36 @@ class Session:
 
         while (event := self._log.take_any("case")) is not None:
             keep(event.data)
-        if (finished := self._log.take("evaluation_finished")) is not None:
-            self.spending.go_on_from(finished.data["measured"])
+        if self._log.take("evaluation_finished") is not None:
             return self.evaluator.evaluation_of(rows.values(), eval_set, profile)
         gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some of it already
-        async for row in self.evaluator.rows(self.agent, eval_set, profile, draws=draws, known=rows):
+        async for row in self._served(eval_set, profile, draws, known=rows):
             keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
         found = self.evaluator.evaluation_of(rows.values(), eval_set, profile)
         gateway.recent_from = None
-        figures = {**_figures(found, number), "measured": self.spending.measured()}
-        await self._log.append("evaluation_finished", figures)
+        await self._log.append("evaluation_finished", _figures(found, number))
         return found
+
+    async def _served(
+        self, eval_set: EvalSet, profile: Profile, draws: range, *, known: Container[tuple[str, int]]
+    ) -> AsyncIterator[CaseRow]:
+        """The rows as they finish. Those that an outage made fail come last, if they are few enough to be results.
+
+        If they are not, they say nothing about the profile: the run fails, and runs them again when it goes on.
+        """
+        lost: list[CaseRow] = []
+        most = self.evaluator.options.max_errored_fraction * len(eval_set.cases) * len(draws)
+        async with aclosing(self.evaluator.rows(self.agent, eval_set, profile, draws=draws, known=known)) as rows:
+            async for row in rows:
+                if row.outage is None:
+                    yield row
+                    continue
+                lost.append(row)
+                if len(lost) > most:
+                    told = f"{len(lost)} case runs were lost to such errors; resume when it is mended"
+                    raise OutageError(f"{row.outage}; {told}")
+        for row in lost:
+            yield row
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
         """Record traces of an evaluation that are gone once more: answers are in the memo, so nothing is paid.
@@ -346,10 +364,8 @@ class Session:
         event = self._log.take("stop")
         if event is None:
             decision = self._stopping.decide(self._progress())
-            measured = self.spending.measured()
+            measured = {"spent": plain_of(self.spending.spent)}
             event = await self._log.append("stop", {"value": plain_of(decision), "measured": measured})
-        else:
-            self.spending.go_on_from(event.data["measured"])
         self.stop = value_of(StopDecision, event.data["value"])
         return self.stop.stop
 

@@ -79,7 +79,7 @@ class State:
         """One event more. What comes after the end of a run says that the run went on."""
         if self._run is not None and self._run.status != "running" and event.type != "run_completed":
             verdict = "no_evidence" if self.accepted_at is None else "improved"
-            self._change(status="running", verdict=verdict, stop=None, error=None)
+            self._change(status="running", verdict=verdict, stop=None, error=None, is_final=False)
         getattr(self, f"_on_{event.type}", _nothing)(event)
 
     def _on_run_started(self, event: Event) -> None:
@@ -212,7 +212,14 @@ class State:
         measured = value_of(RunMeasured, {"run_id": event.run_id, **data["measured"]})
         measured = replace(measured, started_at=self.run.measured.started_at)
         stop = value_of(StopDecision, data["stop"]) if data["stop"] is not None else self.run.stop
-        self._change(status=data["status"], verdict=data["verdict"], error=data["error"], stop=stop, measured=measured)
+        self._change(
+            status=data["status"],
+            verdict=data["verdict"],
+            error=data["error"],
+            is_final=data["is_final"],
+            stop=stop,
+            measured=measured,
+        )
 
     def _change(self, **fields: Json) -> None:
         self._run = replace(self.run, **fields)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
@@ -127,7 +127,7 @@ class Evaluator:
         *,
         draws: range | None = None,
         known: Container[tuple[str, int]] = frozenset(),
-    ) -> AsyncIterator[CaseRow]:
+    ) -> AsyncGenerator[CaseRow, None]:
         """The rows as they finish, in any order; nothing of a row stays here. `known` (case id, draw) are not run."""
         profile.check(agent.describe())
         cases = {case.id: case for case in eval_set.cases}

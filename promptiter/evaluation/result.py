@@ -13,12 +13,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from promptiter.errors import AccessDeniedError, ModelUnavailableError, RateLimitedError
 from promptiter.evaluation.score import Score
 from traces import Failure, Usage
 from traces.model import total_usage
 
 Origin: TypeAlias = Literal["executed", "memo", "kept", "audited"]
 """Where a row came from: calls that were paid, only known answers, an earlier evaluation, a check of one."""
+
+OUTAGES = tuple(each.__name__ for each in (AccessDeniedError, ModelUnavailableError, RateLimitedError))
+"""Errors that a service makes whatever it is asked. A timeout is none: a prompt may be the reason."""
 
 Objective: TypeAlias = Literal["mean_score", "pass_rate", "weighted_loss"]
 
@@ -53,6 +57,14 @@ class CaseRow:
     @property
     def is_scored(self) -> bool:
         return self.error is None and all(score.is_scored for score in self.scores)
+
+    @property
+    def outage(self) -> str | None:
+        """The error, if it is the fault of a model's service and not of what it was asked; None if it is not."""
+        if self.error is not None:
+            return f"{self.error.type}: {self.error.message}" if self.error.type in OUTAGES else None
+        errors = (score.error for score in self.scores if score.error is not None)
+        return next((error for error in errors if error.partition(":")[0] in OUTAGES), None)
 
     @property
     def errored_metrics(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from promptiter.errors import (
+    AccessDeniedError,
     BadRequestError,
     ModelError,
     ModelTimeoutError,
@@ -115,13 +116,9 @@ def _translated(error: Any, litellm: ModuleType, redactor: Redactor) -> ModelErr
         return RateLimitedError(message, retry_after_s=_retry_after_s(error))
     if isinstance(error, known.Timeout):
         return ModelTimeoutError(message)
-    refused = (
-        known.BadRequestError,
-        known.AuthenticationError,
-        known.NotFoundError,
-        known.PermissionDeniedError,
-        known.UnprocessableEntityError,
-    )
+    if isinstance(error, known.AuthenticationError | known.PermissionDeniedError):
+        return AccessDeniedError(message)
+    refused = (known.BadRequestError, known.NotFoundError, known.UnprocessableEntityError)
     if isinstance(error, refused):
         return BadRequestError(message)
     return ModelUnavailableError(message, retry_after_s=_retry_after_s(error))

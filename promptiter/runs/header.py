@@ -37,7 +37,8 @@ FILE_NAME = "run.json"
 SCHEMA_VERSION = 1
 
 FREE = (
-    *("quiet", "json", "review", "runs", "memo", "keep_traces", "evaluation.concurrency"),
+    *("quiet", "json", "review", "runs", "memo", "keep_traces", "evaluation.concurrency", "budget.*"),
+    "models.simulated.latency_s",
     *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.timeout_s"),
 )
 """Keys of a configuration that say how a run is done, not what is asked for: they may change before it goes on."""

@@ -144,7 +144,7 @@ class Writer:
                 reasons = (StopReason("max_rounds", self.new),) if len(self.events) % 2 else ()
                 self.write("stop", value=plain_of(StopDecision(stop=bool(reasons), reasons=reasons)))
             case "end":
-                ended = {"status": "failed", "verdict": "no_evidence", "stop": None}
+                ended = {"status": "failed", "verdict": "no_evidence", "stop": None, "is_final": False}
                 self.write("run_completed", phase="end", error=self.new, measured={}, **ended)
             case _:
                 self.write("round_completed")
@@ -417,11 +417,11 @@ def test_a_candidate_is_its_parent_and_what_it_changes() -> None:
     journal = MemoryJournal()
     desk.engine(DRAFT, POLISH).run_sync(desk.request(), journal=journal)
     first, second = (event.data for event in journal.read() if event.type == "candidate")
-    rounds = [event.data for event in journal.read() if event.type == "round_started"]
+    rounds = [event.data["profile_digest"] for event in journal.read() if event.type == "round_started"]
     assert first["patches"] == DRAFT
     assert second["patches"] == POLISH
     assert second["parent"] == first["profile_digest"]
-    assert rounds == [{"profile_digest": first["parent"]}, {"profile_digest": second["parent"]}]
+    assert rounds == [first["parent"], second["parent"]]
     accepted = Profile.of(STRUCTURE, DRAFT)
     assert candidate_of(second, accepted=accepted, structure=STRUCTURE) == Profile.of(STRUCTURE, DRAFT | POLISH)
 

@@ -19,9 +19,17 @@ from promptiter.engine.fold import fold
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.records import RunResult
 from promptiter.engine.stopping import Deadline
-from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
+from promptiter.errors import (
+    AccessDeniedError,
+    ChangedInputsError,
+    ModelUnavailableError,
+    RunLockedError,
+    SetupError,
+)
 from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway, Retries
 from promptiter.llm.memo import open_memo
+from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.profile import Profile
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory, check_folder
@@ -390,3 +398,55 @@ def test_calls_in_flight_at_a_kill_are_counted_as_lost(tmp_path: Path) -> None:
     result = RunDirectory.resume(run.path, desk.engine(desk.DRAFT), desk.request(run_id="")).run_sync()
     spent = result.measured.spent.total
     assert (spent.lost_calls, spent.calls) == (lost, len(lines) // 2)
+
+
+def test_a_run_out_of_budget_goes_on_with_a_larger_one(tmp_path: Path) -> None:
+    def run(most: int) -> RunDirectory:
+        shop = Shop(budget=Budget(max_calls=most))
+        return shop.directory(tmp_path / "runs")
+
+    ended = run(60).run_sync()
+    assert (ended.status, ended.stop_reason, ended.is_final) == ("succeeded", "max_calls", False)
+    again = run(60).run_sync()
+    assert again == ended
+    resumed = run(400).run_sync()
+    assert (resumed.verdict, resumed.is_final) == ("improved", True)
+    assert resumed == Shop().run(tmp_path / "other")
+    assert resumed.measured.spent.total.calls == 176
+
+
+class Outage:
+    """A model whose service fails from one call on, until it is mended."""
+
+    def __init__(self, error: Exception, *, after: int) -> None:
+        self.error, self.after, self.calls = error, after, 0
+
+    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
+        self.calls += 1
+        if self.calls > self.after:
+            raise self.error
+        return await desk.model()(request, draw=draw)
+
+
+@pytest.mark.parametrize("error", [AccessDeniedError("the key has expired"), ModelUnavailableError("no route")])
+def test_an_outage_fails_the_run_and_it_goes_on_when_the_service_is_back(error: Exception, tmp_path: Path) -> None:
+    def run(model: Outage) -> RunDirectory:
+        gateway = Gateway(models={"scripted": model}, retries=Retries(attempts=1))
+        engine, request = desk.engine(desk.DRAFT, desk.POLISH, gateway=gateway), desk.request(run_id="")
+        for there in (tmp_path / "runs").glob("*"):
+            return RunDirectory.resume(there, engine, request)
+        return RunDirectory.begin(tmp_path / "runs", engine, request)
+
+    with pytest.raises(RunFailedError, match="case runs were lost to such errors; resume when it is mended"):
+        run(Outage(error, after=6)).run_sync()
+    result = run(Outage(error, after=99)).run_sync()
+    assert result == begun(tmp_path / "other", desk.DRAFT, desk.POLISH).run_sync()
+
+
+def test_a_few_cases_that_a_service_lost_are_results(tmp_path: Path) -> None:
+    gateway = Gateway(models={"scripted": Outage(ModelUnavailableError("no"), after=14)}, retries=Retries(attempts=1))
+    engine = desk.engine(gateway=gateway)
+    many = desk.request(run_id="", validation=desk.eval_set("validation", 8), max_rounds=0)
+    result = RunDirectory.begin(tmp_path, engine, many).run_sync()
+    assert result.baseline is not None
+    assert sum(row.error is not None for row in result.baseline.rows) in (1, 2)
