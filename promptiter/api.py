@@ -18,6 +18,9 @@ from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration, read_header
 from traces.model import Json
 
+SHOWN = ("quiet", "json", "review")
+"""Settings that say how a command talks to a person; those of an earlier command do not count."""
+
 
 def load_run(
     path: str | os.PathLike[str],
@@ -65,7 +68,8 @@ def config_to_resume(
 ) -> ReadConfig:
     """The configuration of a run, read again from its file, with what the command line once said on top."""
     configuration, file = _asked_for(folder)
-    return read_config(file, settings=merged(configuration.settings, settings or {}), environ=environ)
+    said = {key: value for key, value in configuration.settings.items() if key not in SHOWN}
+    return read_config(file, settings=merged(said, settings or {}), environ=environ)
 
 
 def config_to_rerun(

@@ -42,6 +42,10 @@ def restore(
     found = load_agent(agent) if agent is not None else None
     if found is not None and not isinstance(found, InPlaceAgent):
         raise SetupError(f"{agent!r} is {type(found).__name__}, no in-place agent: it has nothing to restore")
+    if folder is not None and not folder.is_dir():
+        raise SetupError(
+            f"there is no folder {str(folder)!r}; name the state folder of the agent, .promptiter by default"
+        )
     folder = folder or (found.state_folder if found else Path(STATE_FOLDER))
     done = restore_folder(folder, targets=found.targets if found else None, force=force)
     if not done:

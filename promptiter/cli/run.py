@@ -59,8 +59,7 @@ def run(
 
     An option wins over the key of the same name in CONFIG.
 
-    The first Ctrl-C finishes the round in flight, the second stops at once; both leave a result. However it ends,
-    `promptiter resume` goes on where it was.
+    The first Ctrl-C finishes the round in flight, the second stops at once; both leave a result, and can be resumed.
     """
     from promptiter.config.file import read_config
 
@@ -139,8 +138,11 @@ def _settings(
 
 def _run_folder(run: str, runs: Path | None) -> Path:
     from promptiter.cli.runs import runs_folder
+    from promptiter.config.file import FILE_NAME
     from promptiter.runs.listing import find_run
 
+    if Path(run).is_file() or (Path(run) / FILE_NAME).is_file():  # a project: its latest
+        run, runs = "latest", Path(run)
     return find_run(run, runs_folder(runs))
 
 
@@ -189,6 +191,7 @@ def _result(configured: ConfiguredRun, directory: RunDirectory) -> RunResult:
     """The result of the run; of one that failed, what it found until then."""
     from rich.console import Console
 
+    from promptiter.cli import run_view
     from promptiter.cli.review import TerminalReviewer
     from promptiter.engine.engine import RunFailedError
     from promptiter.observers.progress import RunProgress
@@ -200,6 +203,7 @@ def _result(configured: ConfiguredRun, directory: RunDirectory) -> RunResult:
     try:
         with contextlib.nullcontext() if config.quiet else progress:
             if not config.quiet:
+                progress.say(f"{run_view.from_here(directory.path)}/")
                 progress.catch_up(directory.journal.read())
             return directory.run_sync(
                 observers=() if config.quiet else (progress,), reviewer=reviewer, tell=progress.say

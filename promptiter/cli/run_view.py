@@ -67,6 +67,8 @@ def _said(result: RunResult) -> str:
         return "the baseline was validated" if wanted else "nothing to mend: the baseline reaches the target"
     if result.stop_reason == "user_stop" and result.verdict != "improved":
         return f"stopped by you; so far: {IN_WORDS[result.verdict]}"
+    if result.stop_reason == "user_stop":
+        return f"{IN_WORDS[result.verdict]}, and stopped by you"
     ended = ENDED.get(result.status)
     return f"{ended}; so far: {IN_WORDS[result.verdict]}" if ended else IN_WORDS[result.verdict]
 
@@ -265,9 +267,9 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     if measured.problems:
         rows.add_row("Problems", Text(one_line("; ".join(measured.problems)), "yellow"))
     if path is not None:
-        rows.add_row("Files", Text(f"{_from_here(path)}/", overflow="fold"))
+        rows.add_row("Files", Text(f"{from_here(path)}/", overflow="fold"))
     if path is not None and not result.is_final:
-        rows.add_row("Go on", Text(f"promptiter resume {_from_here(path)}", overflow="fold"))
+        rows.add_row("Go on", Text(f"promptiter resume {from_here(path)}", overflow="fold"))
     if path is not None and result.changes:
         rows.add_row("Use it", "run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md")
     word = result.status if result.status in ENDED else result.verdict
@@ -299,7 +301,8 @@ def _in_a_line(text: str) -> str:
     return cut(one_line(" ".join(text.split())), LONGEST_REASON)
 
 
-def _from_here(path: Path) -> Path:
+def from_here(path: Path) -> Path:
+    """A path as a person in the current folder writes it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from promptiter.cli.output import console, json_text, write_text
+from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
     from promptiter.runs.listing import RunSummary
@@ -44,9 +45,11 @@ def runs_folder(folder: Path | None) -> Path:
     """Where runs are: in the folder that was named, else where the configuration of the current folder puts them."""
     from promptiter.config.file import FILE_NAME, read_config
 
-    if folder is not None and (folder / FILE_NAME).exists():
+    if folder is not None and (folder.is_file() or (folder / FILE_NAME).exists()):
         return read_config(folder).config.runs
     if folder is not None:
+        if not folder.is_dir():
+            raise SetupError(f"there is no folder {str(folder)!r}; name one with runs, or a project")
         return folder
     return read_config(FILE_NAME).config.runs if Path(FILE_NAME).exists() else Path("runs")
 
@@ -74,7 +77,7 @@ def _print(found: list[RunSummary]) -> None:
         )
     screen = console()
     screen.print(table)
-    waiting = [each for each in found if each.can_resume]
+    waiting = [each for each in found if each.can_resume and each.is_configured]
     if waiting:
         screen.print(f"\n{len(waiting)} can go on: promptiter resume {waiting[-1].path}", style="dim", soft_wrap=True)
 
@@ -87,7 +90,10 @@ def _told(each: RunSummary) -> str:
         return f"process {each.holder.pid} on {each.holder.host}"
     if each.error is not None:
         return cut(one_line(each.error), 80)
-    return (each.verdict or "").replace("_", " ")
+    told = (each.verdict or "").replace("_", " ")
+    if each.status == "succeeded" and each.can_resume:
+        return f"{told}; {(each.stop_reason or '').replace('_', ' ')}, can go on"
+    return told
 
 
 def _score(each: RunSummary) -> str:

@@ -6,6 +6,7 @@ Nothing is spent here. Whatever cannot be built is a problem, and all problems a
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -117,6 +118,7 @@ class _Building:
             settings=dict(found.settings),
             document=dict(found.document),
             files={"metrics": str(metrics)} if isinstance(metrics, Path) else {},
+            code=getattr(sys.modules.get(self.config.agent.partition(":")[0]), "__file__", None),
         )
 
     def attempt(self, make: Callable[[], T], *, place: str = "") -> T | None:

@@ -29,6 +29,7 @@ EventType: TypeAlias = Literal[
     "patches",
     "candidate",
     "decision",
+    "work",
     "round_completed",
     "stop",
     "run_completed",

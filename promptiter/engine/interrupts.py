@@ -53,9 +53,7 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, T]], interrupt: Interrup
         with on_signals(interrupt, task.cancel, tell=tell):
             return await task
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_in_loop():
         return asyncio.run(conduct(lambda _: None))
     outcome: Future[T] = Future()
     running: list[asyncio.Task[T]] = []
@@ -99,6 +97,14 @@ def on_signals(interrupt: Interrupt, stop_now: Callable[[], object], *, tell: Te
         for number, handler in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _heard(name: str, interrupt: Interrupt, stop_now: Callable[[], object], tell: Tell) -> None:

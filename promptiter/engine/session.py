@@ -55,7 +55,11 @@ class Accepted:
 
 
 class Session:
-    """One run in flight, as its strategy sees it."""
+    """One run in flight, as its strategy sees it.
+
+    `train` and `validation` are the cases, `targets` the surfaces that may change, `snapshot` the structure, `accepted`
+    the best profile so far with its validation, `rng` the only source of chance.
+    """
 
     def __init__(
         self,

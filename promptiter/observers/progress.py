@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.engine.events import Event
+from promptiter.engine.log import is_finished
 from promptiter.llm.ledger import NOTHING, Spending
 from traces.draw.diagram import one_line
 from traces.model import Json
@@ -80,9 +81,11 @@ class RunProgress:
         last = None
         for last in events:
             self._now.take(last)
-        if last is not None:
-            self._now.all_runs = 0  # how fast they were is not known
-            self.say(Text(f"going on with {last.run_id} after event {last.seq}, in round {last.round}", "bold"))
+        if last is None:
+            return
+        self._now.all_runs = 0  # how fast they were is not known
+        where = f"after event {last.seq}, in round {last.round}" if last.round else f"after event {last.seq}"
+        self.say(Text("the run has ended; nothing is left to do" if is_finished(last) else f"going on {where}", "bold"))
 
     def say(self, line: Text | str) -> None:
         """Print a line above what is going on."""

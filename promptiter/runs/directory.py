@@ -38,7 +38,7 @@ from promptiter.llm.call_log import FILE_NAME as CALLS
 from promptiter.llm.call_log import CallLog
 from promptiter.llm.memo import MemoryMemo
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
-from promptiter.runs.header import Configuration, differences, header_of, read_header, write_header
+from promptiter.runs.header import Configuration, changed_code, differences, header_of, read_header, write_header
 from promptiter.runs.journal import DECISIONS, FileJournal
 from promptiter.runs.journal import FILE_NAME as JOURNAL
 from promptiter.runs.lock import RunLock
@@ -107,7 +107,9 @@ class RunDirectory:
         )
         if changes := differences(header, now):
             raise ChangedInputsError(os.fspath(path), changes)
-        return cls(path, engine, replace(request, run_id=header.run_id), keep_traces=keep_traces)
+        run = cls(path, engine, replace(request, run_id=header.run_id), keep_traces=keep_traces)
+        run.notes += [note for note in (changed_code(header, now), _lost_answers(run.path)) if note]
+        return run
 
     @property
     def journal(self) -> FileJournal:
@@ -182,7 +184,8 @@ class RunDirectory:
         """Remove what a killed process left half written, and a wish to stop that has been fulfilled."""
         for file in self.path.rglob(".*.part"):
             file.unlink()
-        (self.path / STOP).unlink(missing_ok=True)
+        with suppress(IsADirectoryError):
+            (self.path / STOP).unlink(missing_ok=True)
 
     def _write(self, result: RunResult) -> None:
         """The run was paid for and its journal has it all: files that cannot be written do not make it fail."""
@@ -211,6 +214,12 @@ class _Kept:
 
     def last(self) -> Event | None:
         return self.journal.last()
+
+
+def _lost_answers(path: Path) -> str | None:
+    if (path / CALLS).exists() or not (path / JOURNAL).exists():
+        return None
+    return f"{str(path / CALLS)!r} is gone: answers that the journal does not hold are paid again"
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:

@@ -79,13 +79,14 @@ class Configuration(_Record):
     """What a configured run was configured by: the file, what the command line said on top, and both together.
 
     A path of the header is relative to the run's folder, so that a project can be moved. `files` are other files that
-    were read, by the key that names them.
+    were read, by the key that names them; `code` is the module of the agent. In a header both are hashes.
     """
 
     file: str
     settings: dict[str, Json] = Field(default_factory=dict, repr=False)  # may hold a secret, until it is in a header
     document: dict[str, Json] = Field(default_factory=dict, repr=False)
     files: dict[str, str] = Field(default_factory=dict)
+    code: str | None = None
 
 
 class RunHeader(_Record):
@@ -167,14 +168,25 @@ def differences(header: RunHeader, other: RunHeader) -> list[str]:
     """What changed between two headers and makes them two runs, each in a sentence; empty if one may go on."""
     before, after = (each.configuration or Configuration(file="") for each in (header, other))
     found = [
-        *_changes(header.request, other.request),
-        *_changes(before.document, after.document, free=FREE),
+        # What a configuration says is told once; the request follows from it.
+        *(list(_changes(before.document, after.document, free=FREE)) or _changes(header.request, other.request)),
         *_changed_files(before.files, after.files),
         *_changed_structure(header.structure, other.structure),
         *_changed_set("train", header.train, other.train),
         *_changed_set("validation", header.validation, other.validation),
     ]
     return list(dict.fromkeys(found))
+
+
+def changed_code(header: RunHeader, other: RunHeader) -> str | None:
+    """A word on the agent's module if it is not as it was; only what it does could tell whether that matters."""
+    before, after = header.configuration, other.configuration
+    if before is None or after is None or before.code == after.code or before.code is None:
+        return None
+    return (
+        "the agent's module has changed since the run began; what was found before stays, so if the agent now does "
+        "something else, start afresh"
+    )
 
 
 def without_secrets(config: Json, redactor: Redactor, *, key: str = "") -> Json:
@@ -211,7 +223,8 @@ def _safe(configuration: Configuration, redactor: Redactor) -> Configuration:
         for each in (configuration.settings, configuration.document)
     )
     files = {name: _file_digest(path) for name, path in sorted(configuration.files.items())}
-    return Configuration(file=configuration.file, settings=settings, document=document, files=files)
+    code = None if configuration.code is None else _file_digest(configuration.code)
+    return Configuration(file=configuration.file, settings=settings, document=document, files=files, code=code)
 
 
 _VARIABLES_ONLY = re.compile(r"(?:Bearer |Basic |Token )?(?:\$\{[A-Za-z_][A-Za-z0-9_]*\})+")

@@ -28,6 +28,8 @@ ListedStatus: TypeAlias = Status | Literal["interrupted", "unreadable"]
 class RunSummary:
     """One run in a list. A run that nobody works on and that has no end was interrupted, and can be resumed.
 
+    One that is not `is_configured` was started by Python code, and is resumed from there.
+
     `baseline` and `best` are figures of the objective. `error` says why a run failed, or cannot be read.
     """
 
@@ -45,6 +47,7 @@ class RunSummary:
     holder: Holder | None = None
     error: str | None = None
     can_resume: bool = False
+    is_configured: bool = True
 
 
 def list_runs(folder: str | os.PathLike[str]) -> Iterator[RunSummary]:
@@ -65,6 +68,8 @@ def find_run(run: str, folder: str | os.PathLike[str]) -> Path:
     """The folder of a run that a person names: by path, by id, by a part of it, or as `latest`; SetupError if none."""
     if (Path(run) / HEADER).is_file():
         return Path(run)
+    if Path(run).is_dir() and any(Path(run).glob(f"*/{HEADER}")):
+        run, folder = "latest", run
     known = sorted(path.parent.name for path in Path(folder).glob(f"*/{HEADER}"))
     fitting = [name for name in known if run in name] if run != "latest" else known[-1:]
     if run in known or len(fitting) == 1:
@@ -81,20 +86,22 @@ def _summary(path: Path) -> RunSummary:
     last = FileJournal(path / JOURNAL).last()
     if last is None or last.type != "run_completed" or holder is not None:
         return RunSummary(
-            run_id=header.run_id,
+            run_id=path.name,
             path=path,
             status="interrupted" if holder is None else "running",
             created_at=header.created_at,
             rounds=0 if last is None else last.round,
             spent=_spent(path / CALLS),
             holder=holder,
+            duration_s=None if last is None else last.data["measured"]["elapsed_s"],
             can_resume=holder is None,
+            is_configured=header.configuration is not None,
         )
     data = last.data
     measured: RunMeasured = value_of(RunMeasured, data["measured"])
     reasons = [reason["kind"] for reason in (data["stop"] or {}).get("reasons", ())]
     return RunSummary(
-        run_id=header.run_id,
+        run_id=path.name,
         path=path,
         status=data["status"],
         created_at=header.created_at,
@@ -107,6 +114,7 @@ def _summary(path: Path) -> RunSummary:
         duration_s=measured.duration_s,
         error=data["error"],
         can_resume=not is_finished(last),
+        is_configured=header.configuration is not None,
     )
 
 

@@ -142,7 +142,11 @@ class RunLock:
                 raise
             os.close(file)
         found = _lease_at(self._path)
-        who = f"{_named(found)}; wait for its end, or end it with `kill {found.pid}`" if found else "another process"
+        who = "another process"
+        if found is not None:
+            is_own = found.pid == os.getpid() and found.machine == self._machine
+            how = "in this very process" if is_own else f"or end it with `kill {found.pid}`"
+            who = f"{_named(found)}; wait for its end, {how}"
         raise RunLockedError(f"the run {str(self.folder)!r} is in the hands of {who}")
 
     def _take(self, file: int) -> None:

@@ -41,7 +41,10 @@ def left_by_a_kill(**targets: Target) -> None:
 def test_nothing_to_do_is_said() -> None:
     said = run().stdout
     assert said == "nothing to do: no candidate was left in place by an agent with the state folder .promptiter\n"
+    Path("elsewhere").mkdir()
     assert run("elsewhere").stdout.endswith("the state folder elsewhere\n")
+    with pytest.raises(SetupError, match="there is no folder 'nowhere'"):
+        run("nowhere")
 
 
 def test_what_a_kill_left_is_restored_and_said(folder: Path) -> None:

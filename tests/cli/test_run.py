@@ -78,7 +78,8 @@ def test_the_summary_says_what_changed_why_and_what_it_cost(run: Run, desk: Path
 
 
 def test_progress_goes_to_standard_error_a_line_a_stage(run: Run, desk: Path) -> None:
-    lines = run("run", stream="err").splitlines()
+    folder, *lines = run("run", stream="err").splitlines()
+    assert folder == f"runs/{next((desk / 'runs').iterdir()).name}/"
     assert lines[0] == "support_desk  12 train and 8 validation cases, 6 surfaces may change"
     assert lines[1] == "baseline  validation: mean score 0.500, 0 of 8 cases pass"
     assert "round 1   blame: reception#instruction (12 cases)" in lines
@@ -293,6 +294,7 @@ def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: 
         command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
     ) as running:
         assert running.stderr is not None
+        assert running.stderr.readline().startswith("runs/")
         assert running.stderr.readline().startswith("support_desk")
         running.send_signal(signal.SIGINT)
         assert running.stderr.readline() == "Ctrl-C: finishing this round; once more stops at once\n"
