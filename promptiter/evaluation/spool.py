@@ -47,7 +47,7 @@ class TraceSpool:
             raw = redactor.redact_known_document(to_json(_with_safe_errors(trace, redactor.redact_text)))
         name = digest(_TIMES.sub(b"", raw))
         path = self._path(name)
-        if not path.exists():
+        if not _is_whole(path):
             path.parent.mkdir(exist_ok=True)
             with replacing(path) as file:
                 file.write(raw)
@@ -66,7 +66,7 @@ class TraceSpool:
                 os.close(file)
 
     def __contains__(self, name: str) -> bool:
-        return self._path(name).exists()
+        return _is_whole(self._path(name))
 
     def get(self, name: str) -> ExecutionTrace:
         """The trace of that digest."""
@@ -92,3 +92,8 @@ def _with_safe_errors(trace: ExecutionTrace, redact: Callable[[str], str]) -> Ex
         return replace(step, error=safe(step.error), tool_calls=calls)
 
     return replace(trace, steps=tuple(map(safe_step, trace.steps)))
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a trace is there; a loss of power may leave its name without the bytes."""
+    return path.exists() and path.stat().st_size > 0
