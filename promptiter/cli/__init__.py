@@ -5,7 +5,9 @@ Exit codes, the same for all commands: see EXIT_CODES.
 
 from __future__ import annotations
 
+import atexit
 import io
+import os
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -25,6 +27,7 @@ from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from promptiter.llm.redaction import process_redactor
 from traces import TraceError
 
+CANCELLED = 130
 EXIT_CODES = (
     "Exit codes: 0 improved, or the command did what it says; 1 failed, or below a threshold; 2 wrong usage or input; "
     "3 no evidence; 4 underpowered; 5 overfit risk; 6 the budget ended; 7 an invalid evaluation; 130 cancelled."
@@ -76,6 +79,10 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that knows no box drawing is no reason to fail
     try:
         app()
+    except SystemExit as left:
+        if left.code == CANCELLED:
+            _leave_at_once(CANCELLED)
+        raise
     except (TraceError, SetupError) as error:
         _fail(error, code=2)
     except BudgetEndedError as error:
@@ -85,6 +92,14 @@ def main() -> None:
     except Exception:  # noqa: BLE001 - a defect: told whole, so that it can be reported, but without secrets
         typer.echo(process_redactor().redact_text(traceback.format_exc()), nl=False, err=True)
         sys.exit(1)
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """End without waiting for threads: whoever cancelled a run does not wait for a function that hangs."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _fail(error: Exception, *, code: int) -> NoReturn:

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,13 +54,13 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, T]], interrupt: Interrup
             return await task
 
     if not _is_in_loop():
-        return asyncio.run(conduct(lambda _: None))
+        return _run(conduct(lambda _: None))
     outcome: Future[T] = Future()
     running: list[asyncio.Task[T]] = []
 
     def in_a_thread() -> None:
         try:
-            outcome.set_result(asyncio.run(conduct(running.append)))
+            outcome.set_result(_run(conduct(running.append)))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
             outcome.set_exception(error)
 
@@ -97,6 +97,22 @@ def on_signals(interrupt: Interrupt, stop_now: Callable[[], object], *, tell: Te
         for number, handler in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, but threads that hang, in a tool or function that was given up, are not waited for."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                loop.run_until_complete(task)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def _is_in_loop() -> bool:

@@ -138,11 +138,11 @@ class State:
         known = self.round.validation if self.round is not None else None
         accepted = self.run.accepted
         if known is not None and known.profile_digest == found.profile_digest:
-            self._change_round(validation=replace(known, rows=(*known.rows, *found.rows)))
+            self._change_round(validation=_with_more(known, found))
         elif found.profile_digest != self._accepted:
             self._change_round(validation=found)
         elif accepted is not None:
-            self._change(accepted=replace(accepted, rows=(*accepted.rows, *found.rows)))
+            self._change(accepted=_with_more(accepted, found))
 
     def _on_round_started(self, event: Event) -> None:
         if event.data["profile_digest"] != self._accepted:
@@ -232,6 +232,12 @@ class State:
         if self.round is not None:
             passes = self.round.passes or (PassResult(),)
             self._change_round(passes=(*passes[:-1], replace(passes[-1], **fields)))
+
+
+def _with_more(known: Evaluation, more: Evaluation) -> Evaluation:
+    """An evaluation with more draws; draws that were asked for before, about another candidate, are the same."""
+    drawn = {(row.case_id, row.draw) for row in known.rows}
+    return replace(known, rows=(*known.rows, *(row for row in more.rows if (row.case_id, row.draw) not in drawn)))
 
 
 def _nothing(_event: Event) -> None:

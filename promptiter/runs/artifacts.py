@@ -46,7 +46,7 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
     for file_there in (path / "surfaces").iterdir():
         if file_there.name not in texts:  # of an earlier end of the run
             file_there.unlink()
-    if keep_traces != "all" and result.status == "succeeded":
+    if keep_traces != "all" and result.is_final:  # a run that goes on needs them
         _prune(path / "traces", _failed_traces(result) if keep_traces == "failed" else set())
     with replacing(path / "result.json") as file:
         result.write_json(file)

@@ -238,6 +238,11 @@ def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> di
         "draws": options.draws,
         "max_errored_fraction": options.max_errored_fraction,
         "strategy": type(engine.strategy).__name__,
+        "stages": {
+            name: type(part).__name__
+            for name, part in sorted(getattr(engine.strategy, "__dict__", {}).items())
+            if name in ("attributor", "aggregator", "optimizer")
+        },
         "objective": request.objective,
         "acceptance": written(request.acceptance),
         "stop": None if request.stop is None else written(request.stop),
@@ -249,7 +254,7 @@ def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> di
         "protected": sorted(request.protected),
         "loss_targets": [plain_of(each) for each in request.loss_targets],
         "hints": [plain_of(each) for each in request.hints],
-        "metrics": {metric.name: metric.threshold for metric in evaluator.metrics},
+        "metrics": {metric.name: [type(metric).__name__, metric.threshold] for metric in evaluator.metrics},
         "weights": dict(evaluator.weights),
     }
 

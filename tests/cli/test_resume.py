@@ -198,3 +198,30 @@ def test_a_signal_and_the_stop_file_end_the_command_after_the_round_in_flight(ho
     assert last is not None
     assert (last.type, last.round, last.data["stop"]["reasons"][0]["kind"]) == ("run_completed", 1, "target_score")
     assert b"the user asked to stop" in shown
+
+
+HANGS = """
+import time
+from promptiter.agents.function import agent
+
+@agent(instruction="Repeat the question.")
+def agent(question: str) -> str:
+    time.sleep(60)
+    return question
+"""
+
+
+def test_a_second_signal_does_not_wait_for_a_function_that_hangs(desk: Path) -> None:
+    (desk / "agent.py").write_text(HANGS)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command("run"), env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        while not list(desk.glob("runs/*/journal.jsonl")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        shown, told = process.communicate(timeout=40)
+    assert process.returncode == 130, told.decode()
+    assert b"cancelled" in shown
+    assert orjson.loads(next(desk.glob("runs/*/result.json")).read_bytes())["status"] == "cancelled"
