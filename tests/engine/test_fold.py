@@ -18,7 +18,7 @@ from promptiter.engine.acceptance import MinGain
 from promptiter.engine.candidates import candidate_of, data_of
 from promptiter.engine.engine import RunFailedError
 from promptiter.engine.events import Event, EventType, Phase
-from promptiter.engine.evidence import AcceptanceDecision
+from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.engine.fold import Rounds, fold, folded
 from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.records import PassResult, RoundResult, RunResult, TraceBlame
@@ -501,3 +501,19 @@ async def test_another_candidate_than_the_first_time_is_noticed_before_it_is_run
     with pytest.raises(RunFailedError, match="'candidate' with another request") as caught:
         await desk.engine(strategy=Proposes(POLISH)).run(desk.request(acceptance=MinGain(0.1)), journal=journal)
     assert isinstance(caught.value.__cause__, NonDeterministicStrategyError)
+
+
+class AsksTwice:
+    """Wants one more draw about each candidate, and takes none."""
+
+    def decide(self, evidence: Evidence) -> AcceptanceDecision | MoreEvidence:
+        if all(row.draw == 0 for row in evidence.candidate.rows):
+            return MoreEvidence(draws=1, reason="once more")
+        return AcceptanceDecision(accepted=False, delta=evidence.gain, reason="no")
+
+
+def test_draws_of_the_accepted_profile_that_several_candidates_asked_for_count_once() -> None:
+    result = desk.engine(DRAFT, POLISH).run_sync(desk.request(acceptance=AsksTwice()))
+    assert result.accepted is not None
+    drawn = [(row.case_id, row.draw) for row in result.accepted.rows]
+    assert len(drawn) == len(set(drawn)) == 4
