@@ -68,8 +68,10 @@ def config_to_resume(
 ) -> ReadConfig:
     """The configuration of a run, read again from its file, with what the command line once said on top."""
     configuration, file = _asked_for(folder)
+    given = read_file(file)
     said = {key: value for key, value in configuration.settings.items() if key not in SHOWN}
-    return read_config(file, settings=merged(said, settings or {}), environ=environ)
+    said = _unmasked(said, merged(given, settings or {}), file=file)
+    return read_document(given, file=file, settings=merged(said, settings or {}), environ=environ)
 
 
 def config_to_rerun(

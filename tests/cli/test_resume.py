@@ -13,6 +13,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from promptiter.api import load_run, resume_run
+from promptiter.errors import SetupError
 from promptiter.runs.journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
@@ -225,3 +227,11 @@ def test_a_second_signal_does_not_wait_for_a_function_that_hangs(desk: Path) -> 
     assert process.returncode == 130, told.decode()
     assert b"cancelled" in shown
     assert orjson.loads(next(desk.glob("runs/*/result.json")).read_bytes())["status"] == "cancelled"
+
+
+def test_a_secret_among_the_settings_of_a_run_from_python_has_to_be_given_again(desk: Path) -> None:
+    secret = {"models": {"openai/mine": {"api_key": "canary-of-mine-4711"}}}
+    run = load_run(desk, settings={**secret, "max_rounds": 0}).begin()
+    with pytest.raises(SetupError, match=r"models\.openai/mine\.api_key is a secret"):
+        resume_run(run.path)
+    assert resume_run(run.path, settings=secret).run_sync().stop_reason == "max_rounds"
