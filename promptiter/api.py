@@ -95,7 +95,7 @@ def _asked_for(folder: str | os.PathLike[str]) -> tuple[Configuration, Path]:
             f"the run {os.fspath(folder)!r} was started by Python code, not with a configuration file; go on from "
             "there: RunDirectory.resume(folder, engine, request).run_sync()"
         )
-    return configuration, Path(os.path.normpath(Path(folder).absolute() / configuration.file))
+    return configuration, Path(os.path.normpath(Path(folder).resolve() / configuration.file))
 
 
 def _unmasked(then: Json, now: Json, *, file: Path, place: str = "") -> Json:

@@ -30,6 +30,17 @@ def view_of(output: Path | None) -> View:
     return {".svg": View.svg, ".mmd": View.mermaid, ".json": View.json}.get(output.suffix if output else "", View.text)
 
 
+class SteadyConsole(Console):
+    """A console on standard error whose reader may go away: what is shown there is not worth a run."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True, highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def console(output: Path | None = None) -> Console:
     """A console for people: as wide as the terminal, 120 columns where there is none; plain text into a file."""
     if output is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from promptiter.cli.output import console, say_error, write_text
+from promptiter.cli.output import SteadyConsole, console, say_error, write_text
 from promptiter.errors import SetupError
 from traces.model import Json
 
@@ -189,15 +189,13 @@ def _prepared(found: ReadConfig) -> ConfiguredRun:
 
 def _result(configured: ConfiguredRun, directory: RunDirectory) -> RunResult:
     """The result of the run; of one that failed, what it found until then."""
-    from rich.console import Console
-
     from promptiter.cli import run_view
     from promptiter.cli.review import TerminalReviewer
     from promptiter.engine.engine import RunFailedError
     from promptiter.observers.progress import RunProgress
 
     config, ledger = configured.config, configured.gateway.ledger
-    screen = Console(stderr=True, highlight=False)
+    screen = SteadyConsole()
     progress = RunProgress(screen, spent=lambda: ledger.snapshot().total)
     reviewer = TerminalReviewer(screen, paused=progress.paused) if config.review else None
     try:

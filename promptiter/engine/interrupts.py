@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -79,7 +79,7 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, T]], interrupt: Interrup
 
 @contextmanager
 def on_signals(interrupt: Interrupt, stop_now: Callable[[], object], *, tell: Tell = lambda _: None) -> Iterator[None]:
-    """While this is open, the first Ctrl-C or SIGTERM asks the run to stop, and the second calls `stop_now`.
+    """While this is open, the first Ctrl-C, SIGTERM or SIGHUP asks the run to stop, and the second calls `stop_now`.
 
     `tell` hears what a person should know. Outside the main thread, where Python hears no signals, it does nothing.
     """
@@ -87,8 +87,9 @@ def on_signals(interrupt: Interrupt, stop_now: Callable[[], object], *, tell: Te
         yield
         return
     loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}  # as by nohup
+    for number in before:
         name = "Ctrl-C" if number is signal.SIGINT else number.name
         loop.add_signal_handler(number, _heard, name, interrupt, stop_now, tell)
     try:

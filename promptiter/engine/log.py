@@ -109,7 +109,7 @@ class EventLog:
     async def _show(self, observer: Observer, event: Event) -> None:
         try:
             await observer.observe(event)
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
             if is_cancelled(error):
                 raise
             self._observers.remove(observer)

@@ -7,14 +7,17 @@ import os
 import re
 import shutil
 import tempfile
+import time
 import weakref
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import Redactor
-from traces import ExecutionTrace, Failure, Step, digest
+from traces import ExecutionTrace, Failure, Step, TraceError, digest
 from traces.files import from_json, replacing, to_json
 
 _TIMES = re.compile(rb',"(?:start|end)_ns":\d+')
@@ -27,12 +30,8 @@ class TraceSpool:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = False) -> None:
-        if path is None:
-            self.folder = Path(tempfile.mkdtemp(prefix="promptiter-traces-"))
-            self._remove = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-        else:
-            self.folder = Path(path)
-            self.folder.mkdir(parents=True, exist_ok=True)
+        self._given = None if path is None else Path(path)
+        self._opened_at = time.time()
         self._is_durable = durable
         self._unsynced: list[Path] = []
 
@@ -47,13 +46,23 @@ class TraceSpool:
             raw = redactor.redact_known_document(to_json(_with_safe_errors(trace, redactor.redact_text)))
         name = digest(_TIMES.sub(b"", raw))
         path = self._path(name)
-        if not _is_whole(path):
+        if not self._is_whole(path):
             path.parent.mkdir(exist_ok=True)
             with replacing(path) as file:
                 file.write(raw)
             if self._is_durable:
                 self._unsynced.append(path)
         return name
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the traces are; made when it is first needed."""
+        if self._given is not None:
+            self._given.mkdir(parents=True, exist_ok=True)
+            return self._given
+        folder = Path(tempfile.mkdtemp(prefix="promptiter-traces-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     def sync(self) -> None:
         """Make what was put survive a loss of power too."""
@@ -66,17 +75,29 @@ class TraceSpool:
                 os.close(file)
 
     def __contains__(self, name: str) -> bool:
-        return _is_whole(self._path(name))
+        return self._is_whole(self._path(name))
 
     def get(self, name: str) -> ExecutionTrace:
         """The trace of that digest."""
         try:
             return from_json(gzip.decompress(self._path(name).read_bytes()))
-        except OSError as error:
-            raise SetupError(f"the trace {name[:12]}… is not in {self.folder}: {error.strerror}") from error
+        except (OSError, EOFError, zlib.error, TraceError) as error:
+            told = getattr(error, "strerror", None) or error
+            raise SetupError(f"the trace {name[:12]}… cannot be read in {self.folder}: {told}") from error
 
     def _path(self, name: str) -> Path:
         return self.folder / name[:2] / f"{name}.json.gz"
+
+    def _is_whole(self, path: Path) -> bool:
+        """Whether a trace is there. What an earlier process wrote, a loss of power may have cut."""
+        if not path.exists():
+            return False
+        if path.stat().st_mtime >= self._opened_at:
+            return True
+        try:
+            return bool(gzip.decompress(path.read_bytes()))
+        except (OSError, EOFError, zlib.error):
+            return False
 
 
 def _with_safe_errors(trace: ExecutionTrace, redact: Callable[[str], str]) -> ExecutionTrace:
@@ -92,8 +113,3 @@ def _with_safe_errors(trace: ExecutionTrace, redact: Callable[[str], str]) -> Ex
         return replace(step, error=safe(step.error), tool_calls=calls)
 
     return replace(trace, steps=tuple(map(safe_step, trace.steps)))
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a trace is there; a loss of power may leave its name without the bytes."""
-    return path.exists() and path.stat().st_size > 0

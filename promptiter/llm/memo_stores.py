@@ -332,7 +332,9 @@ def explained(path: Path) -> Iterator[None]:
 
 async def in_worker(worker: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     """Do it in the worker's thread, to its end also when the caller is cancelled: an answer that was paid is kept."""
-    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(worker, work))
+    done = asyncio.get_running_loop().run_in_executor(worker, work)
+    done.add_done_callback(lambda done: done.cancelled() or done.exception())  # a caller that has gone does not ask
+    return await asyncio.shield(done)
 
 
 def _unwritten(path: Path, what: str) -> SetupError:

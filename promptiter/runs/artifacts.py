@@ -43,9 +43,10 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
     texts = _texts(result)
     for name, text in texts.items():
         _write(path / "surfaces" / name, text.encode("utf-8", "replace"))
-    for file_there in (path / "surfaces").iterdir():
-        if file_there.name not in texts:  # of an earlier end of the run
-            file_there.unlink()
+    for surface_id in result.structure.surface_ids:
+        for ending in (".md", ".baseline.md", ".best.md"):
+            if (name := f"{file_name(surface_id)}{ending}") not in texts:  # of an earlier end of the run
+                (path / "surfaces" / name).unlink(missing_ok=True)
     if keep_traces != "all" and result.is_final:  # a run that goes on needs them
         _prune(path / "traces", _failed_traces(result) if keep_traces == "failed" else set())
     with replacing(path / "result.json") as file:

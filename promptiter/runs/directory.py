@@ -80,7 +80,7 @@ class RunDirectory:
         created = now()
         path = _own_folder(Path(runs), request.run_id or new_run_id(created, request, checked))
         if configuration is not None:
-            file = os.path.relpath(configuration.file, path)
+            file = os.path.relpath(Path(configuration.file).resolve(), path.resolve())
             configuration = configuration.model_copy(update={"file": file})
         header = header_of(engine, request, run_id=path.name, created_at=created, configuration=configuration)
         write_header(path, header)
@@ -168,6 +168,10 @@ class RunDirectory:
         self._tidy()
         gateway, evaluator = self._engine.evaluator.gateway, self._engine.evaluator
         memo, spool = gateway.memo, evaluator.spool
+        if isinstance(memo, CallLog):
+            raise SetupError(
+                "another run of this engine is under way; give each run an engine and a gateway of its own"
+            )
         calls = CallLog(self.path / CALLS, shared=None if isinstance(memo, MemoryMemo) else memo)
         with FileJournal(self.path / JOURNAL, lock=lock) as journal:
             kept = _Kept(journal, calls, TraceSpool(self.path / TRACES, durable=True))

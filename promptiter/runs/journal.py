@@ -155,7 +155,9 @@ class FileJournal:
                 raise self._unwritten("an event", error) from error
         assert self._file is not None
         assert self._end is not None
-        if (size := os.fstat(self._file).st_size) != self._end.size:
+        if not (found := os.fstat(self._file)).st_nlink:
+            raise JournalError(f"{self._named} was removed while the run was writing it; the run cannot go on")
+        if (size := found.st_size) != self._end.size:
             raise JournalError(
                 f"{self._named} was changed by somebody else: it has {size} bytes, and this run wrote "
                 f"{self._end.size}; let one process work on a run, then resume it"

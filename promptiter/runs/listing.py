@@ -21,6 +21,9 @@ from promptiter.runs.journal import FILE_NAME as JOURNAL
 from promptiter.runs.journal import FileJournal
 from promptiter.runs.lock import Holder, holder_of
 
+NAMED = 5
+"""So many runs are named when a name fits several."""
+
 ListedStatus: TypeAlias = Status | Literal["interrupted", "unreadable"]
 
 
@@ -77,7 +80,8 @@ def find_run(run: str, folder: str | os.PathLike[str]) -> Path:
     if not known:
         raise SetupError(f"there are no runs in {os.fspath(folder)!r}; give the path of a run's folder")
     if fitting:
-        raise SetupError(f"{run!r} may be {', '.join(fitting)}; give more of the name")
+        more = f" and {len(fitting) - NAMED} more" if len(fitting) > NAMED else ""
+        raise SetupError(f"{run!r} may be {', '.join(fitting[:NAMED])}{more}; give more of the name")
     raise SetupError(f"there is no run {run!r} in {os.fspath(folder)!r}{nearest(run, known)}")
 
 

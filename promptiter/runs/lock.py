@@ -240,9 +240,11 @@ def _stands_at(file: int, path: Path) -> bool:
 def _lease_at(path: Path) -> Holder | None:
     """The lease in a lock file; None if there is none, or its writer was killed before it was written."""
     try:
-        return Holder(**orjson.loads(path.read_bytes().partition(b"\n")[0]))
-    except (FileNotFoundError, orjson.JSONDecodeError, TypeError):
+        found = Holder(**orjson.loads(path.read_bytes().partition(b"\n")[0]))
+        float(found.expires_at)  # whoever wrote it
+    except (OSError, orjson.JSONDecodeError, TypeError, ValueError):
         return None
+    return found
 
 
 def _named(holder: Holder) -> str:

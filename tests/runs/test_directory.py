@@ -22,6 +22,7 @@ from promptiter.engine.stopping import Deadline
 from promptiter.errors import (
     AccessDeniedError,
     ChangedInputsError,
+    JournalError,
     ModelUnavailableError,
     RunLockedError,
     SetupError,
@@ -450,3 +451,59 @@ def test_a_few_cases_that_a_service_lost_are_results(tmp_path: Path) -> None:
     result = RunDirectory.begin(tmp_path, engine, many).run_sync()
     assert result.baseline is not None
     assert sum(row.error is not None for row in result.baseline.rows) in (1, 2)
+
+
+class Exits:
+    """An observer that ends the program, as rich does when nobody reads what it prints."""
+
+    async def observe(self, _: Event) -> None:
+        raise SystemExit(1)
+
+
+def test_an_observer_that_exits_does_not_end_the_run(tmp_path: Path) -> None:
+    result = begun(tmp_path, desk.DRAFT).run_sync(observers=[Exits()])
+    assert result.verdict == "improved"
+    assert "observer Exits failed at event 0" in result.measured.problems[0]
+
+
+def test_a_journal_that_is_removed_ends_the_run(tmp_path: Path) -> None:
+    run = begun(tmp_path, desk.DRAFT, desk.POLISH)
+    with pytest.raises(JournalError, match="was removed while the run was writing it"):
+        run.run_sync(observers=[StopsInRound(1, (run.path / "journal.jsonl").unlink)])
+
+
+async def test_one_engine_does_not_work_on_two_runs_at_once(tmp_path: Path) -> None:
+    engine, request = desk.engine(desk.DRAFT), desk.request(run_id="")
+    one, other = (RunDirectory.begin(tmp_path, engine, request) for _ in range(2))
+
+    class Starts:
+        async def observe(self, event: Event) -> None:
+            if event.type == "run_started":
+                with pytest.raises(SetupError, match="another run of this engine is under way"):
+                    await other.run()
+
+    assert (await one.run(observers=[Starts()])).verdict == "improved"
+    assert (await other.run()).verdict == "improved"
+
+
+def test_files_of_others_beside_the_surfaces_stay(tmp_path: Path) -> None:
+    run = begun(tmp_path, desk.DRAFT)
+    (run.path / "surfaces" / "mine").mkdir(parents=True)
+    (run.path / "surfaces" / "mine.md").write_text("mine")
+    run.run_sync()
+    assert (run.path / "surfaces" / "mine.md").read_text() == "mine"
+    assert (run.path / "result.json").exists()
+
+
+def test_a_hangup_is_heard_unless_it_is_ignored(tmp_path: Path) -> None:
+    run = begun(tmp_path, desk.DRAFT, desk.POLISH)
+    stopped = run.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), signal.SIGHUP))])
+    assert stopped.stop_reason == "user_stop"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        again = begun(tmp_path, desk.DRAFT, desk.POLISH)
+        result = again.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), signal.SIGHUP))])
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert result.stop_reason != "user_stop"
