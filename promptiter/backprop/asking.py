@@ -1,7 +1,7 @@
 """How the LLM stages ask their model: one question through the gateway, its answer as data.
 
-LLMBackwarder, LLMAggregator and LLMOptimizer differ in what they ask and in what they make of the answer; what they
-are built with, and how a question becomes a request, is here.
+LLMBackwarder, LLMAttributor, LLMAggregator and LLMOptimizer differ in what they ask and in what they make of the
+answer; what they are built with, and how a question becomes a request, is here.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class ModelStage(Generic[R]):
         *,
         render: Callable[[R], tuple[Message, ...]] | None = None,
         model_options: Mapping[str, Json] | None = None,
-        max_prompt_tokens: int = MAX_PROMPT_TOKENS,
+        max_prompt_tokens: int | None = None,
         user_id: Callable[[R], str] | None = None,
         session_id: Callable[[R], str] | None = None,
         gateway: Gateway | None = None,
     ) -> None:
-        if max_prompt_tokens < MIN_PROMPT_TOKENS:
+        if max_prompt_tokens is not None and max_prompt_tokens < MIN_PROMPT_TOKENS:
             raise SetupError(
                 f"max_prompt_tokens of the {self.role} is {max_prompt_tokens:,}; its rules alone need "
                 f"{MIN_PROMPT_TOKENS:,}, so give at least that"
@@ -51,10 +51,15 @@ class ModelStage(Generic[R]):
         self.model = model
         self.render = render
         self.model_options = dict(model_options or {})
-        self.max_prompt_tokens = max_prompt_tokens
+        self._max_prompt_tokens = max_prompt_tokens
         self.user_id = user_id
         self.session_id = session_id
         self.gateway = gateway
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """What the stage was given, or what is usual."""
+        return MAX_PROMPT_TOKENS if self._max_prompt_tokens is None else self._max_prompt_tokens
 
     async def ask(
         self,

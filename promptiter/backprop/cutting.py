@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import string
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -20,6 +20,9 @@ SHORTEST_SHOWN = 60
 
 MOST_WINDOWS, SHORTEST_WINDOW = 6, 20
 """So many places are shown at most between the beginning and the end of a text that is cut, each in so many tokens."""
+
+PER_MESSAGE = 8
+"""Tokens that a provider adds to each message."""
 
 _UNIT = 6
 """Weights are sixths of a token, so that they are whole numbers and add up."""
@@ -33,6 +36,16 @@ def approximate_tokens(text: str) -> int:
     three bytes. Hexadecimal digits and rows of emoji may have a third more than this says.
     """
     return -(-_weight(text) // _UNIT)
+
+
+def prompt_tokens(texts: Iterable[str]) -> int:
+    """How many tokens the messages of these texts have together."""
+    return sum(approximate_tokens(text) + PER_MESSAGE for text in texts)
+
+
+def room_beside(rules: str, *, limit: int) -> int:
+    """What the rules of a prompt leave for its other message."""
+    return limit - prompt_tokens([rules, ""])
 
 
 def cut(text: str, limit: int, *, around: Sequence[str] = ()) -> str:

@@ -50,7 +50,7 @@ async def propagate(
 ) -> list[BackwardResult]:
     """Walk one trace from its losses to its roots; the results come in the order of the trace, last step first."""
     limit = limit or asyncio.Semaphore(CONCURRENCY)
-    view = _View(request)
+    view = TraceView(request)
     packets, waiting_for = view.losses, view.waiting_for
     results: dict[str, BackwardResult] = {}
 
@@ -58,7 +58,7 @@ async def propagate(
         """Ask one step, then visit those before it that waited for nothing else."""
         if incoming := packets.pop(step.id, None):
             question = view.question(step, incoming)
-            if question.blamable or len(question.predecessors) > 1:
+            if view.is_asked(step.id):
                 async with limit:
                     result = await _answer(backwarder, question)
             else:
@@ -81,7 +81,7 @@ async def propagate(
     return [results[step.id] for step in reversed(request.trace.steps) if step.id in results]
 
 
-class _View:
+class TraceView:
     """One trace as the walk sees it: who waits for whom, and what each step is to be shown.
 
     `waiting_for` has the steps of the walk, each with how many steps behind it must answer first; `predecessors` has,
@@ -104,8 +104,8 @@ class _View:
         self.losses = self._losses()
         self.waiting_for, self.predecessors = self._walk()
         losses = request.case_loss.losses
-        self._reasons = tuple(dict.fromkeys(loss.text for loss in losses if loss.text))
-        self._expected = next((loss.expected for loss in losses if loss.expected is not None), None)
+        self.reasons = tuple(dict.fromkeys(loss.text for loss in losses if loss.text))
+        self.expected = next((loss.expected for loss in losses if loss.expected is not None), None)
 
     def _blamable(self, step: Step) -> tuple[str, ...]:
         """The targets that the step read; if nobody knows what it read, those of its node."""
@@ -143,6 +143,10 @@ class _View:
                     waiting_for[source.id] = waiting_for.get(source.id, 0) + 1
         return waiting_for, predecessors
 
+    def is_asked(self, step_id: str) -> bool:
+        """Whether somebody must decide about the step: else its packets go on by themselves."""
+        return bool(self.blamable[step_id]) or len(self.predecessors[step_id]) > 1
+
     def question(self, step: Step, incoming: list[GradientPacket]) -> BackwardRequest:
         if len(incoming) > 1:  # they came in the order of the answers
             incoming.sort(key=lambda packet: self.position.get(packet.source, -1))
@@ -153,15 +157,15 @@ class _View:
             turn=case.turn,
             step=step,
             incoming=tuple(incoming),
-            surfaces=self._shown(step),
+            surfaces=self.surfaces_of(step),
             blamable=self.blamable[step.id],
             predecessors=self.predecessors[step.id],
             input=case.input,
-            expected=self._expected,
-            reasons=self._reasons,
+            expected=self.expected,
+            reasons=self.reasons,
         )
 
-    def _shown(self, step: Step) -> tuple[Surface, ...]:
+    def surfaces_of(self, step: Step) -> tuple[Surface, ...]:
         """The surfaces of the step's node, and others that it read, with their current values."""
         ids = dict.fromkeys((*self._by_node[step.node_id], *sorted(step.surface_reads or ())))
         return tuple([self._surfaces[surface_id] for surface_id in ids if surface_id in self._surfaces])
@@ -199,6 +203,7 @@ def _checked(result: BackwardResult, question: BackwardRequest) -> BackwardResul
         packets=tuple(packets),
         dropped=result.dropped + made_up,
         error=result.error,
+        note=result.note,
     )
 
 

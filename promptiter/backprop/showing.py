@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import orjson
 
 from promptiter.backprop.cutting import Quote, Section
+from promptiter.backprop.loss import Loss
 from promptiter.backprop.stages import BackwardRequest, Rejection, StepExample
 from promptiter.evaluation.metric import in_words
 from promptiter.evaluation.score import Finding
@@ -41,6 +42,16 @@ def result_text(step: Step) -> str:
     """What a predecessor gave, and by which node."""
     failed = f", failed: {step.error}" if step.error is not None else ""
     return f"node {step.node_id}{failed}\n\n{snapshot_text(step.output)}"
+
+
+def step_quotes(step: Step, *, has_input: bool = True) -> tuple[Quote, ...]:
+    """What a step was, was given and gave. Without `has_input` its input stands elsewhere."""
+    return (
+        Quote("node", f"{step.node_id} ({step.kind})"),
+        *optional_quote("error", str(step.error) if step.error is not None else None),
+        *([Quote("input", snapshot_text(step.input))] if has_input else []),
+        Quote("output", snapshot_text(step.output)),
+    )
 
 
 def call_text(call: ToolCall) -> str:
@@ -79,6 +90,10 @@ def optional_quote(name: str, text: str | None) -> tuple[Quote, ...]:
     return (Quote(name, text),) if text else ()
 
 
+def optional_section(title: str, quotes: tuple[Quote, ...], *, weight: int) -> list[Section]:
+    return [Section(title=title, quotes=quotes, weight=weight)] if quotes else []
+
+
 def numbered(name: str, texts: Iterable[str]) -> tuple[Quote, ...]:
     return tuple(Quote(f"{name} {number}", text) for number, text in enumerate(texts, 1))
 
@@ -89,7 +104,16 @@ def findings_in_words(findings: Iterable[Finding]) -> list[str]:
 
 def incoming_findings(request: BackwardRequest) -> tuple[Finding, ...]:
     """The findings of all packets, each once: they travel on with whatever the step answers."""
-    found = {repr(finding): finding for packet in request.incoming for finding in packet.findings}
+    return each_once(finding for packet in request.incoming for finding in packet.findings)
+
+
+def findings_of(losses: Iterable[Loss]) -> tuple[Finding, ...]:
+    """What the metrics found, each once."""
+    return each_once(finding for loss in losses for finding in loss.findings)
+
+
+def each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    found = {repr(finding): finding for finding in findings}
     return tuple(found[key] for key in sorted(found))
 
 
@@ -98,6 +122,17 @@ def literals(findings: Iterable[Finding], others: Iterable[Json] = ()) -> tuple[
     values = [value for finding in findings for value in (finding.expected, finding.actual)]
     found = dict.fromkeys(text.strip() for text in _leaves([*values, *others]))
     return tuple(text for text in found if SHORTEST_LITERAL <= len(text) <= LONGEST_LITERAL)[:MOST_LITERALS]
+
+
+def wrong_values(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """The literals that came instead of what was expected."""
+    return literals((), [finding.actual for finding in findings])
+
+
+def is_suspect(step: Step, wrong: Iterable[str]) -> bool:
+    """Whether a step failed, or gave what was found wrong."""
+    output = snapshot_text(step.output)
+    return step.error is not None or any(literal in output for literal in wrong)
 
 
 def _leaves(values: Iterable[Json]) -> Iterator[str]:

@@ -69,13 +69,17 @@ class BackwardRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardResult:
-    """What one step answered. `dropped` counts ids that it made up; `error` says why it could not answer."""
+    """What one step answered. `dropped` counts ids that it made up; `error` says why it could not answer.
+
+    `note` is what an Attributor has to say about the trace: how it was looked at, and why so.
+    """
 
     step_id: str
     gradients: tuple[SurfaceGradient, ...] = ()
     packets: tuple[GradientPacket, ...] = ()
     dropped: int = 0
     error: str | None = None
+    note: str = ""
 
 
 class Backwarder(Protocol):

@@ -355,6 +355,12 @@ class Gateway:
 
         return self.prices.of(name, is_listed=isinstance(self.model(name), LiteLLMModel))
 
+    def context_tokens(self, name: str) -> int | None:
+        """How many tokens a request to a model may have; of one that litellm serves, what its list says."""
+        from promptiter.llm.litellm import LiteLLMModel, context_tokens
+
+        return context_tokens(name) if isinstance(self.model(name), LiteLLMModel) else None
+
     @contextmanager
     def active(self) -> Iterator[Gateway]:
         """Make this the gateway of all that runs below, in tasks and threads too."""

@@ -100,12 +100,23 @@ def load() -> ModuleType:
 
 def price_per_token_usd(model: str) -> tuple[float, float] | None:
     """What litellm's price list says a token costs, in and out; None if it does not know the model."""
-    known = load().model_cost
-    listed = re.sub(r"^judge-[0-9a-f]+/", "", model)  # a judge with a key of its own is the same model
-    entry = known.get(listed) or known.get(listed.removeprefix("openai/"))
-    if not entry or entry.get("input_cost_per_token") is None:
+    entry = _listed(model)
+    if entry.get("input_cost_per_token") is None:
         return None
     return float(entry["input_cost_per_token"]), float(entry.get("output_cost_per_token") or 0.0)
+
+
+def context_tokens(model: str) -> int | None:
+    """How many tokens litellm says that a request to the model may have; None if it does not know."""
+    most = _listed(model).get("max_input_tokens")
+    return most if isinstance(most, int) and most > 0 else None
+
+
+def _listed(model: str) -> Mapping[str, Any]:
+    """What litellm's list says of a model."""
+    known = load().model_cost
+    name = re.sub(r"^judge-[0-9a-f]+/", "", model)  # a judge with a key of its own is the same model
+    return known.get(name) or known.get(name.removeprefix("openai/")) or {}
 
 
 def _translated(error: Any, litellm: ModuleType, redactor: Redactor) -> ModelError:
