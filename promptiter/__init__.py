@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from promptiter.api import load_rerun, load_run, resume_run
     from promptiter.backprop.aggregate import LLMAggregator
     from promptiter.backprop.backward import LLMBackwarder
+    from promptiter.backprop.cheapest import AttributionChoice, CheapestAttributor
     from promptiter.backprop.evidence.attributor import EvidenceAttributor
     from promptiter.backprop.loss import CaseLoss, Loss, LossHint, LossTarget
     from promptiter.backprop.optimize import LLMOptimizer
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         SurfaceGradient,
     )
     from promptiter.backprop.support import SupportAggregator
+    from promptiter.backprop.whole_trace import LLMAttributor
     from promptiter.engine.acceptance import AcceptancePolicy, MinGain, NoRegression, Protected
     from promptiter.engine.engine import Engine, RunFailedError
     from promptiter.engine.events import Event, Observer
@@ -105,6 +107,7 @@ __all__ = [
     "AggregateResult",
     "Aggregator",
     "AttributeRequest",
+    "AttributionChoice",
     "Attributor",
     "BackpropRounds",
     "BackwardRequest",
@@ -117,6 +120,7 @@ __all__ = [
     "CaseLoss",
     "CaseRow",
     "ChangedInputsError",
+    "CheapestAttributor",
     "Choice",
     "Deadline",
     "Edge",
@@ -142,6 +146,7 @@ __all__ = [
     "Join",
     "Journal",
     "LLMAggregator",
+    "LLMAttributor",
     "LLMBackwarder",
     "LLMOptimizer",
     "Limits",
@@ -239,6 +244,7 @@ _MODULES = {
     "agents.nodes": "FunctionNode ModelNode Parameter Tool View surface",
     "backprop.aggregate": "LLMAggregator",
     "backprop.backward": "LLMBackwarder",
+    "backprop.cheapest": "AttributionChoice CheapestAttributor",
     "backprop.evidence.attributor": "EvidenceAttributor",
     "backprop.loss": "CaseLoss Loss LossHint LossTarget",
     "backprop.optimize": "LLMOptimizer",
@@ -249,6 +255,7 @@ _MODULES = {
         "BackwardResult Backwarder GradientPacket OptimizeRequest OptimizeResult Optimizer SurfaceGradient"
     ),
     "backprop.support": "SupportAggregator",
+    "backprop.whole_trace": "LLMAttributor",
     "engine.acceptance": "AcceptancePolicy MinGain NoRegression Protected",
     "engine.engine": "Engine RunFailedError",
     "engine.events": "Event Observer",

@@ -43,10 +43,12 @@ def gateway_of(config: RunConfig, memo: Memo | None, *, environ: Mapping[str, st
 
 
 def stages_of(config: RunConfig) -> tuple[Any, Any, Any]:
-    """Backwarder, aggregator and optimizer, as far as they ask models; None stands for the one that needs none."""
+    """Backwarder or attributor, aggregator and optimizer, as far as they ask models; None: the one that needs none."""
     from promptiter.backprop.aggregate import LLMAggregator
     from promptiter.backprop.backward import LLMBackwarder
+    from promptiter.backprop.cheapest import CheapestAttributor
     from promptiter.backprop.optimize import LLMOptimizer
+    from promptiter.backprop.whole_trace import LLMAttributor
 
     stages, settings = config.models.stages, config.models.settings
 
@@ -55,8 +57,10 @@ def stages_of(config: RunConfig) -> tuple[Any, Any, Any]:
             return None
         return kind(model, model_options=settings[model].options if model in settings else {})
 
+    walk, whole = stage(LLMBackwarder, stages.backwarder), stage(LLMAttributor, stages.backwarder)
+    blaming = {"walk": walk, "whole_trace": whole, "auto": walk and CheapestAttributor(whole, walk)}
     return (
-        stage(LLMBackwarder, stages.backwarder),
+        blaming[stages.attribution],
         stage(LLMAggregator, stages.aggregator),
         stage(LLMOptimizer, stages.optimizer),
     )
@@ -66,8 +70,7 @@ def unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
     """A cap on dollars covers the models of the stages too, which the engine cannot know: each problem in words."""
     if gateway.budget is None or not gateway.budget.needs_prices:
         return
-    asked = set(config.models.stages.model_dump().values())
-    for model in sorted(name for name in asked if name is not None):
+    for model in config.models.stages.models:
         if gateway.price(model) is None:
             yield (
                 f"budget.max_usd cannot be kept: the price of model {model!r} is unknown; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationInfo
 
@@ -106,11 +106,22 @@ class SimulatedSettings(Section):
 
 
 class Stages(Section):
-    """Which models the stages ask. A stage that is left out is the one that needs no model."""
+    """Which models the stages ask. A stage that is left out is the one that needs no model.
+
+    `attribution` is how the backwarder's model is asked: of each step on the way back, of the whole trace, or by
+    `auto` whichever is expected to cost less.
+    """
 
     backwarder: str | None = None
     aggregator: str | None = None
     optimizer: str | None = None
+    attribution: Literal["auto", "walk", "whole_trace"] = "auto"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that are asked, each once."""
+        asked = {self.backwarder, self.aggregator, self.optimizer}
+        return tuple(sorted(name for name in asked if name is not None))
 
 
 class Models(Section):

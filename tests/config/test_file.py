@@ -9,12 +9,13 @@ import pytest
 
 from promptiter.api import load_run
 from promptiter.backprop.aggregate import LLMAggregator
-from promptiter.backprop.backward import LLMBackwarder
+from promptiter.backprop.cheapest import CheapestAttributor
 from promptiter.backprop.evidence.attributor import EvidenceAttributor
 from promptiter.backprop.optimize import LLMOptimizer
 from promptiter.backprop.propagate import Stepwise
 from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.support import SupportAggregator
+from promptiter.backprop.whole_trace import LLMAttributor
 from promptiter.config.build import ConfiguredRun, build_run
 from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
@@ -320,15 +321,29 @@ def test_stages_ask_the_models_they_are_given(folder: Path) -> None:
     run = loaded(folder, "models: {stages: gpt-x, gpt-x: {options: {temperature: 0.2}}}")
     strategy = run.engine.strategy
     assert isinstance(strategy, BackpropRounds)
-    assert isinstance(strategy.attributor, Stepwise)
+    assert isinstance(strategy.attributor, CheapestAttributor)
+    assert (strategy.attributor.whole.model, strategy.attributor.backwarder.model) == ("gpt-x", "gpt-x")
+    assert strategy.attributor.whole.model_options == {"temperature": 0.2}
     assert isinstance(strategy.aggregator, LLMAggregator)
     assert isinstance(strategy.optimizer, LLMOptimizer)
     assert (strategy.optimizer.model, strategy.optimizer.model_options) == ("gpt-x", {"temperature": 0.2})
-    strategy = loaded(folder, "models: {stages: {backwarder: simulated}}").engine.strategy
+    strategy = loaded(folder, "models: {stages: {optimizer: simulated}}").engine.strategy
     assert isinstance(strategy, BackpropRounds)
-    assert isinstance(strategy.attributor, Stepwise)
-    assert isinstance(strategy.attributor.backwarder, LLMBackwarder)
+    assert isinstance(strategy.attributor, EvidenceAttributor)
+
+
+@pytest.mark.parametrize(("attribution", "kind"), [("walk", Stepwise), ("whole_trace", LLMAttributor)])
+def test_a_backwarder_is_asked_in_the_way_that_the_file_says(folder: Path, attribution: str, kind: type) -> None:
+    stages = f"{{backwarder: simulated, attribution: {attribution}}}"
+    strategy = loaded(folder, f"models: {{stages: {stages}}}").engine.strategy
+    assert isinstance(strategy, BackpropRounds)
+    assert isinstance(strategy.attributor, kind)
     assert isinstance(strategy.aggregator, SupportAggregator)
+
+
+def test_an_unknown_attribution_is_a_problem(folder: Path) -> None:
+    [told] = problems(folder, FILE + "models: {stages: {backwarder: simulated, attribution: guess}}")
+    assert "models.stages.attribution" in told
 
 
 async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
