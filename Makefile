@@ -31,6 +31,7 @@ bench: $(VENV)/.dev   ## measure, side by side with the floor of the same run
 	$(BIN)/python -m benchmarks.bench_traces
 	$(BIN)/python -m benchmarks.bench_evaluate
 	$(BIN)/python -m benchmarks.bench_backward
+	$(BIN)/python -m benchmarks.bench_blame
 	$(BIN)/python -m benchmarks.bench_journal
 	$(BIN)/python -m benchmarks.bench_rounds
 

@@ -4,53 +4,98 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from random import Random
 
 import orjson
 
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
+from promptiter.structure import StructureSnapshot
 from tests.loop.scenarios import Scenario
+from traces.model import Json
 
 _QUOTE = re.compile(r'<data name="(?P<name>[^"]+)">\n(?P<text>.*?)\n</data>', re.DOTALL)
+_STEP = re.compile(r"^# Step (?P<alias>T\d+);.*?(?:may be blamed: (?P<surfaces>S[\d, S]+))?$", re.MULTILINE)
 
 
 class Expert:
-    """Blames a faulty surface while it has its faulty value, asks every predecessor, and knows the fixes."""
+    """Blames a faulty surface while it has its faulty value, at one step or in a whole trace, and knows the fixes.
 
-    def __init__(self, scenario: Scenario) -> None:
+    In a walk it asks every predecessor, or those alone that a fault can be behind if it `goes_straight`. With an
+    `error_rate` it errs at so many of the steps that it is shown, at the same ones however it is shown them: it misses
+    the fault that is there, or blames an innocent surface; in a walk it then looks no further.
+    """
+
+    def __init__(
+        self, scenario: Scenario, *, error_rate: float = 0.0, seed: int = 0, goes_straight: bool = False
+    ) -> None:
         self.model = ScriptedModel(self._answer)
         self.calls: Counter[str] = Counter()
+        self._error_rate, self._seed = error_rate, seed
         self._fixes = scenario.fixes
         structure = scenario.agent.describe()
         self._faulty = {surface_id: str(structure.surface(surface_id).value) for surface_id in scenario.fixes}
+        guilty = {structure.surface(surface_id).node_id for surface_id in scenario.fixes}
+        self._worth_asking = _reached_from(guilty, structure) if goes_straight else None
 
     def _answer(self, request: ModelRequest) -> str | None:
-        wanted = set((request.schema or {}).get("properties", {}))
-        quotes = [(each["name"], each["text"]) for each in _QUOTE.finditer(request.messages[-1].content)]
+        wanted: Json = (request.schema or {}).get("properties", {})
+        told = request.messages[-1].content
+        quotes = _quotes(told)
         if "diagnosis" in wanted:
-            return self._blame(quotes)
-        if wanted == {"text"}:
+            is_whole = "step" in wanted["gradients"]["items"]["properties"] if "gradients" in wanted else False
+            return self._blame_trace(told) if is_whole else self._blame_step(quotes)
+        if set(wanted) == {"text"}:
             self.calls["aggregator"] += 1
             return orjson.dumps({"text": dict(quotes)["points"]}).decode()
-        if wanted == {"reason", "value"}:
+        if set(wanted) == {"reason", "value"}:
             return self._mend(quotes)
         return None
 
-    def _blame(self, quotes: list[tuple[str, str]]) -> str:
+    def _blame_step(self, quotes: list[tuple[str, str]]) -> str:
         self.calls["backwarder"] += 1
-        gradients = [
-            {"surface": name, "text": self._fixes[surface_id].reason, "severity": "P0", "category": "response"}
-            for name, text in quotes
-            if re.fullmatch(r"S\d+", name)
-            for surface_id, _, value in [text.partition("\n\n")]
-            if self._faulty.get(surface_id) == value
-        ]
+        surfaces = {name: text for name, text in quotes if re.fullmatch(r"S\d+", name)}
+        blamed, is_misled = self._blamed(surfaces, dict(quotes))
         packets = [
             {"predecessor": name, "text": "something was lost before", "severity": "P0", "category": "response"}
-            for name, _ in quotes
-            if re.fullmatch(r"P\d+", name)
+            for name, text in quotes
+            if re.fullmatch(r"P\d+", name) and not is_misled and self._is_worth_asking(text)
         ]
+        gradients = [self._gradient(name, surfaces) for name in blamed]
         return orjson.dumps({"diagnosis": "seen", "gradients": gradients, "packets": packets}).decode()
+
+    def _blame_trace(self, told: str) -> str:
+        self.calls["backwarder"] += 1
+        quotes = dict(_quotes(told))
+        gradients = []
+        for alias, listed, shown in _steps(told):
+            surfaces = {name: quotes[name] for name in listed}
+            blamed, _ = self._blamed(surfaces, {"user": quotes["user"], **shown})
+            gradients += [{"step": alias, **self._gradient(name, surfaces)} for name in blamed]
+        return orjson.dumps({"diagnosis": "seen", "gradients": gradients}).decode()
+
+    def _blamed(self, surfaces: Mapping[str, str], shown: Mapping[str, str]) -> tuple[list[str], bool]:
+        """The surfaces to blame at one step, and whether an innocent one is among them."""
+        guilty = [name for name, text in surfaces.items() if self._is_faulty(text)]
+        seen = [shown["user"], shown["node"], shown["output"]]
+        if Random(f"{self._seed} {seen}").random() >= self._error_rate:
+            return guilty, False
+        return ([], False) if guilty else (list(surfaces)[:1], bool(surfaces))
+
+    def _is_faulty(self, shown: str) -> bool:
+        surface_id, _, value = shown.partition("\n\n")
+        return self._faulty.get(surface_id) == value
+
+    def _is_worth_asking(self, shown: str) -> bool:
+        """Whether a fault can be at or behind a predecessor, of which the node stands in the first line."""
+        node_id = shown.splitlines()[0].removeprefix("node ")
+        return self._worth_asking is None or node_id in self._worth_asking
+
+    def _gradient(self, name: str, surfaces: Mapping[str, str]) -> dict[str, str]:
+        fix = self._fixes.get(surfaces[name].partition("\n\n")[0])
+        reason = fix.reason if fix is not None else "it should say more"
+        return {"surface": name, "text": reason, "severity": "P0", "category": "response"}
 
     def _mend(self, quotes: list[tuple[str, str]]) -> str | None:
         [surface] = [text for name, text in quotes if name == "surface"]
@@ -59,3 +104,27 @@ class Expert:
             return None
         self.calls["optimizer"] += 1
         return orjson.dumps({"reason": self._fixes[surface_id].reason, "value": self._fixes[surface_id].value}).decode()
+
+
+def _quotes(told: str) -> list[tuple[str, str]]:
+    return [(each["name"], each["text"]) for each in _QUOTE.finditer(told)]
+
+
+def _steps(told: str) -> Iterator[tuple[str, list[str], dict[str, str]]]:
+    """The steps of a whole trace: alias, the surfaces that may be blamed there, and what is shown of it."""
+    headings = list(_STEP.finditer(told))
+    for heading in headings:
+        end = told.find("\n\n# ", heading.end())
+        surfaces = heading["surfaces"].split(", ") if heading["surfaces"] else []
+        yield heading["alias"], surfaces, dict(_quotes(told[heading.end() : end]))
+
+
+def _reached_from(nodes: Iterable[str], structure: StructureSnapshot) -> frozenset[str]:
+    """The nodes, and all that come after them."""
+    found, waiting = set(nodes), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        after = {edge.target for edge in structure.edges if edge.source == node} - found
+        found |= after
+        waiting += sorted(after)
+    return frozenset(found)

@@ -16,9 +16,11 @@ import pytest
 
 from promptiter.backprop.aggregate import LLMAggregator
 from promptiter.backprop.backward import LLMBackwarder
+from promptiter.backprop.cheapest import CheapestAttributor
 from promptiter.backprop.optimize import LLMOptimizer
 from promptiter.backprop.rules.optimizer import RuleOptimizer
-from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
+from promptiter.backprop.stages import Attributor, Backwarder, OptimizeRequest, OptimizeResult
+from promptiter.backprop.whole_trace import LLMAttributor
 from promptiter.engine.acceptance import MinGain
 from promptiter.engine.engine import Engine
 from promptiter.engine.records import RunRequest, RunResult
@@ -66,12 +68,33 @@ async def test_the_stages_that_need_no_model_mend_what_is_faulty_and_nothing_els
 @pytest.mark.parametrize("name", NAMES)
 async def test_the_llm_stages_do_so_too(name: str, seed: int) -> None:
     made = scenario(name, seed)
-    expert, evaluator = Expert(made), made.evaluator()
-    evaluator.gateway.add_model("expert", expert.model)
-    stages = LLMBackwarder("expert"), LLMAggregator("expert"), LLMOptimizer("expert")
-    result = await Engine(made.agent, evaluator, *stages).run(request_for(made))
+    result, expert = await run_with_expert(made, LLMBackwarder("expert"))
     check(result, made, optimizer_calls=expert.calls["optimizer"])
     assert expert.calls["aggregator"] <= len(made.faulty)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS[::5])
+@pytest.mark.parametrize("name", NAMES)
+async def test_whole_traces_give_the_profile_of_the_walk_for_fewer_calls(name: str, seed: int) -> None:
+    made = scenario(name, seed)
+    whole, backwarder = LLMAttributor("expert"), LLMBackwarder("expert")
+    profiles, calls = [], []
+    for blame in (backwarder, whole, CheapestAttributor(whole, backwarder)):
+        result, expert = await run_with_expert(made, blame)
+        check(result, made, optimizer_calls=expert.calls["optimizer"])
+        profiles.append(result.accepted_profile.to_json())
+        calls.append(expert.calls["backwarder"])
+    assert len(set(profiles)) == 1
+    walk, one_each, chosen = calls
+    assert one_each == chosen <= walk / 8
+
+
+async def run_with_expert(made: Scenario, blame: Backwarder | Attributor) -> tuple[RunResult, Expert]:
+    expert, evaluator = Expert(made), made.evaluator()
+    evaluator.gateway.add_model("expert", expert.model)
+    stages = blame, LLMAggregator("expert"), LLMOptimizer("expert")
+    return await Engine(made.agent, evaluator, *stages).run(request_for(made)), expert
 
 
 def check(result: RunResult, made: Scenario, *, optimizer_calls: int) -> None:

@@ -1,0 +1,192 @@
+"""Who is blamed for planted faults, and what that costs: by a walk over a failed trace, and by one call for all of it.
+
+The faults and the traces are those of the loop's scenarios; the model is their scripted expert, which knows the faults.
+So that not everything is right, it also errs at a fifth of the steps that it is shown, at the same ones either way; in
+a walk, whoever blames an innocent surface looks no further. This says what the two ways make of the same eyes, not how
+good a real model's eyes are in a long prompt.
+
+Precision and recall are over pairs of a failed case and a surface, and over the surfaces that have enough support for a
+patch. A walk asks every predecessor, or goes straight to the fault. Goals: with an expert that does not err both ways
+blame the same; one call for each trace takes less than half of the tokens of the straightest walk.
+
+    python -m benchmarks.bench_blame [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from promptiter.backprop.backward import LLMBackwarder
+from promptiter.backprop.cheapest import CheapestAttributor
+from promptiter.backprop.cutting import approximate_tokens, prompt_tokens
+from promptiter.backprop.loss import extract_losses
+from promptiter.backprop.propagate import Stepwise
+from promptiter.backprop.stages import AggregateRequest, AttributeRequest, Attributor, SurfaceGradient
+from promptiter.backprop.support import SupportAggregator, rank
+from promptiter.backprop.whole_trace import LLMAttributor
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.profile import Profile
+from promptiter.search.passes import SLIPS
+from tests.loop.expert import Expert
+from tests.loop.scenarios import NAMES, Scenario, scenario
+from traces import Usage
+
+ERROR_RATES = (0.0, 0.1, 0.2, 0.4)
+MIN_SUPPORT = 0.25
+MOST_SHARE = 0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one seed instead of four")
+    asyncio.run(report(range(1) if parser.parse_args().quick else range(4)))
+
+
+async def report(seeds: Sequence[int]) -> None:
+    failures = [await failures_of(scenario(name, seed)) for name in NAMES for seed in seeds]
+    traces = sum(len(each.requests) for each in failures)
+    print(f"{len(NAMES)} scenarios, {len(seeds)} seeds each, {traces} failed traces of about ten steps\n")
+    found: dict[tuple[str, float], Tally] = {}
+    for rate in ERROR_RATES:
+        print(f"an expert that errs at {rate:.0%} of the steps it is shown")
+        print(f"{'':18}{'calls':>7}{'tokens':>11}{'precision':>11}{'recall':>8}{'patched: precision':>20}{'recall':>8}")
+        for way in WAYS:
+            tally = found[way, rate] = Tally()
+            for each in failures:
+                await blame(each, way, tally, error_rate=rate)
+            print(f"{way:18}{tally.calls:7,}{tally.tokens:11,}{tally.traces}   {'':9}{tally.patches}")
+        print()
+    same = len({found[way, 0.0].blamed for way in WAYS}) == 1
+    print(f"goal: an expert that does not err blames the same in all ways: {'reached' if same else 'MISSED'}")
+    share = found["whole trace", 0.0].tokens / found["walk, straight", 0.0].tokens
+    print(
+        f"{share:.2f} of the tokens of the straightest walk; goal: at most {MOST_SHARE:g}: "
+        f"{'reached' if share <= MOST_SHARE else 'MISSED'}"
+    )
+
+
+WAYS = ("walk", "walk, straight", "whole trace", "cheapest")
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """The failed train cases of a scenario under its baseline."""
+
+    made: Scenario
+    requests: tuple[AttributeRequest, ...]
+
+
+async def failures_of(made: Scenario) -> Failures:
+    evaluator, snapshot = made.evaluator(), made.agent.describe()
+    evaluation = await evaluator.evaluate(made.agent, made.train)
+    losses = extract_losses(evaluation, made.train, evaluator.spool.get)
+    request = AttributeRequest(
+        case_loss=losses[0],
+        trace=evaluator.spool.get(losses[0].trace_digest),
+        snapshot=snapshot,
+        profile=Profile.baseline(snapshot),
+        targets=frozenset(surface.id for surface in snapshot.surfaces if surface.type == "instruction"),
+    )
+    traces = [evaluator.spool.get(loss.trace_digest) for loss in losses]
+    return Failures(
+        made, tuple(replace(request, case_loss=loss, trace=one) for loss, one in zip(losses, traces, strict=True))
+    )
+
+
+@dataclass(slots=True)
+class Hits:
+    """How many were blamed, how many of them rightly, and how many should have been."""
+
+    blamed: int = 0
+    right: int = 0
+    wanted: int = 0
+
+    def add(self, blamed: Iterable[object], wanted: Iterable[object]) -> None:
+        blamed, wanted = set(blamed), set(wanted)
+        self.blamed += len(blamed)
+        self.right += len(blamed & wanted)
+        self.wanted += len(wanted)
+
+    def __str__(self) -> str:
+        precision = self.right / self.blamed if self.blamed else 1.0
+        return f"{precision:11.2f}{self.right / self.wanted:8.2f}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one way of blaming found over all scenarios, and what it cost."""
+
+    calls: int = 0
+    tokens: int = 0
+    traces: Hits = field(default_factory=Hits)
+    patches: Hits = field(default_factory=Hits)
+    pairs: set[tuple[str, str, str, str]] = field(default_factory=set)
+
+    @property
+    def blamed(self) -> frozenset[tuple[str, str, str, str]]:
+        return frozenset(self.pairs)
+
+
+class Counted:
+    """A model whose answers say how many tokens they took, by the estimate that prompts are cut by."""
+
+    def __init__(self, expert: Expert) -> None:
+        self.expert = expert
+
+    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
+        reply = await self.expert.model(request, draw=draw)
+        asked = prompt_tokens(message.content for message in request.messages)
+        return replace(reply, usage=Usage(input_tokens=asked, output_tokens=approximate_tokens(reply.text)))
+
+
+async def blame(failures: Failures, way: str, tally: Tally, *, error_rate: float) -> None:
+    made = failures.made
+    expert = Expert(made, error_rate=error_rate, seed=made.seed, goes_straight=way == "walk, straight")
+    gateway = Gateway(models={"expert": Counted(expert)})
+    attributor = attributor_of(way, gateway)
+    answers = await asyncio.gather(*map(attributor.attribute, failures.requests))
+    gradients = [gradient for results in answers for result in results for gradient in result.gradients]
+    spent = gateway.ledger.snapshot().total
+    tally.calls += spent.calls
+    tally.tokens += spent.tokens
+    tally.pairs |= {(made.agent.name, each.case_id, each.step_id, each.surface_id) for each in gradients}
+    planted = {
+        (request.case_loss.case_id, surface_id)
+        for request in failures.requests
+        for step in request.trace.steps
+        for surface_id in made.faulty & set(step.surface_reads or ())
+    }
+    tally.traces.add(((each.case_id, each.surface_id) for each in gradients), planted)
+    tally.patches.add(await with_support(gradients, failures), {surface_id for _, surface_id in planted})
+
+
+def attributor_of(way: str, gateway: Gateway) -> Attributor:
+    backwarder, whole = LLMBackwarder("expert", gateway=gateway), LLMAttributor("expert", gateway=gateway)
+    if way == "cheapest":
+        return CheapestAttributor(whole, backwarder)
+    return whole if way == "whole trace" else Stepwise(backwarder)
+
+
+async def with_support(gradients: Sequence[SurfaceGradient], failures: Failures) -> set[str]:
+    """The surfaces that a round would patch."""
+    surfaces = failures.made.agent.describe()
+    signals = [
+        await SupportAggregator().aggregate(
+            AggregateRequest(
+                surface=surfaces.surface(surface_id),
+                gradients=tuple(each for each in gradients if each.surface_id == surface_id),
+            )
+        )
+        for surface_id in sorted({each.surface_id for each in gradients})
+    ]
+    least = SLIPS * len(failures.made.train.cases)
+    kept, _ = rank(signals, min_share=MIN_SUPPORT, least=least)
+    return {signal.surface_id for signal in kept}
+
+
+if __name__ == "__main__":
+    main()
