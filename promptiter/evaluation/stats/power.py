@@ -1,0 +1,219 @@
+"""Before anything is tried: how noisy an eval set is, which gains it can show, and what a wanted gain would need.
+
+All of it comes from runs of one profile against itself, never from a gain that was observed: power at the observed gain
+only repeats its p-value. Three figures describe the runs: the mean score, the variance between draws of a case, and how
+far cases are from the best score, squared. The gain is modelled as failures mended: a candidate with gain g gives the
+best score with chance g / (best - mean), and else what the baseline gives: for *these cases* in each draw anew, which
+adds run noise, for *new cases* once for each case, which makes cases differ more. A candidate that also hurts some
+cases needs more. The mean gain is taken as normal; from 6 cases on that is within 0.08 of the exact claim's power.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from statistics import NormalDist, fmean, pstdev
+
+from promptiter.errors import SetupError
+from promptiter.evaluation.stats.claim import BLOCKS, Block, Scope
+
+POWER = 0.8
+MOST_CASES, MOST_DRAWS = 100_000, 1_000
+_NORMAL = NormalDist()
+_TRIALS = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNoise:
+    """What runs of one profile tell: `variance` is between draws of a case, `square_room` the mean over cases of how
+    far their mean is from the best score, squared."""
+
+    cases: int
+    mean: float
+    variance: float
+    square_room: float
+    best: float = 1.0
+
+    @property
+    def room(self) -> float:
+        """The largest gain there can be."""
+        return self.best - self.mean
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(self.variance)
+
+
+def run_noise(draws: Iterable[Sequence[float]], *, best: float = 1.0) -> RunNoise:
+    """The noise of the draws of each case, all of one profile; both arms of an A/A run together."""
+    cases = [list(scores) for scores in draws if scores]
+    if all(len(scores) < 2 for scores in cases):
+        raise SetupError(f"run noise needs a case with at least 2 draws; got {len(cases)} cases with one at most")
+    best = max(best, *(max(scores) for scores in cases))
+    variance = pooled_std(cases) ** 2
+    mean = fmean(map(fmean, cases))
+    # The mean of a few draws is itself noisy: its square is too large by the variance over the draws.
+    squares = fmean((best - fmean(scores)) ** 2 - variance / len(scores) for scores in cases)
+    return RunNoise(
+        cases=len(cases),
+        mean=mean,
+        variance=variance,
+        square_room=min(max(squares, (best - mean) ** 2), max((best - min(map(min, cases))) ** 2, 0.0)),
+        best=best,
+    )
+
+
+def pooled_std(draws: Iterable[Sequence[float]]) -> float:
+    """The standard deviation between draws of a case, pooled over the cases; differences between cases do not count."""
+    squares, freedom = [], 0
+    for scores in draws:
+        if len(scores) > 1:
+            mean = fmean(scores)
+            squares += [(score - mean) ** 2 for score in scores]
+            freedom += len(scores) - 1
+    return math.sqrt(math.fsum(squares) / freedom) if freedom else 0.0
+
+
+def noise_bar(before: Sequence[float], after: Sequence[float], *, sigma: float = 1.0) -> float:
+    """The gain that the sigma rule asks for: `sigma` times the pooled spread of whole sweeps over the cases."""
+    return sigma * math.hypot(pstdev(before), pstdev(after))
+
+
+def noise_floor(noise: RunNoise, *, cases: int, draws: int, chance: float = 0.05) -> float:
+    """The gain that a profile compared with itself exceeds with this chance, on so many cases and draws of each arm."""
+    return _NORMAL.inv_cdf(1 - chance) * noise.std * math.sqrt(2 / (cases * draws))
+
+
+def power(
+    noise: RunNoise,
+    gain: float,
+    *,
+    cases: int,
+    blocks: Sequence[Block] = BLOCKS,
+    scope: Scope = "these cases",
+) -> float:
+    """The chance that a candidate with this gain is claimed on so many cases; for *new cases*, so many sealed ones."""
+    if not 0 < gain <= noise.room:
+        return 0.0
+    return (
+        _power_these(noise, gain, cases, blocks) if scope == "these cases" else _power_new(noise, gain, cases, blocks)
+    )
+
+
+def smallest_gain(
+    noise: RunNoise,
+    *,
+    cases: int,
+    blocks: Sequence[Block] = BLOCKS,
+    wanted: float = POWER,
+    scope: Scope = "these cases",
+) -> float | None:
+    """The smallest gain that is claimed with the wanted power; 0: any gain, there is no noise. None: no gain at all."""
+    if not noise.variance and scope == "these cases":
+        return 0.0
+    if power(noise, noise.room, cases=cases, blocks=blocks, scope=scope) < wanted:
+        return None
+    low, high = 0.0, noise.room
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        if power(noise, middle, cases=cases, blocks=blocks, scope=scope) < wanted:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def cases_needed(
+    noise: RunNoise,
+    gain: float,
+    *,
+    blocks: Sequence[Block] = BLOCKS,
+    wanted: float = POWER,
+    scope: Scope = "these cases",
+) -> int | None:
+    """How many cases it takes to claim this gain with the wanted power; None: no number of them does."""
+    return _least(lambda cases: power(noise, gain, cases=cases, blocks=blocks, scope=scope) >= wanted, MOST_CASES)
+
+
+def draws_needed(
+    noise: RunNoise,
+    gain: float,
+    *,
+    cases: int,
+    blocks: Sequence[Block] = BLOCKS,
+    wanted: float = POWER,
+    scope: Scope = "these cases",
+) -> int | None:
+    """How many draws of each case and arm it takes, in as many equal blocks; None: no number of them does."""
+
+    def suffices(draws: int) -> bool:
+        equal = [Block(draws=draws, error=block.error) for block in blocks]
+        return power(noise, gain, cases=cases, blocks=equal, scope=scope) >= wanted
+
+    each = _least(suffices, MOST_DRAWS // len(blocks))
+    return None if each is None else each * len(blocks)
+
+
+def _power_these(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
+    if not noise.variance:
+        return 1.0  # a plain difference, claimed as it is
+    mended = gain / noise.room
+    after = (1 - mended) * (noise.variance + mended * noise.square_room)
+    both = noise.variance + after
+    bars, done = [], 0
+    for block in blocks:
+        done += block.draws
+        # Dealt out anew, the draws of a case scatter by the difference of the arms too, not by their noise alone.
+        dealt = both / 2 + done * mended**2 * noise.square_room / (2 * (2 * done - 1))
+        half_step = 1 / (done * cases)  # of scores that are 0 or 1; the bar lies between two steps
+        bars.append(_NORMAL.inv_cdf(1 - block.error) * math.sqrt(2 * dealt / (done * cases)) + half_step)
+    spreads = [math.sqrt(both * block.draws / cases) for block in blocks]
+    return fmean(_is_claimed(trial, gain, blocks, spreads, bars) for trial in _trials(len(blocks)))
+
+
+def _is_claimed(
+    trial: Sequence[float], gain: float, blocks: Sequence[Block], spreads: Sequence[float], bars: Sequence[float]
+) -> bool:
+    total, done = 0.0, 0
+    for shift, block, spread, bar in zip(trial, blocks, spreads, bars, strict=True):
+        total += block.draws * gain + shift * spread
+        done += block.draws
+        if total / done >= bar:
+            return True
+        if total <= 0:
+            return False
+    return False
+
+
+def _power_new(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
+    error, draws = math.fsum(block.error for block in blocks), sum(block.draws for block in blocks)
+    if 0.5**cases > error:
+        return 0.0
+    mended = gain / noise.room
+    square = (2 - mended) * noise.variance / draws + mended * noise.square_room
+    spread = math.sqrt(max(square - gain**2, 0.0) / cases)
+    above = gain - _NORMAL.inv_cdf(1 - error) * math.sqrt(square / cases)
+    return _NORMAL.cdf(above / spread) if spread else float(above >= 0)
+
+
+def _least(suffices: Callable[[int], bool], most: int) -> int | None:
+    high = 1
+    while not suffices(high):
+        if high >= most:
+            return None
+        high = min(2 * high, most)
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=8)
+def _trials(blocks: int) -> tuple[tuple[float, ...], ...]:
+    """The same for every question, so that a larger gain never looks less powerful by chance."""
+    random = Random(0)
+    return tuple(tuple(random.gauss() for _ in range(blocks)) for _ in range(_TRIALS))

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from random import Random
+from statistics import stdev
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptiter.errors import SetupError
+from promptiter.evaluation.stats.claim import BLOCKS, Scope, claim_new_cases, claim_these_cases
+from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.evaluation.stats.power import (
+    RunNoise,
+    cases_needed,
+    draws_needed,
+    noise_bar,
+    noise_floor,
+    pooled_std,
+    power,
+    run_noise,
+    smallest_gain,
+)
+
+# Cases that pass by Beta(0.6, 0.4): mean 0.6, variance of a run 0.12, mean square of the chance to fail 0.28.
+NOISE = RunNoise(cases=30, mean=0.6, variance=0.12, square_room=0.28)
+GAINS = st.floats(0.01, 0.4)
+
+
+def chances(count: int, random: Random) -> list[float]:
+    return [random.betavariate(0.6, 0.4) for _ in range(count)]
+
+
+def arm(chance: float, random: Random, *, draws: int = 6) -> tuple[float, ...]:
+    return tuple(float(random.random() < chance) for _ in range(draws))
+
+
+def test_the_noise_of_known_cases_is_found_from_a_few_draws() -> None:
+    random = Random(1)
+    found = run_noise([arm(chance, random, draws=2) for chance in chances(20_000, random)])
+    assert found.mean == pytest.approx(NOISE.mean, abs=0.01)
+    assert found.variance == pytest.approx(NOISE.variance, abs=0.005)
+    assert found.square_room == pytest.approx(NOISE.square_room, abs=0.01)
+    assert found.std == pytest.approx(0.346, abs=0.01)
+
+
+def test_scores_beyond_1_have_room_up_to_the_highest() -> None:
+    found = run_noise([[1.0, 3.0], [5.0, 5.0]])
+    assert (found.best, found.mean, found.room, found.variance) == (5.0, 3.5, 1.5, 1.0)
+
+
+def test_noise_needs_a_case_that_was_repeated() -> None:
+    with pytest.raises(SetupError, match="at least 2 draws; got 2 cases"):
+        run_noise([[1.0], [0.0]])
+
+
+def test_differences_between_cases_are_no_noise() -> None:
+    assert pooled_std([[0.0, 0.0], [1.0, 1.0], [0.5]]) == 0
+    assert pooled_std([[0.1, 0.4, 0.3]]) == pytest.approx(stdev([0.1, 0.4, 0.3]))
+    assert pooled_std([[0.0, 1.0], [0.0, 0.0, 0.0]]) == pytest.approx((0.5 / 3) ** 0.5)
+
+
+def test_the_noise_bar_pools_the_spread_of_both_arms() -> None:
+    assert noise_bar([0.2, 0.2, 0.2], [0.1, 0.2, 0.3]) == pytest.approx(0.0816, abs=1e-4)
+    assert noise_bar([0.1, 0.2, 0.3], [0.1, 0.2, 0.3], sigma=2) == pytest.approx(2 * 0.1155, abs=1e-3)
+
+
+def test_a_profile_against_itself_exceeds_the_noise_floor_in_1_of_20() -> None:
+    random, above = Random(2), 0
+    floor = noise_floor(NOISE, cases=30, draws=3)
+    for _ in range(2_000):
+        gains = (
+            sum(arm(chance, random, draws=3)) - sum(arm(chance, random, draws=3)) for chance in chances(30, random)
+        )
+        above += sum(gains) / 90 > floor
+    assert above / 2_000 == pytest.approx(0.05, abs=0.015)
+
+
+@pytest.mark.parametrize(("count", "gain"), [(6, 0.2), (12, 0.2), (12, 0.3), (30, 0.1)])
+def test_power_for_these_cases_is_what_the_exact_claim_reaches(count: int, gain: float) -> None:
+    random, claimed, runs = Random(3), 0, 400
+    for _ in range(runs):
+        before = chances(count, random)
+        mended = min(1.0, gain / (1 - sum(before) / count))
+        some = [
+            PairedDraws(case_id=str(at), before=arm(q, random), after=arm(q + mended * (1 - q), random))
+            for at, q in enumerate(before)
+        ]
+        claimed += claim_these_cases(some).is_claimed
+    assert power(NOISE, gain, cases=count) == pytest.approx(claimed / runs, abs=0.08)
+
+
+@pytest.mark.parametrize(("count", "gain"), [(12, 0.2), (30, 0.1), (30, 0.2)])
+def test_power_for_new_cases_is_what_the_exact_claim_reaches(count: int, gain: float) -> None:
+    random, claimed, runs = Random(4), 0, 400
+    for _ in range(runs):
+        some = [
+            PairedDraws(
+                case_id=str(at), before=arm(q, random), after=arm(1.0 if random.random() < gain / 0.4 else q, random)
+            )
+            for at, q in enumerate(chances(count, random))
+        ]
+        claimed += claim_new_cases(some).is_claimed
+    assert power(NOISE, gain, cases=count, scope="new cases") == pytest.approx(claimed / runs, abs=0.08)
+
+
+@settings(max_examples=25)
+@given(GAINS, GAINS, st.integers(2, 200))
+def test_a_larger_gain_has_no_less_power(one: float, other: float, count: int) -> None:
+    low, high = sorted((one, other))
+    assert power(NOISE, low, cases=count) <= power(NOISE, high, cases=count) + 0.01
+
+
+@pytest.mark.parametrize("scope", ["these cases", "new cases"])
+def test_the_smallest_gain_and_the_cases_it_needs_agree(scope: Scope) -> None:
+    gain = smallest_gain(NOISE, cases=30, scope=scope)
+    assert gain is not None
+    assert power(NOISE, gain, cases=30, scope=scope) >= 0.8 > power(NOISE, gain - 0.005, cases=30, scope=scope)
+    needed = cases_needed(NOISE, gain, scope=scope)
+    assert needed is not None
+    assert 28 <= needed <= 30
+
+
+def test_more_draws_do_what_more_cases_do_for_these_cases() -> None:
+    needed, draws = cases_needed(NOISE, 0.1), draws_needed(NOISE, 0.1, cases=20)
+    assert needed is not None
+    assert draws is not None
+    assert 36 <= needed <= 42  # with 6 draws
+    assert 9 <= draws <= 15
+    assert draws_needed(NOISE, 0.2, cases=30) == 3
+    assert draws_needed(NOISE, 0.1, cases=12, scope="new cases") is None
+
+
+def test_what_no_number_of_cases_shows_is_none() -> None:
+    assert cases_needed(NOISE, 0.5) is None  # there is only room for 0.4
+    assert smallest_gain(NOISE, cases=4, scope="new cases") is None
+    assert smallest_gain(NOISE, cases=1) is None
+
+
+def test_without_noise_any_gain_shows_on_these_cases_but_not_on_new_ones() -> None:
+    settled = run_noise([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    assert smallest_gain(settled, cases=3) == 0.0
+    assert cases_needed(settled, 0.01) == 1
+    assert noise_floor(settled, cases=3, draws=1) == 0
+    needed = cases_needed(settled, 0.2, scope="new cases")
+    assert needed is not None
+    assert needed > 20
+
+
+def test_the_default_blocks_are_planned_with() -> None:
+    assert power(NOISE, 0.2, cases=12) == power(NOISE, 0.2, cases=12, blocks=BLOCKS)
