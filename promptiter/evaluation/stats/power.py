@@ -5,7 +5,7 @@ only repeats its p-value. Three figures describe the runs: the mean score, the v
 far cases are from the best score, squared. The gain is modelled as failures mended: a candidate with gain g gives the
 best score with chance g / (best - mean), and else what the baseline gives: for *these cases* in each draw anew, which
 adds run noise, for *new cases* once for each case, which makes cases differ more. A candidate that also hurts some
-cases needs more. The mean gain is taken as normal; from 6 cases on that is within 0.08 of the exact claim's power.
+cases needs more. The mean gain is taken as normal; from 6 cases on that is within 0.06 of the exact claim's power.
 """
 
 from __future__ import annotations

@@ -157,6 +157,11 @@ def test_too_many_sums_are_sampled_and_come_close_to_all_of_them() -> None:
     assert sign_flip(deltas, seed=1) != ours
 
 
+def test_the_observed_deal_counts_among_the_sampled_ones() -> None:
+    random = Random(8)
+    assert sign_flip([random.uniform(0.5, 1) for _ in range(40)]).p_value == 1 / 10_000
+
+
 def test_cases_with_many_draws_of_many_digits_are_shuffled() -> None:
     random = Random(3)
     arms = [tuple(random.gauss(shift, 1) for _ in range(20)) for shift in (0.0, 0.5)]
