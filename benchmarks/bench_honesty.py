@@ -9,7 +9,8 @@ cases rises by just its gain. A placebo rewrite gives each case a new chance: it
     common draws   the default, where one random number decides a draw of a case in both arms while searching
     on record      the default, but what was kept is not run again: its lucky record stands in the way of the next
     mean gain      one run of each case, held against the recorded mean of the best: a gain above 0.01 is accepted
-    sigma rule     3 sweeps (or 2) over train and as many hold-out cases, 1 pooled std, held against the recorded best
+    sigma rule     3 sweeps over train and as many hold-out cases, 1 pooled std, held against the recorded best
+    sigma / sqrt 2 the same with the other meaning of a pooled std: the root of the mean square, not of the sum
     paired 1 SE    one run of each case, paired with the recorded runs of the best: the gain exceeds its standard error
 
 The default claims when its test does; the others whenever they accept. Goals: of 1,000 runs in which nothing changes
@@ -37,6 +38,10 @@ SIZES = (12, 30, 100)
 BETA = (0.6, 0.4)
 ROUNDS, CANDIDATES = 20, 10
 GAINS = (0.1, 0.2, 0.4)
+SWEEPS = 3
+ROUNDING = 1e-12
+"""A gain that just equals its bar is accepted, whatever the last digit of a float says."""
+
 DRAWS = sum(block.draws for block in BLOCKS)
 MOST_PER_1000 = 66
 
@@ -222,7 +227,7 @@ def on_record(
     return Outcome(claimed=claimed, profile=best, case_runs=len(baseline) * (1 + len(patches)))
 
 
-def sigma_rule(repeats: int) -> Rule:
+def sigma_rule(sigma: float) -> Rule:
     """Document 000: a train gain of one pooled std, hold-out no worse than by its own; hold-out runs if train improves.
 
     The hold-out cases behave like the train cases under each profile.
@@ -230,18 +235,18 @@ def sigma_rule(repeats: int) -> Rule:
 
     def rule(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
         best, claimed = baseline, False
-        train, held = sweeps(baseline, repeats, random), sweeps(baseline, repeats, random)
-        runs = 2 * repeats * len(baseline)
+        train, held = sweeps(baseline, SWEEPS, random), sweeps(baseline, SWEEPS, random)
+        runs = 2 * SWEEPS * len(baseline)
         for patch in patches:
             candidate = patch(best)
-            found = sweeps(candidate, repeats, random)
-            runs += repeats * len(baseline)
+            found = sweeps(candidate, SWEEPS, random)
+            runs += SWEEPS * len(baseline)
             gain = fmean(found) - fmean(train)
-            if gain <= 0 or gain < noise_bar(train, found):
+            if gain <= 0 or gain < noise_bar(train, found, sigma=sigma) - ROUNDING:
                 continue
-            on_held = sweeps(candidate, repeats, random)
-            runs += repeats * len(baseline)
-            if fmean(held) - fmean(on_held) <= noise_bar(held, on_held):
+            on_held = sweeps(candidate, SWEEPS, random)
+            runs += SWEEPS * len(baseline)
+            if fmean(held) - fmean(on_held) <= noise_bar(held, on_held, sigma=sigma) + ROUNDING:
                 best, train, held, claimed = candidate, found, on_held, True
         return Outcome(claimed=claimed, profile=best, case_runs=runs)
 
@@ -251,8 +256,8 @@ def sigma_rule(repeats: int) -> Rule:
 RULES: dict[str, Rule] = {
     "default": default,
     "mean gain": above_mean,
-    "sigma rule": sigma_rule(3),
-    "sigma, 2 sweeps": sigma_rule(2),
+    "sigma rule": sigma_rule(1.0),
+    "sigma / sqrt 2": sigma_rule(sqrt(0.5)),
     "paired 1 SE": above_error,
 }
 
