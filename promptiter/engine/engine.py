@@ -147,7 +147,7 @@ class Engine:
         if is_finished(journal.last()):
             return Ended(folded(journal), None)
         checked = check_request(request, self.describe(), self.evaluator)
-        evaluator = self._evaluator_for(request)
+        evaluator = self.evaluator_for(request)
         started = self._now()
         run_id = request.run_id or new_run_id(started, request, checked)
         redactor = evaluator.gateway.redactor
@@ -180,7 +180,8 @@ class Engine:
             finally:
                 await _restored(self.agent)
 
-    def _evaluator_for(self, request: RunRequest) -> Evaluator:
+    def evaluator_for(self, request: RunRequest) -> Evaluator:
+        """The evaluator with the options, the seed and the judge that a request asks for."""
         evaluator = self.evaluator
         if request.evaluation is not None:
             evaluator = evaluator.with_options(request.evaluation)

@@ -37,6 +37,15 @@ class BudgetState:
     has_ended: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """The most that may be spent; None is no cap."""
+
+    max_calls: int | None = None
+    max_tokens: int | None = None
+    max_usd: float | None = None
+
+
 class Budget:
     """Caps on calls, tokens and dollars; None is no cap.
 
@@ -56,6 +65,7 @@ class Budget:
         for name, cap in (("max_calls", max_calls), ("max_tokens", max_tokens), ("max_usd", max_usd)):
             if cap is not None and not 0 <= cap < math.inf:
                 raise SetupError(f"{name} is {cap!r}; give a finite number that is not negative, or None for no cap")
+        self.caps = Caps(max_calls=max_calls, max_tokens=max_tokens, max_usd=max_usd)
         self._caps = (max_calls, max_tokens, None if max_usd is None else in_parts(max_usd))
         self._allows_unknown_price = allow_unknown_price
         self._settled = _NOTHING
@@ -137,6 +147,20 @@ class Budgets:
     @property
     def needs_prices(self) -> bool:
         return any(budget.needs_prices for budget in self._budgets)
+
+    @property
+    def caps(self) -> Caps:
+        """The narrowest of each kind."""
+
+        def least(name: str) -> float | None:
+            return min((cap for each in self._budgets if (cap := getattr(each.caps, name)) is not None), default=None)
+
+        calls, tokens = least("max_calls"), least("max_tokens")
+        return Caps(
+            max_calls=None if calls is None else int(calls),
+            max_tokens=None if tokens is None else int(tokens),
+            max_usd=least("max_usd"),
+        )
 
     def charge(self, spent: Spending, *, of: str) -> None:
         for budget in self._budgets:

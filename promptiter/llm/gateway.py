@@ -96,7 +96,7 @@ class Gateway:
         for name, model in (models or {}).items():
             self.add_model(name, model)
         self._rates = dict(rates or {})
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._home: asyncio.AbstractEventLoop | None = None
         self._seed = seed
         self._rng = random.Random(seed)
@@ -337,7 +337,7 @@ class Gateway:
         """Make the running event loop the one that calls are made in, unless another still is."""
         if self._home is None or not self._home.is_running():
             self._home = asyncio.get_running_loop()
-            self._slots = asyncio.Semaphore(self._concurrency)
+            self._slots = asyncio.Semaphore(self.concurrency)
             for rate in self._rates.values():
                 rate.settle_here()
 

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
+from promptiter.backprop.asking import ModelStage
 from promptiter.backprop.evidence.attributor import EvidenceAttributor
 from promptiter.backprop.propagate import Stepwise
 from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer, Rejection
 from promptiter.backprop.support import SupportAggregator
 from promptiter.engine.evidence import AcceptanceDecision, Evidence
+from promptiter.engine.plan import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.records import PassResult
 from promptiter.engine.session import Session
 from promptiter.evaluation.case import EvalSet
@@ -74,6 +76,17 @@ class BackpropRounds:
                 passes.rejected.forget_all_but_vetoes()
             else:
                 passes.rejected.add(_rejections(proposal, decision))
+
+    def outline(self) -> SearchOutline:
+        """What a round may ask for, so that a run can be forecast."""
+        backwarder = self.attributor.backwarder if isinstance(self.attributor, Stepwise) else self.attributor
+        return SearchOutline(
+            passes=self.passes,
+            most_rerun=self.most_rerun,
+            backwarder=_asked_by(backwarder),
+            aggregator=_asked_by(self.aggregator),
+            optimizer=_asked_by(self.optimizer),
+        )
 
     async def _propose(self, session: Session, passes: Passes, known: Found) -> Proposal:
         """Patches for what is blamed, and for what is blamed once these are in place."""
@@ -161,6 +174,13 @@ def _rejections(proposal: Proposal, decision: AcceptanceDecision) -> list[Reject
         )
         for patch in proposal.patches
     ]
+
+
+def _asked_by(stage: object) -> str | None:
+    """The model that a stage asks, None if it asks none; of a class that is not ours nobody knows."""
+    if isinstance(stage, ModelStage):
+        return stage.model
+    return None if isinstance(stage, EvidenceAttributor | SupportAggregator | RuleOptimizer) else UNKNOWN_MODEL
 
 
 def _as_attributor(stage: Backwarder | Attributor | None) -> Attributor:

@@ -1,0 +1,232 @@
+"""What earlier runs of an agent took, read from their folders; and forecast.json, what a run was expected to take.
+
+Of the newest runs of the same structure the first evaluations are looked at, under the profile that the run started
+with: their traces say what each node took, the receipts of calls how long a call took. How much is read is bounded, so
+that it takes no longer however many runs there are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+
+import orjson
+
+from promptiter.engine.engine import Engine
+from promptiter.engine.expectation import CallUse, CaseUse, NodeUse, Recorded
+from promptiter.engine.forecast import Forecast, forecast_run
+from promptiter.engine.records import RunRequest
+from promptiter.engine.shapes import plain_of, value_of
+from promptiter.errors import PromptiterError
+from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.spool import TraceSpool
+from promptiter.llm.call_log import paid_calls
+from promptiter.llm.ledger import TOOL, LedgerEntry
+from promptiter.llm.messages import Role
+from promptiter.profile import Profile
+from promptiter.runs.header import FILE_NAME as HEADER
+from promptiter.runs.header import read_header
+from promptiter.runs.journal import FILE_NAME as JOURNAL
+from promptiter.runs.journal import FileJournal
+from traces import ExecutionTrace, Step, TraceError
+from traces.files import replacing
+
+FILE_NAME = "forecast.json"
+CALLS, TRACES = "calls.jsonl", "traces"
+
+MOST_HEADERS, MOST_RUNS = 40, 5
+MOST_EVENTS, MOST_CASES, MOST_CALLS = 1_000, 100, 1_000
+"""So many folders, runs of the structure, and of each run events, case runs and calls are looked at."""
+
+
+def forecast_of(runs: str | os.PathLike[str], engine: Engine, request: RunRequest) -> Forecast:
+    """The forecast of a run, from what the runs in a folder recorded. Asks no model and writes nothing."""
+    return forecast_run(engine, request, recorded_in(runs, engine, request))
+
+
+def recorded_in(runs: str | os.PathLike[str], engine: Engine, request: RunRequest) -> Recorded:
+    """What the newest runs of the same structure took. A run that cannot be read is passed over."""
+    snapshot = engine.describe()
+    start = (request.initial_profile or Profile.baseline(snapshot)).digest
+    found = _Found()
+    for path in _folders(runs, snapshot.structure_id):
+        with suppress(PromptiterError, TraceError, OSError, ValueError):
+            is_same = read_header(path).structure.baseline_id == snapshot.baseline_id
+            _look_at(path, found, start=start if is_same else "")
+    return found.recorded()
+
+
+def write_forecast(folder: str | os.PathLike[str], forecast: Forecast) -> Path:
+    """Write forecast.json into the folder of a run, whole or not at all."""
+    path = Path(folder) / FILE_NAME
+    with replacing(path) as file:
+        file.write(orjson.dumps(plain_of(forecast), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return path
+
+
+def read_forecast(folder: str | os.PathLike[str]) -> Forecast | None:
+    """The forecast that a run was begun with; None if it has none that can be read."""
+    try:
+        found: Forecast = value_of(Forecast, orjson.loads((Path(folder) / FILE_NAME).read_bytes()))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+@dataclass(slots=True)
+class _Found:
+    runs: int = 0
+    cases: list[CaseUse] = field(default_factory=list)
+    calls: dict[tuple[Role, str], list[LedgerEntry]] = field(default_factory=dict)
+    passed: int = 0
+    failed: int = 0
+
+    def recorded(self) -> Recorded:
+        by_role: dict[Role, list[LedgerEntry]] = {}
+        by_model: dict[str, list[LedgerEntry]] = {}
+        for (role, _), entries in self.calls.items():
+            by_role.setdefault(role, []).extend(entries)
+            for entry in entries:
+                by_model.setdefault(entry.model, []).append(entry)
+        return Recorded(
+            runs=self.runs,
+            cases=tuple(self.cases),
+            calls={role: _mean_call(entries) for role, entries in sorted(by_role.items()) if role != "agent"},
+            models={node: entries[-1].model for (role, node), entries in sorted(self.calls.items()) if role == "agent"},
+            usd_per_token={model: rate for model, entries in sorted(by_model.items()) if (rate := _rate(entries))},
+            passed=self.passed,
+            failed=self.failed,
+        )
+
+
+def _folders(runs: str | os.PathLike[str], structure_id: str) -> Iterator[Path]:
+    """The newest runs of a structure; the name of a run begins with when it began."""
+    headers = sorted(Path(runs).glob(f"*/{HEADER}"), reverse=True)[:MOST_HEADERS]
+    found = 0
+    for header in headers:
+        with suppress(PromptiterError):
+            if read_header(header.parent).structure.structure_id == structure_id:
+                found += 1
+                yield header.parent
+        if found == MOST_RUNS:
+            return
+
+
+def _look_at(path: Path, found: _Found, *, start: str) -> None:
+    seconds = _calls(path / CALLS, found)
+    rows = list(islice(_first_rows(path), MOST_CASES))
+    for profile_digest, row in rows:
+        if profile_digest == start and row.scores:
+            has_passed = row.error is None and all(score.passed for score in row.scores)
+            found.passed += has_passed
+            found.failed += not has_passed
+    if not (path / TRACES).is_dir():
+        return
+    spool = TraceSpool(path / TRACES)
+    room = MOST_CASES - len(found.cases)
+    uses: list[CaseUse] = []
+    for _, row in rows:
+        kept = [name for name in row.trace_digests if name in spool]
+        if len(uses) < room and kept and len(kept) == len(row.trace_digests):
+            uses.append(_case_use([spool.get(name) for name in kept], row, seconds))
+    found.cases.extend(uses)
+    found.runs += bool(uses)
+
+
+def _first_rows(path: Path) -> Iterator[tuple[str, CaseRow]]:
+    """The case runs before anything was changed, with the profile that they ran under."""
+    profile = ""
+    for event in islice(FileJournal(path / JOURNAL).read(), MOST_EVENTS):
+        if event.type == "evaluation_started":
+            profile = event.data["profile_digest"]
+        if event.type == "case" and event.phase in ("baseline", "train") and event.round <= 1:
+            yield profile, value_of(CaseRow, event.data["row"])
+        if event.phase == "rerun":
+            return
+
+
+def _calls(path: Path, found: _Found) -> dict[str, float]:
+    """Keep what calls of models cost; gives the seconds of a call by node."""
+    if not path.exists():
+        return {}
+    seconds: dict[str, list[float]] = {}
+    for entry in islice(paid_calls(path), MOST_CALLS):
+        if entry.model.startswith(TOOL):
+            continue
+        found.calls.setdefault((entry.role, entry.node_id), []).append(entry)
+        if entry.role == "agent":
+            seconds.setdefault(entry.node_id, []).append(entry.spent.seconds)
+    return {node_id: fmean(each) for node_id, each in seconds.items()}
+
+
+def _case_use(traces: Sequence[ExecutionTrace], row: CaseRow, call_s: dict[str, float]) -> CaseUse:
+    """What a run of a case took, over all its turns."""
+    steps = [step for trace in traces for step in trace.steps]
+    calls = _calls_of([step for step in steps if _asks(step)], row)
+    sums: dict[str, list[float]] = {}
+    for step, count in calls:
+        held = sums.setdefault(step.node_id, [0.0, 0.0, 0.0])
+        held[0] += count
+        if step.usage is not None:
+            held[1] += step.usage.input_tokens or 0
+            held[2] += step.usage.output_tokens or 0
+    by_step = {id(step): count * call_s.get(step.node_id, _duration_s(step) / count) for step, count in calls}
+    return CaseUse(
+        nodes={
+            node_id: NodeUse(
+                calls=held[0],
+                input_tokens=held[1],
+                output_tokens=held[2],
+                seconds=held[0] * call_s.get(node_id, 0.0),
+            )
+            for node_id, held in sums.items()
+        },
+        path_s=sum(_longest(trace.steps, by_step) for trace in traces),
+    )
+
+
+def _asks(step: Step) -> bool:
+    return step.kind == "llm" or step.usage is not None
+
+
+def _calls_of(asking: Sequence[Step], row: CaseRow) -> list[tuple[Step, float]]:
+    """How many calls each step made. A row knows their sum; what is more than one a step is that of tools and code."""
+    known = row.measured.paid_calls + row.measured.memo_hits - sum(len(step.tool_calls) for step in asking)
+    weights = [float(len(step.tool_calls)) if step.kind == "llm" else 1.0 for step in asking]
+    more = max(0.0, float(known - len(asking)))
+    each = more / sum(weights) if any(weights) else 0.0
+    return [(step, 1.0 + each * weight) for step, weight in zip(asking, weights, strict=True)]
+
+
+def _duration_s(step: Step) -> float:
+    return (step.duration_ns or 0) / 1e9
+
+
+def _longest(steps: Iterable[Step], seconds: dict[int, float]) -> float:
+    """The time of the longest way through a trace; predecessors come first in it."""
+    until: dict[str, float] = {}
+    for step in steps:
+        before = max((until[source] for source in step.predecessors), default=0.0)
+        until[step.id] = before + seconds.get(id(step), 0.0)
+    return max(until.values(), default=0.0)
+
+
+def _mean_call(entries: Sequence[LedgerEntry]) -> CallUse:
+    return CallUse(
+        input_tokens=fmean(entry.spent.input_tokens for entry in entries),
+        output_tokens=fmean(entry.spent.output_tokens for entry in entries),
+        seconds=fmean(entry.spent.seconds for entry in entries),
+    )
+
+
+def _rate(entries: Sequence[LedgerEntry]) -> float | None:
+    """Dollars for a token, if all calls had a price."""
+    tokens = sum(entry.spent.tokens for entry in entries)
+    if not tokens or any(entry.spent.cost_usd is None for entry in entries):
+        return None
+    return sum(entry.spent.cost_usd or 0.0 for entry in entries) / tokens

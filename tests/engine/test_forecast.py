@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from promptiter.agents.graph import Choice, Edge, GraphAgent
+from promptiter.agents.nodes import FunctionNode, ModelNode
+from promptiter.backprop.aggregate import LLMAggregator
+from promptiter.backprop.backward import LLMBackwarder
+from promptiter.backprop.optimize import LLMOptimizer
+from promptiter.backprop.rules.optimizer import RuleOptimizer
+from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
+from promptiter.engine.engine import Engine
+from promptiter.engine.expectation import CallUse, CaseUse, NodeUse, Recorded
+from promptiter.engine.forecast import Band, Forecast, StageForecast, forecast_run
+from promptiter.engine.plan import plan_of
+from promptiter.engine.records import RunRequest
+from promptiter.engine.shapes import plain_of, value_of
+from promptiter.engine.stopping import MaxCalls, MaxRounds, Patience, TargetScore
+from promptiter.errors import RequestError
+from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.evaluation.judge import judge_builders
+from promptiter.evaluation.metric_config import parse_eval_config
+from promptiter.evaluation.metrics import FunctionMetric, build_metrics
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.memo import FileMemo
+from promptiter.llm.models import ScriptedModel
+from promptiter.llm.prices import Price, Prices
+from tests.engine import desk
+
+NODES = ("first", "second", "third", "last")
+TRAIN, VALIDATION = 8, 4
+PRICES = Prices({"scripted": Price(input_usd_per_million=1.0, output_usd_per_million=1.0)})
+
+
+def chain(*names: str, model: str = "scripted") -> GraphAgent:
+    nodes = tuple(ModelNode(name=name, instruction=f"Do what {name} does.", model=model) for name in names)
+    return GraphAgent(name="chain", nodes=nodes, edges=tuple(Edge(one, other) for one, other in pairwise(names)))
+
+
+def gateway(**options: object) -> Gateway:
+    """A gateway whose models fail on any call: a forecast makes none."""
+    return Gateway(models={"scripted": ScriptedModel([])}, prices=PRICES, **options)  # type: ignore[arg-type]
+
+
+def engine(*stages: object, agent: GraphAgent | None = None, through: Gateway | None = None, draws: int = 1) -> Engine:
+    evaluator = Evaluator(
+        [FunctionMetric(name="right", function=desk.score)],
+        gateway=through or gateway(),
+        options=EvaluationOptions(draws=draws),
+    )
+    return Engine(agent or chain(*NODES), evaluator, *stages)  # type: ignore[arg-type]
+
+
+def request(**changes: object) -> RunRequest:
+    return desk.request(
+        **{"train": desk.eval_set("train", TRAIN), "validation": desk.eval_set("validation", VALIDATION), **changes}
+    )
+
+
+def recorded(*, passed: int = 0, failed: int = 12, tokens: int = 100, nodes: Sequence[str] = NODES) -> Recorded:
+    use = NodeUse(calls=1, input_tokens=tokens - 20, output_tokens=20, seconds=0.5)
+    case = CaseUse(nodes=dict.fromkeys(nodes, use), path_s=0.5 * len(nodes))
+    return Recorded(runs=2, cases=(case,) * 12, passed=passed, failed=failed)
+
+
+def stage(forecast: Forecast, name: str) -> StageForecast:
+    return next(each for each in forecast.stages if each.stage == name)
+
+
+def stages(forecast: Forecast) -> list[str]:
+    return [each.stage for each in forecast.stages]
+
+
+def test_the_same_inputs_give_the_same_forecast_and_asking_makes_no_call() -> None:
+    first = forecast_run(engine(), request())
+    assert first == forecast_run(engine(), request())
+    assert value_of(Forecast, plain_of(first)) == first
+    assert first != forecast_run(engine(), request(seed=1))
+
+
+def test_a_run_that_only_validates_takes_exactly_that() -> None:
+    found = forecast_run(engine(draws=3), request(max_rounds=0), recorded())
+    assert stages(found) == ["baseline"]
+    assert found.total.calls == Band(3 * VALIDATION * 4, 3 * VALIDATION * 4, 3 * VALIDATION * 4)
+    assert found.rounds == Band(0, 0, 0)
+    assert 0.8 < found.total.tokens.p50 / (3 * VALIDATION * 4 * 100) < 1.25
+    assert found.total.usd is not None
+    assert found.total.usd.p50 == pytest.approx(found.total.tokens.p50 / 1e6, rel=0.05)
+    assert found.source == "from 12 traces of 2 earlier runs"
+
+
+def test_cases_that_all_pass_leave_nothing_to_do() -> None:
+    found = forecast_run(engine(), request(), recorded(passed=100, failed=0))
+    assert found.rounds.p50 == 0
+    assert found.total.calls.p50 == VALIDATION * 4
+    without_target = forecast_run(engine(), request(stop=Patience(3)), recorded(passed=100, failed=0))
+    assert without_target.total.calls.p5 == (TRAIN + VALIDATION) * 4
+
+
+def test_cases_that_all_fail_take_at_least_baseline_train_and_one_change() -> None:
+    found = forecast_run(engine(), request(), recorded())
+    whole = (TRAIN + VALIDATION) * 4
+    assert whole < found.total.calls.p5 < found.total.calls.p50 < found.total.calls.p95 < 6 * whole
+    assert stages(found) == ["baseline", "train", "backwarder", "rerun", "validation"]
+    assert stage(found, "backwarder").expected.calls == Band(0, 0, 0)
+    assert [each.node_id for each in found.nodes] == list(NODES)
+
+
+def test_a_change_is_paid_from_the_changed_node_on() -> None:
+    found = forecast_run(engine(), request(targets=["third#instruction"]), recorded())
+    for name in ("rerun", "validation"):
+        assert [each.node_id for each in stage(found, name).nodes] == ["third", "last"]
+    assert [each.node_id for each in stage(found, "train").nodes] == list(NODES)
+
+
+def test_what_is_inside_an_agent_follows_what_stands_before_it() -> None:
+    inner = GraphAgent(name="inner", nodes=(ModelNode(name="deep", instruction="Go deep.", model="scripted"),))
+    before, after = (ModelNode(name=name, instruction="Go.", model="scripted") for name in ("before", "after"))
+    agent = GraphAgent(
+        name="outer", nodes=(before, after, inner), edges=(Edge("before", "inner"), Edge("inner", "after"))
+    )
+    below = plan_of(engine(agent=agent), request(), Recorded()).below
+    assert below["before"] >= {"before", "inner/deep", "after"}
+    assert below["inner/deep"] == {"inner/deep", "after"}
+
+
+def test_without_traces_it_says_so_and_is_wide() -> None:
+    thumbed, known = (
+        forecast_run(engine(), request(max_rounds=0)),
+        forecast_run(engine(), request(max_rounds=0), recorded()),
+    )
+    assert thumbed.source == "no traces yet: rules of thumb"
+    assert any("4 characters a token" in note for note in thumbed.notes)
+    assert any("how many cases fail" in note for note in thumbed.notes)
+    wide, narrow = (each.total.tokens.p95 / each.total.tokens.p5 for each in (thumbed, known))
+    assert wide > 3 > 1.5 > narrow
+    assert known.notes == ()
+
+
+def test_loops_and_conditions_make_visits_unsure() -> None:
+    nodes = tuple(ModelNode(name=name, instruction="Go.", model="scripted") for name in ("ask", "again", "end"))
+    route = Choice("ask", lambda _: "end", {"again": "again", "end": "end"})
+    agent = GraphAgent(name="loop", nodes=nodes, edges=(route, Edge("again", "ask")), output="end")
+    found = forecast_run(engine(agent=agent), request(max_rounds=0))
+    calls = {each.node_id: each.expected.calls for each in found.nodes}
+    assert calls["end"].p50 < VALIDATION < calls["ask"].p95
+    assert calls["ask"].p5 >= VALIDATION
+
+
+def test_unknown_prices_stay_unknown() -> None:
+    agent = chain("known", "strange")
+    mixed = GraphAgent(
+        name="mixed",
+        nodes=(agent.nodes[0], ModelNode(name="strange", instruction="Go.", model="strange")),
+        edges=agent.edges,
+    )
+    through = gateway()
+    through.add_model("strange", ScriptedModel([]))
+    found = forecast_run(engine(agent=mixed, through=through), request())
+    by_node = {each.node_id: each.expected for each in found.nodes}
+    assert by_node["strange"].usd is None
+    assert by_node["known"].usd is not None
+    assert by_node["known"].unpriced == ()
+    assert found.total.usd is not None
+    assert found.total.unpriced == ("strange",)
+    only = forecast_run(engine(agent=chain("one", model="strange"), through=through), request())
+    assert only.total.usd is None
+    rate = Recorded(usd_per_token={"strange": 2e-6})
+    assert forecast_run(engine(agent=chain("one", model="strange"), through=through), request(), rate).total.usd
+
+
+def test_traces_may_name_nodes_and_models_that_the_structure_does_not() -> None:
+    known = replace(recorded(nodes=("first", "hidden")), models={"hidden": "scripted", "first": "older"})
+    found = forecast_run(engine(), request(), known)
+    assert {each.node_id: each.model for each in found.nodes} == {"first": "scripted", "hidden": "scripted"}
+    assert "what was recorded was answered by other models: older" in found.notes
+
+
+def test_an_agent_that_asks_no_model_that_is_known_says_so() -> None:
+    agent = GraphAgent(
+        name="plain", nodes=(FunctionNode(name="only", function=lambda text: text, declared={"file": "a text"}),)
+    )
+    found = forecast_run(engine(agent=agent), request())
+    assert found.total.calls == Band(0, 0, 0)
+    assert any("no node is known to ask a model" in note for note in found.notes)
+
+
+def test_stages_that_ask_models_are_counted() -> None:
+    three = LLMBackwarder("scripted"), LLMAggregator("scripted"), LLMOptimizer("scripted")
+    found = forecast_run(engine(*three), request(), recorded())
+    for name in ("backwarder", "aggregator", "optimizer"):
+        assert stage(found, name).expected.calls.p5 >= 1
+    assert stage(found, "backwarder").expected.calls.p50 >= TRAIN
+    assert any("backwarder, aggregator, optimizer ask has not been recorded yet" in note for note in found.notes)
+    use = CallUse(input_tokens=5_000, output_tokens=1_000, seconds=1.0)
+    known = Recorded(calls=dict.fromkeys(("backwarder", "aggregator", "optimizer"), use))
+    optimizer = stage(forecast_run(engine(*three), request(), known), "optimizer").expected
+    assert 3_000 < optimizer.tokens.p50 / optimizer.calls.p50 < 12_000
+
+
+class Own:
+    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        return await RuleOptimizer().optimize(request)
+
+
+def test_stages_and_searches_of_ones_own_are_told_as_unknown() -> None:
+    found = forecast_run(engine(None, None, Own()), request(), recorded())
+    assert stage(found, "optimizer").expected.usd is None
+    assert any("optimizer of your own" in note for note in found.notes)
+    own = Engine(chain(*NODES), desk.evaluator(gateway()), strategy=desk.Tries())
+    told = forecast_run(own, request(), recorded())
+    assert any("the search is your own" in note for note in told.notes)
+    assert "rerun" not in stages(told)
+
+
+def test_judges_teachers_are_stages() -> None:
+    through = gateway()
+    config = parse_eval_config(
+        [
+            {
+                "metric_name": "good",
+                "evaluator_name": "llm_rubric_response",
+                "criterion": {
+                    "llm_judge": {
+                        "judge_model": {"model_name": "simulated", "num_samples": 3},
+                        "rubrics": [{"id": "kind", "content": {"text": "The answer is kind."}}],
+                    }
+                },
+            }
+        ],
+        source="metrics",
+    )
+    evaluator = Evaluator(build_metrics(config, builders=judge_builders(through)), gateway=through)
+    bare = EvalSet(id="bare", cases=tuple(EvalCase(id=f"b{n}", turns=(Turn(user=f"ask {n}"),)) for n in range(5)))
+    asked = request(validation=bare, teacher="simulated", max_rounds=0)
+    found = forecast_run(Engine(chain(*NODES), evaluator), asked, recorded())
+    assert stage(found, "judge").expected.calls == Band(15, 15, 15)
+    assert [each.node_id for each in stage(found, "judge").nodes] == ["good"]
+    assert stage(found, "teacher").expected.calls == Band(5, 5, 5)
+
+
+def test_the_budget_is_told_in_rounds_and_caps_the_forecast() -> None:
+    def with_caps(**caps: float) -> Forecast:
+        return forecast_run(engine(through=gateway(budget=Budget(**caps))), request(), recorded())  # type: ignore[arg-type]
+
+    assert forecast_run(engine(), request(), recorded()).budget == ()
+    [told] = with_caps(max_calls=10).budget
+    assert told == "max_calls 10 allows not even the baseline at p50 and at p95, of at most 4"
+    [told] = with_caps(max_calls=VALIDATION * 4).budget
+    assert "allows only the baseline at p50 and at p95" in told
+    [told] = with_caps(max_calls=10_000).budget
+    assert "allows 4 rounds at p50 and at p95" in told
+    capped = with_caps(max_calls=60)
+    assert capped.total.calls.p95 <= 60
+    usd, tokens = with_caps(max_usd=0.0125, max_tokens=12_500).budget
+    assert usd == "max_usd $0.0125 allows 1 round at p50, only the baseline at p95, of at most 4"
+    assert tokens == "max_tokens 12,500 allows 1 round at p50, only the baseline at p95, of at most 4"
+
+
+def test_a_budget_needs_room_for_the_longest_answer() -> None:
+    through = gateway(budget=Budget(max_tokens=VALIDATION * 4 * 150))
+    found = forecast_run(engine(through=through), request(), recorded())
+    assert found.budget == ("max_tokens 2,400 allows not even the baseline at p50 and at p95, of at most 4",)
+    assert found.total.calls.p95 == 0
+
+
+def test_what_stops_a_run_between_rounds_shortens_it() -> None:
+    without = forecast_run(engine(), request(stop=MaxRounds(9), max_rounds=8), recorded())
+    limited = forecast_run(engine(), request(stop=MaxCalls(50) | TargetScore(1.0), max_rounds=8), recorded())
+    assert limited.rounds == Band(1, 1, 1)
+    assert without.rounds.p95 > 3
+
+
+def test_concurrency_and_waiting_make_the_time() -> None:
+    def seconds(concurrency: int) -> float:
+        options = EvaluationOptions(concurrency=concurrency)
+        many = request(validation=desk.eval_set("many", 64), max_rounds=0, evaluation=options)
+        return forecast_run(engine(), many, recorded()).total.seconds.p50
+
+    assert seconds(1) > 6 * seconds(16)
+
+
+def test_a_memo_that_runs_share_is_told(tmp_path: object) -> None:
+    memo = FileMemo(f"{tmp_path}/memo.jsonl")
+    found = forecast_run(engine(through=gateway(memo=memo)), request(), recorded())
+    memo.close()
+    assert any("not paid again" in note for note in found.notes)
+
+
+def test_what_cannot_be_served_cannot_be_forecast() -> None:
+    with pytest.raises(RequestError, match="max_rounds is -1"):
+        forecast_run(engine(), request(max_rounds=-1))
