@@ -54,6 +54,9 @@ def run(
     runs: Runs = None,
     as_json: AsJson = None,
     quiet: Quiet = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would take, and what it is configured to do.")
+    ] = False,
 ) -> None:
     """Optimize an agent: find the step that failed, patch the text behind it, keep what validation shows to be better.
 
@@ -76,6 +79,9 @@ def run(
         as_json=as_json,
         quiet=quiet,
     )
+    if dry_run:
+        _forecast(read_config(config, settings=settings))
+        return
     _conduct(read_config(config, settings=settings))
 
 
@@ -113,6 +119,27 @@ def rerun(
     folder = _run_folder(run, runs)
     settings = _settings(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
     _conduct(config_to_rerun(folder, settings=settings))
+
+
+def _forecast(found: ReadConfig) -> None:
+    """Show the configuration as it was understood, and what the run is expected to take. Nothing is spent or made."""
+    import yaml
+
+    from promptiter.cli import forecast_view
+    from promptiter.config.resolved import resolved
+
+    with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints
+        configured = _prepared(found)
+        try:
+            configuration, forecast = resolved(configured), configured.forecast()
+        finally:
+            configured.gateway.memo.close()
+    if configured.config.as_json:
+        write_text(forecast_view.forecast_as_json(forecast, configuration), None)
+        return
+    if not configured.config.quiet:
+        typer.echo(yaml.safe_dump(configuration, sort_keys=False, allow_unicode=True, width=120))
+    forecast_view.print_forecast(console(), forecast)
 
 
 def _settings(

@@ -17,9 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.diff_view import diff
+from promptiter.cli.forecast_view import compared
 from promptiter.engine.records import RunResult, Status, Verdict
+from promptiter.engine.shapes import plain_of
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import Spending
+from promptiter.runs.recorded import read_forecast
 from traces.draw.diagram import cut, one_line
 
 EXIT_CODES: Mapping[Verdict, int] = {
@@ -74,9 +77,11 @@ def _said(result: RunResult) -> str:
 
 
 def as_json(result: RunResult, path: Path | None) -> str:
-    """The result, with where it was written and the exit code."""
+    """The result, with where it was written, what it was expected to take, and the exit code."""
+    forecast = None if path is None else read_forecast(path)
     document = {
         **orjson.loads(result.to_json()),
+        "forecast": None if forecast is None else plain_of(forecast.total),
         "path": None if path is None else str(path),
         "exit_code": exit_code(result),
     }
@@ -264,6 +269,9 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
         rows.add_row("", Text(told, "yellow"))
     for role, part in measured.spent.by_role().items():
         rows.add_row("", Text(f"{role}: {_calls(part)}", "dim"))
+    forecast = None if path is None else read_forecast(path)
+    if forecast is not None:
+        rows.add_row("Forecast", compared(forecast, result))
     if measured.problems:
         rows.add_row("Problems", Text(one_line("; ".join(measured.problems)), "yellow"))
     if path is not None:

@@ -5,6 +5,7 @@ Nothing is spent here. Whatever cannot be built is a problem, and all problems a
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +22,7 @@ from promptiter.config.models import gateway_of, stages_of, unpriced_models
 from promptiter.config.policies import acceptance_of, stop_of
 from promptiter.engine.checks import check_request, joined
 from promptiter.engine.engine import Engine
+from promptiter.engine.forecast import Forecast
 from promptiter.engine.records import RunRequest
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
 from promptiter.evaluation.case import EvalSet
@@ -33,8 +35,11 @@ from promptiter.llm.memo import open_memo
 from promptiter.profile import Profile
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration
+from promptiter.runs.recorded import forecast_of
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +56,26 @@ class ConfiguredRun:
     configuration: Configuration | None = None
 
     def begin(self) -> RunDirectory:
-        """A new folder for the run, below `runs` of the configuration."""
+        """A new folder for the run, below `runs` of the configuration, with what the run is expected to take."""
         return RunDirectory.begin(
             self.config.runs,
             self.engine,
             self.request,
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
+            forecast=self._forecast_if_any(),
         )
+
+    def forecast(self) -> Forecast:
+        """What the run is expected to take, from what earlier runs recorded. Asks no model and writes nothing."""
+        return forecast_of(self.config.runs, self.engine, self.request)
+
+    def _forecast_if_any(self) -> Forecast | None:
+        try:
+            return self.forecast()
+        except Exception as error:  # noqa: BLE001 - it asks agents and searches of users; a run needs no forecast
+            logger.warning("the run begins without a forecast: %s", type(error).__name__)
+            return None
 
     def resume(self, path: str | os.PathLike[str]) -> RunDirectory:
         """The folder of this run, which was begun before; ChangedInputsError if it was begun with other inputs."""

@@ -64,13 +64,13 @@ def test_the_summary_says_what_changed_why_and_what_it_cost(run: Run, desk: Path
         f"    + Pass on {GIVEN}, the wish and the purchase date exactly as given.",
     ]
     assert "Left alone: 4 of 6 surfaces that could change" in lines
-    assert "Stopped  after 1 round: mean_score 1.000 reaches 1" in lines
-    assert any(re.fullmatch(r"Cost     \$0\.0000, simulated, .* case runs", line) for line in lines)
+    assert "Stopped   after 1 round: mean_score 1.000 reaches 1" in lines
+    assert any(re.fullmatch(r"Cost      \$0\.0000, simulated, .* case runs", line) for line in lines)
     assert any(re.fullmatch(r" +agent: \d+ calls, \d+ known answers, [\d,]+ tokens, \$0\.0000", line) for line in lines)
     assert lines[-3:] == [
-        f"Files    runs/{folder.name}/",
-        "Use it   run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md",
-        "Verdict  improved, exit code 0",
+        f"Files     runs/{folder.name}/",
+        "Use it    run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md",
+        "Verdict   improved, exit code 0",
     ]
     best = Profile.load(folder / "profiles" / "best.json")
     assert sorted(best.overrides) == ["filing#instruction", "reception#instruction"]
@@ -118,7 +118,7 @@ def test_a_run_can_begin_with_the_profile_of_another(run: Run, desk: Path) -> No
     first = Path(orjson.loads(run("run", "--json"))["path"])
     shown = run("run", "--initial-profile", first / "profiles" / "best.json", stream="out")
     assert "nothing to mend: the baseline reaches the target, mean score 1.000" in shown
-    assert "Stopped  after 0 rounds: mean_score 1.000 reaches 1" in shown
+    assert "Stopped   after 0 rounds: mean_score 1.000 reaches 1" in shown
 
 
 def test_without_a_blamed_surface_there_is_no_evidence(run: Run, desk: Path) -> None:

@@ -1,0 +1,107 @@
+"""What a run is expected to take, for people and for machines: stages, nodes, totals, what the budget allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import orjson
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from promptiter.engine.forecast import Band, Expected, Forecast
+from promptiter.engine.records import RunResult
+from promptiter.engine.shapes import plain_of
+from traces.draw.diagram import one_line
+from traces.model import Json
+
+
+def forecast_as_json(forecast: Forecast, configuration: dict[str, Json]) -> str:
+    document = {"configuration": configuration, "forecast": plain_of(forecast)}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def print_forecast(screen: Console, forecast: Forecast) -> None:
+    """The middle of each figure, with what nine runs in ten stay within."""
+    screen.print(Text.assemble(("Forecast", "bold"), f"  {one_line(forecast.source)}"))
+    screen.print(
+        f"  {_band(forecast.rounds, _count)} rounds; each figure is the middle (p50), with p5 to p95", style="dim"
+    )
+    stages = [(each.stage, each.expected) for each in forecast.stages]
+    _print_table(screen, "stage", [*stages, ("all", forecast.total)], has_total=True)
+    _print_table(screen, "node", [(each.node_id, each.expected) for each in forecast.nodes])
+    screen.print()
+    unpriced = ", ".join(forecast.total.unpriced)
+    rows = [("Budget", each) for each in forecast.budget] or [("Budget", "no cap")]
+    rows += [("Price", f"unknown: {unpriced}")] if unpriced else []
+    rows += [("Not known", each) for each in forecast.notes]
+    _print_rows(screen, rows)
+
+
+def compared(forecast: Forecast, result: RunResult) -> str:
+    """What was expected beside what was the case: calls, dollars, seconds."""
+    expected, measured = forecast.total, result.measured
+    spent = measured.spent.of_models
+    told = [f"{spent.calls:,} calls, expected {_band(expected.calls, _count)}"]
+    if expected.usd is not None and (expected.usd.p95 or spent.cost_usd):
+        fact = "cost unknown" if spent.cost_usd is None else _dollars(spent.cost_usd)
+        told.append(f"{fact}, expected {_band(expected.usd, _dollars)}")
+    told.append(f"{_time(measured.duration_s)}, expected {_band(expected.seconds, _time)}")
+    return "; ".join(told)
+
+
+def _print_table(screen: Console, kind: str, lines: Iterable[tuple[str, Expected]], *, has_total: bool = False) -> None:
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column(kind, no_wrap=True)
+    for name in ("calls", "tokens", "cost", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    lines = list(lines)
+    for number, (name, expected) in enumerate(lines):
+        table.add_row(
+            Text(one_line(name)),
+            _band(expected.calls, _count),
+            _band(expected.tokens, _count),
+            _cost(expected),
+            _band(expected.seconds, _time),
+            style="bold" if has_total and number == len(lines) - 1 else None,
+        )
+    screen.print()
+    screen.print(table)
+
+
+def _print_rows(screen: Console, rows: Iterable[tuple[str, str]]) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    before = ""
+    for name, told in rows:
+        table.add_row("" if name == before else name, Text(one_line(told)))
+        before = name
+    screen.print(Padding(table, 0, expand=False))
+
+
+def _cost(expected: Expected) -> str:
+    if expected.usd is None:
+        return "unknown"
+    return _band(expected.usd, _dollars) + (" + unknown" if expected.unpriced else "")
+
+
+def _band(band: Band, told: Callable[[float], str]) -> str:
+    """`192 (135 to 311)`; one figure where all are the same."""
+    low, middle, high = told(band.p5), told(band.p50), told(band.p95)
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _count(figure: float) -> str:
+    return f"{figure:,.0f}"
+
+
+def _dollars(figure: float) -> str:
+    return "$0" if figure == 0 else f"${figure:.2f}" if figure >= 1 else f"${figure:.4f}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:,.0f} min" if seconds >= 600 else f"{seconds / 60:.1f} min"

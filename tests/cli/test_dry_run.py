@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from promptiter.api import load_run
+from promptiter.runs.header import differences, header_of
+from tests.cli.conftest import Run
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+
+
+@pytest.fixture
+def desk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The starter in a folder; its module `agent` is forgotten before and after."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    run("init", tmp_path)
+    sys.modules.pop("agent", None)
+    yield tmp_path
+    sys.modules.pop("agent", None)
+
+
+def add(desk: Path, more: str) -> None:
+    file = desk / "promptiter.yaml"
+    file.write_text(f"{file.read_text()}\n{more}\n")
+
+
+def test_it_says_what_a_run_would_take_and_makes_nothing(run: Run, desk: Path) -> None:
+    before = sorted(desk.rglob("*"))
+    shown = run("run", "--dry-run")
+    assert [path for path in sorted(desk.rglob("*")) if "__pycache__" not in path.parts] == before
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert "agent: agent:agent" in lines
+    assert "Forecast  no traces yet: rules of thumb" in lines
+    assert any(re.fullmatch(r"baseline +48 +[\d,]+ \([\d,]+ to [\d,]+\) +\$0 +.* s.*", line) for line in lines)
+    assert any(re.match(r"all +[\d,]+ \(", line) for line in lines)
+    assert any(line.startswith("reception ") for line in lines)
+    assert "Budget     no cap" in lines
+    assert any("a simulated model answers" in line for line in lines)
+
+
+def test_after_a_run_its_traces_are_used_and_the_summary_compares(run: Run, desk: Path) -> None:
+    summary = re.sub(r"\s+", " ", run("run"))
+    assert re.search(r"Forecast 252 calls, expected [\d,]+ \([\d,]+ to [\d,]+\); .* s, expected .* s \(", summary)
+    [folder] = (desk / "runs").iterdir()
+    kept = (folder / "forecast.json").read_bytes()
+    assert "Forecast  from 20 traces of 1 earlier run" in run("run", "--dry-run")
+    assert "Forecast 252 calls" in re.sub(r"\s+", " ", run("resume", stream="out"))
+    assert (folder / "forecast.json").read_bytes() == kept
+
+
+def test_json_has_the_configuration_and_the_forecast(run: Run, desk: Path) -> None:
+    found = orjson.loads(run("run", "--dry-run", "--json", "--max-rounds", "1", "--max-usd", "2"))
+    assert found["configuration"]["max_rounds"] == 1
+    assert found["configuration"]["budget"]["max_usd"] == 2
+    assert found["configuration"]["evaluation"]["draws"] == 1
+    forecast = found["forecast"]
+    assert forecast["budget"] == ["max_usd $2 allows 1 round at p50 and at p95, of at most 1"]
+    assert {each["stage"] for each in forecast["stages"]} >= {"baseline", "train", "rerun", "validation"}
+    assert forecast["total"]["calls"].keys() == {"p5", "p50", "p95"}
+    assert not (desk / "runs").exists()
+
+
+def test_the_configuration_can_be_saved_and_is_the_same_run(run: Run, desk: Path) -> None:
+    add(desk, "budget: {max_calls: 500}\nloss_targets: [{metric: purchase_date, node_id: filing}]\nseed: 3")
+    shown = run("run", "--dry-run", "--max-rounds", "2")
+    saved = desk / "elsewhere" / "saved.yaml"
+    saved.parent.mkdir()
+    saved.write_text(shown.partition("\nForecast")[0])
+    first, second = load_run(desk, settings={"max_rounds": 2}), load_run(saved)
+    headers = [header_of(each.engine, each.request, run_id="r", created_at=NOW) for each in (first, second)]
+    assert differences(*headers) == []
+    assert second.config.runs == first.config.runs
+    assert second.config.budget == first.config.budget
+
+
+def test_no_secret_is_shown(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOUSE_KEY", "a-key-from-outside")
+    file = desk / "promptiter.yaml"
+    settings = "openai/house: {api_key: '${HOUSE_KEY}', headers: {X-Any: written-out-value}, api_base: http://h}"
+    other = "openai/other: {api_key: written-out-key}"
+    file.write_text(file.read_text().replace("models:\n", f"models:\n  {settings}\n  {other}\n", 1))
+    for shown in (run("run", "--dry-run"), run("run", "--dry-run", "--json")):
+        assert "${HOUSE_KEY}" in shown
+        assert "***" in shown
+        for secret in ("a-key-from-outside", "written-out-value", "written-out-key"):
+            assert secret not in shown
+    configured = yaml.safe_load(run("run", "--dry-run").partition("\nForecast")[0])
+    assert configured["models"]["openai/house"]["api_key"] == "${HOUSE_KEY}"
+
+
+def test_unknown_prices_and_caps_are_told(run: Run, desk: Path) -> None:
+    agent = desk / "agent.py"
+    agent.write_text(agent.read_text().replace('MODEL = "simulated"', 'MODEL = "openai/house-model"'))
+    add(desk, "budget: {max_calls: 50}")
+    shown = run("run", "--dry-run")
+    assert re.search(r"baseline +48 .* unknown ", shown)
+    assert "Price      unknown: openai/house-model" in shown
+    assert "max_calls 50 allows only the baseline at p50 and at p95, of at most 4" in shown
+
+
+def test_what_is_wrong_is_told_as_usual(run: Run, desk: Path) -> None:
+    (desk / "metrics.json").unlink()
+    assert "metrics.json: cannot be read" in run("run", "--dry-run", code=2)
+    assert "`promptiter init` writes one" in run("run", "gone.yaml", "--dry-run", code=2)
+
+
+def test_the_result_for_machines_has_what_was_expected(run: Run, desk: Path) -> None:
+    found = orjson.loads(run("run", "--json"))
+    assert found["forecast"]["calls"]["p5"] < 252 < found["forecast"]["calls"]["p95"]
+
+
+def test_a_run_that_cannot_be_forecast_is_run_all_the_same(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def outline(_: object) -> object:
+        raise LookupError("my own search has no outline yet")
+
+    monkeypatch.setattr("promptiter.search.rounds.BackpropRounds.outline", outline)
+    directory = load_run(desk).begin()
+    assert (directory.path / "run.json").exists()
+    assert not (directory.path / "forecast.json").exists()
+    assert "the run begins without a forecast: LookupError" in caplog.text
