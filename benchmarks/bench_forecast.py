@@ -1,0 +1,148 @@
+"""How good forecasts are: 200 simulated runs, each forecast from one earlier evaluation or short run of the same agent.
+
+The agents are those of the bars (tests/loop/scenarios): ten simulated models with known faults, in chains, joins and
+loops; with sets of several sizes, several draws, models that obey always or not always, and stages that ask models or
+do not. A forecast is right if what the run took lies between p5 and p95. Goal: in at least 85% of the runs, for calls
+and for tokens. An interval that is wide enough is always right, so the widths are told, too.
+
+    python -m benchmarks.bench_forecast [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from statistics import fmean, median
+
+from promptiter.backprop.aggregate import LLMAggregator
+from promptiter.backprop.backward import LLMBackwarder
+from promptiter.backprop.optimize import LLMOptimizer
+from promptiter.engine.engine import Engine
+from promptiter.engine.forecast import Band
+from promptiter.engine.records import RunRequest
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.models import ScriptedModel
+from promptiter.llm.simulated import SimulatedModel, count_tokens
+from promptiter.runs.directory import RunDirectory
+from promptiter.runs.recorded import forecast_of
+from tests.loop.expert import Expert
+from tests.loop.scenarios import NAMES, Scenario, scenario
+from traces import Usage
+
+RUNS, QUICK_RUNS = 200, 40
+WORKERS = 2
+LATENCY_S = 0.02
+LEAST_COVERED = 0.85
+FIGURES = ("calls", "tokens", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run: what was forecast and what was the case, by figure; `kind` says how it was made."""
+
+    kind: tuple[str, ...]
+    forecast: dict[str, Band]
+    fact: dict[str, float]
+
+    def covers(self, figure: str) -> bool:
+        return self.fact[figure] in self.forecast[figure]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_RUNS} runs")
+    count = QUICK_RUNS if parser.parse_args().quick else RUNS
+    with ProcessPoolExecutor(max_workers=WORKERS, mp_context=get_context("spawn")) as pool:
+        report(list(pool.map(run_once, range(count))))
+
+
+def report(outcomes: list[Outcome]) -> None:
+    print(f"{len(outcomes)} simulated runs\n")
+    print(f"{'':10}{'covered':>9}{'below':>8}{'above':>8}{'p95/p5':>9}{'p95/p50':>9}{'fact/p50':>10}")
+    for figure in FIGURES:
+        bands = [each.forecast[figure] for each in outcomes]
+        facts = [each.fact[figure] for each in outcomes]
+        below, above = (
+            fmean(fact < band.p5 for fact, band in zip(facts, bands, strict=True)),
+            fmean(fact > band.p95 for fact, band in zip(facts, bands, strict=True)),
+        )
+        widths = [median(band.p95 / max(1e-9, getattr(band, low)) for band in bands) for low in ("p5", "p50")]
+        ratio = median(fact / max(1e-9, band.p50) for fact, band in zip(facts, bands, strict=True))
+        print(
+            f"{figure:10}{1 - below - above:9.1%}{below:8.1%}{above:8.1%}{widths[0]:9.2f}{widths[1]:9.2f}{ratio:10.2f}"
+        )
+    print("\ncalls covered, by what the runs were made of:")
+    for name in sorted({part for each in outcomes for part in each.kind}):
+        those = [each for each in outcomes if name in each.kind]
+        print(f"  {name:18}{fmean(each.covers('calls') for each in those):6.0%} of {len(those)}")
+    for figure in ("calls", "tokens"):
+        share = fmean(each.covers(figure) for each in outcomes)
+        reached = "reached" if share >= LEAST_COVERED else "MISSED"
+        print(f"\n{share:.1%} of the runs within p5 to p95 of {figure}; goal: at least {LEAST_COVERED:.0%}: {reached}")
+
+
+def run_once(number: int) -> Outcome:
+    """Make an agent, run it a little, forecast, run it, and compare. The same number gives the same run."""
+    rng = Random(f"forecast {number}")
+    compliance = rng.choice((1.0, 0.99, 0.97, 0.9))
+    made = sized(scenario(NAMES[number % len(NAMES)], rng.randrange(1_000), compliance=compliance), rng)
+    made = replace(made, model=SimulatedModel(seed=made.seed, compliance=compliance, latency_s=LATENCY_S))
+    has_model_stages = rng.random() < 0.25 and compliance == 1.0
+    earlier = rng.choice(("baseline", "short run"))
+    draws = rng.choice((1, 1, 1, 2))
+    request = RunRequest(train=made.train, validation=made.validation, max_rounds=rng.choice((1, 2, 4, 4, 6)))
+    first = replace(request, max_rounds=0)
+    if earlier == "short run":
+        train = replace(made.train, cases=made.train.cases[: len(made.train.cases) // 2])
+        validation = replace(made.validation, cases=made.validation.cases[: len(made.validation.cases) // 2])
+        first = RunRequest(train=train, validation=validation, max_rounds=1)
+    with tempfile.TemporaryDirectory() as folder:
+        RunDirectory.begin(folder, engine_of(made, 1, has_model_stages=has_model_stages), first).run_sync()
+        engine = engine_of(made, draws, has_model_stages=has_model_stages)
+        expected = forecast_of(folder, engine, request).total
+        result = RunDirectory.begin(Path(folder) / "fact", engine, request).run_sync()
+    spent = result.measured.spent.of_models
+    return Outcome(
+        kind=(made.name, f"compliance {compliance:g}", earlier, "model stages" if has_model_stages else "rules"),
+        forecast={"calls": expected.calls, "tokens": expected.tokens, "seconds": expected.seconds},
+        fact={"calls": spent.calls, "tokens": spent.tokens, "seconds": result.measured.duration_s},
+    )
+
+
+def sized(made: Scenario, rng: Random) -> Scenario:
+    """The scenario with some of its cases."""
+    train = replace(made.train, cases=made.train.cases[: rng.choice((8, 12, 16, 24))])
+    validation = replace(made.validation, cases=made.validation.cases[: rng.choice((4, 6, 8, 12))])
+    return replace(made, train=train, validation=validation)
+
+
+def engine_of(made: Scenario, draws: int, *, has_model_stages: bool) -> Engine:
+    gateway = Gateway(models={made.model.name: made.model})
+    evaluator = Evaluator(made.metrics, gateway=gateway, options=EvaluationOptions(draws=draws))
+    if not has_model_stages:
+        return Engine(made.agent, evaluator)
+    gateway.add_model("expert", Counting(Expert(made).model))
+    return Engine(made.agent, evaluator, LLMBackwarder("expert"), LLMAggregator("expert"), LLMOptimizer("expert"))
+
+
+class Counting:
+    """A scripted model whose tokens are counted as those of the simulated one."""
+
+    def __init__(self, model: ScriptedModel) -> None:
+        self.model = model
+
+    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
+        reply = await self.model(request, draw=draw)
+        usage = Usage(input_tokens=count_tokens(request.text), output_tokens=count_tokens(reply.text))
+        return replace(reply, usage=usage)
+
+
+if __name__ == "__main__":
+    main()
