@@ -17,7 +17,8 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.expectation import NOTHING_RECORDED, Recorded
 from promptiter.engine.plan import UNKNOWN_MODEL, RunPlan, plan_of
 from promptiter.engine.records import RunRequest
-from promptiter.engine.rehearsal import MOST_ROUNDS, STAGES, Amount, Rehearsal, Stage, rehearse
+from promptiter.engine.rehearsal import MOST_ROUNDS, rehearse
+from promptiter.engine.till import STAGES, Amount, Rehearsal, Stage
 from promptiter.llm.memo import MemoryMemo
 
 MOST_REHEARSALS, FEWEST_REHEARSALS = 200, 60
@@ -145,7 +146,7 @@ def _model(plan: RunPlan, stage: Stage, node_id: str) -> str | None:
     """Which model is asked there; None if none is."""
     if stage in AGENT_STAGES:
         return plan.model_of(node_id)
-    others = {
+    others: dict[tuple[str, str], str] = {
         **{("judge", each.node_id): each.model for each in plan.judges},
         **{("teacher", each.node_id): each.model for each in plan.teacher},
         **{(role, each.node_id): each.model for role, each in plan.stages.items()},

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from promptiter.engine.checks import CheckedRequest, check_request
 from promptiter.engine.engine import Engine
@@ -49,6 +49,9 @@ from promptiter.structure import StructureSnapshot
 
 UNKNOWN_MODEL = "unknown"
 """Stands for the model of a stage or node that is the user's own code."""
+
+
+StageRole: TypeAlias = Literal["backwarder", "aggregator", "optimizer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,7 @@ class RunPlan:
     below: Mapping[str, frozenset[str]]
     models: Mapping[str, str]
     prices: Mapping[str, Price | None]
-    stages: Mapping[Role, Asked]
+    stages: Mapping[StageRole, Asked]
     judges: tuple[Asked, ...]
     teacher: tuple[Asked, ...]
     user: Asked | None
@@ -210,8 +213,9 @@ def _target(policy: StopPolicy, request: RunRequest) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """How long things are, in tokens, for what was never recorded."""
+    """How long things are, in tokens, for what was never recorded; and how many turns a case has."""
 
+    turns: float
     case: float
     surface: float
     recorded: Recorded
@@ -219,7 +223,8 @@ class _Sizes:
     @staticmethod
     def of(cases: tuple[EvalCase, ...], values: list[object], recorded: Recorded) -> _Sizes:
         surface = fmean(text_tokens(str(value)) for value in values) if values else 0.0
-        return _Sizes(case=fmean(map(case_tokens, cases)), surface=surface, recorded=recorded)
+        turns = fmean(max(1, len(case.turns)) for case in cases)
+        return _Sizes(turns=turns, case=fmean(map(case_tokens, cases)), surface=surface, recorded=recorded)
 
     def asked(self, role: Role, node_id: str, model: str, *, calls: float = 1.0) -> Asked:
         use = self.recorded.calls.get(role) or stage_call_by_thumb(
@@ -228,8 +233,8 @@ class _Sizes:
         return Asked(node_id=node_id, model=model, use=use, calls=calls)
 
 
-def _stages(outline: SearchOutline, sizes: _Sizes) -> dict[Role, Asked]:
-    named: tuple[tuple[Role, str | None], ...] = (
+def _stages(outline: SearchOutline, sizes: _Sizes) -> dict[StageRole, Asked]:
+    named: tuple[tuple[StageRole, str | None], ...] = (
         ("backwarder", outline.backwarder),
         ("aggregator", outline.aggregator),
         ("optimizer", outline.optimizer),
@@ -239,7 +244,7 @@ def _stages(outline: SearchOutline, sizes: _Sizes) -> dict[Role, Asked]:
 
 def _judges(evaluator: Evaluator, sizes: _Sizes) -> tuple[Asked, ...]:
     return tuple(
-        sizes.asked("judge", metric.name, judge.model, calls=len(judge.draws))
+        sizes.asked("judge", metric.name, judge.model, calls=len(judge.draws) * sizes.turns)
         for metric in evaluator.metrics
         if isinstance(metric, JudgeMetric)
         for judge in metric.judges
