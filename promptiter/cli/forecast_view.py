@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import orjson
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from promptiter.cli.output import json_text
 from promptiter.engine.forecast import Band, Expected, Forecast
 from promptiter.engine.records import RunResult
 from promptiter.engine.shapes import plain_of
@@ -18,8 +18,7 @@ from traces.model import Json
 
 
 def forecast_as_json(forecast: Forecast, configuration: dict[str, Json]) -> str:
-    document = {"configuration": configuration, "forecast": plain_of(forecast)}
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return json_text({"configuration": configuration, "forecast": plain_of(forecast)})
 
 
 def print_forecast(screen: Console, forecast: Forecast) -> None:
