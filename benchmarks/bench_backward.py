@@ -21,6 +21,7 @@ from math import inf
 from random import Random
 from typing import TypeAlias
 
+from benchmarks.measure import goal
 from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.propagate import propagate
 from promptiter.backprop.stages import (
@@ -65,18 +66,14 @@ async def compare(*, quick: bool) -> None:
     for name, both in found.items():
         ours, bare = both.per_step_us
         print(f"{name:24}{ours:9.1f}{bare:9.1f}{both.times:9.2f}")
-    print(goal("us per step", max(both.per_step_us[0] for both in found.values()), MOST_MICROSECONDS))
+    print("\nworst: " + goal("us per step", max(both.per_step_us[0] for both in found.values()), MOST_MICROSECONDS))
 
     print(f"\nmodel that takes {WAIT_S * 1e3:.0f} ms\n\n{'':24}{'seconds':>9}{'bare':>9}{'x bare':>9}{'least':>9}")
     found = await best_of_both(graphs, wait_s=WAIT_S, tries=3 if quick else 12)
     for name, both in found.items():
         print(f"{name:24}{both.ours_s:9.3f}{both.bare_s:9.3f}{both.times:9.2f}{longest_s(graphs[name]):9.2f}")
-    print(goal("times the bare walk", max(both.times for both in found.values()), MOST_TIMES))
+    print("\nworst: " + goal("times the bare walk", max(both.times for both in found.values()), MOST_TIMES))
     print(PEERS)
-
-
-def goal(what: str, worst: float, most: float) -> str:
-    return f"\nworst: {worst:.2f} {what}; goal: at most {most:g}: {'reached' if worst <= most else 'MISSED'}"
 
 
 @dataclass

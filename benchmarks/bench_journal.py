@@ -10,17 +10,15 @@ most of what a decision costs and depends on the disk alone, is measured apart, 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measure import measure
+from benchmarks.measure import goal, measure, of_rounds
 from promptiter.engine.events import Event, EventType
 from promptiter.runs.journal import DECISIONS, FileJournal
 
@@ -30,14 +28,6 @@ KINDS: tuple[EventType, ...] = (
 )
 TENTHS = 10
 MOST_TIMES, MOST_SECONDS, MOST_BYTES = 1.5, 10.0, 200
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="1,000 rounds")
-    rounds = 1_000 if parser.parse_args().quick else 10_000
-    with tempfile.TemporaryDirectory() as folder:
-        report(Path(folder), rounds)
 
 
 def report(folder: Path, rounds: int) -> None:
@@ -64,10 +54,6 @@ def report(folder: Path, rounds: int) -> None:
 
 def micro(tenths: list[float]) -> str:
     return f"first tenth {tenths[0] * 1e6:.1f}, last tenth {tenths[-1] * 1e6:.1f}"
-
-
-def goal(what: str, worst: float, most: float) -> str:
-    return f"{worst:.2f} {what}; goal: at most {most:g}: {'reached' if worst <= most else 'MISSED'}"
 
 
 def appended(path: str, rounds: int) -> list[float]:
@@ -176,4 +162,4 @@ def a_round(number: int) -> Iterator[Event]:
 
 
 if __name__ == "__main__":
-    main()
+    of_rounds(report, __doc__)

@@ -10,7 +10,6 @@ memory stay per round, while it runs and with its result in hand.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import tempfile
@@ -20,7 +19,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measure import measure
+from benchmarks.measure import goal, measure, of_rounds
 from promptiter.agents.function import agent
 from promptiter.agents.nodes import surface
 from promptiter.engine.acceptance import MinGain
@@ -39,14 +38,6 @@ TENTHS = 10
 MOST_TIMES, MOST_SECONDS, MOST_BYTES = 1.5, 15.0, 200
 SURFACE = "answer#instruction"
 TEXT = "Answer the customer in a friendly tone, name the order, and say what happens next. " * 10
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="1,000 rounds")
-    rounds = 1_000 if parser.parse_args().quick else 10_000
-    with tempfile.TemporaryDirectory() as folder:
-        report(Path(folder), rounds)
 
 
 def report(folder: Path, rounds: int) -> None:
@@ -72,10 +63,6 @@ def report(folder: Path, rounds: int) -> None:
 
     _, synced = measure(run_whole, str(folder / "synced.jsonl"), rounds // 20, tuple(DECISIONS)).result
     print(f"\nwith the disk waited for at decisions: {median(synced) * 1e3:.1f} ms a round")
-
-
-def goal(what: str, worst: float, most: float) -> str:
-    return f"{worst:.2f} {what}; goal: at most {most:g}: {'reached' if worst <= most else 'MISSED'}"
 
 
 def run_whole(path: str, rounds: int, fsync: Collection[EventType] = ()) -> tuple[list[float], list[float]]:
@@ -225,4 +212,4 @@ def cases(name: str, count: int) -> EvalSet:
 
 
 if __name__ == "__main__":
-    main()
+    of_rounds(report, __doc__)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import resource
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 
@@ -35,6 +38,20 @@ def side_by_side(works: Sequence[Callable[..., Any]], *arguments: Any, tries: in
     """The best of several tries of each, in turn, so that a busy moment of the machine hits all alike."""
     rounds = [[measure(work, *arguments) for work in works] for _ in range(tries)]
     return [min(found, key=lambda measurement: measurement.seconds) for found in zip(*rounds, strict=True)]
+
+
+def goal(what: str, worst: float, most: float) -> str:
+    """A figure beside the most that it may be."""
+    return f"{worst:.2f} {what}; goal: at most {most:g}: {'reached' if worst <= most else 'MISSED'}"
+
+
+def of_rounds(report: Callable[[Path, int], None], description: str | None) -> None:
+    """Report on 10,000 rounds in a temporary folder; with --quick, on 1,000."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="1,000 rounds")
+    rounds = 1_000 if parser.parse_args().quick else 10_000
+    with tempfile.TemporaryDirectory() as folder:
+        report(Path(folder), rounds)
 
 
 def _once(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Measurement:

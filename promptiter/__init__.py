@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from promptiter.backprop.support import SupportAggregator
     from promptiter.backprop.whole_trace import LLMAttributor
     from promptiter.engine.acceptance import AcceptancePolicy, MinGain, NoRegression, Protected
-    from promptiter.engine.engine import Engine, RunFailedError
+    from promptiter.engine.engine import Engine
     from promptiter.engine.events import Event, Observer
     from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
     from promptiter.engine.fold import fold
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from promptiter.engine.journal import Journal
     from promptiter.engine.records import RoundResult, RunRequest, RunResult
     from promptiter.engine.review import Review, Reviewer
+    from promptiter.engine.run import RunFailedError
     from promptiter.engine.session import Session, Strategy
     from promptiter.engine.stopping import (
         Deadline,
@@ -257,7 +258,7 @@ _MODULES = {
     "backprop.support": "SupportAggregator",
     "backprop.whole_trace": "LLMAttributor",
     "engine.acceptance": "AcceptancePolicy MinGain NoRegression Protected",
-    "engine.engine": "Engine RunFailedError",
+    "engine.engine": "Engine",
     "engine.events": "Event Observer",
     "engine.evidence": "AcceptanceDecision Evidence MoreEvidence",
     "engine.fold": "fold",
@@ -266,6 +267,7 @@ _MODULES = {
     "engine.records": "RoundResult RunRequest RunResult",
     "engine.review": "Review Reviewer",
     "engine.session": "Session Strategy",
+    "engine.run": "RunFailedError",
     "engine.stopping": (
         "Deadline MaxCalls MaxEvaluations MaxRounds MaxTokens MaxUsd Patience RequiredMetrics StopDecision "
         "StopFile StopPolicy TargetScore"

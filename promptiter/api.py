@@ -83,7 +83,8 @@ def config_to_rerun(
     """The configuration of a run as it was; only secrets, which no run.json holds, come from its file."""
     configuration, file = _asked_for(folder)
     now = read_file(file) if file.exists() else {}
-    document = _unmasked(configuration.document, now, file=file)
+    said = configuration.document.keys() - (configuration.settings.keys() & set(SHOWN))
+    document = _unmasked({key: value for key, value in configuration.document.items() if key in said}, now, file=file)
     return read_document(document, file=file, settings=settings, environ=environ)
 
 

@@ -21,6 +21,7 @@ PromptiterError
 │   │   └── ModelUnavailableError   5xx, or no connection
 │   ├── BadRequestError         the server refused the request itself: a retry cannot help
 │   │   └── AccessDeniedError       401 or 403: the key is wrong, has expired, or may not do this
+│   ├── ToolFailedError         a tool raised; the message is what it said
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
 ├── BudgetEndedError            a call did not fit into what is left of a budget
 ├── OutageError                 the service of a model failed for so many cases that they say nothing
@@ -145,6 +146,14 @@ class BadRequestError(ModelError):
 
 class AccessDeniedError(BadRequestError):
     """The key is wrong, has expired, or may not do this."""
+
+
+class ToolFailedError(ModelError):
+    """A tool raised; the message is what it said."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class BadAnswerError(ModelError):

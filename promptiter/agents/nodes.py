@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import orjson
 
 from promptiter.agents.base import CaseInput, RunContext
-from promptiter.errors import AgentError, SetupError
-from promptiter.llm.gateway import ToolFailedError, current_gateway
+from promptiter.errors import AgentError, SetupError, ToolFailedError
+from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolSpec
 from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType
 from traces import OpenStep, Usage, current_step

@@ -218,7 +218,7 @@ def _result(configured: ConfiguredRun, directory: RunDirectory) -> RunResult:
     """The result of the run; of one that failed, what it found until then."""
     from promptiter.cli import run_view
     from promptiter.cli.review import TerminalReviewer
-    from promptiter.engine.engine import RunFailedError
+    from promptiter.engine.run import RunFailedError
     from promptiter.observers.progress import RunProgress
 
     config, ledger = configured.config, configured.gateway.ledger

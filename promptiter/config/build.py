@@ -135,7 +135,7 @@ class _Building:
             settings=dict(found.settings),
             document=dict(found.document),
             files={"metrics": str(metrics)} if isinstance(metrics, Path) else {},
-            code=getattr(sys.modules.get(self.config.agent.partition(":")[0]), "__file__", None),
+            code=_source_of(self.config.agent),
         )
 
     def attempt(self, make: Callable[[], T], *, place: str = "") -> T | None:
@@ -251,6 +251,12 @@ class _Building:
 class _EvalSets:
     train: tuple[EvalSet, ...]
     validation: tuple[EvalSet, ...]
+
+
+def _source_of(reference: str) -> str | None:
+    """The file of the module that `module:attr` names; None if there is none to look at."""
+    file = getattr(sys.modules.get(reference.partition(":")[0]), "__file__", None)
+    return file if file is not None and Path(file).is_file() else None
 
 
 _SETS = ("train", "validation")

@@ -9,54 +9,38 @@ keeps its finished rounds; stopping is no failure.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
-from promptiter.agents.base import Agent, RestoringAgent
+from promptiter.agents.base import Agent
 from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer
 from promptiter.engine.checks import CheckedRequest, check_request
 from promptiter.engine.events import Observer
 from promptiter.engine.fold import folded
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.journal import Journal, MemoryJournal
-from promptiter.engine.log import EventLog, is_cancelled, is_finished, is_user_stop, uncut
+from promptiter.engine.log import EventLog, is_finished
 from promptiter.engine.meter import Meter
 from promptiter.engine.policies import written
-from promptiter.engine.records import RunMeasured, RunRequest, RunResult, Status, Verdict
+from promptiter.engine.records import RunRequest, RunResult
 from promptiter.engine.review import Reviewer
+from promptiter.engine.run import Ended, Run, restored
 from promptiter.engine.session import Session, Strategy
-from promptiter.engine.shapes import plain_of
-from promptiter.engine.stopping import StopDecision, StopReason
-from promptiter.errors import BudgetEndedError, NonDeterministicStrategyError, PromptiterError, SetupError
-from promptiter.evaluation.case import EvalSet
+from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.teacher import TaughtSet, with_expected_answers
 from promptiter.llm.ledger import LedgerSnapshot
-from promptiter.profile import Profile
 from promptiter.registry import STRATEGIES
 from promptiter.structure import StructureSnapshot
 from traces import digest
-from traces.model import Json
 
 logger = logging.getLogger(__name__)
 
 ROUNDS = "promptiter.search.rounds:BackpropRounds"
 """The strategy that three stages make up. Searches stand above the engine, so it knows this one by name only."""
-
-
-class RunFailedError(PromptiterError):
-    """A run ended in an error. `result` has everything that was finished before; the cause is the error itself."""
-
-    def __init__(self, result: RunResult) -> None:
-        super().__init__(f"the run failed in round {result.current_round}: {result.error}")
-        self.result = result
 
 
 class Engine:
@@ -173,12 +157,12 @@ class Engine:
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,
         )
-        run = _Run(session=session, log=log, strategy=self.strategy)
+        run = Run(session=session, log=log, strategy=self.strategy)
         with evaluator.gateway.active():
             try:
                 return await run.conduct(started)
             finally:
-                await _restored(self.agent)
+                await restored(self.agent)
 
     def evaluator_for(self, request: RunRequest) -> Evaluator:
         """The evaluator with the options, the seed and the judge that a request asks for."""
@@ -188,188 +172,6 @@ class Engine:
         if request.seed is not None:
             evaluator = evaluator.with_options(replace(evaluator.options, seed=request.seed))
         return evaluator if request.judge is None else evaluator.with_judge(request.judge)
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a run ended: its result, and the error that ended it, if one did."""
-
-    result: RunResult
-    error: BaseException | None
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether somebody cancelled it, be it in its last moment, when it had succeeded already."""
-        return isinstance(self.error, asyncio.CancelledError) and self.result.status != "failed"
-
-    def result_or_error(self) -> RunResult:
-        """The result; RunFailedError if it failed, and the CancelledError that it was cancelled with."""
-        if self.error is not None and self.is_cancelled:
-            raise self.error
-        return self.result_or_failure()
-
-    def result_or_failure(self) -> RunResult:
-        """The result, also of a run that was cancelled; RunFailedError if it failed."""
-        if self.error is None or self.is_cancelled:
-            return self.result
-        raise RunFailedError(self.result) from self.error
-
-
-class _Run:
-    """One run from its first event to its last."""
-
-    def __init__(self, *, session: Session, log: EventLog, strategy: Strategy) -> None:
-        self.session = session
-        self.log = log
-        self.strategy = strategy
-        self.budget_ended = False
-
-    async def conduct(self, started: datetime) -> Ended:
-        error: BaseException | None = None
-        status: Status = "succeeded"
-        try:
-            await self._search(started)
-        except BudgetEndedError as ended:
-            self.session.stop = _stopped(ended.cap, str(ended))
-            self.budget_ended = True
-        except (Exception, asyncio.CancelledError, SystemExit) as failure:  # noqa: BLE001 - it is raised again later
-            error, status = failure, "cancelled" if is_cancelled(failure) else "failed"
-        if error is not None and (self.log.is_replaying or isinstance(error, NonDeterministicStrategyError)):
-            return self._unwritten(status, error)  # what is in the journal is right, and stays as it is
-        try:
-            await self._complete(status, error)
-        except asyncio.CancelledError as cancelled:
-            error = error or cancelled
-        except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result
-            return self._unwritten("failed", broken)
-        return Ended(folded(self.log.journal), error)
-
-    def _unwritten(self, status: Status, error: BaseException) -> Ended:
-        """The end of a run that its journal does not know of; nothing is to be told of one that it knows nothing of."""
-        if self.log.journal.last() is None:
-            raise error
-        told = None if status == "cancelled" else self._told(error)
-        return Ended(replace(folded(self.log.journal), status=status, error=told), error)
-
-    async def _search(self, started: datetime) -> None:
-        session = self.session
-        profile = session.request.initial_profile or Profile.baseline(session.snapshot)
-        await session.note("run_started", _head(session, profile, started, strategy=self.strategy))
-        if session.request.teacher is not None:
-            session.train, session.validation = await self._taught(session.request.teacher)
-        await session.start(profile)
-        if not session.accepted.validation.is_reliable:
-            session.stop = _stopped("invalid_eval", _what_failed(session.accepted.validation))
-            return
-        if session.request.max_rounds > 0:
-            await self.strategy.search(session)
-        if (session.stop is None or not session.stop.stop) and not await session.should_stop():
-            wanted = session.request.max_rounds > 0
-            session.stop = (
-                _stopped("exhausted", "the search has nothing left to try")
-                if wanted
-                else _stopped("max_rounds", "only the baseline is wanted")
-            )
-
-    async def _taught(self, teacher: Agent | str) -> tuple[EvalSet, EvalSet]:
-        """Both sets with the teacher's answers, written once, before anything is compared with them."""
-        session, seed = self.session, self.session.seed
-        gateway = session.evaluator.gateway
-
-        async def taught() -> tuple[TaughtSet, ...]:
-            sets = (session.train, session.validation)
-            return tuple([await with_expected_answers(each, teacher, gateway=gateway, seed=seed) for each in sets])
-
-        train, validation = await session.record("references", tuple[TaughtSet, ...], taught)
-        for case_id, error in (*train.errors, *validation.errors):
-            session.report(f"the teacher had no answer for {case_id}: {error}")
-        return train.eval_set, validation.eval_set
-
-    async def _complete(self, status: Status, error: BaseException | None) -> None:
-        """Write the last event. Nobody may cancel that."""
-        session = self.session
-        self.log.phase = "end"
-        measured = RunMeasured(
-            run_id=self.log.run_id,
-            duration_s=session.spending.elapsed_s,
-            case_runs=session.case_runs,
-            paid_case_runs=session.paid_case_runs,
-            spent=session.spending.ledger,
-            problems=tuple(self.log.problems),
-        )
-        data: dict[str, Json] = {
-            "status": status,
-            "verdict": self._verdict(),
-            "stop": plain_of(session.stop) if session.stop is not None and session.stop.stop else None,
-            "error": None if error is None or status == "cancelled" else self._told(error),
-            "is_final": status == "succeeded" and not self.budget_ended and not self._is_stopped_by_user,
-            "baseline": session.baseline_score,
-            "best": session.best_score,
-            "measured": plain_of(measured),
-        }
-        await uncut(self.log.append("run_completed", data))
-
-    @property
-    def _is_stopped_by_user(self) -> bool:
-        return self.session.stop is not None and is_user_stop(plain_of(self.session.stop))
-
-    def _told(self, error: BaseException) -> str:
-        return self.session.redacted(f"{type(error).__name__}: {error}")
-
-    def _verdict(self) -> Verdict:
-        session = self.session
-        if not session.has_baseline:
-            return "budget_ended" if self.budget_ended else "no_evidence"
-        if session.has_accepted:
-            return "improved"
-        if not session.accepted.validation.is_reliable:
-            return "invalid_eval"
-        return "budget_ended" if self.budget_ended and not session.has_decided else "no_evidence"
-
-
-async def _restored(agent: Agent) -> None:
-    """Bring back what an agent that puts candidates into its own files had there; the run has its end already."""
-    if not isinstance(agent, RestoringAgent):
-        return
-    try:
-        await agent.aclose()
-    except asyncio.CancelledError:
-        pass  # it restores first
-    except Exception as error:  # noqa: BLE001 - the result is not lost by it
-        logger.warning("the baseline could not be put back: %s; `promptiter restore` does it", error)
-
-
-def _head(session: Session, profile: Profile, started: datetime, *, strategy: Strategy) -> dict[str, Json]:
-    request = session.request
-    head: dict[str, Json] = {
-        "structure": session.snapshot.to_json(),
-        "profile": plain_of(profile),
-        "targets": sorted(session.targets),
-        "train": [session.train.id, session.train.content_digest, len(session.train.cases)],
-        "validation": [session.validation.id, session.validation.content_digest, len(session.validation.cases)],
-        "objective": request.objective,
-        "acceptance": written(request.acceptance),
-        "stop": written(request.stop),
-        "max_rounds": request.max_rounds,
-        "strategy": type(strategy).__name__,
-        "seed": session.seed,
-    }
-    return {"request": digest(head), **head, "measured": {"started_at": started.isoformat(timespec="seconds")}}
-
-
-def _stopped(kind: str, text: str) -> StopDecision:
-    return StopDecision(stop=True, reasons=(StopReason(kind, text),))
-
-
-def _what_failed(evaluation: Evaluation) -> str:
-    """Why a baseline says nothing: the share that failed, and the commonest errors."""
-    errors = Counter(
-        str(row.error) if row.error is not None else next(score.error or "" for score in row.scores if score.error)
-        for row in evaluation.rows
-        if not row.is_scored
-    )
-    listed = "; ".join(f"{error[:200]} (×{count})" for error, count in errors.most_common(3))
-    return f"{evaluation.errored_fraction:.0%} of the baseline's runs or scores failed: {listed}"
 
 
 def _check_parts(backwarder: object, aggregator: object, optimizer: object, strategy: object) -> None:

@@ -76,6 +76,10 @@ class EventLog:
         """The next event of the journal, if it is of this type."""
         return self.take(kind) if self._next is not None and self._next.type == kind else None
 
+    async def note(self, kind: EventType, data: dict[str, Json]) -> Event:
+        """A fact that follows from what is known: as the journal has it, or written down now."""
+        return self.take(kind, request=data.get("request")) or await self.append(kind, data)
+
     def _following(self) -> Event | None:
         for event in self._prior:
             self._seq = event.seq + 1

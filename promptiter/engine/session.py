@@ -7,9 +7,7 @@ asks for one thing after the other.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Protocol
@@ -17,6 +15,7 @@ from typing import Any, Protocol
 from promptiter.agents.base import Agent
 from promptiter.engine.acceptance import AcceptancePolicy, AllOf, Protected, decide
 from promptiter.engine.candidates import data_of
+from promptiter.engine.evaluations import Evaluations
 from promptiter.engine.events import Event, EventType, Phase
 from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.engine.interrupts import Interrupt
@@ -26,10 +25,10 @@ from promptiter.engine.records import RunRequest
 from promptiter.engine.review import Reviewer
 from promptiter.engine.shapes import plain_of, value_of
 from promptiter.engine.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
-from promptiter.errors import OutageError, SetupError
+from promptiter.errors import SetupError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.result import Evaluation
 from promptiter.profile import PatchSet, Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
@@ -86,8 +85,7 @@ class Session:
         self.reviewer = reviewer
         self.seed = seed
         self.rng = Random(seed)
-        self.case_runs = 0
-        self.paid_case_runs = 0
+        self.evaluations = Evaluations(log, agent, evaluator)
         self.baseline_score: float | None = None
         self.stop: StopDecision | None = None
         self.spending = spending
@@ -97,10 +95,7 @@ class Session:
         self._has_accepted = False
         self._tried = 0
         self._rounds_without_acceptance = 0
-        self._evaluations = 0
         self._records = 0
-        self._paid_evaluations = 0
-        self._busy = asyncio.Lock()
         self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop() | (request.stop or _until_done(request))
         self._acceptance: AcceptancePolicy = request.acceptance
         if request.protected:
@@ -179,92 +174,17 @@ class Session:
 
     async def note(self, kind: EventType, data: dict[str, Json]) -> Event:
         """Write down a fact that follows from what is known already."""
-        return self._log.take(kind, request=data.get("request")) or await self._log.append(kind, data)
+        return await self._log.note(kind, data)
 
     async def evaluate(
         self, eval_set: EvalSet, profile: Profile, *, phase: Phase, draws: range | None = None
     ) -> Evaluation:
         """Run the cases under a profile. Each row is kept as it comes: a run that goes on later runs only the rest."""
-        if self._busy.locked():
-            raise RuntimeError("a session evaluates one profile at a time; await each evaluation before the next")
-        async with self._busy:
-            self._log.phase = phase
-            return await self._evaluate(eval_set, profile, draws or range(self.evaluator.options.draws))
-
-    async def _evaluate(self, eval_set: EvalSet, profile: Profile, draws: range) -> Evaluation:
-        number, self._evaluations = self._evaluations, self._evaluations + 1
-        head: dict[str, Json] = {
-            "request": digest([eval_set.id, eval_set.content_digest, profile.digest, draws.start, draws.stop]),
-            "evaluation": number,
-            "eval_set_id": eval_set.id,
-            "profile_digest": profile.digest,
-            "cases": len(eval_set.cases),
-            "draws": len(draws),
-        }
-        gateway = self.evaluator.gateway
-        started = await self.note("evaluation_started", {**head, "measured": {"mark": gateway.memo.mark()}})
-        rows: dict[tuple[str, int], CaseRow] = {}
-        paid: set[str] = set()
-
-        def keep(data: dict[str, Json]) -> None:
-            row: CaseRow = value_of(CaseRow, data["row"])
-            rows[row.case_id, row.draw] = row
-            self.case_runs += 1
-            if row.origin == "executed":
-                self.paid_case_runs += 1
-                self._paid_evaluations += row.case_id not in paid
-                paid.add(row.case_id)
-
-        while (event := self._log.take_any("case")) is not None:
-            keep(event.data)
-        if self._log.take("evaluation_finished") is not None:
-            return self.evaluator.evaluation_of(rows.values(), eval_set, profile)
-        gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some of it already
-        async for row in self._served(eval_set, profile, draws, known=rows):
-            keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
-        found = self.evaluator.evaluation_of(rows.values(), eval_set, profile)
-        gateway.recent_from = None
-        await self._log.append("evaluation_finished", _figures(found, number))
-        return found
-
-    async def _served(
-        self, eval_set: EvalSet, profile: Profile, draws: range, *, known: Container[tuple[str, int]]
-    ) -> AsyncIterator[CaseRow]:
-        """The rows as they finish. Those that an outage made fail come last, if they are few enough to be results.
-
-        If they are not, they say nothing about the profile: the run fails, and runs them again when it goes on.
-        """
-        lost: list[CaseRow] = []
-        most = self.evaluator.options.max_errored_fraction * len(eval_set.cases) * len(draws)
-        async with aclosing(self.evaluator.rows(self.agent, eval_set, profile, draws=draws, known=known)) as rows:
-            async for row in rows:
-                if row.outage is None:
-                    yield row
-                    continue
-                lost.append(row)
-                if len(lost) > most:
-                    told = f"{len(lost)} case runs were lost to such errors; resume when it is mended"
-                    raise OutageError(f"{row.outage}; {told}")
-        for row in lost:
-            yield row
+        return await self.evaluations.evaluate(eval_set, profile, phase=phase, draws=draws)
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
-        """Record traces of an evaluation that are gone once more: answers are in the memo, so nothing is paid.
-
-        They may be gone when a run goes on: after a loss of power, or because nobody wanted to keep them.
-        """
-        spool = self.evaluator.spool
-        gone = {
-            (row.case_id, row.draw)
-            for row in evaluation.rows
-            if any(trace_digest not in spool for trace_digest in row.trace_digests)
-        }
-        if not gone:
-            return
-        draws = range(max(draw for _, draw in gone) + 1)
-        there = {(case.id, draw) for case in eval_set.cases for draw in draws} - gone
-        async for _ in self.evaluator.rows(self.agent, eval_set, profile, draws=draws, known=there):
-            pass
+        """Make sure that the traces of an evaluation are there, also when a run goes on that lost them."""
+        await self.evaluations.restore_traces(evaluation, eval_set, profile)
 
     async def start(self, profile: Profile) -> None:
         """Validate the profile that the run starts with."""
@@ -272,7 +192,7 @@ class Session:
         self.baseline_score = self.best_score
 
     async def begin_round(self) -> None:
-        if self._busy.locked():
+        if self.evaluations.is_busy:
             raise RuntimeError("a round begins when the evaluations of the last one are done; await them first")
         self._log.round += 1
         self._log.phase = "train"
@@ -380,7 +300,7 @@ class Session:
             best=self.accepted.validation,
             objective=self.request.objective,
             elapsed_s=self.spending.elapsed_s,
-            evaluations=self._paid_evaluations,
+            evaluations=self.evaluations.paid,
             spent=self.spending.spent,
             user_stop=self._interrupt.why,
         )
@@ -389,17 +309,3 @@ class Session:
 def _until_done(request: RunRequest) -> StopPolicy:
     """What ends a run if nobody says: nothing is left to gain, or nothing is gained any more."""
     return TargetScore(0.0 if request.objective == "weighted_loss" else 1.0) | Patience(3)
-
-
-def _figures(found: Evaluation, number: int) -> dict[str, Json]:
-    """What the rows do not say themselves, and the means, for who only watches."""
-    return {
-        "evaluation": number,
-        "thresholds": dict(found.thresholds),
-        "weights": dict(found.weights),
-        "max_errored_fraction": found.max_errored_fraction,
-        "mean_score": found.mean_score,
-        "pass_rate": found.pass_rate,
-        "metric_means": found.metric_means,
-        "errored_fraction": found.errored_fraction,
-    }

@@ -21,9 +21,10 @@ from promptiter.evaluation.result import CaseRow, Evaluation, Measured
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.spool import TraceSpool
 from promptiter.evaluation.user_simulator import UserSimulator, converse
-from promptiter.llm.gateway import Gateway, counting
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
 from promptiter.llm.redaction import Redactor
+from promptiter.llm.tally import counting
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, Step, ToolCall

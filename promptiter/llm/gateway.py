@@ -27,9 +27,11 @@ from promptiter.errors import (
     PromptiterError,
     RateLimitedError,
     SetupError,
+    ToolFailedError,
 )
 from promptiter.llm.answers import FREE, StoredAnswer, ToolAnswer
 from promptiter.llm.budget import Budget, Budgets
+from promptiter.llm.flight import Flight
 from promptiter.llm.ledger import FROM_MEMO, TOOL, Ledger, LedgerEntry, Spending
 from promptiter.llm.memo import Memo, MemoKey, MemoryMemo
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
@@ -37,6 +39,7 @@ from promptiter.llm.models import Function, Model, as_model
 from promptiter.llm.prices import Price, Prices, priced
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
+from promptiter.llm.tally import count
 from traces import Usage, digest
 from traces.model import Json
 
@@ -44,7 +47,6 @@ T = TypeVar("T")
 _Asking: TypeAlias = AbstractAsyncContextManager[None]
 _Answered: TypeAlias = tuple[StoredAnswer, LedgerEntry]
 
-_tally: ContextVar[Tally | None] = ContextVar("promptiter_tally", default=None)
 _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=None)
 
 
@@ -101,7 +103,7 @@ class Gateway:
         self._seed = seed
         self._rng = random.Random(seed)
         self._sleep = sleep
-        self._flights: dict[MemoKey, _Flight] = {}
+        self._flights: dict[MemoKey, Flight] = {}
         self.recent_from: int | None = None
         """A mark of the memo: what was paid since counts as paid, also if a killed process did it."""
 
@@ -198,7 +200,7 @@ class Gateway:
         known = await self._known(key)
         if known is not None:
             self.ledger.count(LedgerEntry(role=key.role, model=model, node_id=node_id, spent=FROM_MEMO))
-            _count(paid=self.recent_from is not None and self.memo.is_since(key, self.recent_from))
+            count(paid=self.recent_from is not None and self.memo.is_since(key, self.recent_from))
             return known
 
         async def execute_and_keep() -> StoredAnswer:
@@ -209,7 +211,7 @@ class Gateway:
             if self._flights.get(key) is flight:
                 del self._flights[key]
 
-        flight = self._flights[key] = _Flight(asyncio.ensure_future(execute_and_keep()), land)
+        flight = self._flights[key] = Flight(asyncio.ensure_future(execute_and_keep()), land)
         flight.task.add_done_callback(lambda _: land())
         # An error is looked at also if nobody waits for it any more; else asyncio complains.
         flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -237,7 +239,7 @@ class Gateway:
         """An answer as it may be kept, after its cost was counted."""
         answer, paid = answered
         self.ledger.count(paid)
-        _count(paid=True)
+        count(paid=True)
         return self._without_secrets(answer)
 
     async def _paid(
@@ -371,40 +373,6 @@ class Gateway:
             _active.reset(token)
 
 
-@dataclass(slots=True)
-class Tally:
-    """How many calls below `counting()` were paid, and how many answers were known."""
-
-    paid: int = 0
-    known: int = 0
-
-
-@contextmanager
-def counting() -> Iterator[Tally]:
-    """Count the calls of what runs below, in its tasks and threads too, whatever else runs at the same time."""
-    tally = Tally()
-    token = _tally.set(tally)
-    try:
-        yield tally
-    finally:
-        _tally.reset(token)
-
-
-def _count(*, paid: bool) -> None:
-    tally = _tally.get()
-    if tally is not None:
-        tally.paid += paid
-        tally.known += not paid
-
-
-class ToolFailedError(ModelError):
-    """A tool raised; the message is what it said."""
-
-    def __init__(self, name: str, message: str) -> None:
-        super().__init__(message)
-        self.name = name
-
-
 def current_gateway() -> Gateway:
     """The active gateway; outside an evaluation, a plain one of its own with no memo to share and no budget."""
     gateway = _active.get()
@@ -428,24 +396,3 @@ def _output_bound(request: ModelRequest) -> int:
 
 def _is_counted(usage: Usage) -> bool:
     return usage.input_tokens is not None and usage.output_tokens is not None
-
-
-class _Flight:
-    """One execution that several callers wait for; it is given up only when the last of them is."""
-
-    def __init__(self, task: asyncio.Future[StoredAnswer], land: Callable[[], None]) -> None:
-        self.task = task
-        self.land = land
-        self.waiting = 0
-
-    async def join(self) -> StoredAnswer:
-        self.waiting += 1
-        try:
-            return await asyncio.shield(self.task)
-        except asyncio.CancelledError:
-            if self.waiting == 1:
-                self.land()  # nobody may join a call that is given up
-                self.task.cancel()
-            raise
-        finally:
-            self.waiting -= 1

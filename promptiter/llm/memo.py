@@ -11,14 +11,14 @@ returns ever after, so a first run and its replay see equal values.
 from __future__ import annotations
 
 import os
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
 from promptiter.errors import SetupError
 from promptiter.llm.answers import MemoKey, MemoStats, StoredAnswer, ToolAnswer, decode_answer, encode_answer
 from promptiter.llm.ledger import LedgerEntry
-from promptiter.llm.memo_stores import SUFFIXES, FileMemo, SqliteMemo, explained
+from promptiter.llm.memo_stores import SUFFIXES, FileMemo, NoAccount, SqliteMemo, explained
 
 __all__ = [
     "FileMemo",
@@ -93,7 +93,7 @@ def open_memo(where: str | os.PathLike[str]) -> Memo:
     return FileMemo(path) if path.suffix == ".jsonl" else SqliteMemo(path)
 
 
-class MemoryMemo:
+class MemoryMemo(NoAccount):
     """A memo for one process, gone when it ends."""
 
     def __init__(self) -> None:
@@ -115,18 +115,6 @@ class MemoryMemo:
         paid: LedgerEntry | None = None,  # noqa: ARG002 - the ledger counts it
     ) -> StoredAnswer:
         return decode_answer(self._answers.setdefault(key.digest, encode_answer(key, answer)))
-
-    def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
-        return nullcontext()
-
-    async def note_paid(self, key: MemoKey, paid: LedgerEntry) -> None:
-        """Nobody asks for the account of a process that is gone."""
-
-    def mark(self) -> int:
-        return 0
-
-    def is_since(self, key: MemoKey, mark: int) -> bool:  # noqa: ARG002
-        return False
 
     async def sync(self) -> None:
         """Nothing survives anyway."""

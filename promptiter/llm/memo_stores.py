@@ -39,7 +39,23 @@ AT_ONCE = 4_000
 logger = logging.getLogger(__name__)
 
 
-class FileMemo:
+class NoAccount:
+    """The part of a Memo that only the log of a run has: what calls cost, and when they were made."""
+
+    def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    async def note_paid(self, key: MemoKey, paid: LedgerEntry) -> None:
+        """Nobody asks."""
+
+    def mark(self) -> int:
+        return 0
+
+    def is_since(self, key: MemoKey, mark: int) -> bool:  # noqa: ARG002
+        return False
+
+
+class FileMemo(NoAccount):
     """A memo in JSON lines, which several processes of one machine may share; each opens its own.
 
     A line is one write under a lock, with a checksum in its first field. A line that a crash tore is cut off at the
@@ -78,18 +94,6 @@ class FileMemo:
     ) -> StoredAnswer:
         body = encode_answer(key, answer)
         return self._read(await in_worker(self._worker, lambda: self._kept(bytes.fromhex(key.digest), body)))
-
-    def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
-        return nullcontext()
-
-    async def note_paid(self, key: MemoKey, paid: LedgerEntry) -> None:
-        """What a run paid stands in its own log."""
-
-    def mark(self) -> int:
-        return 0
-
-    def is_since(self, key: MemoKey, mark: int) -> bool:  # noqa: ARG002
-        return False
 
     async def sync(self) -> None:
         await in_worker(self._worker, self._sync)
@@ -206,7 +210,7 @@ class FileMemo:
             os.ftruncate(self._file.fileno(), self._seen)
 
 
-class SqliteMemo:
+class SqliteMemo(NoAccount):
     """A memo in an SQLite database, which several processes may share; each opens its own."""
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
@@ -240,18 +244,6 @@ class SqliteMemo:
     ) -> StoredAnswer:
         body = encode_answer(key, answer)
         return decode_answer(await in_worker(self._worker, lambda: self._kept(bytes.fromhex(key.digest), body)))
-
-    def asking(self, key: MemoKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
-        return nullcontext()
-
-    async def note_paid(self, key: MemoKey, paid: LedgerEntry) -> None:
-        """What a run paid stands in its own log."""
-
-    def mark(self) -> int:
-        return 0
-
-    def is_since(self, key: MemoKey, mark: int) -> bool:  # noqa: ARG002
-        return False
 
     async def sync(self) -> None:
         await in_worker(self._worker, lambda: self._query("PRAGMA wal_checkpoint(FULL)"))

@@ -27,13 +27,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from promptiter.engine.checks import check_request
-from promptiter.engine.engine import Ended, Engine, new_run_id
+from promptiter.engine.engine import Engine, new_run_id
 from promptiter.engine.events import Event, Observer
 from promptiter.engine.forecast import Forecast
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.log import uncut
 from promptiter.engine.records import RunRequest, RunResult
 from promptiter.engine.review import Reviewer
+from promptiter.engine.run import Ended
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
 from promptiter.evaluation.spool import TraceSpool
 from promptiter.llm.call_log import FILE_NAME as CALLS

@@ -97,7 +97,7 @@ def _summary(path: Path) -> RunSummary:
             rounds=0 if last is None else last.round,
             spent=_spent(path / CALLS),
             holder=holder,
-            duration_s=None if last is None else last.data["measured"]["elapsed_s"],
+            duration_s=None if last is None else last.data.get("measured", {}).get("elapsed_s"),
             can_resume=holder is None,
             is_configured=header.configuration is not None,
         )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -27,3 +28,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return printed.err if (stream or ("err" if code else "out")) == "err" else printed.out
 
     return run_once
+
+
+@pytest.fixture
+def desk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The starter in the current folder; its module `agent` is forgotten before and after."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    run("init", tmp_path)
+    sys.modules.pop("agent", None)
+    yield tmp_path
+    sys.modules.pop("agent", None)

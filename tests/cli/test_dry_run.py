@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,17 +13,6 @@ from promptiter.runs.header import differences, header_of
 from tests.cli.conftest import Run
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
-
-
-@pytest.fixture
-def desk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The starter in a folder; its module `agent` is forgotten before and after."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    run("init", tmp_path)
-    sys.modules.pop("agent", None)
-    yield tmp_path
-    sys.modules.pop("agent", None)
 
 
 def add(desk: Path, more: str) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -20,17 +19,6 @@ from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
 from tests.runs.shop import outside_measured
 from traces.model import Json
-
-
-@pytest.fixture
-def desk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The starter in a folder that is the current one."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    run("init", tmp_path)
-    sys.modules.pop("agent", None)
-    yield tmp_path
-    sys.modules.pop("agent", None)
 
 
 def only_run(desk: Path) -> Path:
@@ -149,7 +137,7 @@ def test_rerun_starts_afresh_from_what_the_run_was_asked_for(run: Run, desk: Pat
     run("run", "--max-rounds", "0", "--quiet")
     first = only_run(desk)
     edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 3")
-    run("rerun", first.name, "--quiet")
+    assert "Verdict" in run("rerun", first.name)  # how loud the first command was does not count
     [second] = [path for path in (desk / "runs").iterdir() if path != first]
     headers = [orjson.loads((path / "run.json").read_bytes()) for path in (first, second)]
     assert headers[0]["request"] == headers[1]["request"]

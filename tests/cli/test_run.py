@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
@@ -26,17 +26,6 @@ from promptiter.agents.function import agent
 def broken(question: str) -> str:
     {}
 """
-
-
-@pytest.fixture
-def desk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The starter in a folder; its module `agent` is forgotten before and after."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    run("init", tmp_path)
-    sys.modules.pop("agent", None)
-    yield tmp_path
-    sys.modules.pop("agent", None)
 
 
 def in_file(desk: Path, **settings: Json) -> None:

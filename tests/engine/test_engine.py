@@ -12,13 +12,14 @@ import pytest
 from promptiter.agents.function import chain
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.acceptance import MinGain, NoRegression
-from promptiter.engine.engine import Engine, RunFailedError
+from promptiter.engine.engine import Engine
 from promptiter.engine.events import Event
 from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.engine.fold import fold
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.records import RunResult
+from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
 from promptiter.engine.stopping import MaxCalls, MaxEvaluations, Patience, TargetScore
 from promptiter.errors import NonDeterministicStrategyError, RequestError, SetupError

@@ -16,12 +16,12 @@ from promptiter.backprop.loss import CaseLoss
 from promptiter.backprop.stages import AggregateResult, Rejection
 from promptiter.engine.acceptance import MinGain
 from promptiter.engine.candidates import candidate_of, data_of
-from promptiter.engine.engine import RunFailedError
 from promptiter.engine.events import Event, EventType, Phase
 from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.engine.fold import Rounds, fold, folded
 from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.records import PassResult, RoundResult, RunResult, TraceBlame
+from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
 from promptiter.engine.shapes import plain_of
 from promptiter.engine.stopping import StopDecision, StopReason

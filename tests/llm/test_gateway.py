@@ -16,9 +16,10 @@ from promptiter.errors import (
     PassingError,
     RateLimitedError,
     SetupError,
+    ToolFailedError,
 )
 from promptiter.llm.budget import Budget
-from promptiter.llm.gateway import Gateway, Retries, ToolFailedError, current_gateway
+from promptiter.llm.gateway import Gateway, Retries, current_gateway
 from promptiter.llm.ledger import LedgerEntry
 from promptiter.llm.memo import MemoKey, MemoryMemo, StoredAnswer, open_memo
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest

@@ -13,11 +13,12 @@ import orjson
 import pytest
 
 from promptiter.agents.in_place import InPlaceAgent
-from promptiter.engine.engine import Engine, RunFailedError
+from promptiter.engine.engine import Engine
 from promptiter.engine.events import Event
 from promptiter.engine.fold import fold
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.records import RunResult
+from promptiter.engine.run import RunFailedError
 from promptiter.engine.stopping import Deadline
 from promptiter.errors import (
     AccessDeniedError,

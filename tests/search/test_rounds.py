@@ -15,9 +15,10 @@ from promptiter.backprop.stages import (
     OptimizeResult,
     SurfaceGradient,
 )
-from promptiter.engine.engine import Engine, RunFailedError
+from promptiter.engine.engine import Engine
 from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.review import Review, ReviewRequest
+from promptiter.engine.run import RunFailedError
 from promptiter.engine.stopping import TargetScore
 from promptiter.errors import StageError
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator

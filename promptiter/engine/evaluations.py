@@ -1,0 +1,136 @@
+"""Evaluations: the case runs of one run. Each row is in the log before it counts, so none is made again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Container
+from contextlib import aclosing
+
+from promptiter.agents.base import Agent
+from promptiter.engine.events import Phase
+from promptiter.engine.log import EventLog
+from promptiter.engine.shapes import plain_of, value_of
+from promptiter.errors import OutageError
+from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.profile import Profile
+from traces import digest
+from traces.model import Json
+
+
+class Evaluations:
+    """Runs cases, one evaluation at a time. `paid` counts cases under candidates, the repeats of a case together."""
+
+    def __init__(self, log: EventLog, agent: Agent, evaluator: Evaluator) -> None:
+        self.case_runs = 0
+        self.paid_case_runs = 0
+        self.paid = 0
+        self._log = log
+        self._agent = agent
+        self._evaluator = evaluator
+        self._number = 0
+        self._busy = asyncio.Lock()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._busy.locked()
+
+    async def evaluate(
+        self, eval_set: EvalSet, profile: Profile, *, phase: Phase, draws: range | None = None
+    ) -> Evaluation:
+        """Run the cases under a profile, as far as the log does not know them."""
+        if self._busy.locked():
+            raise RuntimeError("a session evaluates one profile at a time; await each evaluation before the next")
+        async with self._busy:
+            self._log.phase = phase
+            return await self._evaluate(eval_set, profile, draws or range(self._evaluator.options.draws))
+
+    async def _evaluate(self, eval_set: EvalSet, profile: Profile, draws: range) -> Evaluation:
+        number, self._number = self._number, self._number + 1
+        head: dict[str, Json] = {
+            "request": digest([eval_set.id, eval_set.content_digest, profile.digest, draws.start, draws.stop]),
+            "evaluation": number,
+            "eval_set_id": eval_set.id,
+            "profile_digest": profile.digest,
+            "cases": len(eval_set.cases),
+            "draws": len(draws),
+        }
+        gateway = self._evaluator.gateway
+        started = await self._log.note("evaluation_started", {**head, "measured": {"mark": gateway.memo.mark()}})
+        rows: dict[tuple[str, int], CaseRow] = {}
+        paid: set[str] = set()
+
+        def keep(data: dict[str, Json]) -> None:
+            row: CaseRow = value_of(CaseRow, data["row"])
+            rows[row.case_id, row.draw] = row
+            self.case_runs += 1
+            if row.origin == "executed":
+                self.paid_case_runs += 1
+                self.paid += row.case_id not in paid
+                paid.add(row.case_id)
+
+        while (event := self._log.take_any("case")) is not None:
+            keep(event.data)
+        if self._log.take("evaluation_finished") is not None:
+            return self._evaluator.evaluation_of(rows.values(), eval_set, profile)
+        gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some of it already
+        async for row in self._served(eval_set, profile, draws, known=rows):
+            keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
+        found = self._evaluator.evaluation_of(rows.values(), eval_set, profile)
+        gateway.recent_from = None
+        await self._log.append("evaluation_finished", _figures(found, number))
+        return found
+
+    async def _served(
+        self, eval_set: EvalSet, profile: Profile, draws: range, *, known: Container[tuple[str, int]]
+    ) -> AsyncIterator[CaseRow]:
+        """The rows as they finish. Those that an outage made fail come last, if they are few enough to be results.
+
+        If they are not, they say nothing about the profile: the run fails, and runs them again when it goes on.
+        """
+        lost: list[CaseRow] = []
+        most = self._evaluator.options.max_errored_fraction * len(eval_set.cases) * len(draws)
+        async with aclosing(self._evaluator.rows(self._agent, eval_set, profile, draws=draws, known=known)) as rows:
+            async for row in rows:
+                if row.outage is None:
+                    yield row
+                    continue
+                lost.append(row)
+                if len(lost) > most:
+                    told = f"{len(lost)} case runs were lost to such errors; resume when it is mended"
+                    raise OutageError(f"{row.outage}; {told}")
+        for row in lost:
+            yield row
+
+    async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
+        """Record traces of an evaluation that are gone once more: answers are in the memo, so nothing is paid.
+
+        They may be gone when a run goes on: after a loss of power, or because nobody wanted to keep them.
+        """
+        spool = self._evaluator.spool
+        gone = {
+            (row.case_id, row.draw)
+            for row in evaluation.rows
+            if any(trace_digest not in spool for trace_digest in row.trace_digests)
+        }
+        if not gone:
+            return
+        draws = range(max(draw for _, draw in gone) + 1)
+        there = {(case.id, draw) for case in eval_set.cases for draw in draws} - gone
+        async for _ in self._evaluator.rows(self._agent, eval_set, profile, draws=draws, known=there):
+            pass
+
+
+def _figures(found: Evaluation, number: int) -> dict[str, Json]:
+    """What the rows do not say themselves, and the means, for who only watches."""
+    return {
+        "evaluation": number,
+        "thresholds": dict(found.thresholds),
+        "weights": dict(found.weights),
+        "max_errored_fraction": found.max_errored_fraction,
+        "mean_score": found.mean_score,
+        "pass_rate": found.pass_rate,
+        "metric_means": found.metric_means,
+        "errored_fraction": found.errored_fraction,
+    }
