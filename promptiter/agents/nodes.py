@@ -29,6 +29,9 @@ from traces.model import Json, total_usage
 from traces.snapshots import plain
 
 MAX_TOOL_ROUNDS = 8
+REQUESTS = "promptiter.requests"
+"""The attribute of a step with the digests of what it asked: a request that changed shows, whatever was answered."""
+
 NO_ITEM = object()
 """Stands where there is no item: None may be one."""
 
@@ -256,8 +259,10 @@ class Calls:
 
     async def ask(self, request: ModelRequest, *, is_live: bool = False) -> ModelReply:
         """Ask a model through the gateway; its usage is the step's."""
-        site = self._site(request.digest)
+        asked = request.digest
+        site = self._site(asked)
         self.step.attributes["gen_ai.request.model"] = request.model
+        self.step.attributes.setdefault(REQUESTS, []).append(asked[:16])
         reply = await current_gateway().ask(request, site, node_id=self.step.node_id, is_live=is_live)
         self.step.usage = total_usage((self.step.usage, reply.usage))
         return reply

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Container
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeAlias
 
 from promptiter.agents.base import Agent
 from promptiter.engine.events import Phase
@@ -12,11 +14,14 @@ from promptiter.engine.log import EventLog
 from promptiter.engine.shapes import plain_of, value_of
 from promptiter.errors import OutageError
 from promptiter.evaluation.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.evaluator import Evaluator, runs_of
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
 from traces import digest
 from traces.model import Json
+
+CaseDraw: TypeAlias = tuple[str, int]
+"""One run that is wanted: a case id, and which draw of it."""
 
 
 class Evaluations:
@@ -37,34 +42,46 @@ class Evaluations:
         return self._busy.locked()
 
     async def evaluate(
-        self, eval_set: EvalSet, profile: Profile, *, phase: Phase, draws: range | None = None
+        self,
+        eval_set: EvalSet,
+        profile: Profile,
+        *,
+        phase: Phase,
+        runs: Sequence[CaseDraw] | None = None,
+        kept: Iterable[CaseRow] = (),
     ) -> Evaluation:
-        """Run the cases under a profile, as far as the log does not know them."""
+        """Run cases under a profile, as far as the log does not know them; without `runs`, all draws of all cases.
+
+        Rows that are `kept` from another profile, which cannot differ, are written down with the others.
+        """
         if self._busy.locked():
             raise RuntimeError("a session evaluates one profile at a time; await each evaluation before the next")
+        wanted = runs_of(eval_set, range(self._evaluator.options.draws)) if runs is None else runs
         async with self._busy:
             self._log.phase = phase
-            return await self._evaluate(eval_set, profile, draws or range(self._evaluator.options.draws))
+            return await self._evaluate(eval_set, profile, wanted, [_as_kept(row) for row in kept])
 
-    async def _evaluate(self, eval_set: EvalSet, profile: Profile, draws: range) -> Evaluation:
+    async def _evaluate(
+        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseDraw], kept: Sequence[CaseRow]
+    ) -> Evaluation:
         number, self._number = self._number, self._number + 1
         head: dict[str, Json] = {
-            "request": digest([eval_set.id, eval_set.content_digest, profile.digest, draws.start, draws.stop]),
+            "request": digest([eval_set.id, eval_set.content_digest, profile.digest, *map(list, runs), len(kept)]),
             "evaluation": number,
             "eval_set_id": eval_set.id,
             "profile_digest": profile.digest,
-            "cases": len(eval_set.cases),
-            "draws": len(draws),
+            "cases": len({*(case_id for case_id, _ in runs), *(row.case_id for row in kept)}),
+            "runs": len(runs) + len(kept),
         }
         gateway = self._evaluator.gateway
         started = await self._log.note("evaluation_started", {**head, "measured": {"mark": gateway.memo.mark()}})
-        rows: dict[tuple[str, int], CaseRow] = {}
+        rows: dict[CaseDraw, CaseRow] = {}
         paid: set[str] = set()
 
         def keep(data: dict[str, Json]) -> None:
             row: CaseRow = value_of(CaseRow, data["row"])
             rows[row.case_id, row.draw] = row
-            self.case_runs += 1
+            self.case_runs += row.origin != "kept"
             if row.origin == "executed":
                 self.paid_case_runs += 1
                 self.paid += row.case_id not in paid
@@ -75,7 +92,12 @@ class Evaluations:
         if self._log.take("evaluation_finished") is not None:
             return self._evaluator.evaluation_of(rows.values(), eval_set, profile)
         gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some of it already
-        async for row in self._served(eval_set, profile, draws, known=rows):
+        for row in kept:
+            if (row.case_id, row.draw) not in rows:
+                keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
+        left = [run for run in runs if run not in rows]
+        most_lost = self._evaluator.options.max_errored_fraction * len(runs)
+        async for row in self._served(eval_set, profile, left, most_lost=most_lost):
             keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
         found = self._evaluator.evaluation_of(rows.values(), eval_set, profile)
         gateway.recent_from = None
@@ -83,21 +105,20 @@ class Evaluations:
         return found
 
     async def _served(
-        self, eval_set: EvalSet, profile: Profile, draws: range, *, known: Container[tuple[str, int]]
+        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseDraw], *, most_lost: float
     ) -> AsyncIterator[CaseRow]:
         """The rows as they finish. Those that an outage made fail come last, if they are few enough to be results.
 
         If they are not, they say nothing about the profile: the run fails, and runs them again when it goes on.
         """
         lost: list[CaseRow] = []
-        most = self._evaluator.options.max_errored_fraction * len(eval_set.cases) * len(draws)
-        async with aclosing(self._evaluator.rows(self._agent, eval_set, profile, draws=draws, known=known)) as rows:
+        async with aclosing(self._evaluator.rows(self._agent, eval_set, profile, runs=runs)) as rows:
             async for row in rows:
                 if row.outage is None:
                     yield row
                     continue
                 lost.append(row)
-                if len(lost) > most:
+                if len(lost) > most_lost:
                     told = f"{len(lost)} case runs were lost to such errors; resume when it is mended"
                     raise OutageError(f"{row.outage}; {told}")
         for row in lost:
@@ -109,17 +130,18 @@ class Evaluations:
         They may be gone when a run goes on: after a loss of power, or because nobody wanted to keep them.
         """
         spool = self._evaluator.spool
-        gone = {
+        gone = [
             (row.case_id, row.draw)
             for row in evaluation.rows
-            if any(trace_digest not in spool for trace_digest in row.trace_digests)
-        }
-        if not gone:
-            return
-        draws = range(max(draw for _, draw in gone) + 1)
-        there = {(case.id, draw) for case in eval_set.cases for draw in draws} - gone
-        async for _ in self._evaluator.rows(self._agent, eval_set, profile, draws=draws, known=there):
-            pass
+            if row.origin != "kept" and any(trace_digest not in spool for trace_digest in row.trace_digests)
+        ]
+        if gone:
+            async for _ in self._evaluator.rows(self._agent, eval_set, profile, runs=gone):
+                pass
+
+
+def _as_kept(row: CaseRow) -> CaseRow:
+    return replace(row, measured=replace(row.measured, origin="kept", paid_calls=0, duration_s=0.0))
 
 
 def _figures(found: Evaluation, number: int) -> dict[str, Json]:

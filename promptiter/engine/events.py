@@ -28,6 +28,7 @@ EventType: TypeAlias = Literal[
     "aggregation",
     "patches",
     "candidate",
+    "audit",
     "decision",
     "work",
     "round_completed",

@@ -92,6 +92,7 @@ class PassResult:
 class RoundResult:
     """One round: the profile it started from, what was found on train, what was proposed, and what became of it.
 
+    `compared` is the input profile, run once more on draws of the candidate's `validation`; None if its record stood.
     `decision` is None in a round that was cut short.
     """
 
@@ -102,6 +103,7 @@ class RoundResult:
     reruns: tuple[Evaluation, ...] = ()
     output_profile: Profile | None = None
     validation: Evaluation | None = None
+    compared: Evaluation | None = None
     decision: AcceptanceDecision | None = None
     stop: StopDecision | None = None
 

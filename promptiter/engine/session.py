@@ -8,13 +8,14 @@ asks for one thing after the other.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
 from promptiter.agents.base import Agent
 from promptiter.engine.acceptance import AcceptancePolicy, AllOf, Protected, decide
 from promptiter.engine.candidates import data_of
+from promptiter.engine.comparison import Arms, Comparisons
 from promptiter.engine.evaluations import Evaluations
 from promptiter.engine.events import Event, EventType, Phase
 from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
@@ -86,6 +87,7 @@ class Session:
         self.seed = seed
         self.rng = Random(seed)
         self.evaluations = Evaluations(log, agent, evaluator)
+        self.comparisons = Comparisons(self)
         self.baseline_score: float | None = None
         self.stop: StopDecision | None = None
         self.spending = spending
@@ -176,11 +178,9 @@ class Session:
         """Write down a fact that follows from what is known already."""
         return await self._log.note(kind, data)
 
-    async def evaluate(
-        self, eval_set: EvalSet, profile: Profile, *, phase: Phase, draws: range | None = None
-    ) -> Evaluation:
+    async def evaluate(self, eval_set: EvalSet, profile: Profile, *, phase: Phase) -> Evaluation:
         """Run the cases under a profile. Each row is kept as it comes: a run that goes on later runs only the rest."""
-        return await self.evaluations.evaluate(eval_set, profile, phase=phase, draws=draws)
+        return await self.evaluations.evaluate(eval_set, profile, phase=phase)
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
         """Make sure that the traces of an evaluation are there, also when a run goes on that lost them."""
@@ -207,13 +207,12 @@ class Session:
         if data["profile_digest"] == data["parent"]:
             return await self.reject(candidate, "it changes nothing")
         await self.note("candidate", data)
-        accepted = self.accepted.validation
-        found = await self.evaluate(self.validation, candidate, phase="validation")
-        answer = self._decide(accepted, found)
-        looks = 1
+        arms = await self.comparisons.first(candidate)
+        opening, looks = arms.candidate, 1
+        answer = self._decide(arms)
         while isinstance(answer, MoreEvidence) and looks < MOST_LOOKS:
-            accepted, found = await self._more(answer, accepted, found, candidate)
-            answer = self._decide(accepted, found)
+            arms = await self.comparisons.more(answer, arms, candidate)
+            answer = self._decide(arms)
             looks += 1
         if isinstance(answer, MoreEvidence):
             told = f"still undecided after {looks} looks: {answer.reason}"
@@ -221,7 +220,7 @@ class Session:
         decision = await self._decided(answer)
         self._tried += 1
         if decision.accepted:
-            self._accepted = Accepted(candidate, self._first_draws(found))
+            self._accepted = Accepted(candidate, opening)
             self._has_accepted = True
             self._rounds_without_acceptance = 0
         return decision
@@ -250,37 +249,18 @@ class Session:
             self._rounds_without_acceptance += 1
         return decision
 
-    def _first_draws(self, found: Evaluation) -> Evaluation:
-        """An evaluation as the next candidate's will be at first: without the draws that a policy asked for."""
-        draws = self.evaluator.options.draws
-        return replace(found, rows=tuple(row for row in found.rows if row.draw < draws))
-
-    def _decide(self, accepted: Evaluation, candidate: Evaluation) -> AcceptanceDecision | MoreEvidence:
+    def _decide(self, arms: Arms) -> AcceptanceDecision | MoreEvidence:
+        arms = arms.numbered
         return decide(
             self._acceptance,
             Evidence(
-                baseline=accepted,
-                candidate=candidate,
+                baseline=arms.accepted,
+                candidate=arms.candidate,
                 objective=self.request.objective,
                 round=self.round,
                 tried=self._tried + 1,
                 protected=self.request.protected,
             ),
-        )
-
-    async def _more(
-        self, wish: MoreEvidence, accepted: Evaluation, found: Evaluation, candidate: Profile
-    ) -> tuple[Evaluation, Evaluation]:
-        """Both arms with more draws of the cases that the policy wants to see again."""
-        wanted = set(wish.cases) or {case.id for case in self.validation.cases}
-        cases = replace(self.validation, cases=tuple(case for case in self.validation.cases if case.id in wanted))
-        drawn = 1 + max(row.draw for row in (*accepted.rows, *found.rows))
-        draws = range(drawn, drawn + max(1, wish.draws))
-        again = await self.evaluate(cases, self.accepted.profile, phase="validation", draws=draws)
-        fresh = await self.evaluate(cases, candidate, phase="validation", draws=draws)
-        return (
-            replace(accepted, rows=(*accepted.rows, *again.rows)),
-            replace(found, rows=(*found.rows, *fresh.rows)),
         )
 
     async def should_stop(self) -> bool:

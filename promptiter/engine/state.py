@@ -134,15 +134,13 @@ class State:
         self._change_round(train=found)
 
     def _validated(self, found: Evaluation) -> None:
-        """A candidate's validation; or more draws, of the candidate or of the accepted profile."""
-        known = self.round.validation if self.round is not None else None
-        accepted = self.run.accepted
-        if known is not None and known.profile_digest == found.profile_digest:
-            self._change_round(validation=_with_more(known, found))
-        elif found.profile_digest != self._accepted:
-            self._change_round(validation=found)
-        elif accepted is not None:
-            self._change(accepted=_with_more(accepted, found))
+        """A candidate's validation, or the accepted profile on the same draws; a further look has more draws."""
+        if self.round is None:
+            return
+        if found.profile_digest == self._accepted:
+            self._change_round(compared=_with_more(self.round.compared, found))
+        else:
+            self._change_round(validation=_with_more(self.round.validation, found))
 
     def _on_round_started(self, event: Event) -> None:
         if event.data["profile_digest"] != self._accepted:
@@ -234,10 +232,11 @@ class State:
             self._change_round(passes=(*passes[:-1], replace(passes[-1], **fields)))
 
 
-def _with_more(known: Evaluation, more: Evaluation) -> Evaluation:
-    """An evaluation with more draws; draws that were asked for before, about another candidate, are the same."""
-    drawn = {(row.case_id, row.draw) for row in known.rows}
-    return replace(known, rows=(*known.rows, *(row for row in more.rows if (row.case_id, row.draw) not in drawn)))
+def _with_more(known: Evaluation | None, more: Evaluation) -> Evaluation:
+    """An evaluation with more draws; of another profile, that one alone."""
+    if known is None or known.profile_digest != more.profile_digest:
+        return more
+    return replace(known, rows=(*known.rows, *more.rows))
 
 
 def _nothing(_event: Event) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
@@ -17,6 +17,7 @@ from promptiter.errors import BudgetEndedError, EvalSetError, SetupError, Unexpe
 from promptiter.evaluation.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.executor import CaseJob, Executor, LocalExecutor
 from promptiter.evaluation.metric import Metric, unscored
+from promptiter.evaluation.reads import reads_of
 from promptiter.evaluation.result import CaseRow, Evaluation, Measured
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.spool import TraceSpool
@@ -126,21 +127,19 @@ class Evaluator:
         eval_set: EvalSet,
         profile: Profile,
         *,
-        draws: range | None = None,
-        known: Container[tuple[str, int]] = frozenset(),
+        runs: Sequence[tuple[str, int]] | None = None,
     ) -> AsyncGenerator[CaseRow, None]:
-        """The rows as they finish, in any order; nothing of a row stays here. `known` (case id, draw) are not run."""
+        """The rows as they finish, in any order; nothing of a row stays here.
+
+        `runs` are those wanted, each a case id and a draw; without them, all draws of all cases.
+        """
         profile.check(agent.describe())
         cases = {case.id: case for case in eval_set.cases}
         if len(cases) < len(eval_set.cases):
             raise EvalSetError(f"eval set {eval_set.id!r} has case ids that occur twice")
         self._check(cases)
-        jobs = (
-            CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, draw=draw)
-            for draw in (range(self.options.draws) if draws is None else draws)
-            for case_id in cases
-            if (case_id, draw) not in known
-        )
+        wanted = runs_of(eval_set, range(self.options.draws)) if runs is None else runs
+        jobs = (CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, draw=draw) for case_id, draw in wanted)
 
         async def work(job: CaseJob) -> CaseRow:
             with self.gateway.active():
@@ -177,6 +176,7 @@ class Evaluator:
             trace_digests=tuple(
                 self.spool.put(turn.trace, redactor=redactor) for turn in run.by_turn if turn.trace is not None
             ),
+            reads=reads_of(turn.trace for turn in run.by_turn),
             measured=Measured(
                 duration_s=time.perf_counter() - started,
                 origin="memo" if calls.known and not calls.paid else "executed",
@@ -207,6 +207,11 @@ class Evaluator:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is the user's code; its failure is unscored
             return unscored(metric, f"{type(error).__name__}: {error}")
+
+
+def runs_of(eval_set: EvalSet, draws: Iterable[int]) -> list[tuple[str, int]]:
+    """All cases of a set with these draws, draw after draw."""
+    return [(case.id, draw) for draw in draws for case in eval_set.cases]
 
 
 class _Guarded:

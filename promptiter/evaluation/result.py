@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from promptiter.errors import AccessDeniedError, ModelUnavailableError, RateLimitedError
+from promptiter.evaluation.reads import Reads
 from promptiter.evaluation.score import Score
 from traces import Failure, Usage
 from traces.model import total_usage
@@ -39,7 +40,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRow:
-    """One run of one case under one profile."""
+    """One run of one case under one profile. `reads` are the surfaces that its nodes read; None: nobody knows."""
 
     case_id: str
     draw: int = 0
@@ -48,6 +49,7 @@ class CaseRow:
     error: Failure | None = None
     usage: Usage = field(default_factory=Usage)
     trace_digests: tuple[str, ...] = ()
+    reads: Reads | None = None
     measured: Measured = field(default=Measured(), compare=False)
 
     @property

@@ -202,8 +202,9 @@ class _Now:
 
     def _begin(self, event: Event) -> None:
         self.stage = _RUNNING.get(event.phase, "running cases")
-        self.cases, self.draws = event.data["cases"], event.data["draws"]
-        self.runs, self.runs_done, self.values = self.cases * self.draws, 0, []
+        self.cases, self.runs = event.data["cases"], event.data["runs"]
+        self.draws = max(1, self.runs // max(1, self.cases))
+        self.runs_done, self.values = 0, []
 
     def _count(self, row: Json) -> None:
         self.runs_done += 1

@@ -512,8 +512,13 @@ class AsksTwice:
         return AcceptanceDecision(accepted=False, delta=evidence.gain, reason="no")
 
 
-def test_draws_of_the_accepted_profile_that_several_candidates_asked_for_count_once() -> None:
+def test_draws_that_a_candidate_is_compared_on_belong_to_its_round() -> None:
     result = desk.engine(DRAFT, POLISH).run_sync(desk.request(acceptance=AsksTwice()))
     assert result.accepted is not None
-    drawn = [(row.case_id, row.draw) for row in result.accepted.rows]
-    assert len(drawn) == len(set(drawn)) == 4
+    assert {row.draw for row in result.accepted.rows} == {0}
+    compared = [each.compared for each in result.rounds]
+    assert [sorted({row.draw for row in each.rows}) for each in compared if each is not None] == [[1], [2, 3]]
+    assert [sorted({row.draw for row in each.validation.rows}) for each in result.rounds if each.validation] == [
+        [0, 1],
+        [2, 3],
+    ]

@@ -43,7 +43,7 @@ class Watching:
         self.seq += 1
 
     async def evaluate(self, phase: Phase, values: list[float | None], *, round_: int = 0) -> None:
-        await self.see("evaluation_started", {"cases": len(values), "draws": 1}, phase=phase, round_=round_)
+        await self.see("evaluation_started", {"cases": len(values), "runs": len(values)}, phase=phase, round_=round_)
         for value in values:
             await self.case(value, phase=phase, round_=round_)
         await self.finish(phase, values, round_=round_)
@@ -117,7 +117,7 @@ async def test_what_is_going_on_fits_80_columns() -> None:
     await watching.see("run_started", STARTED)
     await watching.evaluate("baseline", [1.0, 0.0, 0.5])
     await watching.see("round_started", {}, phase="train", round_=1)
-    await watching.see("evaluation_started", {"cases": 2, "draws": 1}, phase="train", round_=1)
+    await watching.see("evaluation_started", {"cases": 2, "runs": 2}, phase="train", round_=1)
     await watching.case(0.25, phase="train", round_=1)
     watching.clock.now += 8
     bar, figures = watching.shown
@@ -131,7 +131,7 @@ async def test_before_a_few_cases_are_done_no_time_is_promised_and_an_unknown_pr
     watching = Watching()
     watching.spent = Spending(calls=1, cost_usd=None, unpriced_calls=1)
     await watching.see("run_started", STARTED)
-    await watching.see("evaluation_started", {"cases": 3, "draws": 1}, phase="baseline")
+    await watching.see("evaluation_started", {"cases": 3, "runs": 3}, phase="baseline")
     await watching.case(1.0, phase="baseline")
     watching.clock.now += 3700
     assert watching.shown[1] == "1 calls  cost unknown  1:01:40"

@@ -1,0 +1,207 @@
+"""Comparisons: the accepted profile and a candidate on the validation cases, for as little as can be.
+
+A case that reads nothing that was patched cannot change: it is not run again. Whether it can is told by recorded
+reads, and a score is never held against the record that chose its case. So both arms run afresh, on draws that no
+decision has seen, on the cases that may change. Only the first candidate is held against the baseline's own record:
+the memo replays that up to the first patched read, and nothing was decided on it before.
+
+Cases that cannot change are replayed all the same where that is free, because their answers are in the memo. If one
+turns out differently, a node reads what its trace does not tell: from then on nobody trusts that node's reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, groupby, islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeAlias
+
+from promptiter.engine.evaluations import CaseDraw
+from promptiter.engine.evidence import MoreEvidence
+from promptiter.evaluation.evaluator import runs_of
+from promptiter.evaluation.reads import may_touch
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.profile import Profile
+from traces import ExecutionTrace, Step
+
+if TYPE_CHECKING:
+    from promptiter.engine.session import Session
+
+TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arms:
+    """Two profiles on the same cases and draws. `untouched` are the cases that the change cannot reach."""
+
+    accepted: Evaluation
+    candidate: Evaluation
+    untouched: frozenset[str] = frozenset()
+
+    @property
+    def numbered(self) -> Arms:
+        """With draws that count from 0 in each case. Untouched cases have as many as the others: equal runs again."""
+        draws = max((len(rows) for rows in _by_case(self.accepted.rows).values()), default=0)
+        return replace(
+            self, accepted=self._numbered(self.accepted, draws), candidate=self._numbered(self.candidate, draws)
+        )
+
+    def _numbered(self, arm: Evaluation, draws: int) -> Evaluation:
+        found = []
+        for case_id, rows in _by_case(arm.rows).items():
+            again = islice(cycle(rows), draws) if case_id in self.untouched else rows
+            found += [replace(row, draw=draw) for draw, row in enumerate(again)]
+        return replace(arm, rows=tuple(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenRead:
+    """A node that did otherwise in a case, though nothing that it read had changed."""
+
+    node_id: str
+    case_id: str
+    draw: int = 0
+
+
+class Comparisons:
+    """The looks at the candidates of one run. `unsure` are nodes whose recorded reads are not to be trusted."""
+
+    def __init__(self, session: Session) -> None:
+        self.unsure: frozenset[str] = frozenset()
+        self._session = session
+        self._has_fresh_record = True
+        self._next_draw = session.evaluator.options.draws
+
+    async def first(self, candidate: Profile) -> Arms:
+        """What a candidate is decided on at first: as many draws as an evaluation has."""
+        session, record = self._session, self._session.accepted.validation
+        changed = [change.surface_id for change in session.accepted.profile.changes(candidate, session.snapshot)]
+        touched = self.touched(record.rows, changed)
+        untouched = frozenset(case.id for case in session.validation.cases) - touched
+        is_on_record, self._has_fresh_record = self._has_fresh_record and _may_stand(record, touched), False
+        free, kept = _parted(row for row in record.rows if row.case_id in untouched)
+        if is_on_record:
+            accepted = record
+            runs = [(row.case_id, row.draw) for row in record.rows if row.case_id in touched]
+        else:
+            runs = self.fresh(touched, session.evaluator.options.draws)
+            again = await self._again(runs)
+            accepted = replace(record, rows=(*again, *free, *kept))
+        replayed = [(row.case_id, row.draw) for row in free]
+        found = await session.evaluations.evaluate(
+            session.validation, candidate, phase="validation", runs=[*runs, *replayed], kept=kept
+        )
+        await self._audit(free, found)
+        return Arms(accepted=accepted, candidate=found, untouched=untouched)
+
+    async def more(self, wish: MoreEvidence, arms: Arms, candidate: Profile) -> Arms:
+        """Both arms with more draws of the cases that a policy wants to see again."""
+        session = self._session
+        cases = frozenset(wish.cases or (case.id for case in session.validation.cases)) - arms.untouched
+        runs = self.fresh(cases, wish.draws)
+        if not runs:
+            return arms
+        again = await self._again(runs)
+        found = await session.evaluations.evaluate(session.validation, candidate, phase="validation", runs=runs)
+        return replace(
+            arms,
+            accepted=replace(arms.accepted, rows=(*arms.accepted.rows, *again)),
+            candidate=replace(arms.candidate, rows=(*arms.candidate.rows, *found.rows)),
+        )
+
+    def touched(self, rows: Iterable[CaseRow], surface_ids: Sequence[str]) -> frozenset[str]:
+        """The cases that a change of these surfaces may change, as far as these runs of theirs tell."""
+        return frozenset(row.case_id for row in rows if may_touch(row.reads, surface_ids, unsure=self.unsure))
+
+    def fresh(self, case_ids: frozenset[str], draws: int) -> list[CaseDraw]:
+        """So many draws of these validation cases that nobody has seen yet."""
+        validation = self._session.validation
+        wanted = replace(validation, cases=tuple(case for case in validation.cases if case.id in case_ids))
+        start, self._next_draw = self._next_draw, self._next_draw + draws
+        return runs_of(wanted, range(start, start + draws))
+
+    async def _again(self, runs: Sequence[CaseDraw]) -> tuple[CaseRow, ...]:
+        if not runs:
+            return ()
+        session = self._session
+        found = await session.evaluations.evaluate(
+            session.validation, session.accepted.profile, phase="validation", runs=runs
+        )
+        return found.rows
+
+    async def _audit(self, recorded: Sequence[CaseRow], found: Evaluation) -> None:
+        """Look for runs that could not change and did. It costs nothing: they were replayed from the memo."""
+        session = self._session
+        replayed = {(row.case_id, row.draw): row for row in found.rows}
+        pairs = [(row, replayed[row.case_id, row.draw]) for row in recorded]
+        moved = [(before, after) for before, after in pairs if before.trace_digests != after.trace_digests]
+        if not moved:
+            return
+
+        async def looked() -> tuple[HiddenRead, ...]:
+            before = replace(found, rows=tuple(row for row, _ in moved))
+            await session.restore_traces(before, session.validation, session.accepted.profile)
+            return tuple(_hidden_read(one, other, session.trace) for one, other in moved)
+
+        hidden: tuple[HiddenRead, ...] = await session.record(
+            "audit", tuple[HiddenRead, ...], looked, request=[[row.case_id, row.draw] for row, _ in moved]
+        )
+        for each in hidden:
+            if each.node_id not in self.unsure:
+                self.unsure |= {each.node_id}
+                session.report(
+                    f"node {each.node_id!r} did otherwise in case {each.case_id!r}, though nothing that it read was "
+                    "changed: it reads what its trace does not tell, or is live; its cases are always run from now on"
+                )
+
+
+def _by_case(rows: Iterable[CaseRow]) -> dict[str, list[CaseRow]]:
+    return {case_id: list(group) for case_id, group in groupby(rows, key=attrgetter("case_id"))}
+
+
+def _may_stand(record: Evaluation, touched: frozenset[str]) -> bool:
+    """Whether a candidate may be held against a record that nothing was decided on yet.
+
+    It may if all cases are run again: then the record chose none. Or if the memo replays what was recorded up to the
+    first patched read, which is not so for runs that asked nothing through the gateway.
+    """
+    of_touched = [row for row in record.rows if row.case_id in touched]
+    return len(of_touched) == len(record.rows) or all(map(_is_replayed, of_touched))
+
+
+def _is_replayed(row: CaseRow) -> bool:
+    return row.measured.paid_calls + row.measured.memo_hits > 0
+
+
+def _parted(rows: Iterable[CaseRow]) -> tuple[list[CaseRow], list[CaseRow]]:
+    """Runs that the memo replays for nothing, and runs that would have to be executed again."""
+    free: list[CaseRow] = []
+    kept: list[CaseRow] = []
+    for row in rows:
+        (free if _is_replayed(row) else kept).append(row)
+    return free, kept
+
+
+def _hidden_read(before: CaseRow, after: CaseRow, trace_of: TraceOf) -> HiddenRead:
+    """Which node is the first that did otherwise."""
+    for one, other in zip(before.trace_digests, after.trace_digests, strict=False):
+        if one != other:
+            step = _first_other(trace_of(one), trace_of(other))
+            return HiddenRead(node_id=step.node_id, case_id=after.case_id, draw=after.draw)
+    longer = max(before, after, key=lambda row: len(row.trace_digests))
+    last = trace_of(longer.trace_digests[-1])
+    return HiddenRead(node_id=last.steps[0].node_id, case_id=after.case_id, draw=after.draw)
+
+
+def _first_other(recorded: ExecutionTrace, replayed: ExecutionTrace) -> Step:
+    """The first step, in canonical order, that is not as it was recorded."""
+    known = {step.id: _without_clocks(step) for step in recorded.steps}
+    others = (step for step in replayed.steps if known.get(step.id) != _without_clocks(step))
+    gone = (step for step in recorded.steps if step.id not in {each.id for each in replayed.steps})
+    return next(others, None) or next(gone, replayed.steps[-1])
+
+
+def _without_clocks(step: Step) -> Step:
+    calls = tuple(replace(call, start_ns=None, end_ns=None) for call in step.tool_calls)
+    return replace(step, start_ns=None, end_ns=None, tool_calls=calls)

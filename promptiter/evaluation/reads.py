@@ -1,0 +1,33 @@
+"""Which surfaces a run read, node by node: what decides whether a patch can change anything about a case."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeAlias
+
+from traces import ExecutionTrace
+
+Reads: TypeAlias = Mapping[str, tuple[str, ...] | None]
+"""Of each node that ran, the surfaces that it read; None: nobody knows, so it may have read everything."""
+
+
+def reads_of(traces: Iterable[ExecutionTrace | None]) -> Reads | None:
+    """What the runs of a conversation's turns read. None: one of them left no trace, so nobody knows."""
+    found: dict[str, set[str] | None] = {}
+    for trace in traces:
+        if trace is None:
+            return None
+        for step in trace.steps:
+            known = found.setdefault(step.node_id, set())
+            if step.surface_reads is None:
+                found[step.node_id] = None
+            elif known is not None:
+                known.update(step.surface_reads)
+    return {node: None if read is None else tuple(sorted(read)) for node, read in sorted(found.items())}
+
+
+def may_touch(reads: Reads | None, surface_ids: Collection[str], *, unsure: Collection[str] = ()) -> bool:
+    """Whether a change of these surfaces may change such a run. What nodes that are `unsure` read, nobody knows."""
+    if reads is None:
+        return True
+    return any(read is None or node in unsure or not set(surface_ids).isdisjoint(read) for node, read in reads.items())
