@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -12,6 +12,7 @@ from typing import TypeAlias
 from promptiter.engine.policies import is_number
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.evaluation.stats.permutation import PairedDraws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +126,7 @@ class Evidence:
     @cached_property
     def _all_deltas(self) -> tuple[CaseDelta, ...]:
         before, after = _figures(self.baseline, self.objective), _figures(self.candidate, self.objective)
-        lowest = -1.0 if self.objective == "weighted_loss" else 0.0
-        worst = min([lowest, *(value for value, _ in (*before.values(), *after.values()))])
+        worst = _worst(self.objective, (value for value, _ in (*before.values(), *after.values())))
         return tuple(
             CaseDelta(
                 case_id=case_id,
@@ -135,6 +135,45 @@ class Evidence:
             )
             for case_id in sorted({*before, *after})
         )
+
+
+def paired_draws(
+    baseline: Evaluation, candidate: Evaluation, objective: Objective = "mean_score"
+) -> tuple[PairedDraws, ...]:
+    """Each case under both profiles, draw by draw, in figures of the objective; by case id, in the order of the draws.
+
+    This is what the exact tests of `promptiter.evaluation.stats` ask for. A draw that could not be scored counts as the
+    worst, as in `Evidence.gain`; one that only one of the profiles ran does not count, for it has nothing beside it.
+    """
+    before, after = _drawn(baseline, objective), _drawn(candidate, objective)
+    known = (value for draws in (*before.values(), *after.values()) for value in draws.values() if value is not None)
+    worst = _worst(objective, known)
+    found = []
+    for case_id in sorted({*before, *after}):
+        one, other = before.get(case_id, {}), after.get(case_id, {})
+        common = sorted(one.keys() & other.keys())
+        if not common:
+            raise SetupError(f"case {case_id!r} has no draw under both profiles; run both on the same cases and draws")
+        found.append(
+            PairedDraws(case_id=case_id, before=_counting(one, common, worst), after=_counting(other, common, worst))
+        )
+    return tuple(found)
+
+
+def _drawn(evaluation: Evaluation, objective: Objective) -> dict[str, dict[int, float | None]]:
+    """The objective of each single run, by case and draw."""
+    found: dict[str, dict[int, float | None]] = {}
+    for row in evaluation.rows:
+        found.setdefault(row.case_id, {})[row.draw] = replace(evaluation, rows=(row,)).objective(objective)
+    return found
+
+
+def _counting(arm: Mapping[int, float | None], draws: Iterable[int], worst: float) -> tuple[float, ...]:
+    return tuple(worst if (value := arm[draw]) is None else value for draw in draws)
+
+
+def _worst(objective: Objective, figures: Iterable[float]) -> float:
+    return min([-1.0 if objective == "weighted_loss" else 0.0, *figures])
 
 
 def _figures(evaluation: Evaluation, objective: Objective) -> dict[str, tuple[float, float]]:

@@ -18,11 +18,12 @@ from promptiter.engine.acceptance import (
     Protected,
     decide,
 )
-from promptiter.engine.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
+from promptiter.engine.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence, paired_draws
 from promptiter.engine.policies import parts_of
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.score import Score
+from promptiter.evaluation.stats.permutation import PairedDraws, mean_gain
 from traces import Failure
 
 Values = Mapping[str, float | None]
@@ -185,6 +186,40 @@ def test_new_passes_and_new_fails_are_told_by_case() -> None:
 
 def test_evaluations_without_cases_have_no_deltas_and_no_gain() -> None:
     assert (evidence({}, {}).deltas, evidence({}, {}).gain) == ((), None)
+
+
+# Draw by draw
+
+
+@pytest.mark.parametrize("objective", ["mean_score", "weighted_loss"])
+@given(cases=st.lists(st.lists(st.tuples(maybe, maybe), min_size=2, max_size=2), min_size=1, max_size=4))
+def test_paired_draws_have_the_gain_that_the_evidence_has(
+    cases: list[list[tuple[float | None, float | None]]], objective: Objective
+) -> None:
+    arms = [
+        of_rows([row(f"c{n}", pair[arm], draw=draw) for n, case in enumerate(cases) for draw, pair in enumerate(case)])
+        for arm in (0, 1)
+    ]
+    seen = Evidence(baseline=arms[0], candidate=arms[1], objective=objective)
+    if seen.gain is not None:
+        assert mean_gain(paired_draws(arms[0], arms[1], objective)) == pytest.approx(seen.gain, abs=1e-9)
+
+
+def test_paired_draws_are_by_case_and_draw_and_a_crash_is_the_worst() -> None:
+    baseline = of_rows([row("b", 0.5, draw=1), row("b", None, draw=0), row("a", 1.0), row("a", -0.5, draw=1)])
+    candidate = of_rows([row("a", None), row("a", 1.0, draw=1), row("b", 0.4, draw=1), row("b", 0.3, draw=0)])
+    assert paired_draws(baseline, candidate) == (
+        PairedDraws(case_id="a", before=(1.0, -0.5), after=(-0.5, 1.0)),
+        PairedDraws(case_id="b", before=(-0.5, 0.5), after=(0.3, 0.4)),
+    )
+    assert paired_draws(baseline, candidate, "pass_rate")[1].before == (0.0, 1.0)
+
+
+def test_a_draw_of_one_profile_alone_is_not_paired_and_a_case_of_one_alone_is_refused() -> None:
+    baseline, candidate = of({"a": 0.5}), of_rows([row("a", 0.5), row("a", 1.0, draw=1)])
+    assert [case.draws for case in paired_draws(baseline, candidate)] == [1]
+    with pytest.raises(SetupError, match="case 'b' has no draw under both profiles; run both on the same cases"):
+        paired_draws(baseline, of({"a": 0.5, "b": 1.0}))
 
 
 # The policies
