@@ -1,23 +1,29 @@
 """Acceptance: whether a candidate becomes the accepted profile, decided on two evaluations of the same cases.
 
-    acceptance = MinGain(0.005) & NoRegression()
+    acceptance = AnyGain() & NoRegression()
 
 A policy is one method, `decide`, which answers in words: accepted or not and why, or which further draws it wants to
 see first. Policies compose with `&` and `|`. No policy accepts what failed too often to be judged: see `decide`.
+
+`AnyGain`, the default, keeps leniently: what a run may claim is tested once, at its end. Policies that weigh the noise
+of each candidate are in `paired` and `sigma`, bounds on tokens and dollars and what parts equals in `figures`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from promptiter.engine.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
-from promptiter.engine.policies import Combined, as_call, is_number, written
+from promptiter.engine.policies import Combined, as_call, is_number, parts_of, written
 from promptiter.errors import SetupError
 
 NAMED = 10
 """So many cases are named in a reason; the others are counted."""
+
+NOTHING = 1e-12
+"""A gain up to this is rounding."""
 
 
 class AcceptancePolicy(Protocol):
@@ -30,10 +36,30 @@ class AcceptancePolicy(Protocol):
         """A decision with its reason, or a wish for more draws."""
 
 
+@runtime_checkable
+class OpensOnTrain(AcceptancePolicy, Protocol):
+    """A policy that compares both profiles on the train cases first; then it is asked before validation is paid."""
+
+    @property
+    def opening(self) -> MoreEvidence:
+        """What it wants to see before anything else."""
+
+
+def opening_of(policy: AcceptancePolicy) -> MoreEvidence | None:
+    """What a policy wants to see first: draws of train cases, or, with None, the candidate's validation."""
+    wishes = [part.opening for part in parts_of(policy) if isinstance(part, OpensOnTrain)]
+    return min(wishes, key=_cost, default=None)
+
+
 def decide(policy: AcceptancePolicy, evidence: Evidence) -> Answer:
-    """What a policy says, unless the evidence has a problem: then the candidate is rejected, whatever the policy."""
+    """What a policy says, unless the evidence has a problem: then the candidate is rejected, whatever the policy.
+
+    A policy that does not open on train is not asked before the candidate was validated.
+    """
     if evidence.problem is not None:
         return evidence.reject(evidence.problem)
+    if not evidence.has_validation and not isinstance(policy, OpensOnTrain | Combined):
+        return MoreEvidence(reason="the candidate is not validated yet")
     answer = policy.decide(evidence)
     if not isinstance(answer, Answer):
         raise SetupError(f"{written(policy)} answered {answer!r}; return an AcceptanceDecision or MoreEvidence")
@@ -59,6 +85,23 @@ class Policy:
 
     def __repr__(self) -> str:
         return as_call(self)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AnyGain(Policy):
+    """Accepts a candidate that gains anything at all on the draws that both profiles ran.
+
+    That is lenient: of candidates that change nothing but noise it takes nearly every other one. It is meant for a
+    search that goes on from what it kept, and lets a test at the end say what is real.
+    """
+
+    def decide(self, evidence: Evidence) -> AcceptanceDecision:
+        if evidence.problem is not None or evidence.gain is None:
+            return evidence.reject(evidence.problem or f"there is no gain in {evidence.objective}")
+        gain = f"gain {_told(evidence.gain, NOTHING if evidence.gain > 0 else 0.0)}"
+        if evidence.gain > NOTHING:
+            return evidence.accept(f"{gain}{_unscored(evidence)}")
+        return evidence.reject(f"{gain}: {'none' if evidence.gain >= -NOTHING else 'worse'}{_unscored(evidence)}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -121,7 +164,10 @@ class Protected(Policy):
 
 
 class AllOf(Combined[AcceptancePolicy], Policy):
-    """Rejects when one rejects; asks for more evidence when one asks and none rejects; accepts when all accept."""
+    """Rejects when one rejects; asks for more evidence when one asks and none rejects; accepts when all accept.
+
+    Of several wishes the cheapest comes first: what it shows may settle the matter before the others are paid.
+    """
 
     __slots__ = ()
     sign = "&"
@@ -141,19 +187,19 @@ class AnyOf(Combined[AcceptancePolicy], Policy):
 
 
 def _settled(policies: Iterable[AcceptancePolicy], evidence: Evidence, *, by: bool) -> Answer:
-    """The answer of several policies. One decision `by` settles it; else whoever asks for more evidence gets it."""
+    """The answer of several policies. One decision `by` settles it; else the cheapest wish for more evidence does."""
     answers = [decide(policy, evidence) for policy in policies]
     settling = [answer for answer in answers if isinstance(answer, AcceptanceDecision) and answer.accepted == by]
     asked = [answer for answer in answers if isinstance(answer, MoreEvidence)]
-    if settling or not asked:
-        accepted = by if settling else not by
-        return AcceptanceDecision(accepted=accepted, delta=evidence.gain, reason=_joined(settling or answers))
-    cases = {case_id for each in asked for case_id in each.cases} if all(each.cases for each in asked) else set()
-    return MoreEvidence(cases=tuple(sorted(cases)), draws=max(each.draws for each in asked), reason=_joined(asked))
+    if not settling and asked:
+        return min(asked, key=_cost)
+    reason = "; ".join(dict.fromkeys(answer.reason for answer in settling or answers if answer.reason))
+    return evidence.accept(reason) if by == bool(settling) else evidence.reject(reason)
 
 
-def _joined(answers: Iterable[Answer]) -> str:
-    return "; ".join(dict.fromkeys(answer.reason for answer in answers if answer.reason))
+def _cost(wish: MoreEvidence) -> tuple[bool, bool, int, tuple[str, ...], str]:
+    """What orders wishes: train before validation, some cases before all, few draws before many."""
+    return wish.on == "validation", not wish.cases, max(1, len(wish.cases)) * wish.draws, wish.cases, wish.reason
 
 
 def _told(gain: float, limit: float) -> str:

@@ -1,13 +1,17 @@
-"""Evidence: what a candidate is decided on, and what can be said of it."""
+"""Evidence: what a candidate is decided on, and what can be said of it.
+
+Draws count from 0, and each further draw of a case is the next one it lacks, the same under both profiles. So what was
+seen at a look is always a fixed part of the rows, in whatever order and for whomever they were run.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from promptiter.engine.policies import is_number
 from promptiter.errors import SetupError
@@ -17,7 +21,10 @@ from promptiter.evaluation.stats.permutation import PairedDraws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceDecision:
-    """What a policy says of a candidate. `delta` is the gain over the accepted profile, None if there is no figure."""
+    """What a policy says of a candidate. `delta` is the gain over the accepted profile, None if there is no figure.
+
+    It is the gain on validation; on train, if the matter was settled there before validation was run.
+    """
 
     accepted: bool
     delta: float | None
@@ -26,13 +33,19 @@ class AcceptanceDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoreEvidence:
-    """A policy wants so many more draws of these cases, under both profiles, before it decides; no cases: of all."""
+    """A policy wants so many more draws of these cases, under both profiles, before it decides; no cases: of all.
+
+    `on` says of which set. Validation that was not run yet is run with the draws of the run, or with these if they are
+    more.
+    """
 
     cases: tuple[str, ...] = ()
     draws: int = 1
+    on: Literal["validation", "train"] = "validation"
     reason: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "cases", tuple(sorted(set(self.cases))))
         if not is_number(self.draws, least=1):
             raise SetupError(f"a policy asks for {self.draws!r} more draws; give 1 or more")
 
@@ -57,7 +70,13 @@ class CaseDelta:
 class Evidence:
     """What a policy decides on: the accepted profile (`baseline`) and the candidate, evaluated on the same cases.
 
-    `tried` counts the candidates of the run so far, this one included; `protected` are the cases that must hold.
+    `tried` counts the candidates of the run so far, this one included; `protected` are the cases that must hold;
+    `opening` is how many draws of each case the first look at validation has. `train` is the same on the train cases,
+    if a policy asked for it; one that opens there may see it before the candidate has any row here. `characters` is the
+    length of all texts that may change, under either profile, if it is known.
+
+    What is told of cases rests on the draws that all of them have: more draws of some, which look bad so far, would
+    favour the candidate, for chance does not strike twice. A policy that asks for such draws finds them in the rows.
     """
 
     baseline: Evaluation
@@ -66,6 +85,37 @@ class Evidence:
     round: int = 0
     tried: int = 1
     protected: frozenset[str] = frozenset()
+    opening: int = 1
+    train: Evidence | None = None
+    characters: tuple[int, int] | None = None
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether the candidate was run on validation yet."""
+        return bool(self.candidate.rows)
+
+    @cached_property
+    def common(self) -> Evidence:
+        """The same with the draws alone that all cases have; a case that was not run at all has nothing to share."""
+        drawn: dict[tuple[str, str], set[int]] = {}
+        for arm, evaluation in (("baseline", self.baseline), ("candidate", self.candidate)):
+            for row in evaluation.rows:
+                drawn.setdefault((arm, row.case_id), set()).add(row.draw)
+        shared = set.intersection(*drawn.values()) if drawn else set()
+        if not shared or all(draws == shared for draws in drawn.values()):
+            return self
+        return self._with(shared)
+
+    def first(self, draws: int) -> Evidence:
+        """The same with the first draws alone."""
+        return self._with(range(draws))
+
+    def _with(self, draws: Container[int]) -> Evidence:
+        baseline, candidate = (
+            replace(each, rows=tuple(row for row in each.rows if row.draw in draws))
+            for each in (self.baseline, self.candidate)
+        )
+        return replace(self, baseline=baseline, candidate=candidate)
 
     @cached_property
     def gain(self) -> float | None:
@@ -76,7 +126,8 @@ class Evidence:
         profiles alike: losing a case is a loss, mending one is a gain, and what neither could score changes nothing.
         Rounded to 12 digits, so that 0.7 after 0.2 is 0.5.
         """
-        if None in (self.baseline.objective(self.objective), self.candidate.objective(self.objective)):
+        seen = self.common
+        if None in (seen.baseline.objective(self.objective), seen.candidate.objective(self.objective)):
             return None
         total = math.fsum(delta.change for delta in self._all_deltas)
         return round(total / len(self._all_deltas), 12) + 0.0  # no -0.0
@@ -84,32 +135,35 @@ class Evidence:
     @cached_property
     def deltas(self) -> tuple[CaseDelta, ...]:
         """The cases that both profiles could score, by id. With several draws, one that failed counts as the worst."""
-        scored = _scored(self.baseline) & _scored(self.candidate)
+        scored = _scored(self.common.baseline) & _scored(self.common.candidate)
         return tuple(delta for delta in self._all_deltas if delta.case_id in scored)
 
     @property
     def new_passes(self) -> tuple[str, ...]:
-        return tuple(sorted(_passed(self.candidate) - _passed(self.baseline)))
+        return tuple(sorted(_passed(self.common.candidate) - _passed(self.common.baseline)))
 
     @property
     def new_fails(self) -> tuple[str, ...]:
         """The cases that passed and no longer do, because they fail or could not be scored."""
-        return tuple(sorted(_passed(self.baseline) - _passed(self.candidate)))
+        return tuple(sorted(_passed(self.common.baseline) - _passed(self.common.candidate)))
 
     @property
     def lost(self) -> tuple[str, ...]:
         """The cases that only the accepted profile could score."""
-        return tuple(sorted(_scored(self.baseline) - _scored(self.candidate)))
+        return tuple(sorted(_scored(self.common.baseline) - _scored(self.common.candidate)))
 
     @property
     def mended(self) -> tuple[str, ...]:
         """The cases that only the candidate could score."""
-        return tuple(sorted(_scored(self.candidate) - _scored(self.baseline)))
+        return tuple(sorted(_scored(self.common.candidate) - _scored(self.common.baseline)))
 
     @cached_property
     def problem(self) -> str | None:
         """Why no policy may accept a candidate on this evidence, in words; None if one may."""
-        for name, evaluation in (("the candidate", self.candidate), ("the accepted profile", self.baseline)):
+        if self.train is not None and (self.train.problem is not None or not self.has_validation):
+            return f"on train, {self.train.problem}" if self.train.problem is not None else None
+        seen = self.common
+        for name, evaluation in (("the candidate", seen.candidate), ("the accepted profile", seen.baseline)):
             if not evaluation.is_reliable:
                 share, limit = evaluation.errored_fraction, evaluation.max_errored_fraction
                 return f"{name} is unreliable: {share:.1%} of its runs or scores failed, the limit is {limit:.1%}"
@@ -118,14 +172,19 @@ class Evidence:
         return None
 
     def accept(self, reason: str) -> AcceptanceDecision:
-        return AcceptanceDecision(accepted=True, delta=self.gain, reason=reason)
+        return AcceptanceDecision(accepted=True, delta=self._delta, reason=reason)
 
     def reject(self, reason: str) -> AcceptanceDecision:
-        return AcceptanceDecision(accepted=False, delta=self.gain, reason=reason)
+        return AcceptanceDecision(accepted=False, delta=self._delta, reason=reason)
+
+    @property
+    def _delta(self) -> float | None:
+        return self.train.gain if self.train is not None and not self.has_validation else self.gain
 
     @cached_property
     def _all_deltas(self) -> tuple[CaseDelta, ...]:
-        before, after = _figures(self.baseline, self.objective), _figures(self.candidate, self.objective)
+        seen = self.common
+        before, after = _figures(seen.baseline, self.objective), _figures(seen.candidate, self.objective)
         worst = _worst(self.objective, (value for value, _ in (*before.values(), *after.values())))
         return tuple(
             CaseDelta(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from promptiter.engine.acceptance import (
     AcceptancePolicy,
     AllOf,
+    AnyGain,
     AnyOf,
     MinGain,
     NoRegression,
@@ -90,7 +91,12 @@ maybe = st.none() | figures
 rows = st.dictionaries(st.sampled_from("abcdefg"), maybe, min_size=1)
 answers = st.builds(
     AcceptanceDecision, accepted=st.booleans(), delta=st.none(), reason=st.sampled_from(["r", "s", "t"])
-) | st.builds(MoreEvidence, cases=st.sampled_from([(), ("a",), ("c", "b")]), draws=st.integers(1, 3))
+) | st.builds(
+    MoreEvidence,
+    cases=st.sampled_from([(), ("a",), ("c", "b")]),
+    draws=st.integers(1, 3),
+    on=st.sampled_from(["validation", "train"]),
+)
 policies = answers.map(Says)
 
 
@@ -188,6 +194,29 @@ def test_evaluations_without_cases_have_no_deltas_and_no_gain() -> None:
     assert (evidence({}, {}).deltas, evidence({}, {}).gain) == ((), None)
 
 
+# Draws that some cases have alone
+
+
+def test_more_draws_of_the_cases_that_look_bad_do_not_lift_the_gain() -> None:
+    before, after = of(scores(1, 0, 1)), of(scores(0, 1, 1))
+    again = [row("c00", 1.0, draw=draw) for draw in range(1, 6)]
+    seen = Evidence(
+        baseline=of_rows([*before.rows, *again]),
+        candidate=of_rows([*after.rows, *again]),
+    )
+    assert (seen.gain, seen.new_fails, seen.new_passes) == (0.0, ("c00",), ("c01",))
+    assert not decided(AnyGain(), seen).accepted
+    assert not decided(NoRegression(), seen).accepted
+
+
+def test_draws_that_all_cases_have_count_and_so_do_draws_that_share_nothing() -> None:
+    twice = [row(case_id, 1.0, draw=draw) for case_id in "ab" for draw in (0, 1)]
+    seen = Evidence(baseline=of_rows([replace(each, scores=()) for each in twice]), candidate=of_rows(twice))
+    assert seen.common is seen
+    apart = Evidence(baseline=of({"a": 0.5}), candidate=of_rows([row("a", 1.0, draw=1)]))
+    assert apart.gain == 0.5
+
+
 # Draw by draw
 
 
@@ -223,6 +252,26 @@ def test_a_draw_of_one_profile_alone_is_not_paired_and_a_case_of_one_alone_is_re
 
 
 # The policies
+
+
+@pytest.mark.parametrize(
+    ("after", "accepted", "reason"),
+    [
+        (0.6, True, "gain +0.050"),
+        (0.5002, True, "gain +0.0001"),
+        (0.5, False, "gain +0.000: none"),
+        (0.4998, False, "gain -0.0001: worse"),
+        (None, False, "gain -0.250: worse (cases: 1 no longer scored)"),
+    ],
+)
+def test_any_gain_above_zero_is_kept(after: float | None, accepted: bool, reason: str) -> None:
+    answer = decided(AnyGain(), evidence(scores(0.5, 0.5), scores(after, 0.5)))
+    assert (answer.accepted, answer.reason) == (accepted, reason)
+
+
+def test_a_gain_of_rounding_errors_is_none() -> None:
+    assert not decided(AnyGain(), evidence(scores(0.1 + 0.2), scores(0.3))).accepted
+    assert not decided(AnyGain(), evidence(scores(0.3), scores(0.1 + 0.2))).accepted
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.2, 0.7), (0.1, 0.6), (0.4, 0.9), (0.0, 0.5)])
@@ -281,7 +330,16 @@ def test_a_protected_case_that_was_not_run_does_not_hold() -> None:
     assert (answer.accepted, answer.reason) == (False, "protected, but not run: 'z'")
 
 
-ALL_POLICIES = [MinGain(0), NoRegression(), Protected(), AnyOf(Bare()), AllOf(Bare()), YES | MinGain(0), YES & Bare()]
+ALL_POLICIES = [
+    AnyGain(),
+    MinGain(0),
+    NoRegression(),
+    Protected(),
+    AnyOf(Bare()),
+    AllOf(Bare()),
+    YES | MinGain(0),
+    YES & Bare(),
+]
 
 
 @pytest.mark.parametrize("policy", ALL_POLICIES, ids=repr)
@@ -348,16 +406,18 @@ def test_a_wish_for_more_evidence_wins_over_what_does_not(combined: AllOf | AnyO
     assert combined.decide(FLAT) == MoreEvidence(cases=("a", "b"), draws=2, reason="more")
 
 
-def test_wishes_merge_into_all_cases_and_the_most_draws() -> None:
-    other = Says(MoreEvidence(cases=("c", "a"), draws=5, reason="many more"))
-    assert (MORE & other).decide(FLAT) == MoreEvidence(cases=("a", "b", "c"), draws=5, reason="more; many more")
-    assert (MORE & Says(MoreEvidence(draws=1))).decide(FLAT) == MoreEvidence(cases=(), draws=2, reason="more")
+def test_of_several_wishes_the_cheapest_comes_first() -> None:
+    one, train = Says(MoreEvidence(cases=("c",), draws=3)), Says(MoreEvidence(draws=9, on="train"))
+    everything = Says(MoreEvidence(draws=1))
+    assert (MORE & one).decide(FLAT) == one.answer
+    assert (everything | MORE).decide(FLAT) == MORE.answer
+    assert (MORE & everything & train & one).decide(FLAT) == train.answer
 
 
-def kind_of(policy: AcceptancePolicy) -> bool | tuple[tuple[str, ...], int]:
+def kind_of(policy: AcceptancePolicy) -> bool | MoreEvidence:
     """What a policy decides, without its words."""
     answer = policy.decide(FLAT)
-    return answer.accepted if isinstance(answer, AcceptanceDecision) else (answer.cases, answer.draws)
+    return answer.accepted if isinstance(answer, AcceptanceDecision) else replace(answer, reason="")
 
 
 @given(a=policies, b=policies, c=policies)
