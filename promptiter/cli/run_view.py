@@ -18,7 +18,8 @@ from rich.text import Text
 
 from promptiter.cli.diff_view import diff
 from promptiter.cli.forecast_view import compared
-from promptiter.engine.records import RunResult, Status, Verdict
+from promptiter.engine.conclusion import Verdict
+from promptiter.engine.records import RunResult, Status
 from promptiter.engine.shapes import plain_of
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import Spending

@@ -28,6 +28,7 @@ class CheckedRequest:
 
     train: EvalSet
     validation: EvalSet
+    test: EvalSet | None
     targets: tuple[str, ...]
 
 
@@ -36,11 +37,13 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
     if wrong := list(_wrong_types(request)):
         raise RequestError(wrong)
     train, validation = joined(request.train, name="train"), joined(request.validation, name="validation")
+    test = None if request.test is None else joined(request.test, name="test")
     targets = _targets(request, snapshot)
     problems = [
         *_case_problems(train, "train", request, evaluator),
         *_case_problems(validation, "validation", request, evaluator),
-        *_overlap_problems(train, validation),
+        *(() if test is None else _case_problems(test, "test", request, evaluator)),
+        *_overlap_problems(train, validation, test),
         *_surface_problems(request, snapshot, targets),
         *_policy_problems(request, validation, evaluator),
         *_hint_problems(request, snapshot, evaluator, train),
@@ -48,7 +51,7 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
     ]
     if problems:
         raise RequestError(problems)
-    return CheckedRequest(train=train, validation=validation, targets=targets)
+    return CheckedRequest(train=train, validation=validation, test=test, targets=targets)
 
 
 def _wrong_types(request: RunRequest) -> Iterator[str]:
@@ -129,9 +132,9 @@ def _has_reference(case: EvalCase) -> bool:
     )
 
 
-def _overlap_problems(train: EvalSet, validation: EvalSet) -> Iterator[str]:
+def _overlap_problems(train: EvalSet, validation: EvalSet, test: EvalSet | None) -> Iterator[str]:
     try:
-        check_disjoint(train, validation)
+        check_disjoint(train, validation, test)
     except EvalSetError as error:
         yield str(error)
 

@@ -18,7 +18,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from promptiter.engine.evaluations import CaseDraw
-from promptiter.engine.evidence import MoreEvidence
+from promptiter.engine.events import Phase
+from promptiter.engine.evidence import Evidence, MoreEvidence
+from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.reads import may_touch
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -64,6 +66,37 @@ class HiddenRead:
     draw: int = 0
 
 
+class Comparison:
+    """One candidate beside the accepted profile: what a policy has been shown of it so far."""
+
+    def __init__(self, comparisons: Comparisons, candidate: Profile) -> None:
+        self.opening: Evaluation | None = None
+        self._comparisons = comparisons
+        self._candidate = candidate
+        self._validation: Arms | None = None
+        self._train: Arms | None = None
+
+    async def gather(self, wish: MoreEvidence | None) -> Evidence:
+        """All evidence so far and what was wished for; without a wish, the candidate's validation."""
+        comparisons = self._comparisons
+        if wish is not None and wish.on == "train":
+            self._train = await comparisons.more(wish, self._train, self._candidate)
+        elif self._validation is not None and wish is not None:
+            self._validation = await comparisons.more(wish, self._validation, self._candidate)
+        else:
+            await self._open(wish)
+        return comparisons.evidence(self._validation, self._train, self._candidate)
+
+    async def _open(self, wish: MoreEvidence | None) -> None:
+        """The first look at validation, with more draws if more were wished for."""
+        arms = await self._comparisons.first(self._candidate)
+        self.opening = arms.candidate
+        missing = 0 if wish is None else wish.draws - self._comparisons.draws
+        if wish is not None and missing > 0:
+            arms = await self._comparisons.more(replace(wish, draws=missing), arms, self._candidate)
+        self._validation = arms
+
+
 class Comparisons:
     """The looks at the candidates of one run. `unsure` are nodes whose recorded reads are not to be trusted."""
 
@@ -71,10 +104,41 @@ class Comparisons:
         self.unsure: frozenset[str] = frozenset()
         self._session = session
         self._has_fresh_record = True
-        self._next_draw = session.evaluator.options.draws
+        self.draws = session.evaluator.options.draws
+        self._next_draw = self.draws
+
+    def evidence(self, validation: Arms | None, train: Arms | None, candidate: Profile) -> Evidence:
+        """What a policy is shown of these arms."""
+        session = self._session
+        if validation is None:
+            nothing = session.evaluator.evaluation_of((), session.validation, candidate)
+            validation = Arms(accepted=nothing, candidate=nothing)
+        of_train = None if train is None else self._evidence(train)
+        return replace(self._evidence(validation), train=of_train, characters=self._characters(candidate))
+
+    def _evidence(self, arms: Arms) -> Evidence:
+        session, arms = self._session, arms.numbered
+        return Evidence(
+            baseline=arms.accepted,
+            candidate=arms.candidate,
+            objective=session.request.objective,
+            round=session.round,
+            tried=session.tried + 1,
+            protected=session.request.protected,
+            opening=self.draws,
+        )
+
+    def _characters(self, candidate: Profile) -> tuple[int, int]:
+        """How long all texts are that may change, under either profile."""
+        session = self._session
+        before, after = (
+            sum(len(str(profile.value(target, session.snapshot))) for target in session.targets)
+            for profile in (session.accepted.profile, candidate)
+        )
+        return before, after
 
     async def first(self, candidate: Profile) -> Arms:
-        """What a candidate is decided on at first: as many draws as an evaluation has."""
+        """Both arms on validation, in as many draws as an evaluation has."""
         session, record = self._session, self._session.accepted.validation
         changed = [change.surface_id for change in session.accepted.profile.changes(candidate, session.snapshot)]
         touched = self.touched(record.rows, changed)
@@ -85,50 +149,53 @@ class Comparisons:
             accepted = record
             runs = [(row.case_id, row.draw) for row in record.rows if row.case_id in touched]
         else:
-            runs = self.fresh(touched, session.evaluator.options.draws)
-            again = await self._again(runs)
-            accepted = replace(record, rows=(*again, *free, *kept))
+            runs = self.fresh(session.validation, touched, self.draws)
+            again = await self._run(session.validation, session.accepted.profile, runs)
+            accepted = replace(record, rows=(*again.rows, *free, *kept))
         replayed = [(row.case_id, row.draw) for row in free]
-        found = await session.evaluations.evaluate(
-            session.validation, candidate, phase="validation", runs=[*runs, *replayed], kept=kept
-        )
+        found = await self._run(session.validation, candidate, [*runs, *replayed], kept=kept)
         await self._audit(free, found)
         return Arms(accepted=accepted, candidate=found, untouched=untouched)
 
-    async def more(self, wish: MoreEvidence, arms: Arms, candidate: Profile) -> Arms:
-        """Both arms with more draws of the cases that a policy wants to see again."""
+    async def more(self, wish: MoreEvidence, arms: Arms | None, candidate: Profile) -> Arms:
+        """Both arms with more draws of the cases that a policy wants to see."""
         session = self._session
-        cases = frozenset(wish.cases or (case.id for case in session.validation.cases)) - arms.untouched
-        runs = self.fresh(cases, wish.draws)
-        if not runs:
-            return arms
-        again = await self._again(runs)
-        found = await session.evaluations.evaluate(session.validation, candidate, phase="validation", runs=runs)
+        eval_set = session.validation if wish.on == "validation" else session.train
+        untouched = arms.untouched if arms is not None else frozenset()
+        cases = frozenset(wish.cases or (case.id for case in eval_set.cases)) - untouched
+        runs = self.fresh(eval_set, cases, wish.draws)
+        accepted = await self._run(eval_set, session.accepted.profile, runs)
+        found = await self._run(eval_set, candidate, runs)
+        if arms is None:
+            return Arms(accepted=accepted, candidate=found)
         return replace(
             arms,
-            accepted=replace(arms.accepted, rows=(*arms.accepted.rows, *again)),
+            accepted=replace(arms.accepted, rows=(*arms.accepted.rows, *accepted.rows)),
             candidate=replace(arms.candidate, rows=(*arms.candidate.rows, *found.rows)),
         )
 
     def touched(self, rows: Iterable[CaseRow], surface_ids: Sequence[str]) -> frozenset[str]:
-        """The cases that a change of these surfaces may change, as far as these runs of theirs tell."""
-        return frozenset(row.case_id for row in rows if may_touch(row.reads, surface_ids, unsure=self.unsure))
+        """The validation cases that a change of these surfaces may change: these runs of theirs do not rule it out."""
+        found: dict[str, bool] = {}
+        for row in rows:
+            may = may_touch(row.reads, surface_ids, unsure=self.unsure)
+            found[row.case_id] = found.get(row.case_id, False) or may
+        return frozenset(case.id for case in self._session.validation.cases if found.get(case.id, True))
 
-    def fresh(self, case_ids: frozenset[str], draws: int) -> list[CaseDraw]:
-        """So many draws of these validation cases that nobody has seen yet."""
-        validation = self._session.validation
-        wanted = replace(validation, cases=tuple(case for case in validation.cases if case.id in case_ids))
+    def fresh(self, eval_set: EvalSet, case_ids: frozenset[str], draws: int) -> list[CaseDraw]:
+        """So many draws of these cases that no decision has seen yet."""
+        wanted = replace(eval_set, cases=tuple(case for case in eval_set.cases if case.id in case_ids))
         start, self._next_draw = self._next_draw, self._next_draw + draws
         return runs_of(wanted, range(start, start + draws))
 
-    async def _again(self, runs: Sequence[CaseDraw]) -> tuple[CaseRow, ...]:
-        if not runs:
-            return ()
+    async def _run(
+        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseDraw], *, kept: Sequence[CaseRow] = ()
+    ) -> Evaluation:
         session = self._session
-        found = await session.evaluations.evaluate(
-            session.validation, session.accepted.profile, phase="validation", runs=runs
-        )
-        return found.rows
+        if not runs and not kept:
+            return session.evaluator.evaluation_of((), eval_set, profile)
+        phase: Phase = "validation" if eval_set is session.validation else "train_again"
+        return await session.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs, kept=kept)
 
     async def _audit(self, recorded: Sequence[CaseRow], found: Evaluation) -> None:
         """Look for runs that could not change and did. It costs nothing: they were replayed from the memo."""

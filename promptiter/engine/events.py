@@ -14,7 +14,9 @@ from traces.model import Json
 
 SCHEMA_VERSION = 1
 
-Phase: TypeAlias = Literal["start", "baseline", "train", "rerun", "validation", "end"]
+Phase: TypeAlias = Literal[
+    "start", "baseline", "train", "rerun", "train_again", "validation", "ablation", "claim", "sealed", "end"
+]
 
 EventType: TypeAlias = Literal[
     "run_started",
@@ -33,6 +35,10 @@ EventType: TypeAlias = Literal[
     "work",
     "round_completed",
     "stop",
+    "search_cut",
+    "ablation",
+    "claim",
+    "conclusion",
     "run_completed",
 ]
 

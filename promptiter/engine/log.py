@@ -14,7 +14,7 @@ from typing import TypeVar
 from promptiter.engine.events import Event, EventType, Observer, Phase
 from promptiter.engine.journal import Journal
 from promptiter.engine.meter import Meter
-from promptiter.errors import NonDeterministicStrategyError
+from promptiter.errors import BudgetEndedError, NonDeterministicStrategyError
 from traces.model import Json
 
 logger = logging.getLogger(__name__)
@@ -58,10 +58,15 @@ class EventLog:
         return self._next is not None
 
     def take(self, kind: EventType, *, request: str | None = None) -> Event | None:
-        """The next event of the journal, which must be this one; None when the journal is at its end."""
+        """The next event of the journal, which must be this one; None when the journal is at its end.
+
+        BudgetEndedError: the budget cut the search at this place.
+        """
         event = self._next
         if event is None:
             return None
+        if event.type == "search_cut" != kind:
+            raise BudgetEndedError(event.data["told"], cap=event.data["cap"])
         if event.type != kind or (request is not None and event.data.get("request") != request):
             raise NonDeterministicStrategyError(
                 f"event {event.seq} of the journal is {event.type!r}, but this time the run asks for {kind!r}"

@@ -15,7 +15,9 @@ from pydantic import AfterValidator, PlainSerializer
 
 from promptiter.backprop.loss import CaseLoss, LossHint, LossTarget
 from promptiter.backprop.stages import AggregateResult, BackwardResult, Rejection
-from promptiter.engine.acceptance import AcceptancePolicy, MinGain
+from promptiter.engine.ablation import Ablation
+from promptiter.engine.acceptance import AcceptancePolicy, AnyGain
+from promptiter.engine.conclusion import ClaimOnce, Conclusion, Verdict
 from promptiter.engine.evidence import AcceptanceDecision
 from promptiter.engine.stopping import StopDecision, StopPolicy
 from promptiter.evaluation.case import EvalSet
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from promptiter.agents.base import Agent
 
 Status: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-Verdict: TypeAlias = Literal["improved", "no_evidence", "underpowered", "overfit_risk", "budget_ended", "invalid_eval"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +39,22 @@ class RunRequest:
 
     `targets` are the surfaces that may change; None means every text surface. `teacher` (an agent, or the name of a
     model) writes the expected answers that cases lack; `judge` is the model that judging metrics ask instead of their
-    own. `protected` cases must go on passing, whatever else `acceptance` says. `max_rounds` bounds the rounds beside
-    what `stop` says; without any, a run stops when validation is perfect, or after three rounds that brought nothing.
-    `seed` is the evaluator's if it is left out.
+    own. `acceptance` says which candidates the search keeps, and `claim` how the run tests at its end whether what it
+    kept is better; without a claim, that is adopted untested. `test` cases stay sealed until then: they say whether a
+    gain holds for new cases. `protected` cases must go on passing, whatever else `acceptance` says. `max_rounds` bounds
+    the rounds beside what `stop` says; without any, a run stops when validation is perfect, or after three rounds that
+    brought nothing. `seed` is the evaluator's if it is left out.
     """
 
     train: EvalSet | Sequence[EvalSet]
     validation: EvalSet | Sequence[EvalSet]
+    test: EvalSet | Sequence[EvalSet] | None = None
     initial_profile: Profile | None = None
     teacher: Agent | str | None = None
     judge: str | None = None
     evaluation: EvaluationOptions | None = None
-    acceptance: AcceptancePolicy = field(default_factory=MinGain)
+    acceptance: AcceptancePolicy = field(default_factory=AnyGain)
+    claim: ClaimOnce | None = field(default_factory=ClaimOnce)
     stop: StopPolicy | None = None
     max_rounds: int = 4
     targets: Sequence[str] | None = None
@@ -133,10 +138,13 @@ class RunMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """The state of a run, at its end or on the way. `accepted_profile` is the best so far, with its `accepted` scores.
+    """The state of a run, at its end or on the way.
 
-    `baseline` is the validation of the initial profile. `error` says why a run failed. The `rounds` of a run that just
-    ended are read from its journal when they are asked for; those of a result that was read from a file are a tuple.
+    `working_profile` is what the search has kept, and `accepted_profile` what is adopted: the same while nothing is
+    concluded, afterwards only what the `conclusion` lets stand. `accepted` are its scores on validation, `baseline`
+    those of the initial profile; of a run that made its claim, both on the fresh draws of that. `ablation` says what
+    was taken out before. `error` says why a run failed. The `rounds` of a run that just ended are read from its journal
+    when they are asked for; those of a result that was read from a file are a tuple.
     """
 
     status: Status
@@ -148,6 +156,9 @@ class RunResult:
     baseline: Evaluation | None = None
     accepted_profile: Profile
     accepted: Evaluation | None = None
+    working_profile: Profile
+    ablation: Ablation | None = None
+    conclusion: Conclusion | None = None
     rounds: Annotated[
         Sequence[RoundResult], AfterValidator(tuple), PlainSerializer(tuple, return_type=tuple[RoundResult, ...])
     ] = ()

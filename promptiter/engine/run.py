@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
+from promptiter.engine.claiming import claim_once, hold_for_claim, untested
+from promptiter.engine.conclusion import Conclusion, Verdict
 from promptiter.engine.fold import folded
 from promptiter.engine.log import EventLog, is_cancelled, is_user_stop, uncut
 from promptiter.engine.policies import written
-from promptiter.engine.records import RunMeasured, RunResult, Status, Verdict
+from promptiter.engine.records import RunMeasured, RunResult, Status
 from promptiter.engine.session import Session, Strategy
 from promptiter.engine.shapes import plain_of
 from promptiter.engine.stopping import StopDecision, StopReason
@@ -68,6 +70,7 @@ class Run:
         self.log = log
         self.strategy = strategy
         self.budget_ended = False
+        self.conclusion: Conclusion | None = None
 
     async def conduct(self, started: datetime) -> Ended:
         error: BaseException | None = None
@@ -79,6 +82,8 @@ class Run:
             self.budget_ended = True
         except (Exception, asyncio.CancelledError, SystemExit) as failure:  # noqa: BLE001 - it is raised again later
             error, status = failure, "cancelled" if is_cancelled(failure) else "failed"
+        finally:
+            self._release()
         if error is not None and (self.log.is_replaying or isinstance(error, NonDeterministicStrategyError)):
             return self._unwritten(status, error)  # what is in the journal is right, and stays as it is
         try:
@@ -88,6 +93,11 @@ class Run:
         except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result
             return self._unwritten("failed", broken)
         return Ended(folded(self.log.journal), error)
+
+    def _release(self) -> None:
+        """Nothing is held back any more for a claim to come."""
+        if (budget := self.session.evaluator.gateway.budget) is not None:
+            budget.release()
 
     def _unwritten(self, status: Status, error: BaseException) -> Ended:
         """The end of a run that its journal does not know of; nothing is to be told of one that it knows nothing of."""
@@ -107,7 +117,8 @@ class Run:
             session.stop = _stopped("invalid_eval", _what_failed(session.accepted.validation))
             return
         if session.request.max_rounds > 0:
-            await self.strategy.search(session)
+            hold_for_claim(session)
+            await self._searched()
         if (session.stop is None or not session.stop.stop) and not await session.should_stop():
             wanted = session.request.max_rounds > 0
             session.stop = (
@@ -115,6 +126,34 @@ class Run:
                 if wanted
                 else _stopped("max_rounds", "only the baseline is wanted")
             )
+        if not self._is_stopped_by_user:
+            await self._conclude()
+
+    async def _searched(self) -> None:
+        """The search. One that the budget cuts short after it kept something leaves that to the claim."""
+        session = self.session
+        try:
+            await self.strategy.search(session)
+        except BudgetEndedError as ended:
+            if session.request.claim is None or not session.has_accepted:
+                raise
+            await self.log.note("search_cut", {"cap": ended.cap, "told": session.redacted(str(ended))})
+            session.stop = _stopped(ended.cap, str(ended))
+
+    async def _conclude(self) -> None:
+        """Say what came of the run. What it kept takes a claim, for which a part of the budget was held back."""
+        session = self.session
+        rule = session.request.claim
+        self._release()
+        if rule is None or not session.has_accepted:
+            found = untested(session)
+        else:
+            found = await claim_once(session, rule)
+
+        async def concluded() -> Conclusion:
+            return found
+
+        self.conclusion = await session.record("conclusion", Conclusion, concluded)
 
     async def _taught(self, teacher: Agent | str) -> tuple[EvalSet, EvalSet]:
         """Both sets with the teacher's answers, written once, before anything is compared with them."""
@@ -163,13 +202,12 @@ class Run:
 
     def _verdict(self) -> Verdict:
         session = self.session
-        if not session.has_baseline:
-            return "budget_ended" if self.budget_ended else "no_evidence"
-        if session.has_accepted:
-            return "improved"
-        if not session.accepted.validation.is_reliable:
+        if self.conclusion is not None:
+            return self.conclusion.verdict
+        if session.has_baseline and not session.accepted.validation.is_reliable:
             return "invalid_eval"
-        return "budget_ended" if self.budget_ended and not session.has_decided else "no_evidence"
+        is_undecided = not session.tried or session.has_accepted
+        return "budget_ended" if self.budget_ended and is_undecided else "no_evidence"
 
 
 async def restored(agent: Agent) -> None:
@@ -190,16 +228,22 @@ def _head(session: Session, profile: Profile, started: datetime, *, strategy: St
         "structure": session.snapshot.to_json(),
         "profile": plain_of(profile),
         "targets": sorted(session.targets),
-        "train": [session.train.id, session.train.content_digest, len(session.train.cases)],
-        "validation": [session.validation.id, session.validation.content_digest, len(session.validation.cases)],
+        "train": _told_of(session.train),
+        "validation": _told_of(session.validation),
+        "test": None if session.test is None else _told_of(session.test),
         "objective": request.objective,
         "acceptance": written(request.acceptance),
+        "claim": written(request.claim),
         "stop": written(request.stop),
         "max_rounds": request.max_rounds,
         "strategy": type(strategy).__name__,
         "seed": session.seed,
     }
     return {"request": digest(head), **head, "measured": {"started_at": started.isoformat(timespec="seconds")}}
+
+
+def _told_of(eval_set: EvalSet) -> list[Json]:
+    return [eval_set.id, eval_set.content_digest, len(eval_set.cases)]
 
 
 def _stopped(kind: str, text: str) -> StopDecision:

@@ -13,14 +13,15 @@ from random import Random
 from typing import Any, Protocol
 
 from promptiter.agents.base import Agent
-from promptiter.engine.acceptance import AcceptancePolicy, AllOf, Protected, decide
+from promptiter.engine.acceptance import AcceptancePolicy, AllOf, Protected
 from promptiter.engine.candidates import data_of
-from promptiter.engine.comparison import Arms, Comparisons
+from promptiter.engine.comparison import Comparison, Comparisons
 from promptiter.engine.evaluations import Evaluations
 from promptiter.engine.events import Event, EventType, Phase
-from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.engine.evidence import AcceptanceDecision
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.log import EventLog
+from promptiter.engine.looks import decided
 from promptiter.engine.meter import Meter
 from promptiter.engine.records import RunRequest
 from promptiter.engine.review import Reviewer
@@ -34,9 +35,6 @@ from promptiter.profile import PatchSet, Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
 from traces.model import Json
-
-MOST_LOOKS = 8
-"""So often a policy may ask for more evidence about one candidate."""
 
 
 class Strategy(Protocol):
@@ -57,8 +55,9 @@ class Accepted:
 class Session:
     """One run in flight, as its strategy sees it.
 
-    `train` and `validation` are the cases, `targets` the surfaces that may change, `snapshot` the structure, `accepted`
-    the best profile so far with its validation, `rng` the only source of chance.
+    `train` and `validation` are the cases, `test` those that stay sealed until the run makes its claim, `targets` the
+    surfaces that may change, `snapshot` the structure, `accepted` the best profile so far with its validation, `tried`
+    how many candidates were, `rng` the only source of chance.
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class Session:
         train: EvalSet,
         validation: EvalSet,
         targets: Sequence[str],
+        test: EvalSet | None = None,
         seed: int,
         spending: Meter,
         interrupt: Interrupt,
@@ -82,20 +82,20 @@ class Session:
         self.snapshot: StructureSnapshot = agent.describe()
         self.train = train
         self.validation = validation
+        self.test = test
         self.targets = frozenset(targets)
         self.reviewer = reviewer
         self.seed = seed
         self.rng = Random(seed)
         self.evaluations = Evaluations(log, agent, evaluator)
         self.comparisons = Comparisons(self)
-        self.baseline_score: float | None = None
         self.stop: StopDecision | None = None
         self.spending = spending
         self._log = log
         self._interrupt = interrupt
+        self._baseline: Accepted | None = None
         self._accepted: Accepted | None = None
-        self._has_accepted = False
-        self._tried = 0
+        self.tried = 0
         self._rounds_without_acceptance = 0
         self._records = 0
         self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop() | (request.stop or _until_done(request))
@@ -114,6 +114,17 @@ class Session:
         return self._accepted
 
     @property
+    def baseline(self) -> Accepted:
+        """The profile that the run started with."""
+        assert self._baseline is not None, "the baseline is validated before a strategy starts"
+        return self._baseline
+
+    @property
+    def baseline_score(self) -> float | None:
+        """Its objective, on validation."""
+        return None if self._baseline is None else self._baseline.validation.objective(self.request.objective)
+
+    @property
     def best_score(self) -> float | None:
         """The objective of the best profile so far, on validation."""
         return None if self._accepted is None else self._accepted.validation.objective(self.request.objective)
@@ -126,12 +137,7 @@ class Session:
     @property
     def has_accepted(self) -> bool:
         """Whether the best profile is another than the run started with."""
-        return self._has_accepted
-
-    @property
-    def has_decided(self) -> bool:
-        """Whether any candidate was accepted or rejected."""
-        return self._tried > 0
+        return self._accepted is not self._baseline
 
     def trace(self, trace_digest: str) -> ExecutionTrace:
         """A trace that an evaluation recorded."""
@@ -188,8 +194,8 @@ class Session:
 
     async def start(self, profile: Profile) -> None:
         """Validate the profile that the run starts with."""
-        self._accepted = Accepted(profile, await self.evaluate(self.validation, profile, phase="baseline"))
-        self.baseline_score = self.best_score
+        self._baseline = Accepted(profile, await self.evaluate(self.validation, profile, phase="baseline"))
+        self._accepted = self._baseline
 
     async def begin_round(self) -> None:
         if self.evaluations.is_busy:
@@ -207,29 +213,25 @@ class Session:
         if data["profile_digest"] == data["parent"]:
             return await self.reject(candidate, "it changes nothing")
         await self.note("candidate", data)
-        arms = await self.comparisons.first(candidate)
-        opening, looks = arms.candidate, 1
-        answer = self._decide(arms)
-        while isinstance(answer, MoreEvidence) and looks < MOST_LOOKS:
-            arms = await self.comparisons.more(answer, arms, candidate)
-            answer = self._decide(arms)
-            looks += 1
-        if isinstance(answer, MoreEvidence):
-            told = f"still undecided after {looks} looks: {answer.reason}"
-            answer = AcceptanceDecision(accepted=False, delta=None, reason=told)
+        comparison = Comparison(self.comparisons, candidate)
+        answer = await decided(self._acceptance, comparison.gather)
         decision = await self._decided(answer)
-        self._tried += 1
+        self.tried += 1
         if decision.accepted:
-            self._accepted = Accepted(candidate, opening)
-            self._has_accepted = True
+            unseen = self.evaluator.evaluation_of((), self.validation, candidate)
+            self.adopt(candidate, comparison.opening or unseen)
             self._rounds_without_acceptance = 0
         return decision
+
+    def adopt(self, profile: Profile, validation: Evaluation) -> None:
+        """Go on from a profile."""
+        self._accepted = Accepted(profile, validation)
 
     async def reject(self, candidate: Profile, reason: str) -> AcceptanceDecision:
         """Give a candidate up before validation is paid."""
         data, _ = self._as_written(candidate)
         await self.note("candidate", data)
-        self._tried += 1
+        self.tried += 1
         return await self.pass_over(reason)
 
     def _as_written(self, candidate: Profile) -> tuple[dict[str, Json], Profile]:
@@ -248,20 +250,6 @@ class Session:
         if not decision.accepted:
             self._rounds_without_acceptance += 1
         return decision
-
-    def _decide(self, arms: Arms) -> AcceptanceDecision | MoreEvidence:
-        arms = arms.numbered
-        return decide(
-            self._acceptance,
-            Evidence(
-                baseline=arms.accepted,
-                candidate=arms.candidate,
-                objective=self.request.objective,
-                round=self.round,
-                tried=self._tried + 1,
-                protected=self.request.protected,
-            ),
-        )
 
     async def should_stop(self) -> bool:
         """Ask the stop policies; once they have said stop, `session.stop` has the reasons."""

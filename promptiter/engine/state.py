@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from promptiter.backprop.loss import CaseLoss
+from promptiter.engine.ablation import Ablation, without
 from promptiter.engine.candidates import candidate_of
+from promptiter.engine.conclusion import Conclusion
 from promptiter.engine.events import Event
 from promptiter.engine.evidence import AcceptanceDecision
 from promptiter.engine.records import PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
@@ -57,6 +59,7 @@ class State:
         self._findings = findings
         self._began_at = 0
         self._candidate_at = 0
+        self._afresh: dict[str, Evaluation] = {}
         self._rows: list[CaseRow] = []
         self._head: dict[str, Json] | None = None
 
@@ -78,8 +81,7 @@ class State:
     def take(self, event: Event) -> None:
         """One event more. What comes after the end of a run says that the run went on."""
         if self._run is not None and self._run.status != "running" and event.type != "run_completed":
-            verdict = "no_evidence" if self.accepted_at is None else "improved"
-            self._change(status="running", verdict=verdict, stop=None, error=None, is_final=False)
+            self._change(status="running", verdict="no_evidence", stop=None, error=None, is_final=False)
         getattr(self, f"_on_{event.type}", _nothing)(event)
 
     def _on_run_started(self, event: Event) -> None:
@@ -94,6 +96,7 @@ class State:
             objective=data["objective"],
             initial_profile=profile,
             accepted_profile=profile,
+            working_profile=profile,
             measured=RunMeasured(run_id=event.run_id, started_at=data["measured"]["started_at"]),
         )
 
@@ -123,6 +126,8 @@ class State:
                 self._change_round(reruns=(*self.round.reruns, found))
             case "validation":
                 self._validated(found)
+            case "ablation" | "claim":
+                self._afresh[found.profile_digest] = _with_more(self._afresh.get(found.profile_digest), found)
             case _:
                 pass
 
@@ -196,7 +201,8 @@ class State:
         self._change_round(decision=decision)
         now = self.round
         if decision.accepted and now is not None and now.output_profile is not None:
-            self._change(accepted_profile=now.output_profile, accepted=now.validation, verdict="improved")
+            profile = now.output_profile
+            self._change(accepted_profile=profile, working_profile=profile, accepted=now.validation)
             self._accepted, self.accepted_at = now.output_profile.digest, self._candidate_at
 
     def _on_stop(self, event: Event) -> None:
@@ -204,6 +210,24 @@ class State:
         self._change_round(stop=decision)
         if decision.stop:
             self._change(stop=decision)
+
+    def _on_ablation(self, event: Event) -> None:
+        found = value_of(Ablation, event.data["value"])
+        run = self.run
+        left = without(run.working_profile, found.dropped, initial=run.initial_profile, structure=run.structure)
+        accepted = self._afresh.get(left.digest, run.accepted)
+        self._change(ablation=found, working_profile=left, accepted_profile=left, accepted=accepted)
+        self._afresh = {}
+
+    def _on_conclusion(self, event: Event) -> None:
+        """What the claim shows is adopted; else it is the profile that the run started with."""
+        found, run = value_of(Conclusion, event.data["value"]), self.run
+        before = self._afresh.get(run.initial_profile.digest, run.baseline)
+        after = self._afresh.get(run.working_profile.digest, run.accepted)
+        profile, accepted = (run.working_profile, after) if found.adopts else (run.initial_profile, before)
+        self._change(
+            conclusion=found, verdict=found.verdict, baseline=before, accepted_profile=profile, accepted=accepted
+        )
 
     def _on_run_completed(self, event: Event) -> None:
         data = event.data

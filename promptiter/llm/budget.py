@@ -70,6 +70,7 @@ class Budget:
         self._allows_unknown_price = allow_unknown_price
         self._settled = _NOTHING
         self._reserved = _NOTHING
+        self._held = _NOTHING
         self._over_bound_calls = 0
         self._unpriced_calls = 0
         self._has_ended = False
@@ -80,6 +81,22 @@ class Budget:
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """Room for one call of at most so many tokens and dollars, for use with `async with`."""
         return Reservation((self,), tokens=tokens, usd=usd)
+
+    def hold(self, spent: Spending, *, share: float) -> None:
+        """Hold back what something later is expected to spend, but at most this share of what is left."""
+        wanted = _Amount(spent.calls, spent.tokens, in_parts(spent.cost_usd or 0.0)).figures
+        left = (
+            None if cap is None else max(0, cap - used)
+            for cap, used in zip(self._caps, self._settled.figures, strict=True)
+        )
+        self._held = _Amount(
+            *(0 if room is None else min(figure, int(share * room)) for figure, room in zip(wanted, left, strict=True))
+        )
+
+    def release(self) -> None:
+        """Give free what was held back."""
+        self._held = _NOTHING
+        _serve((self,))
 
     def charge(self, spent: Spending, *, of: str) -> None:
         """Count as settled what a run had spent before this process; once for each run, named by `of`.
@@ -111,19 +128,22 @@ class Budget:
         )
 
     def _fits(self, amount: _Amount) -> bool:
-        return not self._has_ended and self._is_within_caps(self._settled + self._reserved + amount)
+        return not self._has_ended and self._is_within_caps(self._settled + self._reserved + self._held + amount)
 
     def _problem_of(self, amount: _Amount) -> tuple[str, str] | None:
         """Which cap an amount will never fit into, whatever calls in flight give back, and why."""
         if self._has_ended:
             broken = "a call cost more than it had reserved, so the cap can no longer be kept"
             return "bound", f"{broken}; raise the bounds of calls"
-        for name, cap, spent, wanted in zip(_CAPS, self._caps, self._settled.figures, amount.figures, strict=True):
-            if cap is not None and spent + wanted > cap:
+        figures = (self._settled.figures, self._held.figures, amount.figures)
+        for name, cap, spent, held, wanted in zip(_CAPS, self._caps, *figures, strict=True):
+            if cap is not None and spent + held + wanted > cap:
                 told = [
-                    f"${figure / PARTS:g}" if name == "max_usd" else f"{figure:,}" for figure in (wanted, spent, cap)
+                    f"${figure / PARTS:g}" if name == "max_usd" else f"{figure:,}"
+                    for figure in (wanted, spent, cap, held)
                 ]
                 spent_so_far = f"{told[1]} of {name} {told[2]} is spent"
+                spent_so_far += f" and {told[3]} held back for the claim at the end" if held else ""
                 return name, f"{told[0]} more would not fit: {spent_so_far}; raise {name} to go on"
         return None
 
@@ -165,6 +185,14 @@ class Budgets:
     def charge(self, spent: Spending, *, of: str) -> None:
         for budget in self._budgets:
             budget.charge(spent, of=of)
+
+    def hold(self, spent: Spending, *, share: float) -> None:
+        for budget in self._budgets:
+            budget.hold(spent, share=share)
+
+    def release(self) -> None:
+        for budget in self._budgets:
+            budget.release()
 
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """Room in all budgets for one call of at most so many tokens and dollars."""

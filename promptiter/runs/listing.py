@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from promptiter.engine.conclusion import Verdict
 from promptiter.engine.log import is_finished
-from promptiter.engine.records import RunMeasured, Status, Verdict
+from promptiter.engine.records import RunMeasured, Status
 from promptiter.engine.shapes import value_of
 from promptiter.errors import PromptiterError, SetupError, nearest
 from promptiter.llm.call_log import FILE_NAME as CALLS

@@ -43,11 +43,11 @@ async def test_a_run_keeps_what_validation_proves_better() -> None:
 
 async def test_a_rejected_candidate_leaves_the_accepted_profile_as_it_was() -> None:
     result = await desk.engine(WORSE).run(desk.request())
-    assert (result.verdict, result.changes) == ("no_evidence", ())
+    assert (result.verdict, result.changes) == ("underpowered", ())  # of two cases
     assert result.accepted_profile == result.initial_profile
     [only] = result.rounds
     assert only.decision is not None
-    assert only.decision.reason == "gain +0.000 is below 0.005"
+    assert only.decision.reason == "gain +0.000: none"
 
 
 async def test_the_result_is_the_fold_of_the_events() -> None:
@@ -160,16 +160,41 @@ async def test_a_failing_run_keeps_its_finished_rounds() -> None:
 
 async def test_a_spent_budget_cuts_a_round_short_and_is_no_failure() -> None:
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=8))
-    result = await desk.engine(DRAFT, gateway=gateway).run(desk.request())
+    result = await desk.engine(DRAFT, gateway=gateway).run(desk.request(claim=None))
     assert (result.status, result.verdict, result.stop_reason) == ("succeeded", "budget_ended", "max_calls")
     assert result.rounds[-1].decision is None
     assert result.measured.spent.total.calls == 8
 
 
-async def test_a_budget_that_ends_after_a_gain_leaves_the_gain() -> None:
-    gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=16))
-    result = await desk.engine(DRAFT, POLISH, POLISH, gateway=gateway).run(desk.request())
-    assert (result.verdict, result.stop_reason) == ("improved", "max_calls")
+async def test_a_budget_that_ends_after_a_gain_leaves_the_claim_its_part() -> None:
+    gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=110))
+    journal, tries = MemoryJournal(), [DRAFT, *[WORSE | {"polish#instruction": f"be {n}"} for n in range(40)]]
+    stop = Patience(40)
+    result = await desk.engine(*tries, gateway=gateway).run(desk.request(stop=stop, max_rounds=40), journal=journal)
+    assert (result.verdict, result.stop_reason, result.is_final) == ("improved", "max_calls", True)
+    assert result.rounds[-1].decision is None
+    cut = [event.seq for event in journal.read() if event.type == "search_cut"]
+    assert len(cut) == 1
+    # A run that is killed during the claim goes on with the claim, also if the budget is larger by then.
+    for end in (cut[0], cut[0] + 1, cut[0] + 5):
+        part = MemoryJournal()
+        for event in list(journal.read())[:end]:
+            await part.append(event)
+        gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=110 if end == cut[0] else 500))
+        again = await desk.engine(*tries, gateway=gateway).run(desk.request(stop=stop, max_rounds=40), journal=part)
+        assert [event.type for event in part.read()][cut[0]] in ("search_cut", "case")
+        assert end == cut[0] or again == result
+
+
+async def test_a_claim_that_the_budget_does_not_allow_is_no_claim() -> None:
+    gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=24))
+    journal = MemoryJournal()
+    result = await desk.engine(DRAFT, POLISH, gateway=gateway).run(desk.request(), journal=journal)
+    assert (result.verdict, result.stop_reason, result.is_final) == ("budget_ended", "max_calls", False)
+    assert result.conclusion is None
+    gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=200))
+    result = await desk.engine(DRAFT, POLISH, gateway=gateway).run(desk.request(), journal=journal)
+    assert (result.verdict, result.is_final) == ("improved", True)
 
 
 async def test_a_baseline_that_mostly_fails_is_an_invalid_eval() -> None:
@@ -195,7 +220,7 @@ async def test_a_policy_that_asks_for_more_evidence_gets_both_arms_again() -> No
             return MoreEvidence(draws=2) if drawn[0] < 6 else evidence.accept("seen enough")
 
     policy = Careful()
-    result = await desk.engine(DRAFT).run(desk.request(acceptance=policy))
+    result = await desk.engine(DRAFT).run(desk.request(acceptance=policy, claim=None))
     assert policy.looks == [2, 6]
     assert result.accepted is not None
     assert [row.draw for row in result.accepted.rows] == [0, 1, 2, 0, 1, 2]
@@ -254,7 +279,8 @@ def test_the_first_ctrl_c_finishes_the_round_in_flight() -> None:
     told: list[str] = []
     before = signal.getsignal(signal.SIGINT)
     result = desk.engine(strategy=Tries(DRAFT, POLISH, at_round=press)).run_sync(desk.request(), tell=told.append)
-    assert (result.status, result.stop_reason, result.verdict) == ("succeeded", "user_stop", "improved")
+    assert (result.status, result.stop_reason, result.verdict) == ("succeeded", "user_stop", "no_evidence")
+    assert (result.conclusion, len(result.changes)) == (None, 1)  # kept, and nothing is claimed yet
     assert [each.decision is not None for each in result.rounds] == [True]
     assert told == ["Ctrl-C: finishing this round; once more stops at once"]
     assert signal.getsignal(signal.SIGINT) is before

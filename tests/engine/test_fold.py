@@ -338,8 +338,7 @@ def test_an_event_after_the_end_says_that_the_run_went_on(accepted: bool) -> Non
     assert ended.error is not None
     writer.do("completed")
     running = fold(writer.events)
-    verdict = "improved" if accepted else "no_evidence"
-    assert (running.status, running.verdict, running.stop, running.error) == ("running", verdict, None, None)
+    assert (running.status, running.verdict, running.stop, running.error) == ("running", "no_evidence", None, None)
     assert running.rounds == ended.rounds
 
 

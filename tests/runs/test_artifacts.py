@@ -32,6 +32,7 @@ RESULT = RunResult(
     objective="mean_score",
     initial_profile=BASELINE,
     accepted_profile=BEST,
+    working_profile=BEST,
     measured=RunMeasured(run_id="2026-01-02T03-04-05_0123abcd"),
 )
 

@@ -1,0 +1,199 @@
+"""Claiming: the end of a run. The profile that it kept runs afresh beside the one it started with; one test decides.
+
+First the cases that it was kept on, on draws that nothing was decided on, in blocks with a look after each. If that
+shows a gain and there are sealed cases, which the search never used, one look at those says whether it holds for new
+cases too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from promptiter.engine.ablation import ablate
+from promptiter.engine.comparison import Arms
+from promptiter.engine.conclusion import FEWEST_CASES, ClaimOnce, Conclusion, Verdict
+from promptiter.engine.evaluations import CaseDraw
+from promptiter.engine.evidence import Evidence, paired_draws
+from promptiter.engine.policies import written
+from promptiter.engine.shapes import plain_of
+from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.evaluator import runs_of
+from promptiter.evaluation.stats.claim import Claim, claim_new_cases, claim_these_cases
+from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.evaluation.stats.power import run_noise, smallest_gain
+from promptiter.llm.ledger import Spending
+
+if TYPE_CHECKING:
+    from promptiter.engine.session import Session
+
+MOST_HELD = 0.5
+"""At most this share of what a budget has left after the baseline is held back for the claim."""
+
+SEALED_DRAWS = 2
+"""So many draws of each sealed case; it counts once, by their mean."""
+
+
+async def claim_once(session: Session, rule: ClaimOnce) -> Conclusion:
+    """What a run may say of the profile that it kept; a profile that lost parts before is the working one."""
+    if rule.ablate and (found := await ablate(session)) is not None:
+        await session.note("ablation", {"value": plain_of(found)})
+    claiming = _Claiming(session, rule)
+    these = await claiming.these_cases()
+    if claiming.problem is not None:
+        return claiming.concluded("invalid_eval", [these], claiming.problem)
+    if not these.is_claimed:
+        return claiming.not_shown(these)
+    if session.test is None:
+        return claiming.concluded("improved", [these])
+    new = await claiming.new_cases(session.test)
+    return claiming.beyond(these, new)
+
+
+def hold_for_claim(session: Session) -> None:
+    """Hold back what the claim is expected to cost, so that a search cannot spend what would show its gain."""
+    rule, budget = session.request.claim, session.evaluator.gateway.budget
+    rows = session.baseline.validation.rows
+    if rule is None or budget is None or not rows:
+        return
+    runs = 2 * sum(block.draws for block in rule.blocks) * len(session.validation.cases) / len(rows)
+    by_role = session.spending.ledger.by_role()
+    own = by_role.get("agent", Spending()).calls
+    judged = 1 + (by_role.get("judge", Spending()).calls / own if own else 0.0)
+    usage = session.baseline.validation.usage
+    calls = sum(row.measured.paid_calls + row.measured.memo_hits for row in rows)
+    budget.hold(
+        Spending(
+            calls=round(runs * judged * calls),
+            input_tokens=round(runs * judged * usage.tokens),
+            cost_usd=runs * judged * (usage.cost_usd or 0.0),
+        ),
+        share=MOST_HELD,
+    )
+
+
+def untested(session: Session) -> Conclusion:
+    """What a run may say that kept nothing, or that was told to make no claim."""
+    count, cases = session.tried, len(session.validation.cases)
+    tried = f"{count} candidate{'s' * (count != 1)} tried on {cases} cases"
+    if session.has_accepted:
+        told = f"kept by {written(session.request.acceptance)}, and nothing was tested at the end"
+        return Conclusion(verdict="improved", reasons=(told, tried), tried=count, cases=cases)
+    if count and cases < FEWEST_CASES:
+        told = f"nothing was kept, and {cases} validation cases are too few to tell why"
+        return Conclusion(verdict="underpowered", reasons=(told, tried), tried=count, cases=cases)
+    told = "nothing was kept" if count else "there was nothing to try"
+    return Conclusion(verdict="no_evidence", reasons=(told, tried), tried=count, cases=cases)
+
+
+class _Claiming:
+    """The claim of one run, between the profile it started with and the working one."""
+
+    def __init__(self, session: Session, rule: ClaimOnce) -> None:
+        self.session = session
+        self.rule = rule
+        self.problem: str | None = None
+        self.arms: Arms | None = None
+        self.paired: tuple[PairedDraws, ...] = ()
+        before, after = session.baseline, session.accepted
+        changed = [change.surface_id for change in before.profile.changes(after.profile, session.snapshot)]
+        self.touched = session.comparisons.touched((*before.validation.rows, *after.validation.rows), changed)
+
+    async def these_cases(self) -> Claim:
+        """Block after block, until the claim is settled."""
+        session, draws = self.session, self.rule.blocks[0].draws
+        while True:
+            await self._run(session.comparisons.fresh(session.validation, self.touched, draws))
+            claim = self._look()
+            if claim.outcome != "open" or self.problem is not None:
+                return await self._written(claim)
+            draws = claim.wanted_draws
+
+    async def _run(self, runs: Sequence[CaseDraw]) -> None:
+        """One block in both arms. Cases that cannot differ stand in both with the record of the first profile."""
+        session, record = self.session, self.session.baseline.validation.rows
+        kept = [row for row in record if row.case_id not in self.touched] if self.arms is None else []
+        before, after = [
+            await session.evaluations.evaluate(session.validation, profile, phase="claim", runs=runs, kept=kept)
+            for profile in (session.baseline.profile, session.accepted.profile)
+        ]
+        if self.arms is not None:
+            before = replace(before, rows=(*self.arms.accepted.rows, *before.rows))
+            after = replace(after, rows=(*self.arms.candidate.rows, *after.rows))
+        untouched = frozenset(row.case_id for row in record) - self.touched
+        self.arms = Arms(accepted=before, candidate=after, untouched=untouched)
+
+    def _look(self) -> Claim:
+        assert self.arms is not None, "a look comes after a block"
+        shown, objective = self.arms.numbered, self.session.request.objective
+        self.problem = Evidence(baseline=shown.accepted, candidate=shown.candidate, objective=objective).problem
+        self.paired = paired_draws(shown.accepted, shown.candidate, objective)
+        return claim_these_cases(self.paired, blocks=self.rule.blocks, seed=self.session.seed)
+
+    async def new_cases(self, test: EvalSet) -> Claim:
+        """One look at the sealed cases, which nothing has run before."""
+        session, runs = self.session, runs_of(test, range(SEALED_DRAWS))
+        before, after = [
+            await session.evaluations.evaluate(test, profile, phase="sealed", runs=runs)
+            for profile in (session.baseline.profile, session.accepted.profile)
+        ]
+        problem = Evidence(baseline=before, candidate=after, objective=session.request.objective).problem
+        self.problem = None if problem is None else f"of the sealed cases, {problem}"
+        sealed = paired_draws(before, after, session.request.objective)
+        return await self._written(claim_new_cases(sealed, error=self.rule.error, seed=session.seed))
+
+    async def _written(self, claim: Claim) -> Claim:
+        async def made() -> Claim:
+            return claim
+
+        written: Claim = await self.session.record("claim", Claim, made, request=claim.scope)
+        return written
+
+    def not_shown(self, claim: Claim) -> Conclusion:
+        """Nothing is claimed: because there is nothing, or because these cases could not have shown it."""
+        count, wanted = len(self.session.validation.cases), self.rule.wanted_gain
+        least = self._smallest_gain()
+        if least is None or least > wanted:
+            could = "no gain at all" if least is None else f"a gain of {least:.2f} at the least"
+            told = f"{count} such cases can show {could}, not the {wanted:g} that is wanted; see `promptiter noise`"
+            return self.concluded("underpowered", [claim], told)
+        if count < FEWEST_CASES:
+            return self.concluded("underpowered", [claim], f"there are only {count} validation cases")
+        return self.concluded("no_evidence", [claim])
+
+    def beyond(self, these: Claim, new: Claim) -> Conclusion:
+        """What sealed cases add to a gain that was shown on those of the search."""
+        if self.problem is not None:
+            return self.concluded("improved", [these, new], self.problem)
+        if new.gain is not None and new.gain < 0:
+            told = "cases that the search never used got worse, so the gain may be made for those it used"
+            return self.concluded("overfit_risk", [these, new], told)
+        return self.concluded("improved", [these, new])
+
+    def concluded(self, verdict: Verdict, claims: Sequence[Claim], *reasons: str) -> Conclusion:
+        """The verdict with its evidence in words: the claims first, then what else counts."""
+        session, objective = self.session, self.session.request.objective
+        assert self.arms is not None, "a run concludes after its claim"
+        shown = [claim for claim in claims if claim.is_claimed] if verdict == "improved" else []
+        tried = f"{session.tried} candidate{'s' * (session.tried != 1)} tried on these cases before, on other draws"
+        return Conclusion(
+            verdict=verdict,
+            scope=shown[-1].scope if shown else None,
+            reasons=(*(f"{claim.scope}: {claim.reason}" for claim in claims), *reasons, tried),
+            claims=tuple(claims),
+            before=self.arms.accepted.objective(objective),
+            after=self.arms.candidate.objective(objective),
+            tried=session.tried,
+            cases=len(session.validation.cases),
+            smallest_gain=self._smallest_gain(),
+        )
+
+    def _smallest_gain(self) -> float | None:
+        """What the noise of the first profile alone lets these cases show; never from the gain that was seen."""
+        draws = [case.before for case in self.paired]
+        if all(len(each) < 2 for each in draws):
+            return None
+        best = 0.0 if self.session.request.objective == "weighted_loss" else 1.0
+        noise = run_noise(draws, best=best)
+        return smallest_gain(noise, cases=len(draws), blocks=self.rule.blocks)
