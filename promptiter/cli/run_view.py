@@ -37,11 +37,11 @@ EXIT_CODES: Mapping[Verdict, int] = {
 FAILED, CANCELLED = 1, 130
 
 IN_WORDS: Mapping[Verdict, str] = {
-    "improved": "improved on the validation cases",
+    "improved": "improved",
     "no_evidence": "no evidence of an improvement, so nothing was changed",
-    "underpowered": "too few cases to tell, so nothing was changed",
-    "overfit_risk": "better on train but not on validation, so nothing was changed",
-    "budget_ended": "the budget ended before a candidate could be decided on",
+    "underpowered": "these cases could not show an improvement, so nothing was changed",
+    "overfit_risk": "better on the cases it was made with but not beyond, so nothing was changed",
+    "budget_ended": "the budget ended before anything could be claimed",
     "invalid_eval": "too many runs or scores failed for any figure to mean something",
 }
 ENDED: Mapping[Status, str] = {"failed": "failed", "cancelled": "cancelled"}
@@ -54,8 +54,7 @@ def exit_code(result: RunResult) -> int:
     """What the command exits with. A run that had nothing to mend did what it says; one that was stopped did not."""
     if result.status == "failed":
         return FAILED
-    is_cut = result.stop_reason == "user_stop" and result.verdict != "improved"
-    if result.status == "cancelled" or is_cut:
+    if result.status == "cancelled" or result.stop_reason == "user_stop":
         return CANCELLED
     return 0 if _had_nothing_to_do(result) else EXIT_CODES[result.verdict]
 
@@ -69,12 +68,23 @@ def _said(result: RunResult) -> str:
     if _had_nothing_to_do(result):
         wanted = result.stop_reason == "max_rounds"
         return "the baseline was validated" if wanted else "nothing to mend: the baseline reaches the target"
-    if result.stop_reason == "user_stop" and result.verdict != "improved":
-        return f"stopped by you; so far: {IN_WORDS[result.verdict]}"
+    words = _in_words(result)
     if result.stop_reason == "user_stop":
-        return f"{IN_WORDS[result.verdict]}, and stopped by you"
+        return f"stopped by you; so far: {words}"
     ended = ENDED.get(result.status)
-    return f"{ended}; so far: {IN_WORDS[result.verdict]}" if ended else IN_WORDS[result.verdict]
+    return f"{ended}; so far: {words}" if ended else words
+
+
+def _in_words(result: RunResult) -> str:
+    """The verdict, with the cases that it holds for."""
+    found = result.conclusion
+    if found is None and result.changes:
+        return "what was kept is not claimed yet"
+    if result.verdict != "improved" or found is None:
+        return IN_WORDS[result.verdict]
+    if found.scope is None:
+        return "improved by the rule of the search, untested"
+    return f"improved on {found.scope}"
 
 
 def as_json(result: RunResult, path: Path | None) -> str:
@@ -104,6 +114,7 @@ def print_run(screen: Console, result: RunResult, path: Path | None) -> None:
     if result.error is not None:
         screen.print(Text(cut(one_line(result.error), 1000), "red"))
     _print_scores(screen, result)
+    _print_evidence(screen, result)
     _print_blame(screen, result)
     _print_changes(screen, result)
     _print_left_alone(screen, result)
@@ -121,11 +132,11 @@ def _objective(result: RunResult) -> str:
 
 
 def _print_scores(screen: Console, result: RunResult) -> None:
-    before, after = result.baseline, result.accepted
+    before, after, found = result.baseline, result.accepted, result.conclusion
     if before is None or after is None:
         return
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("validation")
+    table.add_column("validation, fresh draws" if found is not None and found.claims else "validation")
     for name in ("baseline", "best"):
         table.add_column(name, justify="right")
     table.add_column("")
@@ -141,6 +152,23 @@ def _print_scores(screen: Console, result: RunResult) -> None:
             table.add_row(Text(one_line(name)), _figure(before.metric_means.get(name)), _figure(mean), limit)
     screen.print()
     screen.print(table)
+
+
+def _print_evidence(screen: Console, result: RunResult) -> None:
+    """What the verdict rests on, and which parts of what was kept do the work."""
+    found, parts = result.conclusion, result.ablation
+    if found is None or not found.reasons or not found.tried:
+        return
+    _heading(screen, "Evidence")
+    for reason in found.reasons:
+        screen.print(Padding(Text(_in_a_line(reason)), (0, 0, 0, 2), expand=False))
+    if parts is None:
+        return
+    for surface_id, loss in parts.losses.items():
+        gone = surface_id in parts.dropped
+        share = f", {parts.shares[surface_id]:+.3f} of the gain" if surface_id in parts.shares else ""
+        told = "taken out: no worse without it" if gone else f"without it {-loss:+.3f}{share}"
+        screen.print(Text.assemble((f"  {one_line(surface_id)}", "cyan"), f"  {told}"))
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from promptiter.backprop.loss import LossHint, LossTarget
 from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
 from promptiter.config.models import gateway_of, stages_of, unpriced_models
-from promptiter.config.policies import acceptance_of, stop_of
+from promptiter.config.policies import acceptance_of, claim_of, stop_of
 from promptiter.engine.checks import check_request, joined
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import Forecast
@@ -167,10 +167,11 @@ class _Building:
             return None
         if not config.data:
             given = [self._is_given(key, wanted="name its eval set, or `data` to split") for key in _SETS]
-            train, validation = (self._loaded(getattr(config, key), place=key) for key in _SETS)
-            return _EvalSets(train, validation) if all(given) and train and validation else None
-        if config.train or config.validation:
-            self.problems.append("data: is split into train and validation; give either data, or train and validation")
+            train, validation, test = (self._loaded(getattr(config, key), place=key) for key in (*_SETS, "test"))
+            is_whole = all(given) and train and validation and test is not None
+            return _EvalSets(train or (), validation or (), test or ()) if is_whole else None
+        if config.train or config.validation or config.test:
+            self.problems.append("data: is split into train, validation and test; give either data, or the sets")
             return None
         cases = self._loaded(config.data, place="data")
         return None if cases is None else self.attempt(lambda: _dealt(cases, config), place="data")
@@ -220,10 +221,12 @@ class _Building:
         return RunRequest(
             train=sets.train,
             validation=sets.validation,
+            test=sets.test or None,
             initial_profile=initial,
             teacher=teacher,
             judge=config.judge,
             acceptance=acceptance_of(config.acceptance),
+            claim=claim_of(config.claim),
             stop=stop_of(config.stop, objective=config.objective),
             max_rounds=config.max_rounds,
             targets=config.targets,
@@ -249,8 +252,9 @@ class _Building:
 
 @dataclass(frozen=True, slots=True)
 class _EvalSets:
-    train: tuple[EvalSet, ...]
-    validation: tuple[EvalSet, ...]
+    train: tuple[EvalSet, ...] = ()
+    validation: tuple[EvalSet, ...] = ()
+    test: tuple[EvalSet, ...] = ()
 
 
 def _source_of(reference: str) -> str | None:
@@ -260,10 +264,11 @@ def _source_of(reference: str) -> str | None:
 
 
 _SETS = ("train", "validation")
-_NO_SETS = _EvalSets((), ())
+_NO_SETS = _EvalSets()
 
 
 def _dealt(cases: tuple[EvalSet, ...], config: RunConfig) -> _EvalSets:
     shares = config.split
-    parts = split(joined(cases, name="data"), train=shares.train, validation=shares.validation, seed=shares.seed)
-    return _EvalSets((parts.train,), (parts.validation,))
+    whole = joined(cases, name="data")
+    parts = split(whole, train=shares.train, validation=shares.validation, test=shares.test, seed=shares.seed)
+    return _EvalSets((parts.train,), (parts.validation,), (parts.test,) if parts.test.cases else ())

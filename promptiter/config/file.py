@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, ValidationError
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
 
 from promptiter.config.problems import problems_of
 from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,
+    Claiming,
     Evaluating,
     File,
     Files,
@@ -33,6 +34,7 @@ from promptiter.config.sections import (
     Section,
     Shares,
     Stop,
+    as_claim,
     as_memo,
     as_metrics,
 )
@@ -46,11 +48,15 @@ FILE_NAME = "promptiter.yaml"
 
 
 class RunConfig(Section):
-    """The whole file. The cases are in `train` and `validation`, or in `data`, which is then split."""
+    """The whole file. The cases are in `train` and `validation`, or in `data`, which is then split.
+
+    `test` cases stay sealed until the run makes its claim; `claim: false` makes none.
+    """
 
     agent: str = ""
     train: Files = ()
     validation: Files = ()
+    test: Files = ()
     data: Files = ()
     split: Shares = Shares()
     metrics: Annotated[Path | list[Any] | dict[str, Any] | None, PlainValidator(as_metrics), Field(repr=False)] = None
@@ -61,6 +67,7 @@ class RunConfig(Section):
     initial_profile: File | None = None
     objective: Objective = "mean_score"
     acceptance: Acceptance = Acceptance()
+    claim: Annotated[Claiming | None, BeforeValidator(as_claim)] = Claiming()
     stop: Stop | None = None
     max_rounds: Annotated[int, Field(strict=True, ge=0)] = 4
     budget: BudgetCaps = BudgetCaps()

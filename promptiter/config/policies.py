@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import reduce
 from operator import and_, or_
 
-from promptiter.config.sections import Acceptance, Stop
+from promptiter.config.sections import Acceptance, Claiming, Stop
 from promptiter.engine.acceptance import AcceptancePolicy, MinGain, NoRegression, Protected
+from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.stopping import (
     Deadline,
     MaxCalls,
@@ -20,6 +21,7 @@ from promptiter.engine.stopping import (
     TargetScore,
 )
 from promptiter.evaluation.result import Objective
+from promptiter.evaluation.stats.claim import blocks_of
 
 PATIENCE = 3
 
@@ -32,6 +34,14 @@ def acceptance_of(section: Acceptance) -> AcceptancePolicy:
     if section.protected:
         policies.append(Protected())
     return reduce(and_, policies)
+
+
+def claim_of(section: Claiming | None) -> ClaimOnce | None:
+    """How the claim at the end is made; None: nothing is claimed."""
+    if section is None:
+        return None
+    blocks = blocks_of(section.error, draws=section.draws)
+    return ClaimOnce(blocks=blocks, wanted_gain=section.wanted_gain, ablate=section.ablate)
 
 
 def stop_of(section: Stop | None, *, objective: Objective) -> StopPolicy | None:

@@ -25,6 +25,8 @@ def resolved(run: ConfiguredRun) -> dict[str, Json]:
         values["stop"] = {"target_score": best, "patience": PATIENCE}
     if not config.data:
         del values["split"]
+    if config.claim is None:
+        values["claim"] = False
     kept = {key: each for key in _ORDER if (each := _without_gaps(values.get(key))) not in (None, [], {}, "")}
     return cast("dict[str, Json]", without_secrets(kept, evaluator.gateway.redactor))
 
@@ -35,6 +37,7 @@ _ORDER = (
         "python_path",
         "train",
         "validation",
+        "test",
         "data",
         "split",
         "metrics",
@@ -43,7 +46,17 @@ _ORDER = (
         "judge",
         "targets",
     ),
-    *("initial_profile", "objective", "acceptance", "stop", "max_rounds", "budget", "evaluation", "loss_targets"),
+    *(
+        "initial_profile",
+        "objective",
+        "acceptance",
+        "claim",
+        "stop",
+        "max_rounds",
+        "budget",
+        "evaluation",
+        "loss_targets",
+    ),
     *("hints", "seed", "memo", "runs", "keep_traces"),
 )
 

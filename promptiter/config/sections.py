@@ -43,6 +43,10 @@ def _as_secret(value: Json) -> Json:
     return Secret(value) if isinstance(value, str) and not isinstance(value, Secret) else value
 
 
+def as_claim(value: Json) -> Json:
+    return None if value is False else {} if value is True else value
+
+
 def _as_headers(value: Json) -> Json:
     return hidden_by_name({"headers": value})["headers"]
 
@@ -68,6 +72,7 @@ class Shares(Section):
 
     train: Share = 0.6
     validation: Share = 0.4
+    test: Share = 0.0
     seed: int = 0
 
 
@@ -144,6 +149,19 @@ class Acceptance(Section):
     min_gain: Amount = 0.005
     no_regression: Flag = False
     protected: Names = ()
+
+
+class Claiming(Section):
+    """How a run tests at its end whether what it kept is better: `draws` of each case and profile in each of 3 blocks.
+
+    `error` is the chance of a false claim; `wanted_gain` what these cases should be able to show; `ablate` takes out
+    parts that do no good before.
+    """
+
+    draws: Count = 2
+    error: Annotated[float, Field(strict=True, gt=0, lt=1)] = 0.05
+    wanted_gain: Above0 = 0.1
+    ablate: Flag = True
 
 
 class Stop(Section):

@@ -104,6 +104,7 @@ class RunHeader(_Record):
     structure: HeaderStructure
     train: HeaderSet
     validation: HeaderSet
+    test: HeaderSet | None = None
 
 
 def header_of(
@@ -128,6 +129,7 @@ def header_of(
         structure=_header_structure(snapshot),
         train=_header_set(checked.train),
         validation=_header_set(checked.validation),
+        test=None if checked.test is None else _header_set(checked.test),
     )
 
 
@@ -174,6 +176,7 @@ def differences(header: RunHeader, other: RunHeader) -> list[str]:
         *_changed_structure(header.structure, other.structure),
         *_changed_set("train", header.train, other.train),
         *_changed_set("validation", header.validation, other.validation),
+        *_changed_set("test", header.test or _NO_SET, other.test or _NO_SET),
     ]
     return list(dict.fromkeys(found))
 
@@ -245,6 +248,7 @@ def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> di
         },
         "objective": request.objective,
         "acceptance": written(request.acceptance),
+        "claim": None if request.claim is None else written(request.claim),
         "stop": None if request.stop is None else written(request.stop),
         "max_rounds": request.max_rounds,
         "targets": list(targets),
@@ -327,6 +331,9 @@ def _changed_structure(before: HeaderStructure, after: HeaderStructure) -> Itera
     for name in sorted(before.surfaces.keys() & after.surfaces.keys()):
         if before.surfaces[name] != after.surfaces[name]:
             yield f"the agent's own value of surface {name!r} was edited"
+
+
+_NO_SET = HeaderSet(id="", content_digest="", cases={})
 
 
 def _changed_set(name: str, before: HeaderSet, after: HeaderSet) -> Iterator[str]:

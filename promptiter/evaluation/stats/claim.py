@@ -41,7 +41,12 @@ class Block:
     error: float
 
 
-BLOCKS = (Block(error=0.01), Block(error=0.015), Block(error=0.025))
+def blocks_of(error: float, *, draws: int = 2) -> tuple[Block, ...]:
+    """The blocks of a claim with this error in all, most of it for the last look."""
+    return tuple(Block(draws=draws, error=round(error * share, 12)) for share in (0.2, 0.3, 0.5))
+
+
+BLOCKS = blocks_of(0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
