@@ -22,9 +22,6 @@ from promptiter.structure import StructureSnapshot
 if TYPE_CHECKING:
     from promptiter.engine.session import Session
 
-DRAWS = 2
-"""So many draws show whether a profile is worse without a part. One alone lets many a useful part go by chance."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
@@ -57,7 +54,7 @@ async def ablate(session: Session) -> Ablation | None:
         left = tuple(part for part in left if part != gone)
     found = Ablation(losses=losses, dropped=tuple(dropped), shares=working.shares(left))
     if dropped:
-        session.adopt(working.profile_with(left), await working.evaluation(left))
+        session.adopt(working.profile_with(left), await working.evaluation(left, working.first))
     return found
 
 
@@ -69,7 +66,10 @@ def without(profile: Profile, surface_ids: Iterable[str], *, initial: Profile, s
 
 
 class _Working:
-    """The working profile with some of its parts only, each combination run once."""
+    """The working profile with some of its parts only, each combination run once on the draws of the first record.
+
+    A part that seems useless there is looked at on as many draws once more: by chance, many a good part seems so.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -77,22 +77,28 @@ class _Working:
         self.initial = session.baseline
         changes = self.initial.profile.changes(self.whole.profile, session.snapshot)
         self.parts = tuple(change.surface_id for change in changes)
-        self.draws = max(DRAWS, session.comparisons.draws)
-        self.known: dict[frozenset[str], Evaluation] = {}
+        draws = session.comparisons.draws
+        self.first, self.again = range(draws), range(draws, 2 * draws)
+        self.known: dict[tuple[frozenset[str], range], Evaluation] = {}
+        if all(row.draw in self.first for row in self.whole.validation.rows):
+            self.known[frozenset(self.parts), self.first] = self.whole.validation
 
     async def loss(self, left: tuple[str, ...], part: str) -> float:
         """What the profile with these parts loses without one of them."""
-        whole = await self.evaluation(left)
-        rest = await self.evaluation(tuple(each for each in left if each != part), beside=(whole, part))
+        seen = await self._loss(left, part, self.first)
+        return seen if seen > 0 else (seen + await self._loss(left, part, self.again)) / 2
+
+    async def _loss(self, left: tuple[str, ...], part: str, draws: range) -> float:
+        whole = await self.evaluation(left, draws)
+        rest = await self.evaluation(tuple(each for each in left if each != part), draws, beside=(whole, part))
         gain = Evidence(baseline=rest, candidate=whole, objective=self.session.request.objective).gain
         return gain or 0.0
 
-    async def evaluation(self, parts: tuple[str, ...], *, beside: tuple[Evaluation, str] | None = None) -> Evaluation:
-        """The profile with these parts on the draws that all of them share.
-
-        Cases that cannot differ have the rows of the profile `beside`, which has one part more.
-        """
-        session, name = self.session, frozenset(parts)
+    async def evaluation(
+        self, parts: tuple[str, ...], draws: range, *, beside: tuple[Evaluation, str] | None = None
+    ) -> Evaluation:
+        """The profile with these parts on such draws. Cases that cannot differ have the rows of the one `beside`."""
+        session, name = self.session, (frozenset(parts), draws)
         if name not in self.known:
             record, changed = (self.whole.validation, self.parts) if beside is None else (beside[0], (beside[1],))
             touched = session.comparisons.touched(record.rows, changed)
@@ -101,7 +107,7 @@ class _Working:
                 session.validation,
                 self.profile_with(parts),
                 phase="ablation",
-                runs=runs_of(replace(session.validation, cases=cases), range(self.draws)),
+                runs=runs_of(replace(session.validation, cases=cases), draws),
                 kept=[row for row in record.rows if row.case_id not in touched],
             )
         return self.known[name]
@@ -111,14 +117,10 @@ class _Working:
         return without(self.whole.profile, gone, initial=self.initial.profile, structure=self.session.snapshot)
 
     def shares(self, left: tuple[str, ...]) -> dict[str, float]:
-        """Fair shares on the draws of the first profile's record, if all combinations were run on them."""
-        known = {**self.known, frozenset[str](): self.initial.validation}
+        """Fair shares of the gain, if all combinations were run on the draws of the first profile's record."""
+        objective = self.session.request.objective
+        known = {name: found.objective(objective) for (name, draws), found in self.known.items() if draws == self.first}
+        known[frozenset()] = self.initial.validation.objective(objective)
+        values = {name: value for name, value in known.items() if value is not None}
         subsets = chain.from_iterable(combinations(left, size) for size in range(len(left) + 1))
-        if any(frozenset(each) not in known for each in subsets):
-            return {}
-        values = {name: self._value(evaluation) for name, evaluation in known.items()}
-        return shapley_shares(left, values.__getitem__)
-
-    def _value(self, evaluation: Evaluation) -> float:
-        first = tuple(row for row in evaluation.rows if row.draw < self.session.comparisons.draws)
-        return replace(evaluation, rows=first or evaluation.rows).objective(self.session.request.objective) or 0.0
+        return shapley_shares(left, values.__getitem__) if all(frozenset(each) in values for each in subsets) else {}

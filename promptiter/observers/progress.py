@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.engine.events import Event
+from promptiter.engine.events import Event, Phase
 from promptiter.engine.log import is_finished
 from promptiter.llm.ledger import NOTHING, Spending
 from traces.draw.diagram import one_line
@@ -110,6 +110,7 @@ class _Now:
     """Where a run stands, as its events tell."""
 
     round: int = 0
+    phase: Phase = "start"
     max_rounds: int = 0
     stage: str = "starting"
     cases: int = 0
@@ -123,10 +124,14 @@ class _Now:
     all_runs: int = 0
     runs_in_round: int = 0
     candidate: float | None = None
+    profile: str = ""
+    first: str = ""
+    kept: str = ""
+    tried: str = ""
 
     def take(self, event: Event) -> Text | None:
         """The line that an event is worth, if any."""
-        self.round = event.round
+        self.round, self.phase = event.round, event.phase
         match event.type:
             case "run_started":
                 return self._start(event.data)
@@ -146,18 +151,30 @@ class _Now:
                 return self._patch(event.data["value"])
             case "decision":
                 return self._decide(event.data["value"])
+            case "candidate":
+                self.tried = event.data["profile_digest"]
+            case "ablation" if event.data["value"]["dropped"]:
+                return self._line(f"taken out, no worse without: {_listed(event.data['value']['dropped'])}")
+            case "claim":
+                return self._claim(event.data["value"])
             case "stop":
                 return self._stop(event.data["value"]["reasons"])
             case _:
                 pass
         return None
 
+    @property
+    def _place(self) -> str:
+        if self.phase in ("ablation", "claim", "sealed"):
+            return "claim"
+        return f"round {self.round}" if self.round else "baseline"
+
     def bar(self) -> Table:
         """The round, the stage, and how far it is."""
         row = Table.grid(padding=(0, 2))
         for _ in range(5):
             row.add_column(no_wrap=True)
-        name = f"round {self.round} of {self.max_rounds}" if self.round else "baseline"
+        name = f"round {self.round} of {self.max_rounds}" if self._place.startswith("round") else self._place
         progress = ProgressBar(total=self.runs or None, completed=self.runs_done, width=16, pulse=not self.runs)
         cells: list[RenderableType] = [Text(name, "bold"), Text(self.stage), progress]
         if self.runs:
@@ -202,6 +219,9 @@ class _Now:
 
     def _begin(self, event: Event) -> None:
         self.stage = _RUNNING.get(event.phase, "running cases")
+        self.profile = event.data.get("profile_digest", "")
+        if event.phase == "baseline":
+            self.first = self.kept = self.profile
         self.cases, self.runs = event.data["cases"], event.data["runs"]
         self.draws = max(1, self.runs // max(1, self.cases))
         self.runs_done, self.values = 0, []
@@ -222,7 +242,16 @@ class _Now:
             self.baseline = self.best = mean
         told = f"mean score {_figure(mean)}, {round((rate or 0) * self.cases)} of {self.cases} cases pass"
         told += f", {failed:.0%} could not be run or scored" if failed else ""
-        return self._line(f"{_RAN.get(event.phase, 'cases')}: {told}")
+        return self._line(f"{self._what(event.phase)}: {told}")
+
+    def _what(self, phase: Phase) -> str:
+        """What was run."""
+        if phase in ("claim", "sealed"):
+            who = "baseline" if self.profile == self.first else "what was kept"
+            return f"{who}, {'sealed cases' if phase == 'sealed' else 'fresh draws'}"
+        if phase == "validation" and self.profile == self.kept:
+            return "validation, accepted profile once more"
+        return _RAN.get(phase, "cases")
 
     def _blame(self, signals: Json) -> Text:
         self.stage = "writing patches"
@@ -237,7 +266,7 @@ class _Now:
 
     def _decide(self, value: Json) -> Text:
         if value["accepted"]:
-            self.best = self.candidate
+            self.best, self.kept = self.candidate, self.tried
             return self._line(f"accepted: {value['reason']}", "green")
         return self._line(f"rejected: {value['reason']}", "yellow")
 
@@ -245,8 +274,13 @@ class _Now:
         told = "; ".join(reason["text"] for reason in reasons)
         return self._line(f"stop: {told}") if told else None
 
+    def _claim(self, claim: Json) -> Text:
+        return self._line(
+            f"{claim['scope']}: {claim['reason']}", "green" if claim["outcome"] == "claimed" else "yellow"
+        )
+
     def _line(self, text: str, style: str = "") -> Text:
-        name = f"round {self.round}" if self.round else "baseline"
+        name = self._place
         return Text.assemble((f"{name:<10}", "bold"), (one_line(text), style))
 
 
@@ -254,9 +288,20 @@ _RUNNING = {
     "baseline": "validating the baseline",
     "train": "running the train cases",
     "rerun": "re-running failed cases",
+    "train_again": "comparing on train",
     "validation": "validating the candidate",
+    "ablation": "looking for parts that do no good",
+    "claim": "running both profiles afresh",
+    "sealed": "running the sealed cases",
 }
-_RAN = {"baseline": "validation", "train": "train", "rerun": "failed train cases, patched", "validation": "validation"}
+_RAN = {
+    "baseline": "validation",
+    "train": "train",
+    "rerun": "failed train cases, patched",
+    "train_again": "train, compared",
+    "validation": "validation",
+    "ablation": "with some parts only",
+}
 _THEN = {"train": "finding what is to blame", "rerun": "finding what is to blame"}
 
 

@@ -87,7 +87,7 @@ async def test_each_stage_that_ended_is_one_line() -> None:
         patches = {"patches": {"patches": [{"surface_id": "a#instruction"}]}, "refused": [{}], "notes": ["x", "y"]}
         await watching.see("patches", {"value": patches}, phase="train", round_=1)
         await watching.evaluate("rerun", [1.0], round_=1)
-        await watching.see("candidate", {}, phase="validation", round_=1)
+        await watching.see("candidate", {"profile_digest": "b"}, phase="validation", round_=1)
         await watching.evaluate("validation", [1.0, 1.0, 1.0], round_=1)
         accepted = {"accepted": True, "delta": 0.5, "reason": "gain +0.500 reaches 0.005"}
         await watching.see("decision", {"value": accepted}, phase="validation", round_=1)

@@ -5,11 +5,11 @@ share of the error, gives up if there is no gain, and else wants the next block.
 whole claim, whatever depends on what. `claim_these_cases` goes through all looks again from the draws in their order:
 the same draws give the same claim, on resume and in an audit too.
 
-Without run noise there is nothing to test: six equal repeats say what one says. Then the difference is what it is on
-these cases, and is claimed for them if it is above 0, once chance can hardly have hidden the noise. That is so after
-4 draws: a noisy agent shows no noise in any arm and yet a gain with a chance of at most 0.25 ** draws, reached by one
-coin flip among cases without noise. The permutation test claims on such a picture too, unless some cases also lost, so
-this branch adds less than 0.0001 to the error of its look. It is no evidence at all for new cases.
+Where no run noise was seen, six equal repeats say what one says, and the difference is what it is on these cases. It is
+claimed if it is above 0 and chance can hardly have hidden the noise. How likely that is has two bounds, and the smaller
+counts: the test's own p-value, which is tiny if several cases changed and none for the worse; and 0.25 ** draws, the
+chance that one coin flip among cases without noise looks like this, which 4 draws settle whatever else changed. It is
+no evidence at all for new cases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.permutation import (
     PairedDraws,
-    mean_gain,
+    has_run_noise,
     sign_flip,
     within_case_permutation,
 )
@@ -129,11 +129,9 @@ def claim_new_cases(cases: Sequence[PairedDraws], *, error: float = 0.05, seed: 
 
 
 def _look(cases: Sequence[PairedDraws], draws: int, *, error: float, seed: int) -> Look:
-    test = within_case_permutation(cases, seed=seed)
-    if test is None:
-        chance = 0.25**draws
-        return Look(draws=draws, gain=mean_gain(cases), p_value=chance, error=error, has_run_noise=False)
-    return Look(draws=draws, gain=test.gain, p_value=test.p_value, error=error)
+    test, has_noise = within_case_permutation(cases, seed=seed), has_run_noise(cases)
+    p_value = test.p_value if has_noise else min(test.p_value, 0.25**draws)
+    return Look(draws=draws, gain=test.gain, p_value=p_value, error=error, has_run_noise=has_noise)
 
 
 def _these(outcome: ClaimOutcome, looks: Sequence[Look], reason: str, *, wanted_draws: int = 0) -> Claim:

@@ -80,15 +80,13 @@ class PermutationTest:
     error: float = 0.0
 
 
-def within_case_permutation(cases: Iterable[PairedDraws], *, seed: int = 0) -> PermutationTest | None:
+def within_case_permutation(cases: Iterable[PairedDraws], *, seed: int = 0) -> PermutationTest:
     """One-sided: is the after arm better on these cases, beyond what run noise makes of equal arms?
 
-    None if no run noise was seen: there is nothing to test a difference against, and repeats are no evidence.
     Exact if the draws are independent. With common draws (one seed for both arms of a draw) arms that behave alike
     come out closer to each other than a deal does, so it errs less often still.
     """
-    cases = sorted(cases, key=lambda case: case.case_id)
-    return _tested(cases, seed) if has_run_noise(cases) else None
+    return _tested(sorted(cases, key=lambda case: case.case_id), seed)
 
 
 def sign_flip(deltas: Sequence[float], *, seed: int = 0) -> PermutationTest:
