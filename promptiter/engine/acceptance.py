@@ -12,18 +12,24 @@ of each candidate are in `paired` and `sigma`, bounds on tokens and dollars and 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from promptiter.engine.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.engine.policies import Combined, as_call, is_number, parts_of, written
 from promptiter.errors import SetupError
+from promptiter.evaluation.result import CaseRow, Evaluation
 
 NAMED = 10
 """So many cases are named in a reason; the others are counted."""
 
 NOTHING = 1e-12
 """A gain up to this is rounding."""
+
+MOST_RERUNS = 5
+"""So often a protected case that fails at first is run again."""
+
+_MAJORITY = MOST_RERUNS // 2 + 1
 
 
 class AcceptancePolicy(Protocol):
@@ -139,6 +145,12 @@ class NoRegression(Policy):
 class Protected(Policy):
     """Accepts a candidate under which the protected cases hold: those that passed still pass.
 
+    One failure may be chance, so a case that passed and fails at a look is run again under both profiles, up to five
+    times after the first look, until one side has the majority. The candidate is rejected if it fails the case more often than not
+    while the accepted profile passes it more often than not. If the accepted profile does not, its first pass was luck:
+    the case does not tell the two apart, and a candidate is not to blame for what was broken before it. A run that
+    could not be scored does not pass, under either profile.
+
     Without case ids of its own it takes those of the run. A protected case that was not run does not hold.
     """
 
@@ -152,15 +164,62 @@ class Protected(Policy):
     def __repr__(self) -> str:
         return f"Protected({self.case_ids or ''})"
 
-    def decide(self, evidence: Evidence) -> AcceptanceDecision:
+    def decide(self, evidence: Evidence) -> Answer:
         if evidence.problem is not None:
             return evidence.reject(evidence.problem)
         protected = set(self.case_ids or evidence.protected)
         if absent := protected - {case.case_id for case in evidence.candidate.cases}:
             return evidence.reject(f"protected, but not run: {_named(sorted(absent))}")
-        if broken := protected.intersection(evidence.new_fails):
-            return evidence.reject(f"protected, and no longer passing: {_named(sorted(broken), evidence.lost)}")
-        return evidence.accept(f"protected cases hold ({len(protected)})" if protected else "no case is protected")
+        failing = protected.intersection((*evidence.first(evidence.opening).new_fails, *evidence.new_fails))
+        votes = [_Vote.of(evidence, case_id) for case_id in sorted(failing)]
+        if broken := [vote for vote in votes if vote.is_broken]:
+            return evidence.reject(f"protected, and no longer passing: {_listed(map(str, broken))}")
+        if undecided := [vote for vote in votes if not vote.is_settled]:
+            cases = tuple(vote.case_id for vote in undecided)
+            draws = max(vote.wanted for vote in undecided)
+            return MoreEvidence(
+                cases=cases, draws=draws, reason=f"protected, and no longer passing at first: {_named(cases)}"
+            )
+        told = f"protected cases hold ({len(protected)})" if protected else "no case is protected"
+        return evidence.accept("; ".join([told, *map(str, votes)]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Vote:
+    """How often a case passes in its re-runs, the draws after the first look, under both profiles."""
+
+    case_id: str
+    runs: int
+    before: int
+    after: int
+
+    @staticmethod
+    def of(evidence: Evidence, case_id: str) -> _Vote:
+        before, after = (
+            {row.draw: _passes(each, row) for row in each.rows if row.case_id == case_id}
+            for each in (evidence.baseline, evidence.candidate)
+        )
+        again = sorted(draw for draw in before.keys() & after.keys() if draw >= evidence.opening)[:MOST_RERUNS]
+        return _Vote(case_id, len(again), sum(before[draw] for draw in again), sum(after[draw] for draw in again))
+
+    @property
+    def is_broken(self) -> bool:
+        return self.runs - self.after >= _MAJORITY and self.before >= _MAJORITY
+
+    @property
+    def is_settled(self) -> bool:
+        return self.is_broken or self.after >= _MAJORITY or self.runs - self.before >= _MAJORITY
+
+    @property
+    def wanted(self) -> int:
+        return (_MAJORITY if self.runs < _MAJORITY else MOST_RERUNS) - self.runs
+
+    def __str__(self) -> str:
+        return f"{self.case_id!r} passes {self.after} of {self.runs} re-runs, and {self.before} before the change"
+
+
+def _passes(evaluation: Evaluation, row: CaseRow) -> bool:
+    return replace(evaluation, rows=(row,)).cases[0].passed
 
 
 class AllOf(Combined[AcceptancePolicy], Policy):
@@ -209,9 +268,13 @@ def _told(gain: float, limit: float) -> str:
 
 
 def _named(case_ids: Sequence[str], unscored: Collection[str] = ()) -> str:
-    told = [f"{case_id!r} (could not be scored)" if case_id in unscored else repr(case_id) for case_id in case_ids]
-    more = len(told) - NAMED
-    return ", ".join(told[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return _listed(f"{each!r} (could not be scored)" if each in unscored else repr(each) for each in case_ids)
+
+
+def _listed(told: Iterable[str]) -> str:
+    named = list(told)
+    more = len(named) - NAMED
+    return ", ".join(named[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _unscored(evidence: Evidence) -> str:

@@ -315,14 +315,78 @@ def test_protected_cases_of_the_run_hold_or_are_named() -> None:
     before, after = {"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 1.0, "b": 0.0, "c": 0.0}
     assert decided(Protected(), evidence(before, after)).reason == "no case is protected"
     assert decided(Protected(), evidence(before, after, protected="ac")).reason == "protected cases hold (2)"
-    answer = decided(Protected(), evidence(before, after, protected="abc"))
-    assert (answer.accepted, answer.reason) == (False, "protected, and no longer passing: 'b'")
+    assert Protected().decide(evidence(before, after, protected="abc")) == MoreEvidence(
+        cases=("b",), draws=3, reason="protected, and no longer passing at first: 'b'"
+    )
 
 
 def test_protected_cases_of_the_policy_come_before_those_of_the_run() -> None:
     seen = evidence({"a": 1.0, "b": 1.0}, {"a": 0.0, "b": 1.0}, protected="a")
     assert decided(Protected(("b",)), seen).accepted
-    assert not decided(Protected(("b", "a")), seen).accepted
+    assert isinstance(Protected(("b", "a")).decide(seen), MoreEvidence)
+
+
+def rerun(before: Sequence[float | None], after: Sequence[float | None], *, opening: int = 1) -> Evidence:
+    """A protected case that passes at first under the accepted profile and fails under the candidate, and re-runs."""
+
+    def arm(*values: float | None) -> Evaluation:
+        rows = [row("a", value, draw=draw) for draw, value in enumerate(values)]
+        return of_rows([*rows, row("b", 1.0)], limit=1.0)
+
+    return Evidence(
+        baseline=arm(*[1.0] * opening, *before),
+        candidate=arm(*[0.0] * opening, *after),
+        protected=frozenset("a"),
+        opening=opening,
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ((1, 1, 1), (0, 0, 0), "no: 'a' passes 0 of 3 re-runs, and 3 before the change"),
+        ((1, 1, 1), (0, None, 0), "no: 'a' passes 0 of 3 re-runs, and 3 before the change"),
+        ((1, 0, 1, 0, 1), (0, 1, 0, 1, 0), "no: 'a' passes 2 of 5 re-runs, and 3 before the change"),
+        ((1, 1, 1), (1, 1, 1), "yes: 'a' passes 3 of 3 re-runs, and 3 before the change"),
+        ((1, 1, 1, 1, 1), (0, 1, 0, 1, 1), "yes: 'a' passes 3 of 5 re-runs, and 5 before the change"),
+        ((0, 0, None), (0, 0, 0), "yes: 'a' passes 0 of 3 re-runs, and 0 before the change"),
+        ((1, 0, 0, 1, 0), (0, 0, 0, 0, 0), "yes: 'a' passes 0 of 5 re-runs, and 2 before the change"),
+        ((1, 1, 1), (0, 0, 1), "2 more"),
+        ((1, 1, 0), (0, 0, 0), "2 more"),
+        ((1,), (0,), "2 more"),
+    ],
+)
+@pytest.mark.parametrize("opening", [1, 3])
+def test_a_majority_of_re_runs_decides_about_a_protected_case(
+    before: Sequence[float | None], after: Sequence[float | None], told: str, opening: int
+) -> None:
+    seen = rerun(before, after, opening=opening)
+    answer = Protected().decide(seen)
+    if isinstance(answer, MoreEvidence):
+        assert (f"{answer.draws} more", answer.cases) == (told, ("a",))
+    else:
+        prefix = "protected cases hold (1); " if answer.accepted else "protected, and no longer passing: "
+        assert answer.reason == prefix + told.partition(": ")[2]
+        assert answer.accepted == told.startswith("yes")
+
+
+@given(pairs=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=5, max_size=8))
+def test_at_most_five_re_runs_decide_and_later_draws_change_nothing(pairs: list[tuple[bool, bool]]) -> None:
+    def after(count: int) -> Answer:
+        return Protected().decide(rerun([float(b) for b, _ in pairs[:count]], [float(a) for _, a in pairs[:count]]))
+
+    settled = [answer for count in range(9) if isinstance(answer := after(count), AcceptanceDecision)]
+    assert len(settled) >= len(range(5, 9))
+    assert len({answer.accepted for answer in settled}) == 1
+    broken = sum(a for _, a in pairs[:5]) < 3 <= sum(b for b, _ in pairs[:5])
+    assert settled[-1].accepted != broken
+
+
+def test_a_protected_case_that_fails_in_draws_that_others_asked_for_is_noticed_too() -> None:
+    before = [row("a", 1.0, draw=draw) for draw in range(4)]
+    after = [row("a", float(draw == 0), draw=draw) for draw in range(4)]
+    seen = Evidence(baseline=of_rows(before), candidate=of_rows(after), protected=frozenset("a"))
+    assert not decided(Protected(), seen).accepted
 
 
 def test_a_protected_case_that_was_not_run_does_not_hold() -> None:

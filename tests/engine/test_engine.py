@@ -399,7 +399,9 @@ async def test_protected_cases_hold_whatever_the_acceptance_policy() -> None:
     result = await desk.engine(worse).run(replace(request, stop=Patience(1)))
     decision = result.rounds[0].decision
     assert decision is not None
-    assert decision.reason == "protected, and no longer passing: 'validation-0'"
+    assert decision.reason == (
+        "protected, and no longer passing: 'validation-0' passes 0 of 3 re-runs, and 3 before the change"
+    )
 
 
 class _Anything:
