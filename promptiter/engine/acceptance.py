@@ -146,10 +146,10 @@ class Protected(Policy):
     """Accepts a candidate under which the protected cases hold: those that passed still pass.
 
     One failure may be chance, so a case that passed and fails at a look is run again under both profiles, up to five
-    times after the first look, until one side has the majority. The candidate is rejected if it fails the case more often than not
-    while the accepted profile passes it more often than not. If the accepted profile does not, its first pass was luck:
-    the case does not tell the two apart, and a candidate is not to blame for what was broken before it. A run that
-    could not be scored does not pass, under either profile.
+    times after the first look, until one side has the majority. The candidate is rejected if it fails the case more
+    often than not while the accepted profile passes it more often than not. If the accepted profile does not, its first
+    pass was luck: the case does not tell the two apart, and a candidate is not to blame for what was broken before it.
+    A run that could not be scored does not pass, under either profile.
 
     Without case ids of its own it takes those of the run. A protected case that was not run does not hold.
     """
@@ -176,10 +176,8 @@ class Protected(Policy):
             return evidence.reject(f"protected, and no longer passing: {_listed(map(str, broken))}")
         if undecided := [vote for vote in votes if not vote.is_settled]:
             cases = tuple(vote.case_id for vote in undecided)
-            draws = max(vote.wanted for vote in undecided)
-            return MoreEvidence(
-                cases=cases, draws=draws, reason=f"protected, and no longer passing at first: {_named(cases)}"
-            )
+            told = f"protected, and no longer passing at first: {_named(cases)}"
+            return MoreEvidence(cases=cases, draws=max(vote.wanted for vote in undecided), reason=told)
         told = f"protected cases hold ({len(protected)})" if protected else "no case is protected"
         return evidence.accept("; ".join([told, *map(str, votes)]))
 
