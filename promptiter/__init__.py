@@ -41,17 +41,20 @@ if TYPE_CHECKING:
     )
     from promptiter.backprop.support import SupportAggregator
     from promptiter.backprop.whole_trace import LLMAttributor
-    from promptiter.engine.acceptance import AcceptancePolicy, MinGain, NoRegression, Protected
+    from promptiter.engine.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
     from promptiter.engine.engine import Engine
     from promptiter.engine.events import Event, Observer
     from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
+    from promptiter.engine.figures import Constraint, TieBreak
     from promptiter.engine.fold import fold
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.journal import Journal
+    from promptiter.engine.paired import PairedGain
     from promptiter.engine.records import RoundResult, RunRequest, RunResult
     from promptiter.engine.review import Review, Reviewer
     from promptiter.engine.run import RunFailedError
     from promptiter.engine.session import Session, Strategy
+    from promptiter.engine.sigma import SigmaGain
     from promptiter.engine.stopping import (
         Deadline,
         MaxCalls,
@@ -107,6 +110,7 @@ __all__ = [
     "AggregateRequest",
     "AggregateResult",
     "Aggregator",
+    "AnyGain",
     "AttributeRequest",
     "AttributionChoice",
     "Attributor",
@@ -123,6 +127,7 @@ __all__ = [
     "ChangedInputsError",
     "CheapestAttributor",
     "Choice",
+    "Constraint",
     "Deadline",
     "Edge",
     "Engine",
@@ -174,6 +179,7 @@ __all__ = [
     "OptimizeRequest",
     "OptimizeResult",
     "Optimizer",
+    "PairedGain",
     "Parameter",
     "PatchSet",
     "Patience",
@@ -198,6 +204,7 @@ __all__ = [
     "ScriptedModel",
     "Session",
     "SetupError",
+    "SigmaGain",
     "SimulatedModel",
     "Stepwise",
     "StopDecision",
@@ -211,6 +218,7 @@ __all__ = [
     "SurfacePatch",
     "Target",
     "TargetScore",
+    "TieBreak",
     "Tool",
     "Turn",
     "View",
@@ -257,17 +265,20 @@ _MODULES = {
     ),
     "backprop.support": "SupportAggregator",
     "backprop.whole_trace": "LLMAttributor",
-    "engine.acceptance": "AcceptancePolicy MinGain NoRegression Protected",
+    "engine.acceptance": "AcceptancePolicy AnyGain MinGain NoRegression Protected",
     "engine.engine": "Engine",
     "engine.events": "Event Observer",
     "engine.evidence": "AcceptanceDecision Evidence MoreEvidence",
+    "engine.figures": "Constraint TieBreak",
     "engine.fold": "fold",
     "engine.interrupts": "Interrupt",
     "engine.journal": "Journal",
+    "engine.paired": "PairedGain",
     "engine.records": "RoundResult RunRequest RunResult",
     "engine.review": "Review Reviewer",
     "engine.session": "Session Strategy",
     "engine.run": "RunFailedError",
+    "engine.sigma": "SigmaGain",
     "engine.stopping": (
         "Deadline MaxCalls MaxEvaluations MaxRounds MaxTokens MaxUsd Patience RequiredMetrics StopDecision "
         "StopFile StopPolicy TargetScore"

@@ -5,9 +5,17 @@ from __future__ import annotations
 from functools import reduce
 from operator import and_, or_
 
+<<<<<<< HEAD
 from promptiter.config.sections import Acceptance, Claiming, Stop
 from promptiter.engine.acceptance import AcceptancePolicy, MinGain, NoRegression, Protected
 from promptiter.engine.conclusion import ClaimOnce
+=======
+from promptiter.config.sections import Acceptance, Stop
+from promptiter.engine.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
+from promptiter.engine.figures import Constraint, TieBreak
+from promptiter.engine.paired import PairedGain
+from promptiter.engine.sigma import SigmaGain
+>>>>>>> 7145754 (Any gain is kept by default; RunRequest.error, checks of promises and figures, and a key of promptiter.yaml for each policy)
 from promptiter.engine.stopping import (
     Deadline,
     MaxCalls,
@@ -27,10 +35,17 @@ PATIENCE = 3
 
 
 def acceptance_of(section: Acceptance) -> AcceptancePolicy:
-    """All that is asked for, with `&`."""
-    policies: list[AcceptancePolicy] = [MinGain(section.min_gain)]
+    """All that is asked for, with `&`; any gain, if none is."""
+    gains: list[AcceptancePolicy | None] = [
+        MinGain(section.min_gain) if section.min_gain is not None else None,
+        PairedGain(**section.paired_gain.model_dump()) if section.paired_gain else None,
+        SigmaGain(**section.sigma_gain.model_dump()) if section.sigma_gain else None,
+        TieBreak(**section.tie_break.model_dump()) if section.tie_break else None,
+    ]
+    policies = [gain for gain in gains if gain is not None] or [AnyGain()]
     if section.no_regression:
         policies.append(NoRegression())
+    policies += [Constraint(**each.model_dump()) for each in section.constraints]
     if section.protected:
         policies.append(Protected())
     return reduce(and_, policies)

@@ -50,7 +50,11 @@ _ORDER = (
         "initial_profile",
         "objective",
         "acceptance",
+<<<<<<< HEAD
         "claim",
+=======
+        "error",
+>>>>>>> 7145754 (Any gain is kept by default; RunRequest.error, checks of promises and figures, and a key of promptiter.yaml for each policy)
         "stop",
         "max_rounds",
         "budget",

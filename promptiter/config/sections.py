@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationInfo
 
 from promptiter.backprop.loss import Severity
+from promptiter.engine.sigma import Holdout
 from promptiter.llm.secret import Secret, hidden_by_name
 from traces.model import Json
 
@@ -55,6 +56,8 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 Amount = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Above0 = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Chance = Annotated[float, Field(strict=True, gt=0, lt=1)]
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
 File = Annotated[Path, AfterValidator(_in_folder)]
 Files = Annotated[tuple[File, ...], BeforeValidator(_as_list)]
@@ -143,12 +146,52 @@ class Models(Section):
         return dict(self.__pydantic_extra__ or {})
 
 
-class Acceptance(Section):
-    """What a candidate must show on validation; all of it must hold."""
+class PairedGainEntry(Section):
+    """An exact test for each candidate; `error` is for all of them, `draws` are blocks with a look after each."""
 
-    min_gain: Amount = 0.005
+    error: Chance = 0.05
+    draws: tuple[Count, ...] = (2, 2, 2)
+
+
+class SigmaGainEntry(Section):
+    """The gain on train clears the spread of repeated sweeps, the hold-out loses no more than its own."""
+
+    accept_sigma: Amount = 1.0
+    repeats: Count = 3
+    holdout: Holdout = "on_train_improve"
+    folds: Annotated[int, Field(strict=True, ge=2)] = 5
+    seed: Annotated[int, Field(strict=True)] = 0
+
+
+class ConstraintEntry(Section):
+    """Bounds of tokens, cost_usd, characters, latency_s or a metric; `_times` is of the accepted profile's."""
+
+    figure: str
+    at_most: Finite | None = None
+    at_least: Finite | None = None
+    at_most_times: Amount | None = None
+    at_least_times: Amount | None = None
+    measured: Flag = False
+
+
+class TieBreakEntry(Section):
+    """Within `min_gain` of each other, the first of these figures that differs decides."""
+
+    by: Names
+    min_gain: Amount = 0.0
+    measured: Flag = False
+
+
+class Acceptance(Section):
+    """What a candidate must show; all of it must hold. A file that names no gain means: any gain above 0."""
+
+    min_gain: Amount | None = None
+    paired_gain: PairedGainEntry | None = None
+    sigma_gain: SigmaGainEntry | None = None
+    tie_break: TieBreakEntry | None = None
     no_regression: Flag = False
     protected: Names = ()
+    constraints: tuple[ConstraintEntry, ...] = ()
 
 
 class Claiming(Section):
@@ -167,7 +210,7 @@ class Claiming(Section):
 class Stop(Section):
     """When the search ends, looked at after each round; the first that holds ends it. `minutes` is a deadline."""
 
-    target_score: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
+    target_score: Finite | None = None
     patience: Count | None = None
     minutes: Above0 | None = None
     max_evaluations: Count | None = None

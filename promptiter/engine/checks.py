@@ -9,7 +9,9 @@ from typing import get_args
 
 from promptiter.backprop.loss import LossHint, LossTarget, check_hints, check_targets
 from promptiter.engine.acceptance import Protected
-from promptiter.engine.policies import parts_of
+from promptiter.engine.figures import check_figures
+from promptiter.engine.policies import is_number, parts_of
+from promptiter.engine.promises import check_errors
 from promptiter.engine.records import RunRequest
 from promptiter.engine.stopping import check_metrics
 from promptiter.errors import EvalSetError, RequestError, SetupError, UnknownSurfaceError, nearest
@@ -160,6 +162,11 @@ def _policy_problems(request: RunRequest, validation: EvalSet, evaluator: Evalua
             check_metrics(request.stop, [metric.name for metric in evaluator.metrics])
         except SetupError as error:
             yield str(error)
+    if not is_number(request.error) or not 0 < request.error < 1:
+        yield f"error is {request.error!r}; give the chance to err of the whole run, above 0 and below 1, such as 0.05"
+    else:
+        yield from check_errors(request.acceptance, request.error)
+    yield from check_figures(request.acceptance, [metric.name for metric in evaluator.metrics])
     known = [case.id for case in validation.cases]
     own = (part.case_ids for part in parts_of(request.acceptance) if isinstance(part, Protected))
     for case_id in sorted(request.protected.union(*own).difference(known)):

@@ -43,7 +43,8 @@ class RunRequest:
     kept is better; without a claim, that is adopted untested. `test` cases stay sealed until then: they say whether a
     gain holds for new cases. `protected` cases must go on passing, whatever else `acceptance` says. `max_rounds` bounds
     the rounds beside what `stop` says; without any, a run stops when validation is perfect, or after three rounds that
-    brought nothing. `seed` is the evaluator's if it is left out.
+    brought nothing. `error` is the chance that a policy which promises one may take, over the whole run, to keep what
+    is no better. `seed` is the evaluator's if it is left out.
     """
 
     train: EvalSet | Sequence[EvalSet]
@@ -59,6 +60,7 @@ class RunRequest:
     max_rounds: int = 4
     targets: Sequence[str] | None = None
     objective: Objective = "mean_score"
+    error: float = 0.05
     loss_targets: tuple[LossTarget, ...] = ()
     hints: tuple[LossHint, ...] = ()
     protected: frozenset[str] = frozenset()

@@ -92,7 +92,8 @@ def test_a_small_file_makes_a_run_that_needs_no_model_beyond_the_agents(folder: 
     assert isinstance(run.engine.strategy.optimizer, RuleOptimizer)
     assert run.gateway.budget is None
     assert run.engine.evaluator.options.draws == 2
-    assert repr(run.request.acceptance) == "MinGain(0.005)"
+    assert repr(run.request.acceptance) == "AnyGain()"
+    assert run.request.error == 0.05
     assert repr(run.request.stop) == "TargetScore(1.0) | Patience(3)"
 
 
@@ -235,6 +236,39 @@ def test_policies_compose(folder: Path) -> None:
         f"RequiredMetrics('all') | TargetScore(0.9) | StopFile('{folder}/stop') | Patience(2) | Deadline(minutes=30.0)"
         " | MaxEvaluations(90) | MaxCalls(80) | MaxTokens(70) | MaxUsd(6.0)"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("{no_regression: true}", "AnyGain() & NoRegression()"),
+        ("{min_gain: 0}", "MinGain(0.0)"),
+        ("{paired_gain: {}}", "PairedGain(0.05, (2, 2, 2))"),
+        ("{paired_gain: {error: 0.01, draws: [4, 2]}}", "PairedGain(0.01, (4, 2))"),
+        ("{sigma_gain: {holdout: skip, repeats: 5}}", "SigmaGain(1.0, 5, 'skip', 5, 0)"),
+        ("{tie_break: {by: tokens, min_gain: 0.01}}", "TieBreak(('tokens',), 0.01, False)"),
+        (
+            "{constraints: [{figure: tokens, at_most_times: 1.1}, {figure: exact_match, at_least: 0.5}]}",
+            "AnyGain() & Constraint('tokens', at_most_times=1.1) & Constraint('exact_match', at_least=0.5)",
+        ),
+        (
+            "{paired_gain: {}, min_gain: 0.1, protected: [salt]}",
+            "MinGain(0.1) & PairedGain(0.05, (2, 2, 2)) & Protected()",
+        ),
+    ],
+)
+def test_acceptance_has_a_key_for_each_policy(folder: Path, text: str, made: str) -> None:
+    assert repr(loaded(folder, f"acceptance: {text}").request.acceptance) == made
+
+
+def test_what_is_wrong_with_the_promises_and_figures_of_policies_is_told(folder: Path) -> None:
+    assert loaded(folder, "error: 0.1\nacceptance: {paired_gain: {error: 0.1}}").request.error == 0.1
+    [above] = problems(folder, FILE + "acceptance: {paired_gain: {error: 0.1}}\n")
+    assert above.startswith("acceptance PairedGain(0.1, (2, 2, 2)) may err in 0.1 of all runs, more than the 0.05 of")
+    [unknown] = problems(folder, FILE + "acceptance: {tie_break: {by: [token]}}\n")
+    assert unknown.endswith("(did you mean 'tokens'?)")
+    [clock] = problems(folder, FILE + "acceptance: {constraints: [{figure: latency_s, at_most: 2}]}\n")
+    assert clock.startswith("acceptance: latency_s is measured by the clock")
 
 
 def test_what_policies_name_must_exist(folder: Path) -> None:

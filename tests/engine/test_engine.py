@@ -15,9 +15,11 @@ from promptiter.engine.acceptance import MinGain, NoRegression
 from promptiter.engine.engine import Engine
 from promptiter.engine.events import Event
 from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.engine.figures import Constraint
 from promptiter.engine.fold import fold
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.journal import MemoryJournal
+from promptiter.engine.paired import PairedGain
 from promptiter.engine.records import RunResult
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
@@ -90,6 +92,15 @@ async def test_all_that_is_wrong_with_a_request_is_told_at_once() -> None:
     assert "max_rounds is -1" in told
     assert "protected case 'b'" in told
     assert "keep each case in one of the sets" in told
+
+
+async def test_what_acceptance_policies_promise_together_is_checked_with_the_request() -> None:
+    with pytest.raises(RequestError, match=r"may err in 0\.09 of all runs, more than the 0\.05 of this one"):
+        await desk.engine(DRAFT).run(desk.request(acceptance=PairedGain(0.04) | PairedGain(0.05)))
+    with pytest.raises(RequestError, match=r"error is 1; give the chance to err of the whole run, above 0 and below 1"):
+        await desk.engine(DRAFT).run(desk.request(error=1))
+    with pytest.raises(RequestError, match=r"names 'carefull', which is no figure; .*did you mean 'careful'"):
+        await desk.engine(DRAFT).run(desk.request(acceptance=Constraint("carefull", at_least=0.5)))
 
 
 async def test_a_profile_of_another_structure_is_refused_before_anything_is_spent() -> None:

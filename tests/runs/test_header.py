@@ -115,7 +115,7 @@ def test_a_header_that_cannot_be_used_is_told(tmp_path: Path, raw: bytes | None,
     [
         ({"seed": 1}, ["seed was 0 and is now 1"]),
         ({"max_rounds": 6}, ["max_rounds was 4 and is now 6"]),
-        ({"acceptance": MinGain(0.5)}, ["acceptance was MinGain(0.005) and is now MinGain(0.5)"]),
+        ({"acceptance": MinGain(0.5)}, ["acceptance was AnyGain() and is now MinGain(0.5)"]),
         ({"stop": Patience(1)}, ["stop is new: Patience(1)"]),
         ({"objective": "pass_rate"}, ["objective was mean_score and is now pass_rate"]),
         ({"judge": "gpt"}, ["judge is new: gpt"]),
