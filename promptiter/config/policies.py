@@ -29,7 +29,6 @@ from promptiter.engine.stopping import (
     TargetScore,
 )
 from promptiter.evaluation.result import Objective
-from promptiter.evaluation.stats.claim import blocks_of
 
 PATIENCE = 3
 
@@ -55,8 +54,7 @@ def claim_of(section: Claiming | None) -> ClaimOnce | None:
     """How the claim at the end is made; None: nothing is claimed."""
     if section is None:
         return None
-    blocks = blocks_of(section.error, draws=section.draws)
-    return ClaimOnce(blocks=blocks, wanted_gain=section.wanted_gain, ablate=section.ablate)
+    return ClaimOnce(draws=section.draws, wanted_gain=section.wanted_gain, ablate=section.ablate)
 
 
 def stop_of(section: Stop | None, *, objective: Objective) -> StopPolicy | None:

@@ -32,36 +32,9 @@ def resolved(run: ConfiguredRun) -> dict[str, Json]:
 
 
 _ORDER = (
-    *(
-        "agent",
-        "python_path",
-        "train",
-        "validation",
-        "test",
-        "data",
-        "split",
-        "metrics",
-        "models",
-        "teacher",
-        "judge",
-        "targets",
-    ),
-    *(
-        "initial_profile",
-        "objective",
-        "acceptance",
-<<<<<<< HEAD
-        "claim",
-=======
-        "error",
->>>>>>> 7145754 (Any gain is kept by default; RunRequest.error, checks of promises and figures, and a key of promptiter.yaml for each policy)
-        "stop",
-        "max_rounds",
-        "budget",
-        "evaluation",
-        "loss_targets",
-    ),
-    *("hints", "seed", "memo", "runs", "keep_traces"),
+    *("agent", "python_path", "train", "validation", "test", "data", "split", "metrics", "models", "teacher", "judge"),
+    *("targets", "initial_profile", "objective", "acceptance", "claim", "error", "stop", "max_rounds", "budget"),
+    *("evaluation", "loss_targets", "hints", "seed", "memo", "runs", "keep_traces"),
 )
 
 

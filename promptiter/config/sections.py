@@ -197,12 +197,11 @@ class Acceptance(Section):
 class Claiming(Section):
     """How a run tests at its end whether what it kept is better: `draws` of each case and profile in each of 3 blocks.
 
-    `error` is the chance of a false claim; `wanted_gain` what these cases should be able to show; `ablate` takes out
-    parts that do no good before.
+    `wanted_gain` is what these cases should be able to show; `ablate` takes out parts that do no good before. How often
+    a claim may be wrong is the run's `error`.
     """
 
     draws: Count = 2
-    error: Annotated[float, Field(strict=True, gt=0, lt=1)] = 0.05
     wanted_gain: Above0 = 0.1
     ablate: Flag = True
 

@@ -12,15 +12,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from promptiter.engine.ablation import ablate
+from promptiter.engine.acceptance import AcceptancePolicy
 from promptiter.engine.comparison import Arms
 from promptiter.engine.conclusion import FEWEST_CASES, ClaimOnce, Conclusion, Verdict
 from promptiter.engine.evaluations import CaseDraw
 from promptiter.engine.evidence import Evidence, paired_draws
 from promptiter.engine.policies import written
+from promptiter.engine.promises import error_of, ignores_holdout
 from promptiter.engine.shapes import plain_of
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
-from promptiter.evaluation.stats.claim import Claim, claim_new_cases, claim_these_cases
+from promptiter.evaluation.stats.claim import Claim, blocks_of, claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.permutation import PairedDraws
 from promptiter.evaluation.stats.power import run_noise, smallest_gain
 from promptiter.llm.ledger import Spending
@@ -57,7 +59,8 @@ def hold_for_claim(session: Session) -> None:
     rows = session.baseline.validation.rows
     if rule is None or budget is None or not rows:
         return
-    runs = 2 * sum(block.draws for block in rule.blocks) * len(session.validation.cases) / len(rows)
+    draws = sum(block.draws for block in blocks_of(session.request.error, draws=rule.draws))
+    runs = 2 * draws * len(session.validation.cases) / len(rows)
     by_role = session.spending.ledger.by_role()
     own = by_role.get("agent", Spending()).calls
     judged = 1 + (by_role.get("judge", Spending()).calls / own if own else 0.0)
@@ -78,13 +81,25 @@ def untested(session: Session) -> Conclusion:
     count, cases = session.tried, len(session.validation.cases)
     tried = f"{count} candidate{'s' * (count != 1)} tried on {cases} cases"
     if session.has_accepted:
-        told = f"kept by {written(session.request.acceptance)}, and nothing was tested at the end"
-        return Conclusion(verdict="improved", reasons=(told, tried), tried=count, cases=cases)
+        return _kept_untested(session.request.acceptance, tried, count, cases)
     if count and cases < FEWEST_CASES:
         told = f"nothing was kept, and {cases} validation cases are too few to tell why"
         return Conclusion(verdict="underpowered", reasons=(told, tried), tried=count, cases=cases)
     told = "nothing was kept" if count else "there was nothing to try"
     return Conclusion(verdict="no_evidence", reasons=(told, tried), tried=count, cases=cases)
+
+
+def _kept_untested(acceptance: AcceptancePolicy, tried: str, count: int, cases: int) -> Conclusion:
+    """What was kept without a claim: each acceptance was a test of its own, or none."""
+    error, by = error_of(acceptance), written(acceptance)
+    if ignores_holdout(acceptance):
+        told = f"kept by {by}, which never looked at validation"
+        return Conclusion(verdict="overfit_risk", reasons=(told, tried), tried=count, cases=cases)
+    if error is None:
+        told = f"kept by {by}, which promises nothing, and nothing was tested at the end"
+        return Conclusion(verdict="improved", reasons=(told, tried), tried=count, cases=cases)
+    told = f"kept by {by}, which errs in {error:g} of all runs"
+    return Conclusion(verdict="improved", scope="these cases", reasons=(told, tried), tried=count, cases=cases)
 
 
 class _Claiming:
@@ -93,6 +108,8 @@ class _Claiming:
     def __init__(self, session: Session, rule: ClaimOnce) -> None:
         self.session = session
         self.rule = rule
+        self.error = session.request.error
+        self.blocks = blocks_of(self.error, draws=rule.draws)
         self.problem: str | None = None
         self.arms: Arms | None = None
         self.paired: tuple[PairedDraws, ...] = ()
@@ -102,7 +119,7 @@ class _Claiming:
 
     async def these_cases(self) -> Claim:
         """Block after block, until the claim is settled."""
-        session, draws = self.session, self.rule.blocks[0].draws
+        session, draws = self.session, self.rule.draws
         while True:
             await self._run(session.comparisons.fresh(session.validation, self.touched, draws))
             claim = self._look()
@@ -129,7 +146,7 @@ class _Claiming:
         shown, objective = self.arms.numbered, self.session.request.objective
         self.problem = Evidence(baseline=shown.accepted, candidate=shown.candidate, objective=objective).problem
         self.paired = paired_draws(shown.accepted, shown.candidate, objective)
-        return claim_these_cases(self.paired, blocks=self.rule.blocks, seed=self.session.seed)
+        return claim_these_cases(self.paired, blocks=self.blocks, seed=self.session.seed)
 
     async def new_cases(self, test: EvalSet) -> Claim:
         """One look at the sealed cases, which nothing has run before."""
@@ -141,7 +158,7 @@ class _Claiming:
         problem = Evidence(baseline=before, candidate=after, objective=session.request.objective).problem
         self.problem = None if problem is None else f"of the sealed cases, {problem}"
         sealed = paired_draws(before, after, session.request.objective)
-        return await self._written(claim_new_cases(sealed, error=self.rule.error, seed=session.seed))
+        return await self._written(claim_new_cases(sealed, error=self.error, seed=session.seed))
 
     async def _written(self, claim: Claim) -> Claim:
         async def made() -> Claim:
@@ -196,4 +213,4 @@ class _Claiming:
             return None
         best = 0.0 if self.session.request.objective == "weighted_loss" else 1.0
         noise = run_noise(draws, best=best)
-        return smallest_gain(noise, cases=len(draws), blocks=self.rule.blocks)
+        return smallest_gain(noise, cases=len(draws), blocks=self.blocks)

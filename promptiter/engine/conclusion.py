@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from promptiter.engine.policies import is_number
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.claim import BLOCKS, Block, Claim, Scope
+from promptiter.evaluation.stats.claim import Claim, Scope
 
 Verdict: TypeAlias = Literal["improved", "no_evidence", "underpowered", "overfit_risk", "budget_ended", "invalid_eval"]
 
@@ -22,24 +22,22 @@ FEWEST_CASES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimOnce:
-    """How a run makes its claim: after which draws it looks, with which error, and which gain is worth finding.
+    """How a run makes its claim: with so many `draws` of each case and profile before each of its three looks.
 
-    If the cases are too few or too noisy to show `wanted_gain`, a run that shows nothing is `underpowered` rather than
-    without evidence. `ablate` takes out parts that do no good before the claim.
+    How often a claim may be wrong is the run's `error`. If the cases are too few or too noisy to show `wanted_gain`, a
+    run that shows nothing is `underpowered` rather than without evidence. `ablate` takes out parts that do no good
+    before the claim.
     """
 
-    blocks: tuple[Block, ...] = BLOCKS
+    draws: int = 2
     wanted_gain: float = 0.1
     ablate: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.draws, int) or self.draws < 1:
+            raise SetupError(f"draws of a claim is {self.draws!r}; give a whole number of at least 1")
         if not is_number(self.wanted_gain, least=0) or self.wanted_gain == 0:
             raise SetupError(f"wanted_gain is {self.wanted_gain!r}; give a number above 0, such as 0.1")
-
-    @property
-    def error(self) -> float:
-        """The chance that a claim is wrong, over all looks."""
-        return sum(block.error for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

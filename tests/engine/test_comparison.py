@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.engine.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
+from promptiter.engine.engine import Engine
+from promptiter.engine.evidence import Answer, Evidence, MoreEvidence
+from promptiter.engine.figures import Constraint, TieBreak
+from promptiter.engine.fold import fold
+from promptiter.engine.journal import MemoryJournal
+from promptiter.engine.paired import PairedGain
+from promptiter.engine.records import RunRequest, RunResult
+from promptiter.engine.sigma import SigmaGain
+from promptiter.profile import Profile
+from promptiter.structure import StructureSnapshot
+from tests.engine import desk
+from tests.engine.desk import DRAFT, POLISH, Tries
+
+SNAPSHOT = desk.agent().describe()
+RESTYLED = {"draft#instruction": "Draft, in other words."}
+CARELESS = {"polish#instruction": "Break."}
+
+
+class Noisy:
+    """Is careful as often as its instructions say, by the dice of each draw; counts its runs."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[tuple[str, str, int]] = Counter()
+
+    def describe(self) -> StructureSnapshot:
+        return SNAPSHOT
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+        self.runs[profile.digest, context.case_id, context.draw] += 1
+        texts = [str(profile.value(surface, SNAPSHOT)) for surface in ("draft#instruction", "polish#instruction")]
+        chance = 0.3 + 0.3 * sum("careful" in text for text in texts) - 0.3 * ("Break." in texts)
+        dice = Random(f"{context.case_id} {context.draw} {profile.digest}")
+        return AgentRun(output="careful " * (2 * (dice.random() < chance)))
+
+
+def engine(agent: Noisy, *rounds: dict[str, str]) -> Engine:
+    return Engine(agent, desk.evaluator(), strategy=Tries(*rounds))
+
+
+def request(acceptance: AcceptancePolicy, *, cases: int = 30, **changes: object) -> RunRequest:
+    sets = {"train": desk.eval_set("train", cases), "validation": desk.eval_set("validation", cases)}
+    return desk.request(acceptance=acceptance, max_rounds=9, **(sets | changes))
+
+
+def reasons(result: RunResult) -> list[str]:
+    return [each.decision.reason for each in result.rounds if each.decision is not None]
+
+
+def drawn(agent: Noisy, set_name: str) -> set[tuple[str, int]]:
+    """The profiles and draws that were run on a set."""
+    return {(profile, draw) for profile, case_id, draw in agent.runs if case_id.startswith(set_name)}
+
+
+async def test_a_paired_gain_looks_after_blocks_and_spends_less_on_each_candidate() -> None:
+    agent = Noisy()
+    result = await engine(agent, RESTYLED, DRAFT, POLISH).run(request(PairedGain()))
+    told = reasons(result)
+    assert [each.decision.accepted for each in result.rounds if each.decision is not None] == [False, True, True]
+    assert "candidate 1 may err with 0.025 of 0.05" in told[0]
+    assert "candidate 2 may err with 0.0083 of 0.05" in told[1]
+    assert "candidate 3 may err with 0.0042 of 0.05" in told[2]
+    twice = [run for run, count in agent.runs.items() if count > 1 and run[1].startswith("validation")]
+    assert twice == [], "no run is made twice, whoever asks for it"
+    for each in result.rounds:
+        assert each.validation is not None
+        assert max(row.draw for row in each.validation.rows) + 1 in (2, 4, 6)
+
+
+async def test_a_sigma_gain_pays_for_the_hold_out_only_where_train_improves() -> None:
+    agent = Noisy()
+    result = await engine(agent, CARELESS, DRAFT).run(request(SigmaGain()))
+    worse, draft = reasons(result)
+    assert worse.startswith("train ")
+    assert "hold-out" not in worse
+    assert result.rounds[0].validation is None
+    assert "which clears its noise" in draft
+    assert "; the hold-out " in draft
+    assert result.verdict == "improved"
+    held = {draw for profile, draw in drawn(agent, "validation") if profile == result.accepted_profile.digest}
+    assert held == {0, 1, 2}
+
+
+async def test_every_trial_runs_the_hold_out_of_each() -> None:
+    result = await engine(Noisy(), CARELESS).run(request(SigmaGain(holdout="every_trial")))
+    assert "; the hold-out " in reasons(result)[0]
+
+
+async def test_a_run_that_skips_the_hold_out_never_runs_a_candidate_on_it_and_risks_overfitting() -> None:
+    agent = Noisy()
+    result = await engine(agent, DRAFT, POLISH).run(request(SigmaGain(holdout="skip")))
+    assert all("the hold-out was not looked at" in each for each in reasons(result))
+    assert (result.verdict, result.accepted, result.accepted_score) == ("overfit_risk", None, None)
+    assert {profile for profile, _ in drawn(agent, "validation")} == {result.initial_profile.digest}
+
+
+async def test_folds_take_the_cases_of_both_sets() -> None:
+    result = await engine(Noisy(), DRAFT).run(request(SigmaGain(holdout="k_fold")))
+    assert reasons(result)[0].startswith("the pool of 60 cases gains")
+
+
+async def test_policies_that_open_on_train_go_with_those_that_do_not() -> None:
+    agent = Noisy()
+    policy = MinGain(0.05) & SigmaGain(repeats=2) & NoRegression()
+    result = await engine(agent, CARELESS, DRAFT).run(request(policy, cases=8))
+    assert result.rounds[0].validation is None
+    assert result.rounds[1].validation is not None
+
+
+async def test_protected_cases_are_run_again_and_the_others_are_not() -> None:
+    agent = Noisy()
+    protected = frozenset(f"validation-{number}" for number in range(30))
+    result = await engine(agent, CARELESS).run(request(_Anything(), protected=protected))
+    assert reasons(result)[0].startswith("protected, and no longer passing: ")
+    candidate = result.rounds[0].validation
+    assert candidate is not None
+    again = {row.case_id for row in candidate.rows if row.draw > 0}
+    assert 0 < len(again) < 30
+    assert max(row.draw for row in candidate.rows) <= 5
+
+
+async def test_tokens_and_texts_of_a_run_are_figures() -> None:
+    shorter = {"draft#instruction": "Do."}
+    result = await desk.engine(shorter).run(desk.request(acceptance=TieBreak(("characters",))))
+    assert reasons(result) == ["gain +0 is within 0, and characters is 10 after 13"]
+    bounded = await desk.engine(DRAFT).run(desk.request(acceptance=AnyGain() & Constraint("tokens", at_most=29)))
+    assert reasons(bounded) == ["tokens 30 is not at most 29"]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        PairedGain() & Protected(("validation-1", "validation-2", "validation-3")),
+        SigmaGain(),
+        SigmaGain(holdout="skip"),
+        SigmaGain(repeats=2, holdout="k_fold") & Protected(("validation-0",)),
+    ],
+    ids=repr,
+)
+async def test_a_run_cut_anywhere_goes_on_to_the_same_result_and_repeats_no_run(policy: AcceptancePolicy) -> None:
+    whole, asked = MemoryJournal(), request(policy, cases=4)
+    rounds = (RESTYLED, DRAFT, POLISH)
+    result = await engine(Noisy(), *rounds).run(asked, journal=whole)
+    events = list(whole.read())
+    for cut in range(1, len(events), 1 + len(events) // 15):
+        agent, journal = Noisy(), MemoryJournal()
+        for event in events[:cut]:
+            await journal.append(event)
+        again = await engine(agent, *rounds).run(asked, journal=journal)
+        assert fold(journal.read()) == fold(whole.read()), f"cut before event {cut}"
+        assert again.rounds == result.rounds
+        known = sum(event.type == "case" for event in events[:cut])
+        assert agent.runs.total() == sum(event.type == "case" for event in events) - known
+
+
+class _Anything:
+    def decide(self, evidence: Evidence) -> Answer:
+        return evidence.accept("anything")
+
+
+class _Odd:
+    """Asks for a case that nobody knows, then gives up."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def decide(self, evidence: Evidence) -> Answer:
+        self.seen.append(len(evidence.candidate.rows))
+        return MoreEvidence(cases=("nobody",)) if len(self.seen) < 2 else evidence.reject("enough")
+
+
+async def test_a_wish_for_cases_that_nobody_knows_changes_nothing() -> None:
+    policy = _Odd()
+    await desk.engine(DRAFT).run(desk.request(acceptance=policy))
+    assert policy.seen == [2, 2]
