@@ -19,12 +19,8 @@ from promptiter.backprop.loss import LossHint, LossTarget
 from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
 from promptiter.config.models import gateway_of, stages_of, unpriced_models
-<<<<<<< HEAD
 from promptiter.config.policies import acceptance_of, claim_of, stop_of
-=======
-from promptiter.config.policies import acceptance_of, stop_of
 from promptiter.engine.acceptance import AnyGain
->>>>>>> 7145754 (Any gain is kept by default; RunRequest.error, checks of promises and figures, and a key of promptiter.yaml for each policy)
 from promptiter.engine.checks import check_request, joined
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import Forecast
@@ -230,13 +226,9 @@ class _Building:
             initial_profile=initial,
             teacher=teacher,
             judge=config.judge,
-<<<<<<< HEAD
-            acceptance=acceptance_of(config.acceptance),
-            claim=claim_of(config.claim),
-=======
             acceptance=self.attempt(partial(acceptance_of, config.acceptance), place="acceptance") or AnyGain(),
+            claim=claim_of(config.claim),
             error=config.error,
->>>>>>> 7145754 (Any gain is kept by default; RunRequest.error, checks of promises and figures, and a key of promptiter.yaml for each policy)
             stop=stop_of(config.stop, objective=config.objective),
             max_rounds=config.max_rounds,
             targets=config.targets,

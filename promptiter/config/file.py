@@ -22,11 +22,8 @@ from promptiter.config.problems import problems_of
 from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,
-<<<<<<< HEAD
-    Claiming,
-=======
     Chance,
->>>>>>> 7145754 (Any gain is kept by default; RunRequest.error, checks of promises and figures, and a key of promptiter.yaml for each policy)
+    Claiming,
     Evaluating,
     File,
     Files,
@@ -71,11 +68,8 @@ class RunConfig(Section):
     initial_profile: File | None = None
     objective: Objective = "mean_score"
     acceptance: Acceptance = Acceptance()
-<<<<<<< HEAD
     claim: Annotated[Claiming | None, BeforeValidator(as_claim)] = Claiming()
-=======
     error: Chance = 0.05
->>>>>>> 7145754 (Any gain is kept by default; RunRequest.error, checks of promises and figures, and a key of promptiter.yaml for each policy)
     stop: Stop | None = None
     max_rounds: Annotated[int, Field(strict=True, ge=0)] = 4
     budget: BudgetCaps = BudgetCaps()

@@ -5,17 +5,12 @@ from __future__ import annotations
 from functools import reduce
 from operator import and_, or_
 
-<<<<<<< HEAD
 from promptiter.config.sections import Acceptance, Claiming, Stop
-from promptiter.engine.acceptance import AcceptancePolicy, MinGain, NoRegression, Protected
-from promptiter.engine.conclusion import ClaimOnce
-=======
-from promptiter.config.sections import Acceptance, Stop
 from promptiter.engine.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
+from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.figures import Constraint, TieBreak
 from promptiter.engine.paired import PairedGain
 from promptiter.engine.sigma import SigmaGain
->>>>>>> 7145754 (Any gain is kept by default; RunRequest.error, checks of promises and figures, and a key of promptiter.yaml for each policy)
 from promptiter.engine.stopping import (
     Deadline,
     MaxCalls,

@@ -34,7 +34,7 @@ class ClaimOnce:
     ablate: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.draws, int) or self.draws < 1:
+        if not is_number(self.draws, least=1):
             raise SetupError(f"draws of a claim is {self.draws!r}; give a whole number of at least 1")
         if not is_number(self.wanted_gain, least=0) or self.wanted_gain == 0:
             raise SetupError(f"wanted_gain is {self.wanted_gain!r}; give a number above 0, such as 0.1")

@@ -48,7 +48,7 @@ def engine(agent: Noisy, *rounds: dict[str, str]) -> Engine:
 
 def request(acceptance: AcceptancePolicy, *, cases: int = 30, **changes: object) -> RunRequest:
     sets = {"train": desk.eval_set("train", cases), "validation": desk.eval_set("validation", cases)}
-    return desk.request(acceptance=acceptance, max_rounds=9, **(sets | changes))
+    return desk.request(acceptance=acceptance, max_rounds=9, **({"claim": None} | sets | changes))
 
 
 def reasons(result: RunResult) -> list[str]:
@@ -72,7 +72,7 @@ async def test_a_paired_gain_looks_after_blocks_and_spends_less_on_each_candidat
     assert twice == [], "no run is made twice, whoever asks for it"
     for each in result.rounds:
         assert each.validation is not None
-        assert max(row.draw for row in each.validation.rows) + 1 in (2, 4, 6)
+        assert len({row.draw for row in each.validation.rows}) in (2, 4, 6)
 
 
 async def test_a_sigma_gain_pays_for_the_hold_out_only_where_train_improves() -> None:
@@ -86,7 +86,7 @@ async def test_a_sigma_gain_pays_for_the_hold_out_only_where_train_improves() ->
     assert "; the hold-out " in draft
     assert result.verdict == "improved"
     held = {draw for profile, draw in drawn(agent, "validation") if profile == result.accepted_profile.digest}
-    assert held == {0, 1, 2}
+    assert len(held) == 3
 
 
 async def test_every_trial_runs_the_hold_out_of_each() -> None:
@@ -98,7 +98,8 @@ async def test_a_run_that_skips_the_hold_out_never_runs_a_candidate_on_it_and_ri
     agent = Noisy()
     result = await engine(agent, DRAFT, POLISH).run(request(SigmaGain(holdout="skip")))
     assert all("the hold-out was not looked at" in each for each in reasons(result))
-    assert (result.verdict, result.accepted, result.accepted_score) == ("overfit_risk", None, None)
+    assert (result.verdict, result.changes) == ("overfit_risk", ())
+    assert result.working_profile != result.initial_profile
     assert {profile for profile, _ in drawn(agent, "validation")} == {result.initial_profile.digest}
 
 
@@ -110,7 +111,7 @@ async def test_folds_take_the_cases_of_both_sets() -> None:
 async def test_policies_that_open_on_train_go_with_those_that_do_not() -> None:
     agent = Noisy()
     policy = MinGain(0.05) & SigmaGain(repeats=2) & NoRegression()
-    result = await engine(agent, CARELESS, DRAFT).run(request(policy, cases=8))
+    result = await engine(agent, CARELESS, DRAFT).run(request(policy, cases=30))
     assert result.rounds[0].validation is None
     assert result.rounds[1].validation is not None
 
