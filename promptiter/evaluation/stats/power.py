@@ -71,7 +71,7 @@ def pooled_std(draws: Iterable[Sequence[float]]) -> float:
     squares, freedom = [], 0
     for scores in draws:
         if len(scores) > 1:
-            mean = fmean(scores)
+            mean = scores[0] if len(set(scores)) == 1 else fmean(scores)  # equal scores have a scatter of exactly 0
             squares += [(score - mean) ** 2 for score in scores]
             freedom += len(scores) - 1
     return math.sqrt(math.fsum(squares) / freedom) if freedom else 0.0

@@ -61,6 +61,11 @@ def test_differences_between_cases_are_no_noise() -> None:
     assert pooled_std([[0.0, 1.0], [0.0, 0.0, 0.0]]) == pytest.approx((0.5 / 3) ** 0.5)
 
 
+def test_equal_draws_have_no_noise_whatever_their_last_digit() -> None:
+    assert {pooled_std([[percent / 100] * draws]) for percent in range(101) for draws in range(2, 9)} == {0.0}
+    assert smallest_gain(run_noise([[0.05] * 6, [0.1] * 3]), cases=2) == 0.0
+
+
 def test_the_noise_bar_pools_the_spread_of_both_arms() -> None:
     assert noise_bar([0.2, 0.2, 0.2], [0.1, 0.2, 0.3]) == pytest.approx(0.0816, abs=1e-4)
     assert noise_bar([0.1, 0.2, 0.3], [0.1, 0.2, 0.3], sigma=2) == pytest.approx(2 * 0.1155, abs=1e-3)
