@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -252,10 +251,4 @@ def _stopped(kind: str, text: str) -> StopDecision:
 
 def _what_failed(evaluation: Evaluation) -> str:
     """Why a baseline says nothing: the share that failed, and the commonest errors."""
-    errors = Counter(
-        str(row.error) if row.error is not None else next(score.error or "" for score in row.scores if score.error)
-        for row in evaluation.rows
-        if not row.is_scored
-    )
-    listed = "; ".join(f"{error[:200]} (×{count})" for error, count in errors.most_common(3))
-    return f"{evaluation.errored_fraction:.0%} of the baseline's runs or scores failed: {listed}"
+    return f"{evaluation.errored_fraction:.0%} of the baseline's runs or scores failed: {evaluation.commonest_errors}"

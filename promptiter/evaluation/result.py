@@ -8,6 +8,7 @@ they do not depend on the order in which cases finished.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -173,6 +174,16 @@ class Evaluation:
         failed = [sum(row.error is not None for row in self.rows)]
         failed += [sum(metric in row.errored_metrics for row in self.rows) for metric in self.thresholds]
         return max(failed) / len(self.rows)
+
+    @property
+    def commonest_errors(self) -> str:
+        """Why runs could not be scored: the three errors that occur most, each with its number."""
+        errors = Counter(
+            str(row.error or next((score.error for score in row.scores if score.error), "unscored"))
+            for row in self.rows
+            if not row.is_scored
+        )
+        return "; ".join(f"{error[:200]} (×{count})" for error, count in errors.most_common(3))
 
     @property
     def is_reliable(self) -> bool:
