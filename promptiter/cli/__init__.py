@@ -19,6 +19,7 @@ from promptiter.cli.check import check
 from promptiter.cli.describe import describe
 from promptiter.cli.evaluate import evaluate
 from promptiter.cli.init import init
+from promptiter.cli.noise import noise
 from promptiter.cli.output import say_error
 from promptiter.cli.restore import restore
 from promptiter.cli.run import rerun, resume, run
@@ -47,6 +48,7 @@ app.command(epilog=EXIT_CODES)(run)
 app.command(epilog=EXIT_CODES)(resume)
 app.command(epilog=EXIT_CODES)(rerun)
 app.command()(runs)
+app.command(epilog=EXIT_CODES)(noise)
 app.command()(evaluate)
 app.command()(restore)
 app.command()(check)

@@ -88,12 +88,12 @@ async def _measured(
 ) -> list[Checked]:
     from promptiter.cli.evaluation_view import progress
     from promptiter.evaluation.health import run_findings
-    from promptiter.evaluation.noise import noise
+    from promptiter.evaluation.metric_noise import metric_noise
 
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):
         with progress(len(each.eval_set.cases) * draws, each.source) as on_row:
-            found = await noise(
+            found = await metric_noise(
                 evaluator, agent, each.eval_set, draws=draws, judge_repeats=JUDGE_REPEATS, on_row=on_row
             )
         of_runs = run_findings([found.evaluation])

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptiter.cli.output import json_text
+from promptiter.cli.output import json_text, print_rows
 from traces.draw.diagram import cut, one_line
+from traces.model import Json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from promptiter.evaluation.case import EvalCase, EvalSet
     from promptiter.evaluation.health import Health, HealthFinding, HealthKind
+from promptiter.evaluation.metric_noise import MetricNoiseReport
 from promptiter.evaluation.noise import NoiseReport
 
 SHOWN = 20
@@ -30,7 +32,7 @@ class Checked:
     source: str
     eval_set: EvalSet
     health: Health
-    noise: NoiseReport | None = None
+    noise: MetricNoiseReport | None = None
     is_simulated: bool = False
 
 
@@ -46,14 +48,7 @@ def findings_as_json(checked: Sequence[Checked], shared: Sequence[HealthFinding]
                 "scorable": each.health.scorable,
                 "counts": each.health.counts,
                 "findings": each.health.findings,
-                "noise": each.noise
-                and {
-                    "draws": each.noise.draws,
-                    "judge_repeats": each.noise.judge_repeats,
-                    "is_simulated": each.is_simulated,
-                    "pass_rate": each.noise.evaluation.pass_rate,
-                    "metrics": each.noise.metrics,
-                },
+                "noise": each.noise and _noise_as_plain(each.noise, is_simulated=each.is_simulated),
             }
             for each in checked
         ],
@@ -128,11 +123,28 @@ def _print_kind(
     screen.print()
 
 
-def _print_noise(screen: Console, noise: NoiseReport, *, is_simulated: bool) -> None:
+def _noise_as_plain(noise: MetricNoiseReport, *, is_simulated: bool) -> dict[str, Json]:
+    from promptiter.cli.noise_view import as_plain
+
+    return {
+        **as_plain(NoiseReport(evaluation=noise.evaluation)),
+        "judge_repeats": noise.judge_repeats,
+        "is_simulated": is_simulated,
+        "pass_rate": noise.evaluation.pass_rate,
+        "metrics": noise.metrics,
+    }
+
+
+def _print_noise(screen: Console, noise: MetricNoiseReport, *, is_simulated: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    told = f": standard deviations of one score, {noise.draws} runs of each case, {noise.judge_repeats} judgements each"
+    from promptiter.cli.noise_view import noise_rows
+
+    report = NoiseReport(evaluation=noise.evaluation)
+    told = (
+        f": standard deviations of one score, {report.draws} draws of each case, {noise.judge_repeats} judgements each"
+    )
     screen.print(Text.assemble(("noise (simulated)" if is_simulated else "noise", "bold"), told))
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("metric")
@@ -144,6 +156,7 @@ def _print_noise(screen: Console, noise: NoiseReport, *, is_simulated: bool) -> 
         variances = (metric.agent_variance, metric.judge_variance)
         table.add_row(Text(one_line(metric.metric)), *map(_deviation, variances), Text(advice, "dim"))
     screen.print(table)
+    print_rows(screen, noise_rows(report))
     screen.print()
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import json_text
+from promptiter.cli.output import json_text, print_rows
 from promptiter.engine.forecast import Band, Expected, Forecast
 from promptiter.engine.records import RunResult
 from promptiter.engine.shapes import plain_of
@@ -35,7 +34,7 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
     rows = [("Budget", each) for each in forecast.budget] or [("Budget", "no cap")]
     rows += [("Price", f"unknown: {unpriced}")] if unpriced else []
     rows += [("Not known", each) for each in forecast.notes]
-    _print_rows(screen, rows)
+    print_rows(screen, rows)
 
 
 def compared(forecast: Forecast, result: RunResult) -> str:
@@ -44,10 +43,15 @@ def compared(forecast: Forecast, result: RunResult) -> str:
     spent = measured.spent.of_models
     told = [f"{spent.calls:,} calls, expected {_band(expected.calls, _count)}"]
     if expected.usd is not None and (expected.usd.p95 or spent.cost_usd):
-        fact = "cost unknown" if spent.cost_usd is None else _dollars(spent.cost_usd)
-        told.append(f"{fact}, expected {_band(expected.usd, _dollars)}")
+        fact = "cost unknown" if spent.cost_usd is None else dollars(spent.cost_usd)
+        told.append(f"{fact}, expected {_band(expected.usd, dollars)}")
     told.append(f"{_time(measured.duration_s)}, expected {_band(expected.seconds, _time)}")
     return "; ".join(told)
+
+
+def dollars(figure: float) -> str:
+    """From a dollar on to the cent, below to a hundredth of one."""
+    return "$0" if figure == 0 else f"${figure:.2f}" if figure >= 1 else f"${figure:.4f}"
 
 
 def _print_table(screen: Console, kind: str, lines: Iterable[tuple[str, Expected]], *, has_total: bool = False) -> None:
@@ -69,21 +73,10 @@ def _print_table(screen: Console, kind: str, lines: Iterable[tuple[str, Expected
     screen.print(table)
 
 
-def _print_rows(screen: Console, rows: Iterable[tuple[str, str]]) -> None:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    before = ""
-    for name, told in rows:
-        table.add_row("" if name == before else name, Text(one_line(told)))
-        before = name
-    screen.print(Padding(table, 0, expand=False))
-
-
 def _cost(expected: Expected) -> str:
     if expected.usd is None:
         return "unknown"
-    return _band(expected.usd, _dollars) + (" + unknown" if expected.unpriced else "")
+    return _band(expected.usd, dollars) + (" + unknown" if expected.unpriced else "")
 
 
 def _band(band: Band, told: Callable[[float], str]) -> str:
@@ -94,10 +87,6 @@ def _band(band: Band, told: Callable[[float], str]) -> str:
 
 def _count(figure: float) -> str:
     return f"{figure:,.0f}"
-
-
-def _dollars(figure: float) -> str:
-    return "$0" if figure == 0 else f"${figure:.2f}" if figure >= 1 else f"${figure:.4f}"
 
 
 def _time(seconds: float) -> str:

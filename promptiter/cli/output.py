@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from promptiter.llm.redaction import process_redactor
 from traces import UnwritableTraceError
+from traces.draw.diagram import one_line
 from traces.files import replacing
 from traces.model import Json
 
@@ -53,6 +55,22 @@ def console(output: Path | None = None) -> Console:
         return Console(file=file, width=120, highlight=False, force_terminal=False, color_system=None)
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS") or 120)
     return Console(width=width, highlight=False)
+
+
+def print_rows(screen: Console, rows: Iterable[tuple[str, str]]) -> None:
+    """A name in bold, and what is told of it; a name that comes again stands once."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    before = ""
+    for name, told in rows:
+        table.add_row("" if name == before else name, Text(one_line(told)))
+        before = name
+    screen.print(Padding(table, 0, expand=False))
 
 
 def say_error(text: str) -> None:

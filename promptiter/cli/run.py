@@ -67,7 +67,7 @@ def run(
     from promptiter.config.file import read_config
 
     names = [name.strip() for each in targets or () for name in each.split(",") if name.strip()]
-    settings = _settings(
+    settings = settings_of(
         max_rounds=max_rounds,
         budget={"max_usd": max_usd} if max_usd is not None else None,
         concurrency=concurrency,
@@ -101,7 +101,7 @@ def resume(
     from promptiter.api import config_to_resume
 
     folder = _run_folder(run, runs)
-    settings = _settings(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
+    settings = settings_of(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
     _conduct(config_to_resume(folder, settings=settings), folder=folder)
 
 
@@ -117,8 +117,29 @@ def rerun(
     from promptiter.api import config_to_rerun
 
     folder = _run_folder(run, runs)
-    settings = _settings(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
+    settings = settings_of(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
     _conduct(config_to_rerun(folder, settings=settings))
+
+
+def settings_of(
+    *,
+    concurrency: int | None,
+    review: bool | None,
+    runs: Path | None = None,
+    as_json: bool | None,
+    quiet: bool | None,
+    **others: Json,
+) -> dict[str, Json]:
+    """What the command line says, under the keys of a configuration file; what it does not say is left out."""
+    said = {
+        **others,
+        "evaluation": {"concurrency": concurrency} if concurrency is not None else None,
+        "review": review,
+        "runs": str(runs.absolute()) if runs is not None else None,
+        "json": as_json,
+        "quiet": quiet,
+    }
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def _forecast(found: ReadConfig) -> None:
@@ -140,27 +161,6 @@ def _forecast(found: ReadConfig) -> None:
     if not configured.config.quiet:
         typer.echo(yaml.safe_dump(configuration, sort_keys=False, allow_unicode=True, width=120))
     forecast_view.print_forecast(console(), forecast)
-
-
-def _settings(
-    *,
-    concurrency: int | None,
-    review: bool | None,
-    runs: Path | None = None,
-    as_json: bool | None,
-    quiet: bool | None,
-    **others: Json,
-) -> dict[str, Json]:
-    """What the command line says, under the keys of a configuration file; what it does not say is left out."""
-    said = {
-        **others,
-        "evaluation": {"concurrency": concurrency} if concurrency is not None else None,
-        "review": review,
-        "runs": str(runs.absolute()) if runs is not None else None,
-        "json": as_json,
-        "quiet": quiet,
-    }
-    return {key: value for key, value in said.items() if value is not None}
 
 
 def _run_folder(run: str, runs: Path | None) -> Path:

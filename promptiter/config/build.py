@@ -24,12 +24,16 @@ from promptiter.engine.acceptance import AnyGain
 from promptiter.engine.checks import check_request, joined
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import Forecast
+from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.engine.noise import measure_noise
 from promptiter.engine.records import RunRequest
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evalset import load_eval_set
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metric_config import EvalConfig, load_eval_config, parse_eval_config
+from promptiter.evaluation.noise import DRAWS, NoiseReport
+from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.splits import split
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.memo import open_memo
@@ -70,6 +74,24 @@ class ConfiguredRun:
     def forecast(self) -> Forecast:
         """What the run is expected to take, from what earlier runs recorded. Asks no model and writes nothing."""
         return forecast_of(self.config.runs, self.engine, self.request)
+
+    def noise(
+        self,
+        *,
+        draws: int = DRAWS,
+        on_row: Callable[[CaseRow], None] | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> NoiseReport:
+        """An A/A run on the validation cases; leaves nothing on disk but answers in the memo.
+
+        Ctrl-C, or the end of the budget, gives what was measured so far.
+        """
+        stopping = Interrupt()
+        return run_blocking(
+            lambda: measure_noise(self.engine, self.request, draws=draws, on_row=on_row, interrupt=stopping),
+            stopping,
+            tell=tell,
+        )
 
     def _forecast_if_any(self) -> Forecast | None:
         try:

@@ -1,200 +1,221 @@
-"""Noise: how much of a metric's scatter comes from the agent, and how much from the judge."""
+"""Run noise: how much the draws of one profile differ from each other, and which gains show through that.
+
+An A/A run compares a profile with itself, so whatever it sees is noise. `NoiseReport` is made of any evaluation with
+two draws or more of each case; what it says of gains is planned from the noise, never from a gain that was observed. An
+evaluation whose figures mean nothing has a `problem`, in words, and no noise.
+"""
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
 
-from promptiter.agents.base import Agent, AgentRun
-from promptiter.errors import SetupError
-from promptiter.evaluation.case import EvalCase, EvalSet
-from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.executor import CaseJob, Executor, Work
-from promptiter.evaluation.judge import JudgeMetric
-from promptiter.evaluation.metric import Metric
-from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.evaluation.score import Score
-from promptiter.llm.gateway import Gateway
-from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
-from promptiter.llm.models import Model
-from promptiter.llm.prices import Price
-from promptiter.profile import Profile
+from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.evaluation.stats.claim import BLOCKS, Block, Scope
+from promptiter.evaluation.stats.permutation import PairedDraws, mean_gain
+from promptiter.evaluation.stats.power import (
+    POWER,
+    RunNoise,
+    cases_needed,
+    draws_needed,
+    noise_floor,
+    pooled_std,
+    power,
+    run_noise,
+    smallest_gain,
+)
+from promptiter.llm.ledger import NOTHING, Spending
 
-SAMPLES_APART = 1_000
-"""Repeats of a judgement are so many draws apart; a judge takes fewer samples for one."""
+DRAWS = sum(block.draws for block in BLOCKS)
+"""So many draws of each case a claim takes at most, in each of its two arms."""
+
+ARMS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricNoise:
-    """The scatter of one metric: between runs of a case, and between judgements of one output. None: unknown."""
+class CaseDraws:
+    """The draws of one case, in figures of the objective: higher is better, a loss counts negative.
 
-    metric: str
-    agent_variance: float | None
-    judge_variance: float | None
+    A draw that could not be scored counts as the worst.
+    """
+
+    case_id: str
+    figures: tuple[float, ...]
+    passed: tuple[bool, ...]
+    unscored: int = 0
 
     @property
-    def judge_share(self) -> float | None:
-        """The judge's part of the variance of one score; None if there is none, or it is unknown."""
-        if self.agent_variance is None or self.judge_variance is None:
-            return None
-        total = self.agent_variance + self.judge_variance
-        return self.judge_variance / total if total else None
+    def std(self) -> float:
+        return pooled_std([self.figures])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all draws have the same figure."""
+        return len(set(self.figures)) < 2
+
+    @property
+    def flips(self) -> bool:
+        """Whether it passes in some draws only."""
+        return len(set(self.passed)) > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseReport:
-    """The noise of each metric, and the evaluation it was measured on: its scores are the first judgement of each."""
+def case_draws(evaluation: Evaluation, objective: Objective = "mean_score") -> tuple[CaseDraws, ...]:
+    """What each case got in each of its draws, by case id and in the order of the draws.
 
-    draws: int
-    judge_repeats: int
-    metrics: tuple[MetricNoise, ...]
-    evaluation: Evaluation
-
-
-async def noise(
-    evaluator: Evaluator,
-    agent: Agent,
-    eval_set: EvalSet,
-    *,
-    draws: int,
-    judge_repeats: int,
-    on_row: Callable[[CaseRow], None] | None = None,
-) -> NoiseReport:
-    """Run each case `draws` times and judge each output `judge_repeats` times, and tell the two scatters apart.
-
-    A judge is really asked again: each judgement has draws of its own in the memo, so the same report costs nothing a
-    second time. This holds for LLM judges, and for metrics that ask `current_gateway()`.
+    As in a decision about a candidate, the worst is 0, a loss of 1, or the lowest figure of any draw if that is lower.
     """
-    if draws < 2 or judge_repeats < 2:
-        raise SetupError(f"noise needs at least 2 draws and 2 judge_repeats, got {draws} and {judge_repeats}")
-    rows: list[CaseRow] = []
-    for draw in range(draws):  # one draw at a time: a metric does not know of which draw a run is
-        first = draw * judge_repeats
-        samples = [
-            _Sample(metric, number, evaluator.gateway)
-            for number in range(first, first + judge_repeats)
-            for metric in evaluator.metrics
-        ]
-        once = Evaluator(
-            samples,
-            gateway=evaluator.gateway,
-            options=replace(evaluator.options, draws=draw + 1),
-            executor=_OneDraw(evaluator.executor, draw),
-            spool=evaluator.spool,
-            user_simulator=evaluator.user_simulator,
+    single = [(row, replace(evaluation, rows=(row,))) for row in evaluation.rows]
+    found = [(row, one, one.objective(objective)) for row, one in single]
+    lowest = -1.0 if objective == "weighted_loss" else 0.0
+    worst = min([lowest, *(figure for _, _, figure in found if figure is not None)])
+    cases = []
+    for case_id, group in groupby(found, key=lambda each: each[0].case_id):
+        draws = list(group)
+        cases.append(
+            CaseDraws(
+                case_id=case_id,
+                figures=tuple(worst if figure is None else figure for _, _, figure in draws),
+                passed=tuple(one.cases[0].passed for _, one, _ in draws),
+                unscored=sum(not row.is_scored for row, _, _ in draws),
+            )
         )
-        rows += (await once.evaluate(agent, eval_set, on_row=on_row)).rows
-    names = [metric.name for metric in evaluator.metrics]
-    evaluation = Evaluation(
-        eval_set_id=eval_set.id,
-        profile_digest=Profile.baseline(agent.describe()).digest,
-        rows=tuple(replace(row, scores=_named(row.scores, names)) for row in rows),
-        thresholds={metric.name: metric.threshold for metric in evaluator.metrics},
-        max_errored_fraction=evaluator.options.max_errored_fraction,
-        weights=evaluator.weights,
-    )
-    metrics = tuple(_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
-    return NoiseReport(draws=draws, judge_repeats=judge_repeats, metrics=metrics, evaluation=evaluation)
+    return tuple(cases)
 
 
-def variance_components(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[float | None, float | None]:
-    """The variances (between runs, within a run) of scores given as case, run, judgement: one-way random effects.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Whether a wanted gain can be claimed: the power, and how many cases, or draws of these cases, it needs.
 
-    Sums of squares and their degrees of freedom are pooled over the cases, so that differences between cases count for
-    neither. With unequal numbers of judgements these are the usual ANOVA estimators (Searle, Casella and McCulloch,
-    Variance Components, 3.6). A negative estimate is 0. None: there are too few scores to tell.
+    None: no number of them is enough.
     """
-    between, within, between_df, within_df, per_run = 0.0, 0.0, 0, 0, 0.0
-    for runs in cases:
-        known = [list(run) for run in runs if run]
-        values = [value for run in known for value in run]
-        if not values:
-            continue
-        grand = statistics.mean(values)  # exact: equal values have a scatter of exactly 0
-        means = [statistics.mean(run) for run in known]
-        within += math.fsum((value - mean) ** 2 for run, mean in zip(known, means, strict=True) for value in run)
-        between += math.fsum(len(run) * (mean - grand) ** 2 for run, mean in zip(known, means, strict=True))
-        within_df += len(values) - len(known)
-        between_df += len(known) - 1
-        per_run += len(values) - sum(len(run) ** 2 for run in known) / len(values)
-    judge = within / within_df if within_df else None
-    if judge is None or not between_df:
-        return None, judge
-    return max(0.0, (between - between_df * judge) / per_run), judge
 
-
-def _named(scores: Sequence[Score], names: Sequence[str]) -> tuple[Score, ...]:
-    """The first judgement by each metric, under the metric's own name."""
-    return tuple(replace(score, metric=name) for score, name in zip(scores, names, strict=False))
-
-
-def _metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step: int) -> MetricNoise:
-    by_case: dict[str, list[list[float]]] = {}
-    for row in rows:
-        values = [score.value for score in row.scores[at::step] if score.value is not None]
-        by_case.setdefault(row.case_id, []).append(values)
-    agent, judge = variance_components(by_case.values())
-    return MetricNoise(metric=name, agent_variance=agent, judge_variance=judge)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """A metric as a metric of its own: one judgement of several, with answers that no other one gets."""
-
-    metric: Metric
-    number: int
-    gateway: Gateway
+    gain: float
+    power: float
+    cases: int | None
+    draws: int | None
 
     @property
-    def name(self) -> str:
-        return f"{self.number} {self.metric.name}"
+    def is_within(self) -> bool:
+        return self.power >= POWER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseRunCost:
+    """What one run of one case costs on average; `usd` is None if a price is unknown."""
+
+    tokens: float
+    usd: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseReport:
+    """The noise of one profile on these cases. `stop_reason` says what cut the measuring short, if something did.
+
+    `spent` is what `paid_runs` runs of cases cost while it was measured.
+    """
+
+    evaluation: Evaluation
+    objective: Objective = "mean_score"
+    stop_reason: str | None = None
+    spent: Spending = NOTHING
+    paid_runs: int = 0
+
+    @cached_property
+    def cases(self) -> tuple[CaseDraws, ...]:
+        return case_draws(self.evaluation, self.objective)
 
     @property
-    def threshold(self) -> float:
-        return self.metric.threshold
+    def draws(self) -> int:
+        """How many draws every case has."""
+        return min((len(case.figures) for case in self.cases), default=0)
+
+    @cached_property
+    def problem(self) -> str | None:
+        """Why nothing can be said of noise, in words; None if it can."""
+        evaluation = self.evaluation
+        if not evaluation.is_reliable:
+            share, limit = evaluation.errored_fraction, evaluation.max_errored_fraction
+            return (
+                f"{share:.0%} of the runs or scores failed, the limit is {limit:.0%}: {evaluation.commonest_errors}; "
+                "mend the agent, the metric or the cases, then measure again"
+            )
+        if evaluation.rows and not any(case.is_scored for case in evaluation.cases):
+            return f"none of the {len(self.cases)} cases could be scored: {evaluation.commonest_errors}"
+        if self.draws < 2:
+            return f"every case needs 2 draws or more before noise shows, and some have {self.draws}; let it run longer"
+        return None
+
+    @cached_property
+    def noise(self) -> RunNoise:
+        best = 0.0 if self.objective == "weighted_loss" else 1.0
+        return run_noise([case.figures for case in self.cases], best=best)
 
     @property
-    def needs_reference(self) -> bool:
-        return self.metric.needs_reference
+    def settled(self) -> tuple[CaseDraws, ...]:
+        return tuple(case for case in self.cases if case.is_settled)
 
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
-        metric, shift = self.metric, self.number * SAMPLES_APART
-        if isinstance(metric, JudgeMetric):
-            metric = replace(metric, gateway=_Shifted(metric.gateway, shift))
-        with _Shifted(self.gateway, shift).active():
-            return await metric(case, run)
+    @property
+    def flipping(self) -> tuple[CaseDraws, ...]:
+        return tuple(case for case in self.cases if case.flips)
+
+    @property
+    def noisiest(self) -> tuple[CaseDraws, ...]:
+        """The cases that are not settled, those that differ most from themselves first."""
+        return tuple(sorted((case for case in self.cases if not case.is_settled), key=lambda case: -case.std))
+
+    @property
+    def draws_in_half(self) -> int:
+        return self.draws // 2
+
+    @cached_property
+    def gain(self) -> float:
+        """What the last half of the draws gained over the first: the same profile, so a gain of noise alone."""
+        half = self.draws_in_half
+        halves = [
+            PairedDraws(case_id=case.case_id, before=case.figures[:half], after=case.figures[-half:])
+            for case in self.cases
+        ]
+        return mean_gain(halves)
+
+    def floor(self, draws: int = DRAWS) -> float:
+        """The gain that a profile compared with itself exceeds in 5%, with so many draws in each arm."""
+        return noise_floor(self.noise, cases=len(self.cases), draws=draws)
+
+    def power(self, gain: float, *, blocks: Sequence[Block] = BLOCKS, scope: Scope = "these cases") -> float:
+        """The chance that a candidate with this gain is claimed on these cases, or on as many sealed ones."""
+        return power(self.noise, gain, cases=len(self.cases), blocks=blocks, scope=scope)
+
+    def smallest_gain(
+        self, *, times: int = 1, blocks: Sequence[Block] = BLOCKS, scope: Scope = "these cases"
+    ) -> float | None:
+        """The smallest gain that a claim shows with 80% power, also on so many times the cases. None: no gain."""
+        return smallest_gain(self.noise, cases=times * len(self.cases), blocks=blocks, scope=scope)
+
+    def reach(self, gain: float, *, blocks: Sequence[Block] = BLOCKS, scope: Scope = "these cases") -> Reach:
+        """Whether this gain is within reach, and what it takes."""
+        return Reach(
+            gain=gain,
+            power=self.power(gain, blocks=blocks, scope=scope),
+            cases=cases_needed(self.noise, gain, blocks=blocks, scope=scope),
+            draws=draws_needed(self.noise, gain, cases=len(self.cases), blocks=blocks, scope=scope),
+        )
+
+    @property
+    def case_run_cost(self) -> CaseRunCost:
+        """What a run of a case costs, judges included; what its agent once cost if all answers were known already."""
+        if self.paid_runs:
+            usd = None if self.spent.unpriced_calls else self.spent.cost_usd
+            return _cost(self.spent.tokens, usd, self.paid_runs)
+        usage = self.evaluation.usage
+        return _cost(usage.tokens, usage.cost_usd, len(self.evaluation.rows))
 
 
-class _Shifted(Gateway):
-    """A gateway behind which every draw is another: answers of the memo that were given before do not serve."""
-
-    def __init__(self, gateway: Gateway, shift: int) -> None:
-        super().__init__(memo=gateway.memo, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.prices)
-        self.ledger = gateway.ledger
-        self._gateway = gateway
-        self._shift = shift
-
-    async def ask(
-        self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
-    ) -> ModelReply:
-        moved = replace(site, draw=site.draw + self._shift)
-        return await self._gateway.ask(request, moved, node_id=node_id, is_live=is_live)
-
-    def model(self, name: str) -> Model:
-        return self._gateway.model(name)
-
-    def price(self, name: str) -> Price | None:
-        return self._gateway.price(name)
+def claim_runs(*, cases: int, draws: int = DRAWS) -> int:
+    """How many runs of cases a claim takes at most: both arms, all blocks."""
+    return ARMS * cases * draws
 
 
-@dataclass(frozen=True, slots=True)
-class _OneDraw:
-    """An executor that runs the jobs of one draw and leaves out the others."""
-
-    executor: Executor
-    draw: int
-
-    def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[CaseRow]:
-        return self.executor.run((job for job in jobs if job.draw == self.draw), work)
+def _cost(tokens: float, usd: float | None, runs: int) -> CaseRunCost:
+    return CaseRunCost(tokens=tokens / runs, usd=None if usd is None else usd / runs)

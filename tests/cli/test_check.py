@@ -152,18 +152,33 @@ def test_an_agent_shows_which_cases_tell_nothing_and_the_noise(folder: Path) -> 
         "0 of 2 runs pass",
         "1 case that always fails to be scored",
         "ZeroDivisionError",
-        "2 runs of each case, 2 judgements each",
+        "2 draws of each case, 2 judgements each",
         "exact_match  0.000  0.000  every run scores the same: more draws tell nothing new",
     ):
         assert expected in shown
     (found,) = orjson.loads(run(source, "--agent", "echo_agent_of_check:echo", "--json"))["eval_sets"]
+    problem = found["noise"].pop("problem")
+    assert problem.startswith("33% of the runs or scores failed, the limit is 25%: ZeroDivisionError")
     assert found["noise"] == {
+        "objective": "mean_score",
+        "cases": 3,
         "draws": 3,
         "judge_repeats": 2,
         "is_simulated": False,
         "pass_rate": pytest.approx(1 / 3),
         "metrics": [{"metric": "exact_match", "agent_variance": 0.0, "judge_variance": 0.0}],
     }
+
+
+def test_the_noise_is_told_in_the_words_of_the_noise_command(folder: Path) -> None:
+    (folder / "steady_agent_of_check.py").write_text(AGENT)
+    write_metrics("test_config.json", {"metric_name": "exact_match"})
+    source = write("set.jsonl", case("a", "one", "1"), case("b", "two", "2"))
+    arguments = (source, "--agent", "steady_agent_of_check:echo")
+    assert "Run noise      none in 3 draws of each case: repeats are no evidence" in run(*arguments)
+    (found,) = orjson.loads(run(*arguments, "--json"))["eval_sets"]
+    assert (found["noise"]["std"], found["noise"]["settled"], found["noise"]["gain"]) == (0.0, ["a", "b"], 0.0)
+    assert found["noise"]["smallest_gain"] == [{"cases": count, "gain": 0.0} for count in (2, 4, 8)]
 
 
 def test_a_noisy_judge_is_told_from_a_steady_agent(folder: Path) -> None:

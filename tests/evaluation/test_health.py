@@ -20,9 +20,9 @@ from promptiter.evaluation.health import HealthFinding, HealthKind, folded, over
 from promptiter.evaluation.judge import judge_builders
 from promptiter.evaluation.metric import Metric
 from promptiter.evaluation.metric_config import parse_eval_config
+from promptiter.evaluation.metric_noise import MetricNoise, metric_noise, variance_components
 from promptiter.evaluation.metrics import FunctionMetric, build_metrics
 from promptiter.evaluation.near import near_groups
-from promptiter.evaluation.noise import MetricNoise, noise, variance_components
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway, current_gateway
@@ -350,21 +350,21 @@ async def test_a_steady_agent_leaves_all_noise_to_the_judge_which_is_asked_again
     model = Drawing(*VERDICTS)
     gateway = Gateway(models={"judge": model})
     subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)
-    report = await noise(subject, steady, QUESTIONS, draws=3, judge_repeats=4)
+    report = await metric_noise(subject, steady, QUESTIONS, draws=3, judge_repeats=4)
     assert model.asked == 20 * 3 * 4
     judged, exact = report.metrics
     assert judged.judge_variance == pytest.approx(0.25, rel=0.15)
     assert judged.agent_variance == pytest.approx(0.0, abs=0.03)
     assert exact == MetricNoise(metric="exact", agent_variance=0.0, judge_variance=0.0)
 
-    again = await noise(subject, steady, QUESTIONS, draws=3, judge_repeats=4)
+    again = await metric_noise(subject, steady, QUESTIONS, draws=3, judge_repeats=4)
     assert (again, model.asked) == (report, 20 * 3 * 4)  # the memo knows all samples
 
 
 async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:
     gateway = Gateway(models={"agent": Drawing("yes", "no"), "judge": Drawing(VERDICTS[0])})
     subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)
-    report = await noise(subject, drawing, QUESTIONS, draws=4, judge_repeats=2)
+    report = await metric_noise(subject, drawing, QUESTIONS, draws=4, judge_repeats=2)
     judged, exact = report.metrics
     assert judged == MetricNoise(metric="llm_final_response", agent_variance=0.0, judge_variance=0.0)
     assert exact.agent_variance == pytest.approx(0.25 / 9, rel=0.15)
@@ -374,7 +374,7 @@ async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:
 async def test_a_judge_of_several_samples_gets_new_ones_each_time() -> None:
     model = Drawing(*VERDICTS)
     gateway = Gateway(models={"judge": model})
-    await noise(
+    await metric_noise(
         Evaluator([judge(gateway, num_samples=3)], gateway=gateway), steady, QUESTIONS, draws=2, judge_repeats=2
     )
     assert model.asked == 20 * 2 * 2 * 3
@@ -387,20 +387,20 @@ async def test_a_metric_of_the_users_that_asks_the_gateway_is_asked_again() -> N
 
     model = Drawing("0", "1")
     subject = Evaluator([FunctionMetric(name="own", function=by_model)], gateway=Gateway(models={"judge": model}))
-    report = await noise(subject, steady, QUESTIONS, draws=2, judge_repeats=3)
+    report = await metric_noise(subject, steady, QUESTIONS, draws=2, judge_repeats=3)
     assert model.asked == 20 * 2 * 3
     assert report.metrics[0].judge_variance == pytest.approx(0.25, rel=0.2)
 
 
-async def test_the_evaluation_of_a_noise_report_is_that_of_as_many_draws() -> None:
+async def test_the_evaluation_of_a_metric_noise_report_is_that_of_as_many_draws() -> None:
     def subject(draws: int) -> Evaluator:
         gateway = Gateway(models={"agent": Drawing("yes", "no")})
         options = EvaluationOptions(draws=draws, concurrency=3)
         return Evaluator([FunctionMetric(name="exact", function=is_yes)], gateway=gateway, options=options)
 
-    report = await noise(subject(1), drawing, QUESTIONS, draws=3, judge_repeats=2)
+    report = await metric_noise(subject(1), drawing, QUESTIONS, draws=3, judge_repeats=2)
     assert report.evaluation == await subject(3).evaluate(drawing, QUESTIONS)
-    assert (report.draws, report.judge_repeats, len(report.evaluation.rows)) == (3, 2, 60)
+    assert (report.judge_repeats, len(report.evaluation.rows)) == (2, 60)
 
 
 async def test_what_cannot_be_scored_has_no_noise_to_tell() -> None:
@@ -408,15 +408,15 @@ async def test_what_cannot_be_scored_has_no_noise_to_tell() -> None:
         raise ValueError(run.output)
 
     subject = Evaluator([FunctionMetric(name="broken", function=broken)])
-    report = await noise(subject, steady, QUESTIONS, draws=2, judge_repeats=2)
+    report = await metric_noise(subject, steady, QUESTIONS, draws=2, judge_repeats=2)
     assert report.metrics == (MetricNoise(metric="broken", agent_variance=None, judge_variance=None),)
     assert {finding.kind for finding in run_findings([report.evaluation])} == {"always_errors"}
 
 
 @pytest.mark.parametrize(("draws", "judge_repeats"), [(1, 2), (2, 1)])
-async def test_noise_needs_two_of_each(draws: int, judge_repeats: int) -> None:
+async def test_metric_noise_needs_two_of_each(draws: int, judge_repeats: int) -> None:
     with pytest.raises(SetupError, match=f"at least 2 draws and 2 judge_repeats, got {draws} and {judge_repeats}"):
-        await noise(
+        await metric_noise(
             Evaluator([FunctionMetric(name="exact", function=is_yes)]),
             steady,
             QUESTIONS,
