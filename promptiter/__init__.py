@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from promptiter.engine.fold import fold
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.journal import Journal
+    from promptiter.engine.noise import measure_noise
     from promptiter.engine.paired import PairedGain
     from promptiter.engine.records import RoundResult, RunRequest, RunResult
     from promptiter.engine.review import Review, Reviewer
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from promptiter.evaluation.metric import Metric
     from promptiter.evaluation.metric_config import load_eval_config
     from promptiter.evaluation.metrics import FunctionMetric, build_metrics
+    from promptiter.evaluation.noise import NoiseReport
     from promptiter.evaluation.result import CaseRow, Evaluation
     from promptiter.evaluation.score import Finding, Score
     from promptiter.evaluation.splits import check_disjoint, split
@@ -175,6 +177,7 @@ __all__ = [
     "MoreEvidence",
     "NoRegression",
     "Node",
+    "NoiseReport",
     "Observer",
     "OptimizeRequest",
     "OptimizeResult",
@@ -236,6 +239,7 @@ __all__ = [
     "load_eval_set",
     "load_rerun",
     "load_run",
+    "measure_noise",
     "node",
     "open_memo",
     "propagate",
@@ -274,6 +278,7 @@ _MODULES = {
     "engine.interrupts": "Interrupt",
     "engine.journal": "Journal",
     "engine.paired": "PairedGain",
+    "engine.noise": "measure_noise",
     "engine.records": "RoundResult RunRequest RunResult",
     "engine.review": "Review Reviewer",
     "engine.session": "Session Strategy",
@@ -290,6 +295,7 @@ _MODULES = {
     "evaluation.metric": "Metric",
     "evaluation.metric_config": "load_eval_config",
     "evaluation.metrics": "FunctionMetric build_metrics",
+    "evaluation.noise": "NoiseReport",
     "evaluation.result": "CaseRow Evaluation",
     "evaluation.score": "Finding Score",
     "evaluation.splits": "check_disjoint split",

@@ -11,6 +11,7 @@ import typer
 
 from promptiter.cli.output import console, say_error, write_text
 from promptiter.cli.run import AsJson, Concurrency, Quiet, settings_of
+from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
     from promptiter.config.build import ConfiguredRun
@@ -23,10 +24,10 @@ def noise(
     config: Annotated[
         Path, typer.Argument(metavar="CONFIG", help="The configuration file, or the folder of a promptiter.yaml.")
     ] = Path("promptiter.yaml"),
-    draws: Annotated[int, typer.Option(min=2, help="Runs of each case; as many as a claim takes in one arm.")] = 6,
+    draws: Annotated[int, typer.Option(help="Runs of each case; as many as a claim takes in one arm.")] = 6,
     gain: Annotated[
         float | None,
-        typer.Option(min=0, help=f"Exits 4 if a gain of so much would not show; {WANTED_GAIN} is told."),
+        typer.Option(help=f"Exits 4 if a gain of so much would not show; {WANTED_GAIN} is told."),
     ] = None,
     max_usd: Annotated[float | None, typer.Option(min=0, help="Spend at most so many dollars.")] = None,
     concurrency: Concurrency = None,
@@ -47,6 +48,8 @@ def noise(
     from promptiter.config.build import build_run
     from promptiter.config.file import read_config
 
+    if gain is not None and not gain > 0:
+        raise SetupError(f"--gain is {gain:g}; give the gain that you want to see, such as {WANTED_GAIN}")
     settings = settings_of(
         budget={"max_usd": max_usd} if max_usd is not None else None,
         concurrency=concurrency,

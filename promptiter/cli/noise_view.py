@@ -36,7 +36,8 @@ def problem_of(report: NoiseReport) -> str | None:
     """What a person must know first: why it was cut short, and why nothing can be said."""
     if report.stop_reason is None:
         return report.problem
-    why = "stopped by you" if report.stop_reason == "user_stop" else f"the budget has ended ({report.stop_reason})"
+    ended = f"the budget has ended: raise {report.stop_reason}, or measure fewer draws or cases"
+    why = "stopped by you" if report.stop_reason == "user_stop" else ended
     return f"{why}; {report.problem or f'these are the {report.draws} draws that all cases have'}"
 
 

@@ -144,7 +144,7 @@ class NoiseReport:
         if evaluation.rows and not any(case.is_scored for case in evaluation.cases):
             return f"none of the {len(self.cases)} cases could be scored: {evaluation.commonest_errors}"
         if self.draws < 2:
-            return f"every case needs 2 draws or more before noise shows, and some have {self.draws}; let it run longer"
+            return f"every case needs 2 draws or more before noise shows, and some have {self.draws}"
         return None
 
     @cached_property
@@ -209,7 +209,7 @@ class NoiseReport:
             usd = None if self.spent.unpriced_calls else self.spent.cost_usd
             return _cost(self.spent.tokens, usd, self.paid_runs)
         usage = self.evaluation.usage
-        return _cost(usage.tokens, usage.cost_usd, len(self.evaluation.rows))
+        return _cost(usage.tokens, usage.cost_usd, max(1, len(self.evaluation.rows)))
 
 
 def claim_runs(*, cases: int, draws: int = DRAWS) -> int:

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import inspect
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from promptiter.api import load_run
+from promptiter.cli.noise import noise
+from promptiter.evaluation.noise import DRAWS
+from promptiter.evaluation.stats.power import pooled_std
+from tests.cli.conftest import Run
+from traces.model import Json
+
+
+def in_file(desk: Path, **keys: Json) -> None:
+    file = desk / "promptiter.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | keys))
+
+
+@pytest.fixture
+def wavering(desk: Path) -> Path:
+    """The desk with a simulated model that follows nine rules of ten."""
+    in_file(desk, models={"simulated": {"compliance": 0.9}})
+    return desk
+
+
+def plain(shown: str) -> str:
+    return re.sub(r"\s+", " ", shown)
+
+
+def test_a_noisy_desk_is_told_how_noisy_and_what_a_gain_needs(run: Run, wavering: Path) -> None:
+    shown = run("noise", stream="out")
+    assert shown.startswith("validation  8 cases, 6 draws of each (simulated): mean score 0.2")
+    for expected in (
+        r"Run noise 0\.2\d\d, the standard deviation between draws of a case; \d of 8 cases are settled, \d flips? ",
+        r"noisiest: \w+ \([0-9. ]+\), ",
+        r"A/A gain [+-]0\.\d+ of the last 3 draws over the first, by the same profile",
+        r"Noise floor 0\.0\d+ with the 6 draws of a claim, 0\.1\d+ with 3: a profile compared with itself exceeds",
+        r"Smallest gain 0\.2\d+ on 8 cases, 0\.1\d+ on 16, 0\.0\d+ on 32: what a claim shows with 80% power",
+        r"0\.1 [━]+[·]+ +2\d%",
+        r"Wanted gain 0\.1 is out of reach: underpowered, a claim shows it with a chance of 2\d%",
+        r"it takes \d\d cases with 6 draws \(at most \d{3} case runs, about [\d,]+ tokens, \$0\) or \d\d draws ",
+        r"New cases 8 sealed cases like these would show a gain of 0\.\d+; it takes \d+ to show 0\.1",
+    ):
+        assert re.search(expected, plain(shown)), expected
+
+
+def test_a_wanted_gain_that_would_not_show_exits_4_and_one_that_would_0(run: Run, wavering: Path) -> None:
+    assert "0.1 is out of reach: underpowered" in run("noise", "--gain", "0.1", code=4, stream="out")
+    shown = plain(run("noise", "--gain", "0.4"))
+    assert "Wanted gain 0.4 is within reach: a claim shows it with a chance of 100%" in shown
+    assert "the claim takes at most 96 case runs, about " in shown
+    assert "only 0.7" in plain(run("noise", "--gain", "0.9", code=4, stream="out"))
+
+
+def test_without_noise_repeats_are_no_evidence_and_more_cases_are_the_way(run: Run, desk: Path) -> None:
+    shown = plain(run("noise", "--gain", "0.01"))
+    assert "Run noise none in 6 draws of each case: repeats are no evidence" in shown
+    assert "any difference is plain on these cases; more cases are the way to a claim about new ones" in shown
+    assert "Wanted gain 0.01 would be plain on these cases" in shown
+    assert "━" not in shown
+
+
+def test_a_desk_that_cannot_get_better_is_told_so(run: Run, desk: Path) -> None:
+    metrics = [{"metric_name": "length", "threshold": 0.5, "criterion": {"max": 100_000}}]
+    in_file(desk, metrics=metrics)
+    shown = plain(run("noise", "--gain", "0.1", code=4, stream="out"))
+    assert "Smallest gain there is none to find: every draw has the best score; add harder cases" in shown
+
+
+def test_json_holds_the_draws_and_every_figure(run: Run, wavering: Path) -> None:
+    found = orjson.loads(run("noise", "--json", "--draws", "4", "--gain", "0.1", code=4, stream="out"))
+    assert (found["noise"]["cases"], found["noise"]["draws"], found["exit_code"]) == (8, 4, 4)
+    drawn = [case["figures"] for case in found["case_draws"]]
+    assert all(len(figures) == 4 for figures in drawn)
+    assert found["noise"]["std"] == pytest.approx(pooled_std(drawn))
+    assert found["noise"]["gain"] == pytest.approx(
+        sum(after - before for figures in drawn for before, after in zip(figures[:2], figures[2:], strict=True)) / 16
+    )
+    assert [each["cases"] for each in found["noise"]["smallest_gain"]] == [8, 16, 32]
+    wanted = found["wanted"]
+    assert not wanted["is_within_reach"]
+    assert wanted["case_runs_with_cases_needed"] == 2 * 6 * wanted["cases_needed"]
+    assert found["measured"]["paid_runs"] == 32
+    assert found["measured"]["tokens_per_case_run"] * 32 == pytest.approx(
+        found["measured"]["spent"]["input_tokens"] + found["measured"]["spent"]["output_tokens"]
+    )
+    powers = [point["power"] for point in found["power"]]
+    assert powers == sorted(powers)
+
+
+@pytest.mark.parametrize("objective", ["mean_score", "pass_rate", "weighted_loss"])
+def test_every_objective_is_measured(run: Run, wavering: Path, objective: str) -> None:
+    in_file(wavering, objective=objective)
+    found = orjson.loads(run("noise", "--json"))
+    assert found["noise"]["objective"] == objective
+    assert found["noise"]["best"] == (0.0 if objective == "weighted_loss" else 1.0)
+    figures = {figure for case in found["case_draws"] for figure in case["figures"]}
+    assert (
+        figures
+        <= {"mean_score": {0.0, 0.5, 1.0}, "pass_rate": {0.0, 1.0}, "weighted_loss": {-1.0, -0.5, 0.0}}[objective]
+    )
+
+
+def test_one_seed_gives_one_report_and_a_shared_memo_pays_once(run: Run, wavering: Path) -> None:
+    in_file(wavering, memo="memo.sqlite")
+    first, again = (orjson.loads(run("noise", "--json", "--seed", "3")) for _ in range(2))
+    assert (first["measured"]["paid_runs"], again["measured"]["paid_runs"]) == (48, 0)
+    assert first["measured"]["tokens_per_case_run"] == pytest.approx(again["measured"]["tokens_per_case_run"])
+    assert {**first, "measured": None} == {**again, "measured": None}
+    assert not (wavering / "runs").exists()
+
+
+def test_quiet_says_one_line(run: Run, desk: Path) -> None:
+    assert run("noise", "--quiet") == "Wanted gain  0.1 would be plain on these cases, as any difference is\n"
+
+
+def test_a_budget_that_ends_gives_what_was_measured_and_exits_6(run: Run, wavering: Path) -> None:
+    in_file(wavering, budget={"max_calls": 200}, evaluation={"concurrency": 1})
+    printed = orjson.loads(run("noise", "--json", code=6, stream="out"))
+    assert (printed["stop_reason"], printed["noise"]["draws"]) == ("max_calls", 4)
+    assert printed["measured"]["spent"]["calls"] <= 200
+    told = run("noise", code=6)
+    assert told == (
+        "error: the budget has ended: raise max_calls, or measure fewer draws or cases; these are the 4 draws that all "
+        "cases have\n"
+    )
+    in_file(wavering, budget={"max_calls": 50})
+    assert "every case needs 2 draws or more before noise shows, and some have 1" in run("noise", code=6)
+
+
+def test_too_many_failures_exit_7_and_say_what_failed(run: Run, desk: Path) -> None:
+    agent = desk / "agent.py"
+    agent.write_text(
+        agent.read_text() + "\nasync def broken(*_):\n    raise ValueError('no network')\n\n"
+        "agent = type('Broken', (), {'describe': agent.describe, 'run': staticmethod(broken)})()\n"
+    )
+    told = run("noise", code=7)
+    assert "100% of the runs or scores failed, the limit is 25%: ValueError: no network (×" in told
+    found = orjson.loads(run("noise", "--json", code=7, stream="out"))
+    assert (found["is_reliable"], found["wanted"], found["exit_code"]) == (False, None, 7)
+
+
+def test_wrong_input_is_told_as_usual(run: Run, desk: Path) -> None:
+    assert "noise shows between draws of a case, and draws is 1; give 2 or more" in run("noise", "--draws", "1", code=2)
+    assert "--gain is 0; give the gain that you want to see, such as 0.1" in run("noise", "--gain", "0", code=2)
+    (desk / "metrics.json").unlink()
+    assert "metrics.json: cannot be read" in run("noise", code=2)
+
+
+def test_by_default_it_takes_the_draws_of_a_claim(desk: Path) -> None:
+    assert inspect.signature(noise).parameters["draws"].default == DRAWS
+    assert load_run(desk).noise(draws=2).draws == 2
+
+
+def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
+    in_file(
+        desk,
+        models={"simulated": {"compliance": 0.9, "latency_s": 0.05}},
+        evaluation={"concurrency": 4},
+        memo="memo.jsonl",
+    )
+    command = [sys.executable, "-c", "from promptiter.cli import main; main()", "noise", "--draws", "300", "--json"]
+    with subprocess.Popen(command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        while not (desk / "memo.jsonl").exists() or (desk / "memo.jsonl").read_bytes().count(b"\n") < 8 * 6 * 3:
+            assert running.poll() is None
+            time.sleep(0.02)
+        running.send_signal(signal.SIGINT)
+        shown, told = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "stopping after the case in flight; once more stops at once\n" in told
+    found = orjson.loads(shown)
+    assert found["stop_reason"] == "user_stop"
+    assert found["noise"]["draws"] >= 2
+    assert f"stopped by you; these are the {found['noise']['draws']} draws that all cases have" in told
