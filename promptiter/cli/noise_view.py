@@ -19,7 +19,7 @@ UNDERPOWERED, BUDGET_ENDED, INVALID_EVAL, CANCELLED = 4, 6, 7, 130
 TIMES = (1, 2, 4)
 """The smallest gain is also told for so many times the cases."""
 
-NAMED = 4
+NAMED = 3
 POINTS, WIDTH = 10, 32
 
 
@@ -86,7 +86,7 @@ def noise_rows(report: NoiseReport) -> list[tuple[str, str]]:
     else:
         told = f"{settled} of {_counted(len(report.cases), 'case')} {'is' if settled == 1 else 'are'} settled"
         told += f", {flipping} flip{'s' * (flipping == 1)} between pass and fail"
-        rows.append(("Run noise", f"{report.noise.std:.3f}, the standard deviation between draws of a case; {told}"))
+        rows.append(("Run noise", f"{report.noise.std:.3f} standard deviation between draws of a case; {told}"))
         rows.append(("Run noise", f"noisiest: {', '.join(map(_drawn, report.noisiest[:NAMED]))}"))
     if unscored:
         rows.append(("Run noise", f"{_counted(unscored, 'draw')} could not be scored and counted as the worst"))
@@ -201,18 +201,19 @@ def _reach_rows(report: NoiseReport, reach: Reach) -> Iterator[tuple[str, str]]:
             "Wanted gain",
             f"{gain} is out of reach: underpowered, a claim shows it with a chance of {reach.power:.0%}",
         )
-        ways = " or ".join(_ways(report, reach))
-        yield "Wanted gain", f"it takes {ways}" if ways else "no number of cases or draws shows it"
+        ways = [*_ways(report, reach)] or ["more than any number of cases or draws"]
+        yield "Wanted gain", f"it takes {ways[0]}"
+        yield from (("Wanted gain", f"or {way}") for way in ways[1:])
     yield "New cases", _new_cases(report, reach)
 
 
 def _ways(report: NoiseReport, reach: Reach) -> Iterator[str]:
     if reach.cases is not None:
         price = _price(report, claim_runs(cases=reach.cases))
-        yield f"{reach.cases:,} cases with {DRAWS} draws (at most {price})"
+        yield f"{reach.cases:,} cases with {DRAWS} draws: at most {price}"
     if reach.draws is not None:
         runs = claim_runs(cases=len(report.cases), draws=reach.draws)
-        yield f"{reach.draws:,} draws of these cases (at most {_price(report, runs)})"
+        yield f"{reach.draws:,} draws of these cases: at most {_price(report, runs)}"
 
 
 def _new_cases(report: NoiseReport, reach: Reach) -> str:
@@ -238,8 +239,8 @@ def _smallest(report: NoiseReport) -> str:
 def _price(report: NoiseReport, runs: int) -> str:
     cost = report.case_run_cost
     usd = "cost unknown" if cost.usd is None else dollars(cost.usd * runs)
-    tokens = f", about {cost.tokens * runs:,.0f} tokens, {usd}" if cost.tokens else ""
-    return f"{_counted(runs, 'case run')}{tokens}"
+    spent = f", about {float(f'{cost.tokens * runs:.3g}'):,.0f} tokens, {usd}" if cost.tokens else ""
+    return f"{_counted(runs, 'case run')}{spent}"
 
 
 def _means(report: NoiseReport) -> str:

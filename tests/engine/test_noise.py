@@ -102,6 +102,7 @@ async def test_an_interrupt_leaves_what_was_measured() -> None:
     conducted = Engine(agent(), evaluator(Gateway(models={"scripted": Wavering()}), concurrency=1))
     found = await measure_noise(conducted, request(), on_row=heard, interrupt=interrupt)
     assert (len(rows), found.draws, found.stop_reason) == (5, 2, "user_stop")
+    assert {row.draw for row in found.evaluation.rows} == {0, 1}  # the one row of the third draw does not count
 
 
 async def test_the_second_wish_to_stop_leaves_it_too_but_a_cancelled_task_is_cancelled() -> None:
