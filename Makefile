@@ -35,6 +35,7 @@ bench: $(VENV)/.dev   ## measure, side by side with the floor of the same run
 	$(BIN)/python -m benchmarks.bench_journal
 	$(BIN)/python -m benchmarks.bench_rounds
 	$(BIN)/python -m benchmarks.bench_forecast
+	$(BIN)/python -m benchmarks.bench_honesty
 
 clean:           ## remove everything that make made
 	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

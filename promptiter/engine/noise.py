@@ -104,7 +104,8 @@ class _Measuring:
     async def _run(self, draws: int, interrupt: Interrupt) -> None:
         most = self.evaluator.options.max_errored_fraction * len(self.eval_set.cases) * draws
         failed = 0
-        rows = self.evaluator.rows(self.agent, self.eval_set, self.profile, draws=range(draws))
+        runs = runs_of(self.eval_set, range(draws))
+        rows = self.evaluator.rows(self.agent, self.eval_set, self.profile, runs=runs)
         async with aclosing(rows):
             async for row in rows:
                 self.rows.append(row)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from promptiter.agents.base import Agent, AgentRun
 from promptiter.errors import SetupError
 from promptiter.evaluation.case import EvalCase, EvalSet
-from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.evaluator import Evaluator, runs_of
 from promptiter.evaluation.judge import JudgeMetric
 from promptiter.evaluation.metric import Metric
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -84,7 +84,7 @@ async def metric_noise(
             spool=evaluator.spool,
             user_simulator=evaluator.user_simulator,
         )
-        async for row in once.rows(agent, eval_set, profile, draws=range(draw, draw + 1)):
+        async for row in once.rows(agent, eval_set, profile, runs=runs_of(eval_set, [draw])):
             rows.append(row)
             if on_row is not None:
                 on_row(row)
