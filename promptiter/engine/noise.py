@@ -22,6 +22,7 @@ from promptiter.engine.records import RunRequest
 from promptiter.engine.run import restored
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.noise import DRAWS, NoiseReport
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.teacher import with_expected_answers
