@@ -90,6 +90,7 @@ def resume(
     concurrency: Concurrency = None,
     review: Review = None,
     runs: Annotated[Path | None, typer.Option("--runs", "-o", metavar="FOLDER", help="Where runs are.")] = None,
+    claim: Annotated[bool, typer.Option("--claim", help="End the search, and test what it kept.")] = False,
     as_json: AsJson = None,
     quiet: Quiet = None,
 ) -> None:
@@ -102,7 +103,7 @@ def resume(
 
     folder = _run_folder(run, runs)
     settings = settings_of(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
-    _conduct(config_to_resume(folder, settings=settings), folder=folder)
+    _conduct(config_to_resume(folder, settings=settings), folder=folder, claim_now=claim)
 
 
 def rerun(
@@ -173,7 +174,7 @@ def _run_folder(run: str, runs: Path | None) -> Path:
     return find_run(run, runs_folder(runs))
 
 
-def _conduct(found: ReadConfig, *, folder: Path | None = None) -> NoReturn:
+def _conduct(found: ReadConfig, *, folder: Path | None = None, claim_now: bool = False) -> NoReturn:
     """Run to the end, show what came of it, and exit with the code of the verdict. A run that has a folder goes on."""
     from promptiter.cli import run_view
 
@@ -181,7 +182,7 @@ def _conduct(found: ReadConfig, *, folder: Path | None = None) -> NoReturn:
         configured = _prepared(found)
         try:
             directory = configured.begin() if folder is None else configured.resume(folder)
-            result = _result(configured, directory)
+            result = _result(configured, directory, claim_now=claim_now)
         finally:
             configured.gateway.memo.close()
     for note in directory.notes:
@@ -214,10 +215,11 @@ def _prepared(found: ReadConfig) -> ConfiguredRun:
     return build_run(found, problems=problems)
 
 
-def _result(configured: ConfiguredRun, directory: RunDirectory) -> RunResult:
+def _result(configured: ConfiguredRun, directory: RunDirectory, *, claim_now: bool) -> RunResult:
     """The result of the run; of one that failed, what it found until then."""
     from promptiter.cli import run_view
     from promptiter.cli.review import TerminalReviewer
+    from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.run import RunFailedError
     from promptiter.observers.progress import RunProgress
 
@@ -231,7 +233,10 @@ def _result(configured: ConfiguredRun, directory: RunDirectory) -> RunResult:
                 progress.say(f"{run_view.from_here(directory.path)}/")
                 progress.catch_up(directory.journal.read())
             return directory.run_sync(
-                observers=() if config.quiet else (progress,), reviewer=reviewer, tell=progress.say
+                observers=() if config.quiet else (progress,),
+                interrupt=Interrupt(claim_now=claim_now),
+                reviewer=reviewer,
+                tell=progress.say,
             )
     except RunFailedError as error:
         say_error(str(error))

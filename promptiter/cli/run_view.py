@@ -306,7 +306,8 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     if path is not None:
         rows.add_row("Files", Text(f"{from_here(path)}/", overflow="fold"))
     if path is not None and not result.is_final:
-        rows.add_row("Go on", Text(f"promptiter resume {from_here(path)}", overflow="fold"))
+        kept = " (with --claim: end the search, and test what it kept)" if result.changes else ""
+        rows.add_row("Go on", Text(f"promptiter resume {from_here(path)}{kept}", overflow="fold"))
     if path is not None and result.changes:
         rows.add_row("Use it", "run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md")
     word = result.status if result.status in ENDED else result.verdict

@@ -271,6 +271,7 @@ class Session:
             evaluations=self.evaluations.paid,
             spent=self.spending.spent,
             user_stop=self._interrupt.why,
+            claim_now=self._interrupt.claim_now,
         )
 
 

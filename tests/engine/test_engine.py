@@ -297,6 +297,26 @@ def test_the_first_ctrl_c_finishes_the_round_in_flight() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+async def test_a_run_that_was_stopped_goes_on_or_makes_its_claim() -> None:
+    ends = {}
+    for claim_now in (False, True):
+        journal, pressed = MemoryJournal(), Interrupt()
+
+        def press(_: int, pressed: Interrupt = pressed) -> None:
+            pressed.ask("a button")
+
+        tries = Tries(DRAFT, POLISH, at_round=press)
+        stopped = await desk.engine(strategy=tries).run(desk.request(), journal=journal, interrupt=pressed)
+        assert (stopped.stop_reason, stopped.is_final) == ("user_stop", False)
+        engine = desk.engine(strategy=Tries(DRAFT, POLISH))
+        ends[claim_now] = await engine.run(desk.request(), journal=journal, interrupt=Interrupt(claim_now=claim_now))
+    assert [(each.verdict, len(each.rounds), each.is_final) for each in ends.values()] == [
+        ("improved", 2, True),
+        ("improved", 1, True),
+    ]
+    assert ends[True].stop_reason == "claim_now"
+
+
 def test_the_second_ctrl_c_stops_at_once_and_leaves_a_result() -> None:
     class Endless:
         async def search(self, session: Session) -> None:
