@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, groupby, islice
+from itertools import chain, cycle, groupby, islice, zip_longest
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -154,7 +154,7 @@ class Comparisons:
             accepted = replace(record, rows=(*again.rows, *free, *kept))
         replayed = [(row.case_id, row.draw) for row in free]
         found = await self._run(session.validation, candidate, [*runs, *replayed], kept=kept)
-        await self._audit(free, found)
+        await self._audit(free, found, candidate)
         return Arms(accepted=accepted, candidate=found, untouched=untouched)
 
     async def more(self, wish: MoreEvidence, arms: Arms | None, candidate: Profile) -> Arms:
@@ -197,22 +197,26 @@ class Comparisons:
         phase: Phase = "validation" if eval_set is session.validation else "train_again"
         return await session.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs, kept=kept)
 
-    async def _audit(self, recorded: Sequence[CaseRow], found: Evaluation) -> None:
-        """Look for runs that could not change and did. It costs nothing: they were replayed from the memo."""
+    async def _audit(self, recorded: Sequence[CaseRow], found: Evaluation, candidate: Profile) -> None:
+        """Look for runs that could not change and did. It costs nothing: they were replayed from the memo.
+
+        A trace may be named after its profile, so another digest does not say that something else happened.
+        """
         session = self._session
         replayed = {(row.case_id, row.draw): row for row in found.rows}
         pairs = [(row, replayed[row.case_id, row.draw]) for row in recorded]
-        moved = [(before, after) for before, after in pairs if before.trace_digests != after.trace_digests]
-        if not moved:
+        other = [(before, after) for before, after in pairs if before.trace_digests != after.trace_digests]
+        if not other:
             return
 
         async def looked() -> tuple[HiddenRead, ...]:
-            before = replace(found, rows=tuple(row for row, _ in moved))
-            await session.restore_traces(before, session.validation, session.accepted.profile)
-            return tuple(_hidden_read(one, other, session.trace) for one, other in moved)
+            for rows, profile in zip(zip(*other, strict=True), (session.accepted.profile, candidate), strict=True):
+                await session.restore_traces(replace(found, rows=rows), session.validation, profile)
+            hidden = (_hidden_read(before, after, session.trace) for before, after in other)
+            return tuple(each for each in hidden if each is not None)
 
         hidden: tuple[HiddenRead, ...] = await session.record(
-            "audit", tuple[HiddenRead, ...], looked, request=[[row.case_id, row.draw] for row, _ in moved]
+            "audit", tuple[HiddenRead, ...], looked, request=[[row.case_id, row.draw] for row, _ in other]
         )
         for each in hidden:
             if each.node_id not in self.unsure:
@@ -250,23 +254,23 @@ def _parted(rows: Iterable[CaseRow]) -> tuple[list[CaseRow], list[CaseRow]]:
     return free, kept
 
 
-def _hidden_read(before: CaseRow, after: CaseRow, trace_of: TraceOf) -> HiddenRead:
-    """Which node is the first that did otherwise."""
-    for one, other in zip(before.trace_digests, after.trace_digests, strict=False):
+def _hidden_read(before: CaseRow, after: CaseRow, trace_of: TraceOf) -> HiddenRead | None:
+    """Which node is the first that did otherwise; None: all did as recorded."""
+    for one, other in zip_longest(before.trace_digests, after.trace_digests):
         if one != other:
-            step = _first_other(trace_of(one), trace_of(other))
-            return HiddenRead(node_id=step.node_id, case_id=after.case_id, draw=after.draw)
-    longer = max(before, after, key=lambda row: len(row.trace_digests))
-    last = trace_of(longer.trace_digests[-1])
-    return HiddenRead(node_id=last.steps[0].node_id, case_id=after.case_id, draw=after.draw)
+            recorded, replayed = ([] if name is None else trace_of(name).steps for name in (one, other))
+            if (step := _first_other(recorded, replayed)) is not None:
+                return HiddenRead(node_id=step.node_id, case_id=after.case_id, draw=after.draw)
+    return None
 
 
-def _first_other(recorded: ExecutionTrace, replayed: ExecutionTrace) -> Step:
+def _first_other(recorded: Sequence[Step], replayed: Sequence[Step]) -> Step | None:
     """The first step, in canonical order, that is not as it was recorded."""
-    known = {step.id: _without_clocks(step) for step in recorded.steps}
-    others = (step for step in replayed.steps if known.get(step.id) != _without_clocks(step))
-    gone = (step for step in recorded.steps if step.id not in {each.id for each in replayed.steps})
-    return next(others, None) or next(gone, replayed.steps[-1])
+    known = {step.id: _without_clocks(step) for step in recorded}
+    again = {step.id for step in replayed}
+    others = (step for step in replayed if known.get(step.id) != _without_clocks(step))
+    gone = (step for step in recorded if step.id not in again)
+    return next(chain(others, gone), None)
 
 
 def _without_clocks(step: Step) -> Step:

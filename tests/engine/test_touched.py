@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from collections import Counter
+from contextvars import ContextVar
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.graph import Choice, GraphAgent
+from promptiter.agents.nodes import FunctionNode, ModelNode, View
+from promptiter.engine.engine import Engine
+from promptiter.engine.records import RunRequest
+from promptiter.engine.session import Session
+from promptiter.engine.stopping import MaxRounds
+from promptiter.evaluation.result import CaseRow
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.structure import StructureSnapshot
+from tests.engine import desk
+from traces import record, step
+
+CASES = 10
+"""Every fifth case is a refund: 2 of 10."""
+
+_profile: ContextVar[Profile] = ContextVar("profile")
+
+
+class Desk:
+    """Sorts a question; a refund is then repaired. Counts what its model was asked, by node, case and draw."""
+
+    def __init__(self, *, peeks: bool = False) -> None:
+        self.asked: Counter[tuple[str, str, int]] = Counter()
+        self.graph = GraphAgent(
+            name="desk",
+            nodes=(
+                ModelNode(name="sort", instruction="Sort.", model="scripted"),
+                FunctionNode(name="tone", function=self._tone if peeks else _plain_tone),
+                ModelNode(name="answer", instruction="Answer.", model="scripted"),
+                ModelNode(name="refund", instruction="Refund.", model="scripted"),
+                FunctionNode(name="end", function=_end),
+            ),
+            edges=(
+                Choice("sort", lambda _: "tone", {"tone": "tone"}),
+                Choice("tone", _route, {"refund": "refund", "answer": "answer"}),
+                Choice("refund", lambda _: "end", {"end": "end"}),
+                Choice("answer", lambda _: "end", {"end": "end"}),
+            ),
+        )
+
+    def describe(self) -> StructureSnapshot:
+        return self.graph.describe()
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        _profile.set(profile)
+        return await self.graph.run(case, profile, context)
+
+    def _tone(self, sort: str) -> str:
+        """Uses the instruction of another node, and reads it where nobody sees it."""
+        return f"{sort} {_profile.get().value('refund#instruction', self.describe())}"
+
+    async def model(self, request: ModelRequest, *, draw: int) -> ModelReply:
+        instruction, asked = request.messages[0].content, request.messages[-1].content
+        self.asked[instruction, asked, draw] += 1
+        return ModelReply(text=f"{asked} careful" if "careful" in instruction else asked)
+
+
+def _plain_tone(sort: str) -> str:
+    return sort
+
+
+def _route(view: View) -> str:
+    return "refund" if int(view.input.split()[-1]) % 5 == 0 else "answer"
+
+
+def _end(view: View) -> str:
+    return str(view.incoming)
+
+
+class Opaque:
+    """The same, but it calls nothing through the gateway: it only records what it read. Counts its runs."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[tuple[str, str, int]] = Counter()
+        self.snapshot = Desk().describe()
+
+    def describe(self) -> StructureSnapshot:
+        return self.snapshot
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        self.runs[profile.digest, context.case_id, context.draw] += 1
+        node = "refund" if int(case.text.split()[-1]) % 5 == 0 else "answer"
+        with record(context.case_id, resolve=lambda surface: profile.value(surface, self.snapshot)) as recording:
+            with step("sort") as sorting:
+                sorting.read_surface("sort#instruction")
+            with step(node, after=("sort",)) as answering:
+                text = answering.read_surface(f"{node}#instruction")
+                answering.output = "careful" if "careful" in text else ""
+        return AgentRun(output="careful" * ("careful" in text), trace=recording.trace)
+
+
+REFUND = {"refund#instruction": "Refund: careful."}
+REFUND_ALIKE = {"refund#instruction": "Refund, in other words."}
+SORT = {"sort#instruction": "Sort, in other words."}
+
+
+def request(**changes: object) -> RunRequest:
+    values: dict[str, object] = {
+        "validation": desk.eval_set("validation", CASES),
+        "stop": MaxRounds(9),
+        "max_rounds": 9,
+        "claim": None,
+    }
+    return desk.request(**(values | changes))
+
+
+def gateway_engine(agent: Desk, *rounds: dict[str, str]) -> Engine:
+    gateway = Gateway(models={"scripted": agent.model})
+    return Engine(agent, desk.evaluator(gateway), strategy=_Validates(*rounds))
+
+
+class _Validates(desk.Tries):
+    """Validates one list of patches a round, and runs no train case."""
+
+    async def search(self, session: Session) -> None:
+        for values in self.rounds:
+            await session.begin_round()
+            patches = [SurfacePatch(surface_id=key, value=text, reason="tried") for key, text in values.items()]
+            await session.validate(session.candidate(PatchSet(tuple(patches))))
+            await session.complete_round()
+
+
+def origins(rows: tuple[CaseRow, ...] | None) -> Counter[str]:
+    return Counter(row.origin for row in rows or ())
+
+
+async def test_the_first_candidate_pays_for_what_it_touches_and_the_memo_replays_the_rest() -> None:
+    agent = Desk()
+    result = await gateway_engine(agent, REFUND_ALIKE).run(request())
+    [only] = result.rounds
+    assert only.validation is not None
+    assert origins(only.validation.rows) == {"executed": 2, "memo": 8}
+    assert only.compared is None, "the baseline's record stands"
+    assert result.measured.paid_case_runs == CASES + 2
+    assert agent.asked.total() == 2 * CASES + 2, "the sorting of a refund is replayed up to the patched read"
+    assert result.measured.problems == (), "what was replayed did as recorded"
