@@ -78,7 +78,7 @@ class _Working:
         changes = self.initial.profile.changes(self.whole.profile, session.snapshot)
         self.parts = tuple(change.surface_id for change in changes)
         draws = session.comparisons.draws
-        self.first, self.again = range(draws), range(draws, 2 * draws)
+        self.first, self.again = range(draws), session.comparisons.next_draws(draws)
         self.known: dict[tuple[frozenset[str], range], Evaluation] = {}
         if all(row.draw in self.first for row in self.whole.validation.rows):
             self.known[frozenset(self.parts), self.first] = self.whole.validation

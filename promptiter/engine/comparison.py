@@ -185,8 +185,12 @@ class Comparisons:
     def fresh(self, eval_set: EvalSet, case_ids: frozenset[str], draws: int) -> list[CaseDraw]:
         """So many draws of these cases that no decision has seen yet."""
         wanted = replace(eval_set, cases=tuple(case for case in eval_set.cases if case.id in case_ids))
-        start, self._next_draw = self._next_draw, self._next_draw + draws
-        return runs_of(wanted, range(start, start + draws))
+        return runs_of(wanted, self.next_draws(draws))
+
+    def next_draws(self, count: int) -> range:
+        """So many draws, of any case, that no decision has seen yet."""
+        start, self._next_draw = self._next_draw, self._next_draw + count
+        return range(start, start + count)
 
     async def _run(
         self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseDraw], *, kept: Sequence[CaseRow] = ()

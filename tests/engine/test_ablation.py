@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.engine.conclusion import ClaimOnce
+from promptiter.engine.engine import Engine
+from promptiter.engine.journal import MemoryJournal
+from promptiter.engine.records import RunRequest, RunResult
+from promptiter.engine.stopping import MaxRounds
+from promptiter.profile import Profile
+from promptiter.structure import StructureSnapshot
+from tests.engine import desk
+from tests.engine.desk import DRAFT, POLISH, Tries
+
+SNAPSHOT = desk.agent().describe()
+D, P = "draft#instruction", "polish#instruction"
+BOTH = DRAFT | POLISH
+NICER = {P: "Polish nicely."}
+
+
+class Told:
+    """Right with a chance that its two instructions decide; the dice are those of the case, the draw and the profile.
+
+    So a run that is made again comes out the same, as it does from the memo.
+    """
+
+    def __init__(self, chance: Callable[[bool, bool], float]) -> None:
+        self.chance = chance
+
+    def describe(self) -> StructureSnapshot:
+        return SNAPSHOT
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+        draft, polish = ("careful" in str(profile.value(surface, SNAPSHOT)) for surface in (D, P))
+        dice = Random(f"{context.case_id} {context.draw} {profile.digest}")
+        return AgentRun(output="careful careful" * (dice.random() < self.chance(draft, polish)))
+
+
+def request(**changes: object) -> RunRequest:
+    cases = {"train": desk.eval_set("train", 1), "validation": desk.eval_set("validation", 8)}
+    return desk.request(**({"max_rounds": 9, "stop": MaxRounds(9)} | cases | changes))
+
+
+async def run_of(agent: Told, *rounds: dict[str, str], journal: MemoryJournal | None = None) -> RunResult:
+    return await Engine(agent, desk.evaluator(), strategy=Tries(*rounds)).run(request(), journal=journal)
+
+
+def drawn(journal: MemoryJournal, phase: str) -> set[int]:
+    """The draws that were run in a phase."""
+    return {event.data["row"]["draw"] for event in journal.read() if event.type == "case" and event.phase == phase}
+
+
+async def test_a_part_that_does_no_good_goes_and_one_that_does_stays() -> None:
+    result = await desk.engine(DRAFT | NICER).run(request())
+    assert result.ablation is not None
+    assert result.ablation.dropped == (P,)
+    assert result.ablation.losses == {D: 0.5, P: 0.0}
+    assert result.verdict == "improved"
+    assert [change.surface_id for change in result.changes] == [D]
+    assert result.rounds[0].output_profile is not None
+    assert result.rounds[0].output_profile.value(P, SNAPSHOT) == "Polish nicely.", "the round tells what was tried"
+
+
+async def test_of_two_parts_that_do_the_same_one_stays() -> None:
+    either = Told(lambda draft, polish: float(draft or polish))
+    result = await run_of(either, BOTH)
+    assert result.ablation is not None
+    assert result.ablation.dropped == (D,), "the first of two that are as useless"
+    assert result.ablation.losses == {D: 0.0, P: 0.0}
+    assert (result.verdict, [change.surface_id for change in result.changes]) == ("improved", [P])
+
+
+async def test_shares_add_up_to_the_gain() -> None:
+    result = await desk.engine(DRAFT, POLISH).run(request())
+    assert result.ablation is not None
+    assert result.ablation.dropped == ()
+    assert result.ablation.shares == {D: 0.5, P: 0.5}
+    assert result.conclusion is not None
+    assert (result.conclusion.before, result.conclusion.after) == (0.0, 1.0)
+
+
+async def test_of_parts_that_work_only_together_each_has_its_share() -> None:
+    result = await run_of(Told(lambda draft, polish: float(draft and polish)), BOTH)
+    assert result.ablation is not None
+    assert result.ablation.losses == {D: 1.0, P: 1.0}
+    assert result.ablation.shares == {D: 0.5, P: 0.5}
+
+
+async def test_a_profile_of_one_part_has_nothing_to_take_out() -> None:
+    result = await desk.engine(DRAFT).run(request())
+    assert (result.ablation, result.verdict) == (None, "improved")
+
+
+async def test_nothing_is_taken_out_if_nobody_wants_it() -> None:
+    result = await desk.engine(DRAFT | NICER).run(request(claim=ClaimOnce(ablate=False)))
+    assert result.ablation is None
+    assert sorted(change.surface_id for change in result.changes) == [D, P]
+
+
+async def test_no_claim_rests_on_draws_that_decided_what_was_taken_out() -> None:
+    journal = MemoryJournal()
+    await run_of(Told(lambda draft, polish: 1.0 if draft or polish else 0.2), BOTH, journal=journal)
+    assert len(drawn(journal, "ablation")) == 2, "a part that seems useless is looked at twice"
+    assert drawn(journal, "claim")
+    assert drawn(journal, "ablation").isdisjoint(drawn(journal, "claim"))
