@@ -156,6 +156,7 @@ def _print_noise(screen: Console, noise: MetricNoiseReport, *, is_simulated: boo
         variances = (metric.agent_variance, metric.judge_variance)
         table.add_row(Text(one_line(metric.metric)), *map(_deviation, variances), Text(advice, "dim"))
     screen.print(table)
+    screen.print()
     print_rows(screen, noise_rows(report))
     screen.print()
 

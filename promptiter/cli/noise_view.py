@@ -10,12 +10,12 @@ from rich.text import Text
 
 from promptiter.cli.forecast_view import dollars
 from promptiter.cli.output import json_text, print_rows
+from promptiter.cli.run_view import CANCELLED, EXIT_CODES
 from promptiter.evaluation.noise import DRAWS, CaseDraws, NoiseReport, Reach, claim_runs
 from promptiter.evaluation.stats.power import POWER
 from traces.draw.diagram import one_line
 from traces.model import Json
 
-UNDERPOWERED, BUDGET_ENDED, INVALID_EVAL, CANCELLED = 4, 6, 7, 130
 TIMES = (1, 2, 4)
 """The smallest gain is also told for so many times the cases."""
 
@@ -26,10 +26,10 @@ POINTS, WIDTH = 10, 32
 def exit_code(report: NoiseReport, reach: Reach | None) -> int:
     """What the command exits with; `reach` is that of a gain that was asked for."""
     if report.stop_reason is not None:
-        return CANCELLED if report.stop_reason == "user_stop" else BUDGET_ENDED
+        return CANCELLED if report.stop_reason == "user_stop" else EXIT_CODES["budget_ended"]
     if report.problem is not None:
-        return INVALID_EVAL
-    return UNDERPOWERED if reach is not None and not reach.is_within else 0
+        return EXIT_CODES["invalid_eval"]
+    return EXIT_CODES["underpowered"] if reach is not None and not reach.is_within else 0
 
 
 def problem_of(report: NoiseReport) -> str | None:
@@ -54,17 +54,9 @@ def print_noise(screen: Console, report: NoiseReport, reach: Reach, *, is_simula
     )
     screen.print()
     print_rows(screen, noise_rows(report))
-    if not report.noise.variance:
-        screen.print()
-        print_rows(screen, _reach_rows(report, reach))
-        return
     screen.print()
-    screen.print(Text("gain    chance that a claim shows it", "dim"))
-    for gain, power in curve(report):
-        filled = round(WIDTH * power)
-        bar = Text.assemble(("━" * filled, "green" if power >= POWER else "yellow"), ("·" * (WIDTH - filled), "dim"))
-        screen.print(Text.assemble(f"{gain:<6.3g}  ", bar, f"  {power:>4.0%}"))
-    screen.print()
+    if report.noise.variance:
+        _print_curve(screen, report)
     print_rows(screen, _reach_rows(report, reach))
 
 
@@ -166,6 +158,15 @@ def noise_as_json(report: NoiseReport, reach: Reach | None, *, is_simulated: boo
         "exit_code": code,
     }
     return json_text(document)
+
+
+def _print_curve(screen: Console, report: NoiseReport) -> None:
+    screen.print(Text("gain    chance that a claim shows it", "dim"))
+    for gain, power in curve(report):
+        filled = round(WIDTH * power)
+        bar = Text.assemble(("━" * filled, "green" if power >= POWER else "yellow"), ("·" * (WIDTH - filled), "dim"))
+        screen.print(Text.assemble(f"{gain:<6.3g}  ", bar, f"  {power:>4.0%}"))
+    screen.print()
 
 
 def _wanted(report: NoiseReport, reach: Reach) -> dict[str, Json]:
