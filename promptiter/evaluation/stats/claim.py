@@ -51,17 +51,21 @@ BLOCKS = blocks_of(0.05)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What was seen after a block. Without run noise, `p_value` is the chance that noise hid so well."""
+    """What was seen after a block. Without run noise, `p_value` is the chance that noise hid so well.
+
+    What is claimed is a gain above `-margin`: with no margin *better*, with one *no worse*.
+    """
 
     draws: int
     gain: float
     p_value: float
     error: float
     has_run_noise: bool = True
+    margin: float = 0.0
 
     @property
     def claims(self) -> bool:
-        return self.gain > 0 and self.p_value <= self.error
+        return self.gain > -self.margin and self.p_value <= self.error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ def claim_these_cases(cases: Sequence[PairedDraws], *, blocks: Sequence[Block] =
 
     Draws beyond the looks that were needed are not used, so it does not matter whether they were run.
     """
-    _check(cases, blocks)
+    check_claim(cases, blocks)
     available = min(case.draws for case in cases)
     looks: list[Look] = []
     draws = 0
@@ -116,7 +120,7 @@ def claim_new_cases(cases: Sequence[PairedDraws], *, error: float = 0.05, seed: 
 
     Each case counts once, by its mean over draws, so repeats make a case less noisy and are no further evidence.
     """
-    _check(cases, [Block(draws=1, error=error)])
+    check_claim(cases, [Block(draws=1, error=error)])
     test = sign_flip([case.gain for case in cases], seed=seed)
     draws = min(case.draws for case in cases)
     look = Look(draws=draws, gain=test.gain, p_value=test.p_value, error=error)
@@ -151,7 +155,8 @@ def _told(look: Look) -> str:
     return f"{gain}, p = {look.p_value:.2g} {sign} {look.error:g} after {look.draws} draws"
 
 
-def _check(cases: Sequence[PairedDraws], blocks: Sequence[Block]) -> None:
+def check_claim(cases: Sequence[PairedDraws], blocks: Sequence[Block]) -> None:
+    """SetupError if these cases and blocks make no claim."""
     if not cases:
         raise SetupError("there are no cases to claim a gain on; give at least one")
     if len({case.case_id for case in cases}) < len(cases):
