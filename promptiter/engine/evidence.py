@@ -73,7 +73,8 @@ class Evidence:
     `tried` counts the candidates of the run so far, this one included; `protected` are the cases that must hold;
     `opening` is how many draws of each case the first look at validation has. `train` is the same on the train cases,
     if a policy asked for it; one that opens there may see it before the candidate has any row here. `characters` is the
-    length of all texts that may change, under either profile, if it is known.
+    length of all texts that may change, under either profile, if it is known. `gained` is what the accepted candidates
+    before this one gained together.
 
     What is told of cases rests on the draws that all of them have: more draws of some, which look bad so far, would
     favour the candidate, for chance does not strike twice. A policy that asks for such draws finds them in the rows.
@@ -88,6 +89,7 @@ class Evidence:
     opening: int = 1
     train: Evidence | None = None
     characters: tuple[int, int] | None = None
+    gained: float = 0.0
 
     @property
     def has_validation(self) -> bool:

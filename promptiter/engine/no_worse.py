@@ -1,0 +1,97 @@
+"""NoWorse: keeps a candidate that is as good and takes less. The rule of goals besides the score.
+
+    acceptance = NoWorse(0.05, "usd")
+
+It keeps leniently: the mean loss that was seen must be within the margin; what may be claimed is tested once, at the
+end. Losses add up: ten steps that lose a little each must together stay within the margin, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import pstdev
+from typing import get_args
+
+from promptiter.engine.acceptance import Policy
+from promptiter.engine.evidence import Answer, Evidence, MoreEvidence
+from promptiter.engine.goals import MARGIN, Figure
+from promptiter.engine.policies import is_number
+from promptiter.errors import SetupError
+from promptiter.evaluation.per_run import PerRun, per_common_run
+from promptiter.evaluation.result import CaseRow, Evaluation
+
+SURE = 1.64
+"""A loss beyond the margin by so many of its standard errors is no accident."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class NoWorse(Policy):
+    """Accepts a candidate within `margin` of the accepted profile and of the run's first, whose `figure` is lower.
+
+    The figure is dollars or tokens per run. A loss that may be run noise is looked at again, with up to `most_draws`
+    draws of each case, unless the draws show that there is none.
+    """
+
+    margin: float = MARGIN
+    figure: Figure = "tokens"
+    most_draws: int = 3
+
+    def __post_init__(self) -> None:
+        if not is_number(self.margin, least=0):
+            raise SetupError(f"margin is {self.margin!r}; give a number that is not negative, such as 0.05")
+        if self.figure not in get_args(Figure):
+            raise SetupError(f"figure is {self.figure!r}; give one of {', '.join(get_args(Figure))}")
+        if not is_number(self.most_draws, least=1):
+            raise SetupError(f"most_draws is {self.most_draws!r}; give 1 or more")
+
+    def decide(self, evidence: Evidence) -> Answer:
+        if evidence.problem is not None or evidence.gain is None:
+            return evidence.reject(evidence.problem or f"there is no gain in {evidence.objective}")
+        before, after = (self._of(each) for each in per_common_run(evidence.baseline, evidence.candidate))
+        if before is None or after is None:
+            whose = "the accepted profile" if before is None else "the candidate"
+            return evidence.reject(f"the {_NAMES[self.figure]} of {whose} are unknown, so nothing is known to be saved")
+        saved = f"{told(before, self.figure)} to {told(after, self.figure)} {_NAMES[self.figure]}"
+        if after >= before:
+            return evidence.reject(f"{saved}: nothing is saved")
+        in_all = round(min(evidence.gain, evidence.gained + evidence.gain), 12)
+        loss = f"gain {evidence.gain:+.3f}" + (f", {in_all:+.3f} since the start" if in_all < evidence.gain else "")
+        if in_all >= -self.margin:
+            return evidence.accept(f"{loss} is within the margin {self.margin:g}; {saved}")
+        if self._may_be_noise(evidence, beyond=-self.margin - in_all):
+            return MoreEvidence(draws=1, reason=f"{loss} is beyond the margin {self.margin:g}, but may be noise")
+        return evidence.reject(f"{loss} is beyond the margin {self.margin:g}")
+
+    def _of(self, taken: PerRun) -> float | None:
+        return taken.usd if self.figure == "usd" else taken.tokens
+
+    def _may_be_noise(self, evidence: Evidence, *, beyond: float) -> bool:
+        arms = [_draws(each) for each in (evidence.baseline, evidence.candidate)]
+        drawn = min((len(rows) for arm in arms for rows in arm.values()), default=0)
+        if drawn >= self.most_draws:
+            return False
+        if drawn > 1 and not any(_differ(rows) for arm in arms for rows in arm.values()):
+            return False
+        changes = [delta.change for delta in evidence.deltas]
+        return bool(changes) and beyond <= SURE * pstdev(changes) / math.sqrt(len(changes))
+
+
+def told(figure: float, kind: Figure) -> str:
+    """A figure as people read it: `412` tokens, `$0.0031`."""
+    return f"${figure:.3g}" if kind == "usd" else f"{figure:,.0f}" if figure >= 100 else f"{figure:.1f}"
+
+
+_NAMES: Mapping[Figure, str] = {"usd": "dollars per run", "tokens": "tokens per run"}
+
+
+def _draws(evaluation: Evaluation) -> dict[str, list[CaseRow]]:
+    found: dict[str, list[CaseRow]] = {}
+    for row in evaluation.rows:
+        found.setdefault(row.case_id, []).append(row)
+    return found
+
+
+def _differ(rows: list[CaseRow]) -> bool:
+    return len({tuple(score.value for score in row.scores) for row in rows}) > 1
