@@ -10,7 +10,9 @@ from typing import get_args
 from promptiter.backprop.loss import LossHint, LossTarget, check_hints, check_targets
 from promptiter.engine.acceptance import Protected
 from promptiter.engine.figures import check_figures
-from promptiter.engine.policies import is_number, parts_of
+from promptiter.engine.goals import Goal, other_models
+from promptiter.engine.no_worse import NoWorse
+from promptiter.engine.policies import is_number, parts_of, written
 from promptiter.engine.promises import check_errors
 from promptiter.engine.records import RunRequest
 from promptiter.engine.stopping import check_metrics
@@ -19,7 +21,7 @@ from promptiter.evaluation.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import Objective
 from promptiter.evaluation.splits import check_disjoint
-from promptiter.structure import TEXT_TYPES, StructureSnapshot
+from promptiter.structure import StructureSnapshot, Surface
 
 NAMED = 5
 
@@ -50,6 +52,7 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
         *_policy_problems(request, validation, evaluator),
         *_hint_problems(request, snapshot, evaluator, train),
         *_price_problems(request, snapshot, evaluator),
+        *_goal_problems(request, snapshot, targets, evaluator),
     ]
     if problems:
         raise RequestError(problems)
@@ -69,6 +72,8 @@ def _wrong_types(request: RunRequest) -> Iterator[str]:
         yield f"max_rounds is {request.max_rounds!r}; give a whole number"
     if request.objective not in get_args(Objective):
         yield f"objective is {request.objective!r}; give one of {', '.join(get_args(Objective))}"
+    if not isinstance(request.goal, Goal):
+        yield f"goal is {request.goal!r:.60}; give a Goal, such as Goal(kind='fewer_tokens')"
     for name in ("acceptance", "stop"):
         policy = getattr(request, name)
         if policy is not None and (isinstance(policy, type) or not hasattr(policy, "decide")):
@@ -98,7 +103,7 @@ def joined(eval_sets: EvalSet | Sequence[EvalSet], *, name: str) -> EvalSet:
 def _targets(request: RunRequest, snapshot: StructureSnapshot) -> tuple[str, ...]:
     if request.targets is not None:
         return tuple(sorted(set(request.targets)))
-    return tuple(sorted(surface.id for surface in snapshot.surfaces if surface.type in TEXT_TYPES))
+    return tuple(sorted(surface.id for surface in snapshot.surfaces if surface.type in request.goal.surface_types))
 
 
 def _case_problems(eval_set: EvalSet, name: str, request: RunRequest, evaluator: Evaluator) -> Iterator[str]:
@@ -143,7 +148,8 @@ def _overlap_problems(train: EvalSet, validation: EvalSet, test: EvalSet | None)
 
 def _surface_problems(request: RunRequest, snapshot: StructureSnapshot, targets: Sequence[str]) -> Iterator[str]:
     if not targets:
-        yield "no surface may change: name targets, or give the agent an instruction that can be edited"
+        what = "a model" if request.goal.kind == "cheaper" else "an instruction"
+        yield f"no surface may change: name targets, or give the agent {what} that can be edited"
     for target in targets:
         if target not in snapshot.surface_ids:
             yield str(UnknownSurfaceError(target, known=snapshot.surface_ids))
@@ -198,6 +204,37 @@ def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator:
                 f"max_usd cannot be kept: the price of model {model!r} is unknown; "
                 "give it under prices, or allow unknown prices"
             )
+
+
+def _goal_problems(
+    request: RunRequest, snapshot: StructureSnapshot, targets: Sequence[str], evaluator: Evaluator
+) -> Iterator[str]:
+    """A goal besides the score needs its policy and something to change; a cheaper model also needs prices."""
+    goal = request.goal
+    if goal.kind == "score":
+        return
+    if not any(isinstance(part, NoWorse) and part.figure == goal.figure for part in parts_of(request.acceptance)):
+        wanted = NoWorse(goal.margin, goal.figure or "tokens")
+        yield f"the goal is {goal.kind!r}, but acceptance is {written(request.acceptance)}; give {wanted!r}"
+    surfaces = [snapshot.surface(target) for target in targets if target in snapshot.surface_ids]
+    fitting = [surface for surface in surfaces if surface.type in goal.surface_types]
+    if surfaces and not fitting:
+        types = ", ".join(sorted(goal.surface_types))
+        yield f"the goal is {goal.kind!r}, but no target is of a type that it is about: {types}"
+    if goal.kind == "cheaper":
+        yield from _cheaper_problems(request, fitting, evaluator)
+
+
+def _cheaper_problems(request: RunRequest, surfaces: Sequence[Surface], evaluator: Evaluator) -> Iterator[str]:
+    values = {} if request.initial_profile is None else request.initial_profile.overrides
+    current = {surface.id: values.get(surface.id, surface.value) for surface in surfaces}
+    others = {surface.id: other_models(request.goal, surface, current[surface.id]) for surface in surfaces}
+    if surfaces and not any(others.values()):
+        yield "there is no other model to try; name some as models of the goal, or give the nodes choices"
+    asked = {str(model) for name, models in others.items() if models for model in (current[name], *models)}
+    for model in sorted(asked):
+        if evaluator.gateway.price(model) is None:
+            yield f"whether model {model!r} is cheaper cannot be told: its price is unknown; give it under prices"
 
 
 def _listed(names: Sequence[str]) -> str:

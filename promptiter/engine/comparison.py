@@ -125,6 +125,7 @@ class Comparisons:
             round=session.round,
             tried=session.tried + 1,
             protected=session.request.protected,
+            gained=session.gained,
             opening=self.draws,
         )
 

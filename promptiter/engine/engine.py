@@ -197,6 +197,7 @@ def new_run_id(started: datetime, request: RunRequest, checked: CheckedRequest) 
             list(checked.targets),
             request.initial_profile.digest if request.initial_profile is not None else None,
             request.objective,
+            written(request.goal),
             written(request.acceptance),
             written(request.claim),
             written(request.stop),

@@ -193,7 +193,7 @@ def plan_of(engine: Engine, request: RunRequest, recorded: Recorded) -> RunPlan:
 def limits_of(request: RunRequest) -> Limits:
     """What of a stop policy can be forecast: the parts that end a run each by itself."""
     if request.stop is None:
-        return Limits(target=1.0, patience=3)
+        return Limits(target=1.0, patience=3) if request.goal.kind == "score" else Limits()
     parts = request.stop.policies if isinstance(request.stop, StopOnAny) else (request.stop,)
     return Limits(
         target=next((_target(each, request) for each in parts if isinstance(each, TargetScore)), None),

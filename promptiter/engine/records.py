@@ -19,6 +19,7 @@ from promptiter.engine.ablation import Ablation
 from promptiter.engine.acceptance import AcceptancePolicy, AnyGain
 from promptiter.engine.conclusion import ClaimOnce, Conclusion, Verdict
 from promptiter.engine.evidence import AcceptanceDecision
+from promptiter.engine.goals import SCORE, Goal
 from promptiter.engine.stopping import StopDecision, StopPolicy
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
@@ -37,14 +38,15 @@ Status: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancell
 class RunRequest:
     """What to optimize, on which cases, under which rules.
 
-    `targets` are the surfaces that may change; None means every text surface. `teacher` (an agent, or the name of a
-    model) writes the expected answers that cases lack; `judge` is the model that judging metrics ask instead of their
+    `targets` are the surfaces that may change; None means every text surface, or those that the goal is about.
+    `teacher` (an agent, or the name of a model) writes the expected answers that cases lack; `judge` is the model that judging metrics ask instead of their
     own. `acceptance` says which candidates the search keeps, and `claim` how the run tests at its end whether what it
     kept is better; without a claim, that is adopted untested. `test` cases stay sealed until then: they say whether a
     gain holds for new cases. `protected` cases must go on passing, whatever else `acceptance` says. `max_rounds` bounds
     the rounds beside what `stop` says; without any, a run stops when validation is perfect, or after three rounds that
     brought nothing. `error` is the chance that a policy which promises one may take, over the whole run, to keep what
-    is no better. `seed` is the evaluator's if it is left out.
+    is no better. A `goal` besides the score needs NoWorse as acceptance and a strategy for it, and ends when nothing is
+    left to try. `seed` is the evaluator's if it is left out.
     """
 
     train: EvalSet | Sequence[EvalSet]
@@ -61,6 +63,7 @@ class RunRequest:
     targets: Sequence[str] | None = None
     objective: Objective = "mean_score"
     error: float = 0.05
+    goal: Goal = SCORE
     loss_targets: tuple[LossTarget, ...] = ()
     hints: tuple[LossHint, ...] = ()
     protected: frozenset[str] = frozenset()
@@ -154,6 +157,7 @@ class RunResult:
     structure: StructureSnapshot
     targets: tuple[str, ...]
     objective: Objective
+    goal: Goal = SCORE
     initial_profile: Profile
     baseline: Evaluation | None = None
     accepted_profile: Profile

@@ -231,6 +231,7 @@ def _head(session: Session, profile: Profile, started: datetime, *, strategy: St
         "validation": _told_of(session.validation),
         "test": None if session.test is None else _told_of(session.test),
         "objective": request.objective,
+        "goal": plain_of(request.goal),
         "acceptance": written(request.acceptance),
         "claim": written(request.claim),
         "stop": written(request.stop),

@@ -98,7 +98,10 @@ class Session:
         self.tried = 0
         self._rounds_without_acceptance = 0
         self._records = 0
-        self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop() | (request.stop or _until_done(request))
+        self.gained = 0.0
+        self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop()
+        if (until := request.stop or _until_done(request)) is not None:
+            self._stopping |= until
         self._acceptance: AcceptancePolicy = request.acceptance
         if request.protected:
             self._acceptance = AllOf(request.acceptance, Protected())
@@ -220,6 +223,7 @@ class Session:
         if decision.accepted:
             unseen = self.evaluator.evaluation_of((), self.validation, candidate)
             self.adopt(candidate, comparison.opening or unseen)
+            self.gained += decision.delta or 0.0
             self._rounds_without_acceptance = 0
         return decision
 
@@ -275,6 +279,11 @@ class Session:
         )
 
 
-def _until_done(request: RunRequest) -> StopPolicy:
-    """What ends a run if nobody says: nothing is left to gain, or nothing is gained any more."""
+def _until_done(request: RunRequest) -> StopPolicy | None:
+    """What ends a run if nobody says: nothing is left to gain, or nothing is gained any more.
+
+    Of a goal besides the score only its search knows that.
+    """
+    if request.goal.kind != "score":
+        return None
     return TargetScore(0.0 if request.objective == "weighted_loss" else 1.0) | Patience(3)

@@ -14,6 +14,7 @@ from promptiter.engine.candidates import candidate_of
 from promptiter.engine.conclusion import Conclusion
 from promptiter.engine.events import Event
 from promptiter.engine.evidence import AcceptanceDecision
+from promptiter.engine.goals import SCORE, Goal
 from promptiter.engine.records import PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
 from promptiter.engine.shapes import value_of
 from promptiter.engine.stopping import StopDecision
@@ -94,6 +95,7 @@ class State:
             structure=StructureSnapshot.from_json(data["structure"]),
             targets=tuple(data["targets"]),
             objective=data["objective"],
+            goal=value_of(Goal, data["goal"]) if "goal" in data else SCORE,
             initial_profile=profile,
             accepted_profile=profile,
             working_profile=profile,
