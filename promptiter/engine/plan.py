@@ -58,7 +58,9 @@ StageRole: TypeAlias = Literal["backwarder", "aggregator", "optimizer"]
 class SearchOutline:
     """What a round of a search may ask for. A stage's model is None if it asks none.
 
-    Up to `passes` times a round goes from losses to patches, and runs up to `most_rerun` failed cases again.
+    Up to `passes` times a round goes from losses to patches, and runs up to `most_rerun` failed cases again. A search
+    for a goal besides the score has none of this: about `screens` times for each target it runs up to `screened` train
+    cases, then it validates one candidate a round.
     """
 
     passes: int = 1
@@ -66,6 +68,8 @@ class SearchOutline:
     backwarder: str | None = None
     aggregator: str | None = None
     optimizer: str | None = None
+    screened: int | None = None
+    screens: int = 0
 
 
 @runtime_checkable

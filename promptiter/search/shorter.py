@@ -1,0 +1,254 @@
+"""Shorter: the same quality for fewer tokens. Sentences, list items and examples that do not help are left out.
+
+Whole surfaces first, then halves of what is missed, then smaller parts: what matters is found with few runs. This is
+done on train cases, some of them at first and the others only if those did not suffer. What they do not miss is
+validated in one piece; if that is rejected, in halves. So validation is paid once or a few times.
+
+What saves most comes first: the tokens of a text times how often it is read in a run. Placeholders and locked parts
+stay, and a text is never emptied.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from promptiter.backprop.lint import LintRule, lint
+from promptiter.engine.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
+from promptiter.engine.expectation import text_tokens
+from promptiter.engine.goals import SHORTENED
+from promptiter.engine.no_worse import NoWorse
+from promptiter.engine.plan import SearchOutline
+from promptiter.engine.records import PassResult
+from promptiter.engine.session import Session
+from promptiter.evaluation.case import EvalCase, EvalSet
+from promptiter.evaluation.per_run import per_run
+from promptiter.evaluation.result import Evaluation
+from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.search.pieces import Pieces
+from promptiter.structure import Surface
+from traces import Step
+
+MOST_CASES, FIRST_CASES = 24, 8
+"""So many train cases say what is missed, and so many of them are run first."""
+
+LEAST_SHARE = 0.01
+"""What saves less of a run's tokens than this is not worth looking for."""
+
+SCREENS_PER_SURFACE = 8
+_KEPT_RULES: tuple[LintRule, ...] = ("limits", "placeholder", "empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One piece of a surface, and the tokens that a run takes for it."""
+
+    surface_id: str
+    number: int
+    tokens: float
+
+
+class Shorter:
+    """The Strategy of the goal `fewer_tokens`."""
+
+    def __init__(self, *, most_cases: int = MOST_CASES, first_cases: int = FIRST_CASES) -> None:
+        self.most_cases = most_cases
+        self.first_cases = first_cases
+
+    async def search(self, session: Session) -> None:
+        if await session.should_stop():
+            return
+        await session.begin_round()
+        text = _Text.of(session)
+        found = await self._not_missed(session, text)
+        gone: tuple[Piece, ...] = ()
+        waiting = deque([found] if found else [])
+        is_first = True
+        while waiting:
+            if not is_first:
+                if await session.should_stop():
+                    return
+                await session.begin_round()
+            group, is_first = waiting.popleft(), False
+            patches = await _patches(session, text, (*gone, *group))
+            decision = await session.validate(session.candidate(patches))
+            await session.complete_round()
+            if decision.accepted:
+                gone += group
+            elif len(group) > 1:
+                waiting.extend(_halves(group))
+        if is_first:
+            await session.pass_over("every sentence and example that was left out was missed")
+            await session.complete_round()
+
+    def outline(self) -> SearchOutline:
+        """What the search asks for, so that a run can be forecast."""
+        return SearchOutline(screened=self.most_cases, screens=SCREENS_PER_SURFACE)
+
+    async def _not_missed(self, session: Session, text: _Text) -> tuple[Piece, ...]:
+        """The pieces that train cases do as well without, all of them together."""
+        screen = await _Screen.of(session, most=self.most_cases, first=self.first_cases)
+        groups = deque(await _groups(session, text, screen.before[0]))
+        least = LEAST_SHARE * (per_run(screen.before[0]).tokens or 0.0)
+        gone: tuple[Piece, ...] = ()
+        while groups:
+            group = groups.popleft()
+            if _tokens(group) < least:
+                continue
+            if text.is_allowed((*gone, *group)) and await screen.passes(text.profile(session, (*gone, *group))):
+                gone += group
+            elif len(group) > 1:
+                groups.extendleft(reversed(_halves(group)))
+        return gone
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """The surfaces that may lose pieces, as they were when the search began."""
+
+    surfaces: Mapping[str, Surface]
+    pieces: Mapping[str, Pieces]
+
+    @staticmethod
+    def of(session: Session) -> _Text:
+        profile, snapshot = session.accepted.profile, session.snapshot
+        found = [snapshot.surface(target) for target in sorted(session.targets)]
+        surfaces = {
+            each.id: replace(each, value=profile.value(each.id, snapshot)) for each in found if each.type in SHORTENED
+        }
+        return _Text(surfaces, {name: Pieces.of(surface) for name, surface in surfaces.items()})
+
+    def patches(self, gone: Iterable[Piece]) -> PatchSet:
+        """The surfaces without these pieces."""
+        by_surface: dict[str, set[int]] = {}
+        for piece in gone:
+            by_surface.setdefault(piece.surface_id, set()).add(piece.number)
+        return PatchSet(
+            tuple(
+                SurfacePatch(
+                    surface_id=name,
+                    value=self.pieces[name].without(numbers),
+                    reason=f"{len(numbers)} of {len(self.pieces[name])} pieces do not help",
+                )
+                for name, numbers in sorted(by_surface.items())
+            )
+        )
+
+    def is_allowed(self, gone: Iterable[Piece]) -> bool:
+        """Whether limits, placeholders and locked parts let them go."""
+        found = (lint(patch, surface=self.surfaces[patch.surface_id]) for patch in self.patches(gone))
+        return not any(problem.rule in _KEPT_RULES for problems in found for problem in problems)
+
+    def profile(self, session: Session, gone: Iterable[Piece]) -> Profile:
+        return session.candidate(self.patches(gone))
+
+
+class _Screen:
+    """Train cases under the accepted profile, by draw, and whether a candidate does as well on them."""
+
+    def __init__(self, session: Session, cases: EvalSet, before: Evaluation, *, first: int) -> None:
+        self.before = [before]
+        self._session = session
+        self._cases = cases
+        self._first = first
+        self._policy = NoWorse(session.request.goal.margin, "tokens", most_draws=max(2, _draws(before)))
+        self._profile = session.accepted.profile
+
+    @staticmethod
+    async def of(session: Session, *, most: int, first: int) -> _Screen:
+        cases = session.train.cases
+        chosen = sorted(session.rng.sample(range(len(cases)), min(most, len(cases))))
+        sample = replace(session.train, cases=tuple(cases[at] for at in chosen))
+        before = await session.evaluate(sample, session.accepted.profile, phase="train")
+        return _Screen(session, sample, before, first=first)
+
+    async def passes(self, candidate: Profile) -> bool:
+        """Some cases first; the others only if those did not clearly suffer; a draw more if it may be noise."""
+        some, others = self._cases.cases[: self._first], self._cases.cases[self._first :]
+        found = await self._run(candidate, some)
+        if others:
+            if _is_rejected(self._decide(found)):
+                return False
+            more = await self._run(candidate, others)
+            found = replace(found, rows=(*found.rows, *more.rows))
+        answer = self._decide(found)
+        if isinstance(answer, MoreEvidence):
+            draw = _draws(found)
+            if len(self.before) == 1:
+                self.before.append(await self._run(self._profile, self._cases.cases, draw=draw))
+            again = await self._run(candidate, self._cases.cases, draw=draw)
+            answer = self._decide(replace(found, rows=(*found.rows, *again.rows)))
+        return isinstance(answer, AcceptanceDecision) and answer.accepted
+
+    def _decide(self, found: Evaluation) -> Answer:
+        run = {(row.case_id, row.draw) for row in found.rows}
+        rows = tuple(row for each in self.before for row in each.rows if (row.case_id, row.draw) in run)
+        before = replace(self.before[0], rows=rows)
+        evidence = Evidence(baseline=before, candidate=found, objective=self._session.request.objective)
+        return self._policy.decide(evidence)
+
+    async def _run(self, profile: Profile, cases: Sequence[EvalCase], *, draw: int | None = None) -> Evaluation:
+        part = replace(self._cases, cases=tuple(cases))
+        draws = None if draw is None else range(draw, draw + 1)
+        return await self._session.evaluate(part, profile, phase="rerun", draws=draws)
+
+
+async def _groups(session: Session, text: _Text, before: Evaluation) -> list[tuple[Piece, ...]]:
+    """The pieces of each surface that may go, the surface that saves most first."""
+
+    async def work() -> dict[str, float]:
+        return _reads(session, text, before)
+
+    reads: dict[str, float] = await session.record("work", dict[str, float], work, phase="train")
+    groups = []
+    for name, pieces in text.pieces.items():
+        found = (
+            Piece(surface_id=name, number=number, tokens=reads[name] * text_tokens(pieces.text(number)))
+            for number in range(len(pieces))
+        )
+        groups.append(tuple(piece for piece in found if piece.tokens > 0 and text.is_allowed([piece])))
+    return sorted((group for group in groups if group), key=_tokens, reverse=True)
+
+
+def _reads(session: Session, text: _Text, before: Evaluation) -> dict[str, float]:
+    """How often each surface is read in a run; once, where no trace says it."""
+    runs = [[step for name in row.trace_digests for step in session.trace(name).steps] for row in before.rows]
+    if not any(runs):
+        return dict.fromkeys(text.surfaces, 1.0)
+    return {
+        name: fmean(sum(_may_read(step, surface) for step in steps) for steps in runs)
+        for name, surface in text.surfaces.items()
+    }
+
+
+def _may_read(step: Step, surface: Surface) -> bool:
+    return step.node_id == surface.node_id if step.surface_reads is None else surface.id in step.surface_reads
+
+
+def _tokens(group: Iterable[Piece]) -> float:
+    return sum(piece.tokens for piece in group)
+
+
+def _halves(group: tuple[Piece, ...]) -> list[tuple[Piece, ...]]:
+    """Two parts with as many pieces each, the one that saves more first."""
+    middle = len(group) // 2
+    return sorted((group[:middle], group[middle:]), key=_tokens, reverse=True)
+
+
+def _draws(found: Evaluation) -> int:
+    return 1 + max(row.draw for row in found.rows)
+
+
+def _is_rejected(answer: Answer) -> bool:
+    return isinstance(answer, AcceptanceDecision) and not answer.accepted
+
+
+async def _patches(session: Session, text: _Text, gone: Sequence[Piece]) -> PatchSet:
+    async def work() -> PassResult:
+        return PassResult(patches=text.patches(gone))
+
+    asked = [[piece.surface_id, piece.number] for piece in gone]
+    result: PassResult = await session.record("patches", PassResult, work, request=asked)
+    return result.patches
