@@ -21,6 +21,9 @@ NO_FIRST_PATCH = 0.02
 HELPS, KEPT_FIRST = 0.92, 0.92
 """How often patches help the cases they were made from; and how often the first that do convince on validation."""
 
+KEPT_SCREENED, NO_MORE_AFTER_KEPT, NO_MORE_AFTER_REJECTED = 0.6, 0.6, 0.25
+"""How often what is cheaper or shorter is kept; and how often nothing is left to try after that, or a rejection."""
+
 UNRULY = 0.25
 """How many agents have models that do not always obey."""
 
@@ -105,6 +108,9 @@ class _Run:
         till.close_round()
         if plan.max_rounds == 0 or (self._reaches_target() and not is_endless):
             return
+        if plan.search.screened is not None:
+            self._play_screened(plan.search.screened, is_endless=is_endless)
+            return
         changed, rerun, is_known = frozenset[str](), 0, False
         for number in range(1, min(plan.max_rounds, MOST_ROUNDS) + 1):
             if not is_known:
@@ -119,6 +125,26 @@ class _Run:
             till.close_round()
             if self._is_over() and not is_endless:
                 return
+
+    def _play_screened(self, screened: int, *, is_endless: bool) -> None:
+        """A search for a goal besides the score: what train does not miss is validated, one candidate a round."""
+        plan, till, rng = self.plan, self.till, self.rng
+        cases = min(screened, plan.train)
+        if cases and plan.search.screens:
+            till.evaluate("train", cases)
+            for _ in range(round(len(plan.below) * plan.search.screens * rng.uniform(0.3, 2.0))):
+                till.evaluate("rerun", cases * rng.uniform(0.3, 1.0), self._changed())
+        for _ in range(min(plan.max_rounds, MOST_ROUNDS)):
+            till.evaluate("validation", plan.validation, self._changed())
+            self.idle_rounds = 0 if rng.random() < KEPT_SCREENED else self.idle_rounds + 1
+            till.close_round()
+            is_done = rng.random() < (NO_MORE_AFTER_KEPT if self.idle_rounds == 0 else NO_MORE_AFTER_REJECTED)
+            if (is_done or self._is_over()) and not is_endless:
+                return
+
+    def _changed(self) -> frozenset[str]:
+        """One node with a target, and all that follow it."""
+        return self.plan.below[self.rng.choice(sorted(self.plan.below))]
 
     def _is_kept(self, changed: frozenset[str]) -> bool:
         """Whether a candidate helps, convinces on validation, and is what the next round starts from."""

@@ -90,7 +90,7 @@ class Shorter:
     async def _not_missed(self, session: Session, text: _Text) -> tuple[Piece, ...]:
         """The pieces that train cases do as well without, all of them together."""
         screen = await _Screen.of(session, most=self.most_cases, first=self.first_cases)
-        groups = deque(await _groups(session, text, screen.before[0]))
+        groups = deque(await _groups(session, text, screen))
         least = LEAST_SHARE * (per_run(screen.before[0]).tokens or 0.0)
         gone: tuple[Piece, ...] = ()
         while groups:
@@ -151,7 +151,7 @@ class _Screen:
     def __init__(self, session: Session, cases: EvalSet, before: Evaluation, *, first: int) -> None:
         self.before = [before]
         self._session = session
-        self._cases = cases
+        self.cases = cases
         self._first = first
         self._policy = NoWorse(session.request.goal.margin, "tokens", most_draws=max(2, _draws(before)))
         self._profile = session.accepted.profile
@@ -166,7 +166,7 @@ class _Screen:
 
     async def passes(self, candidate: Profile) -> bool:
         """Some cases first; the others only if those did not clearly suffer; a draw more if it may be noise."""
-        some, others = self._cases.cases[: self._first], self._cases.cases[self._first :]
+        some, others = self.cases.cases[: self._first], self.cases.cases[self._first :]
         found = await self._run(candidate, some)
         if others:
             if _is_rejected(self._decide(found)):
@@ -177,8 +177,8 @@ class _Screen:
         if isinstance(answer, MoreEvidence):
             draw = _draws(found)
             if len(self.before) == 1:
-                self.before.append(await self._run(self._profile, self._cases.cases, draw=draw))
-            again = await self._run(candidate, self._cases.cases, draw=draw)
+                self.before.append(await self._run(self._profile, self.cases.cases, draw=draw))
+            again = await self._run(candidate, self.cases.cases, draw=draw)
             answer = self._decide(replace(found, rows=(*found.rows, *again.rows)))
         return isinstance(answer, AcceptanceDecision) and answer.accepted
 
@@ -190,15 +190,17 @@ class _Screen:
         return self._policy.decide(evidence)
 
     async def _run(self, profile: Profile, cases: Sequence[EvalCase], *, draw: int | None = None) -> Evaluation:
-        part = replace(self._cases, cases=tuple(cases))
+        part = replace(self.cases, cases=tuple(cases))
         draws = None if draw is None else range(draw, draw + 1)
         return await self._session.evaluate(part, profile, phase="rerun", draws=draws)
 
 
-async def _groups(session: Session, text: _Text, before: Evaluation) -> list[tuple[Piece, ...]]:
+async def _groups(session: Session, text: _Text, screen: _Screen) -> list[tuple[Piece, ...]]:
     """The pieces of each surface that may go, the surface that saves most first."""
 
     async def work() -> dict[str, float]:
+        before = screen.before[0]
+        await session.restore_traces(before, screen.cases, session.accepted.profile)
         return _reads(session, text, before)
 
     reads: dict[str, float] = await session.record("work", dict[str, float], work, phase="train")
