@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
     from promptiter.engine.figures import Constraint, TieBreak
     from promptiter.engine.fold import fold
+    from promptiter.engine.goals import Goal
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.journal import Journal
+    from promptiter.engine.no_worse import NoWorse
     from promptiter.engine.noise import measure_noise
     from promptiter.engine.paired import PairedGain
     from promptiter.engine.records import RoundResult, RunRequest, RunResult
@@ -100,7 +102,9 @@ if TYPE_CHECKING:
     from promptiter.profile import PatchSet, Profile, SurfacePatch
     from promptiter.runs.directory import RunDirectory
     from promptiter.runs.listing import list_runs
+    from promptiter.search.cheaper import CheaperModel
     from promptiter.search.rounds import BackpropRounds
+    from promptiter.search.shorter import Shorter
     from promptiter.structure import Limits, Node, StructureSnapshot, Surface
     from promptiter.targets import CallbackTarget, FileTarget, Target
 
@@ -127,6 +131,7 @@ __all__ = [
     "CaseLoss",
     "CaseRow",
     "ChangedInputsError",
+    "CheaperModel",
     "CheapestAttributor",
     "Choice",
     "Constraint",
@@ -147,6 +152,7 @@ __all__ = [
     "FunctionMetric",
     "FunctionNode",
     "Gateway",
+    "Goal",
     "GradientPacket",
     "GraphAgent",
     "InPlaceAgent",
@@ -176,6 +182,7 @@ __all__ = [
     "ModelRequest",
     "MoreEvidence",
     "NoRegression",
+    "NoWorse",
     "Node",
     "NoiseReport",
     "Observer",
@@ -207,6 +214,7 @@ __all__ = [
     "ScriptedModel",
     "Session",
     "SetupError",
+    "Shorter",
     "SigmaGain",
     "SimulatedModel",
     "Stepwise",
@@ -275,10 +283,12 @@ _MODULES = {
     "engine.evidence": "AcceptanceDecision Evidence MoreEvidence",
     "engine.figures": "Constraint TieBreak",
     "engine.fold": "fold",
+    "engine.goals": "Goal",
     "engine.interrupts": "Interrupt",
     "engine.journal": "Journal",
     "engine.paired": "PairedGain",
     "engine.noise": "measure_noise",
+    "engine.no_worse": "NoWorse",
     "engine.records": "RoundResult RunRequest RunResult",
     "engine.review": "Review Reviewer",
     "engine.session": "Session Strategy",
@@ -311,7 +321,9 @@ _MODULES = {
     "profile": "PatchSet Profile SurfacePatch",
     "runs.directory": "RunDirectory",
     "runs.listing": "list_runs",
+    "search.cheaper": "CheaperModel",
     "search.rounds": "BackpropRounds",
+    "search.shorter": "Shorter",
     "structure": "Limits Node StructureSnapshot Surface",
     "targets": "CallbackTarget FileTarget Target",
 }

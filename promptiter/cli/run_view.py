@@ -19,8 +19,10 @@ from rich.text import Text
 from promptiter.cli.diff_view import diff
 from promptiter.cli.forecast_view import compared
 from promptiter.engine.conclusion import Verdict
+from promptiter.engine.goals import GoalKind
 from promptiter.engine.records import RunResult, Status
 from promptiter.engine.shapes import plain_of
+from promptiter.evaluation.per_run import PerRun, per_run
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import Spending
 from promptiter.runs.recorded import read_forecast
@@ -44,6 +46,9 @@ IN_WORDS: Mapping[Verdict, str] = {
     "budget_ended": "the budget ended before anything could be claimed",
     "invalid_eval": "too many runs or scores failed for any figure to mean something",
 }
+SAVED: Mapping[GoalKind, str] = {"cheaper": "dollars", "fewer_tokens": "tokens"}
+"""What goals besides the score save."""
+
 ENDED: Mapping[Status, str] = {"failed": "failed", "cancelled": "cancelled"}
 NAMED = 12
 LONGEST_REASON = 400
@@ -76,15 +81,16 @@ def _said(result: RunResult) -> str:
 
 
 def _in_words(result: RunResult) -> str:
-    """The verdict, with the cases that it holds for."""
-    found = result.conclusion
+    """The verdict, with the cases that it holds for; goals besides the score have words of their own."""
+    found, saved = result.conclusion, SAVED.get(result.goal.kind)
     if found is None and result.changes:
         return "what was kept is not claimed yet"
+    if result.verdict == "no_evidence" and saved is not None:
+        return f"no {saved} could be saved without a loss, so nothing was changed"
     if result.verdict != "improved" or found is None:
         return IN_WORDS[result.verdict]
-    if found.scope is None:
-        return "improved by the rule of the search, untested"
-    return f"improved on {found.scope}"
+    what = "improved" if saved is None else f"fewer {saved} and no worse"
+    return f"{what} by the rule of the search, untested" if found.scope is None else f"{what} on {found.scope}"
 
 
 def as_json(result: RunResult, path: Path | None) -> str:
@@ -191,7 +197,7 @@ def _why_nobody(result: RunResult) -> str:
 
 def _print_blame(screen: Console, result: RunResult) -> None:
     blamed = _blamed(result)
-    if not any(each.train for each in result.rounds):
+    if result.goal.kind != "score" or not any(each.train for each in result.rounds):
         return
     _heading(screen, "Where the blame went")
     if not blamed:
@@ -286,6 +292,8 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     count = len(result.rounds)
     if result.stop is not None and result.stop.stop:
         rows.add_row("Stopped", Text(f"after {count} round{'s' * (count != 1)}: {one_line(result.stop.text)}"))
+    if result.goal.kind != "score" and result.baseline is not None and result.accepted is not None:
+        rows.add_row("Per run", _per_run(per_run(result.baseline), per_run(result.accepted)))
     spent = measured.spent.total
     simulated = ", simulated" if "simulated" in measured.spent.by_model() else ""
     rows.add_row(
@@ -314,6 +322,21 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     rows.add_row("Verdict", f"{word}, exit code {exit_code(result)}")
     screen.print()
     screen.print(rows)
+
+
+def _per_run(before: PerRun, after: PerRun) -> str:
+    """What a run of a case takes before and after, as far as it is known."""
+    told = [
+        f"{_tokens(before.tokens)} to {_tokens(after.tokens)} tokens",
+        f"{_tokens(before.input_tokens)} to {_tokens(after.input_tokens)} of them input",
+    ]
+    if before.usd is None or after.usd is None:
+        return ", ".join((*told, "dollars unknown"))
+    return ", ".join((*told, f"${before.usd:.3g} to ${after.usd:.3g}"))
+
+
+def _tokens(figure: float | None) -> str:
+    return "unknown" if figure is None else f"{figure:,.0f}"
 
 
 def _calls(spent: Spending) -> str:

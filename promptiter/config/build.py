@@ -19,7 +19,7 @@ from promptiter.backprop.loss import LossHint, LossTarget
 from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
 from promptiter.config.models import gateway_of, stages_of, unpriced_models
-from promptiter.config.policies import acceptance_of, claim_of, stop_of
+from promptiter.config.policies import acceptance_of, claim_of, goal_of, stop_of
 from promptiter.engine.acceptance import AnyGain
 from promptiter.engine.checks import check_request, joined
 from promptiter.engine.engine import Engine
@@ -41,6 +41,8 @@ from promptiter.profile import Profile
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration
 from promptiter.runs.recorded import forecast_of
+from promptiter.search.cheaper import CheaperModel
+from promptiter.search.shorter import Shorter
 
 T = TypeVar("T")
 
@@ -137,7 +139,7 @@ class _Building:
             self._check(agent, evaluator, request, is_complete=sets is not None)
         engine = None
         if agent is not None and evaluator is not None:
-            engine = self.attempt(lambda: Engine(agent, evaluator, *stages_of(config)))
+            engine = self.attempt(lambda: _engine(agent, evaluator, config))
         if self.problems or engine is None:
             gateway.memo.close()
             raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
@@ -236,6 +238,7 @@ class _Building:
 
     def _request(self, sets: _EvalSets) -> RunRequest:
         config = self.config
+        goal = goal_of(config.goal)
         profile = config.initial_profile
         initial = self.attempt(partial(Profile.load, profile), place="initial_profile") if profile else None
         teacher: Agent | str | None = config.teacher
@@ -248,13 +251,14 @@ class _Building:
             initial_profile=initial,
             teacher=teacher,
             judge=config.judge,
-            acceptance=self.attempt(partial(acceptance_of, config.acceptance), place="acceptance") or AnyGain(),
+            acceptance=self.attempt(partial(acceptance_of, config.acceptance, goal), place="acceptance") or AnyGain(),
             claim=claim_of(config.claim),
             error=config.error,
-            stop=stop_of(config.stop, objective=config.objective),
+            stop=stop_of(config.stop, objective=config.objective, goal=goal),
             max_rounds=config.max_rounds,
             targets=config.targets,
             objective=config.objective,
+            goal=goal,
             loss_targets=tuple(LossTarget(**each.model_dump()) for each in config.loss_targets),
             hints=tuple(LossHint(**each.model_dump()) for each in config.hints),
             protected=frozenset(config.acceptance.protected),
@@ -264,6 +268,9 @@ class _Building:
     def _check(self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool) -> None:
         """What can be said before the engine looks, so that it stands in the same list."""
         self.problems.extend(unpriced_models(self.config, evaluator.gateway))
+        if self.config.review and request.goal.kind != "score":
+            told = f"only patches for the score are reviewed, and the goal is {request.goal.kind}; leave it out"
+            self.problems.append(f"review: {told}")
         if agent is None:
             return
         if is_complete:
@@ -279,6 +286,17 @@ class _EvalSets:
     train: tuple[EvalSet, ...] = ()
     validation: tuple[EvalSet, ...] = ()
     test: tuple[EvalSet, ...] = ()
+
+
+def _engine(agent: Agent, evaluator: Evaluator, config: RunConfig) -> Engine:
+    """An engine that searches for what the goal is; the stages are for the score."""
+    match goal_of(config.goal).kind:
+        case "cheaper":
+            return Engine(agent, evaluator, strategy=CheaperModel())
+        case "fewer_tokens":
+            return Engine(agent, evaluator, strategy=Shorter())
+        case "score":
+            return Engine(agent, evaluator, *stages_of(config))
 
 
 def _source_of(reference: str) -> str | None:

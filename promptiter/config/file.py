@@ -28,6 +28,7 @@ from promptiter.config.sections import (
     File,
     Files,
     Flag,
+    Goals,
     HintEntry,
     LossTargetEntry,
     Models,
@@ -36,6 +37,7 @@ from promptiter.config.sections import (
     Shares,
     Stop,
     as_claim,
+    as_goal,
     as_memo,
     as_metrics,
 )
@@ -67,6 +69,7 @@ class RunConfig(Section):
     targets: Names | None = None
     initial_profile: File | None = None
     objective: Objective = "mean_score"
+    goal: Annotated[Goals, BeforeValidator(as_goal)] = Goals()
     acceptance: Acceptance = Acceptance()
     claim: Annotated[Claiming | None, BeforeValidator(as_claim)] = Claiming()
     error: Chance = 0.05

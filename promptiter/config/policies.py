@@ -1,14 +1,16 @@
-"""Policies as promptiter.yaml says them: what a candidate must show, and when the search ends."""
+"""Policies as promptiter.yaml says them: what a run is for, what a candidate must show, and when the search ends."""
 
 from __future__ import annotations
 
 from functools import reduce
 from operator import and_, or_
 
-from promptiter.config.sections import Acceptance, Claiming, Stop
+from promptiter.config.sections import Acceptance, Claiming, Goals, Stop
 from promptiter.engine.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
 from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.figures import Constraint, TieBreak
+from promptiter.engine.goals import SCORE, Goal
+from promptiter.engine.no_worse import NoWorse
 from promptiter.engine.paired import PairedGain
 from promptiter.engine.sigma import SigmaGain
 from promptiter.engine.stopping import (
@@ -28,8 +30,15 @@ from promptiter.evaluation.result import Objective
 PATIENCE = 3
 
 
-def acceptance_of(section: Acceptance) -> AcceptancePolicy:
-    """All that is asked for, with `&`; any gain, if none is."""
+def goal_of(section: Goals) -> Goal:
+    """What a run is for; the score if nothing else is named."""
+    if section.cheaper is not None:
+        return Goal(kind="cheaper", margin=section.cheaper.margin, models=section.cheaper.models)
+    return Goal(kind="fewer_tokens", margin=section.fewer_tokens.margin) if section.fewer_tokens else SCORE
+
+
+def acceptance_of(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolicy:
+    """All that is asked for, with `&`; any gain, if none is, or what is no worse if the goal is another."""
     gains: list[AcceptancePolicy | None] = [
         MinGain(section.min_gain) if section.min_gain is not None else None,
         PairedGain(**section.paired_gain.model_dump()) if section.paired_gain else None,
@@ -37,6 +46,8 @@ def acceptance_of(section: Acceptance) -> AcceptancePolicy:
         TieBreak(**section.tie_break.model_dump()) if section.tie_break else None,
     ]
     policies = [gain for gain in gains if gain is not None] or [AnyGain()]
+    if goal.figure is not None:
+        policies = [NoWorse(goal.margin, goal.figure)]
     if section.no_regression:
         policies.append(NoRegression())
     policies += [Constraint(**each.model_dump()) for each in section.constraints]
@@ -52,8 +63,10 @@ def claim_of(section: Claiming | None) -> ClaimOnce | None:
     return ClaimOnce(draws=section.draws, wanted_gain=section.wanted_gain, ablate=section.ablate)
 
 
-def stop_of(section: Stop | None, *, objective: Objective) -> StopPolicy | None:
+def stop_of(section: Stop | None, *, objective: Objective, goal: Goal = SCORE) -> StopPolicy | None:
     """All that is asked for, with `|`. A file that says nothing means: until there is nothing left to gain or find."""
+    if section is None and goal.kind != "score":
+        return None
     if section is None:
         best = 0.0 if objective == "weighted_loss" else 1.0
         return TargetScore(best) | Patience(PATIENCE)

@@ -92,6 +92,7 @@ _WANTED: Mapping[str, str] = {
     "greater_than_equal": "at least {ge:g}",
     "greater_than": "above {gt:g}",
     "less_than_equal": "at most {le:g}",
+    "less_than": "below {lt:g}",
     "literal_error": "{expected}",
 }
 

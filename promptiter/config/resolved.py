@@ -20,7 +20,7 @@ def resolved(run: ConfiguredRun) -> dict[str, Json]:
     values["models"] = document.get("models")
     values["evaluation"]["draws"] = evaluator.options.draws
     values["targets"] = list(check_request(run.request, run.engine.describe(), evaluator).targets)
-    if config.stop is None:
+    if config.stop is None and run.request.goal.kind == "score":
         best = 0.0 if config.objective == "weighted_loss" else 1.0
         values["stop"] = {"target_score": best, "patience": PATIENCE}
     if not config.data:
@@ -33,8 +33,8 @@ def resolved(run: ConfiguredRun) -> dict[str, Json]:
 
 _ORDER = (
     *("agent", "python_path", "train", "validation", "test", "data", "split", "metrics", "models", "teacher", "judge"),
-    *("targets", "initial_profile", "objective", "acceptance", "claim", "error", "stop", "max_rounds", "budget"),
-    *("evaluation", "loss_targets", "hints", "seed", "memo", "runs", "keep_traces"),
+    *("targets", "initial_profile", "objective", "goal", "acceptance", "claim", "error", "stop", "max_rounds"),
+    *("budget", "evaluation", "loss_targets", "hints", "seed", "memo", "runs", "keep_traces"),
 )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationInfo
 
 from promptiter.backprop.loss import Severity
+from promptiter.engine.goals import MARGIN
 from promptiter.engine.sigma import Holdout
 from promptiter.llm.secret import Secret, hidden_by_name
 from traces.model import Json
@@ -38,6 +39,16 @@ def as_memo(value: Json, info: ValidationInfo) -> Json:
 
 def _as_stages(value: Json) -> Json:
     return dict.fromkeys(("backwarder", "aggregator", "optimizer"), value) if isinstance(value, str) else value
+
+
+def as_goal(value: Json) -> Json:
+    if value == "score":
+        return {}
+    if isinstance(value, str) and value in Goals.model_fields:
+        return {value: {}}
+    if isinstance(value, dict) and len(value) == 1:
+        return value
+    raise ValueError("must be score, cheaper or fewer_tokens, or a mapping with one of the last two")
 
 
 def _as_secret(value: Json) -> Json:
@@ -144,6 +155,26 @@ class Models(Section):
     @property
     def settings(self) -> dict[str, ModelSettings]:
         return dict(self.__pydantic_extra__ or {})
+
+
+class CheaperGoal(Section):
+    """The same quality on cheaper models: those named here, or the choices of each node."""
+
+    models: Names = ()
+    margin: Chance = MARGIN
+
+
+class FewerTokensGoal(Section):
+    """The same quality with shorter texts."""
+
+    margin: Chance = MARGIN
+
+
+class Goals(Section):
+    """What a run is for besides the score; at most one of them. `margin` is the loss that it may cost, below it."""
+
+    cheaper: CheaperGoal | None = None
+    fewer_tokens: FewerTokensGoal | None = None
 
 
 class PairedGainEntry(Section):

@@ -17,12 +17,13 @@ from promptiter.engine.comparison import Arms
 from promptiter.engine.conclusion import FEWEST_CASES, ClaimOnce, Conclusion, Verdict
 from promptiter.engine.evaluations import CaseDraw
 from promptiter.engine.evidence import Evidence, paired_draws
+from promptiter.engine.goals import claim_beyond, claim_for
 from promptiter.engine.policies import written
 from promptiter.engine.promises import error_of, ignores_holdout
 from promptiter.engine.shapes import plain_of
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
-from promptiter.evaluation.stats.claim import Claim, blocks_of, claim_new_cases, claim_these_cases
+from promptiter.evaluation.stats.claim import Claim, blocks_of
 from promptiter.evaluation.stats.permutation import PairedDraws
 from promptiter.evaluation.stats.power import run_noise, smallest_gain
 from promptiter.llm.ledger import Spending
@@ -39,7 +40,7 @@ SEALED_DRAWS = 2
 
 async def claim_once(session: Session, rule: ClaimOnce) -> Conclusion:
     """What a run may say of the profile that it kept; a profile that lost parts before is the working one."""
-    if rule.ablate and (found := await ablate(session)) is not None:
+    if rule.ablate and session.request.goal.kind == "score" and (found := await ablate(session)) is not None:
         await session.note("ablation", {"value": plain_of(found)})
     claiming = _Claiming(session, rule)
     these = await claiming.these_cases()
@@ -108,6 +109,7 @@ class _Claiming:
     def __init__(self, session: Session, rule: ClaimOnce) -> None:
         self.session = session
         self.rule = rule
+        self.goal = session.request.goal
         self.error = session.request.error
         self.blocks = blocks_of(self.error, draws=rule.draws)
         self.problem: str | None = None
@@ -146,7 +148,7 @@ class _Claiming:
         shown, objective = self.arms.numbered, self.session.request.objective
         self.problem = Evidence(baseline=shown.accepted, candidate=shown.candidate, objective=objective).problem
         self.paired = paired_draws(shown.accepted, shown.candidate, objective)
-        return claim_these_cases(self.paired, blocks=self.blocks, seed=self.session.seed)
+        return claim_for(self.goal, self.paired, blocks=self.blocks, seed=self.session.seed)
 
     async def new_cases(self, test: EvalSet) -> Claim:
         """One look at the sealed cases, which nothing has run before."""
@@ -158,7 +160,7 @@ class _Claiming:
         problem = Evidence(baseline=before, candidate=after, objective=session.request.objective).problem
         self.problem = None if problem is None else f"of the sealed cases, {problem}"
         sealed = paired_draws(before, after, session.request.objective)
-        return await self._written(claim_new_cases(sealed, error=self.error, seed=session.seed))
+        return await self._written(claim_beyond(self.goal, sealed, error=self.error, seed=session.seed))
 
     async def _written(self, claim: Claim) -> Claim:
         async def made() -> Claim:
@@ -171,6 +173,8 @@ class _Claiming:
         """Nothing is claimed: because there is nothing, or because these cases could not have shown it."""
         count, wanted = len(self.session.validation.cases), self.rule.wanted_gain
         least = self._smallest_gain()
+        if self.goal.kind != "score":
+            return self.concluded("no_evidence", [claim])
         if least is None or least > wanted:
             could = "no gain at all" if least is None else f"a gain of {least:.2f} at the least"
             told = f"{count} such cases can show {could}, not the {wanted:g} that is wanted; see `promptiter noise`"
@@ -183,7 +187,8 @@ class _Claiming:
         """What sealed cases add to a gain that was shown on those of the search."""
         if self.problem is not None:
             return self.concluded("improved", [these, new], self.problem)
-        if new.gain is not None and new.gain < 0:
+        worst = 0.0 if self.goal.kind == "score" else -self.goal.margin
+        if new.gain is not None and new.gain < worst:
             told = "cases that the search never used got worse, so the gain may be made for those it used"
             return self.concluded("overfit_risk", [these, new], told)
         return self.concluded("improved", [these, new])

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, get_args
 
 from promptiter.engine.policies import is_number
 from promptiter.errors import SetupError, SurfaceValueError
-from promptiter.evaluation.stats.claim import Claim, Scope, claim_new_cases, claim_these_cases
+from promptiter.evaluation.stats.claim import Block, Claim, claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.no_worse import claim_no_worse, claim_no_worse_on_new_cases
 from promptiter.evaluation.stats.permutation import PairedDraws
 from promptiter.structure import TEXT_TYPES, Surface
@@ -69,17 +69,18 @@ class Goal:
 SCORE = Goal()
 
 
-def claim_for(
-    goal: Goal, cases: Sequence[PairedDraws], *, scope: Scope = "these cases", error: float = 0.05, seed: int = 0
-) -> Claim:
-    """The claim that a run of this goal ends with: better, or no worse by the margin. `error` is for new cases."""
+def claim_for(goal: Goal, cases: Sequence[PairedDraws], *, blocks: Sequence[Block], seed: int) -> Claim:
+    """The claim that a run of this goal ends with, for these cases: better, or no worse by the margin."""
     if goal.kind == "score":
-        if scope == "new cases":
-            return claim_new_cases(cases, error=error, seed=seed)
-        return claim_these_cases(cases, seed=seed)
-    if scope == "new cases":
-        return claim_no_worse_on_new_cases(cases, margin=goal.margin, error=error)
-    return claim_no_worse(cases, margin=goal.margin)
+        return claim_these_cases(cases, blocks=blocks, seed=seed)
+    return claim_no_worse(cases, margin=goal.margin, blocks=blocks)
+
+
+def claim_beyond(goal: Goal, cases: Sequence[PairedDraws], *, error: float, seed: int) -> Claim:
+    """The same for new cases, on sealed ones."""
+    if goal.kind == "score":
+        return claim_new_cases(cases, error=error, seed=seed)
+    return claim_no_worse_on_new_cases(cases, margin=goal.margin, error=error)
 
 
 def other_models(goal: Goal, surface: Surface, current: Json) -> tuple[str, ...]:

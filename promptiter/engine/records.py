@@ -42,11 +42,11 @@ class RunRequest:
     `teacher` (an agent, or the name of a model) writes the expected answers that cases lack; `judge` is the model that
     judging metrics ask instead of their own. `acceptance` says which candidates the search keeps, and `claim` how the
     run tests at its end whether what it kept is better; without a claim, that is adopted untested. `test` cases stay
-    sealed until then: they say whether a gain holds for new cases. `error` is the chance that a claim may be wrong, and
-    that a policy which promises one may err in the run. `protected` cases must go on passing, whatever else `acceptance`
-    says. `max_rounds` bounds the rounds beside what `stop` says; without any, a run stops when validation is perfect, or
-    after three rounds that brought nothing. A `goal` besides the score needs NoWorse as acceptance and a strategy for
-    it, and ends when nothing is left to try. `seed` is the evaluator's if it is left out.
+    sealed until then: they say whether a gain holds for new cases. `error` is the chance that a claim may be wrong,
+    and that a policy which promises one may err in the run. `protected` cases must go on passing, whatever else
+    `acceptance` says. `max_rounds` bounds the rounds beside what `stop` says; without any, a run stops when validation
+    is perfect, or after three rounds that brought nothing. A `goal` besides the score needs NoWorse as acceptance and a
+    strategy for it, and ends when nothing is left to try. `seed` is the evaluator's if it is left out.
     """
 
     train: EvalSet | Sequence[EvalSet]

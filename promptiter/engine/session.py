@@ -29,7 +29,7 @@ from promptiter.engine.shapes import plain_of, value_of
 from promptiter.engine.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
 from promptiter.errors import SetupError
 from promptiter.evaluation.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.evaluator import Evaluator, runs_of
 from promptiter.evaluation.result import Evaluation
 from promptiter.profile import PatchSet, Profile
 from promptiter.structure import StructureSnapshot
@@ -187,9 +187,12 @@ class Session:
         """Write down a fact that follows from what is known already."""
         return await self._log.note(kind, data)
 
-    async def evaluate(self, eval_set: EvalSet, profile: Profile, *, phase: Phase) -> Evaluation:
+    async def evaluate(
+        self, eval_set: EvalSet, profile: Profile, *, phase: Phase, draws: range | None = None
+    ) -> Evaluation:
         """Run the cases under a profile. Each row is kept as it comes: a run that goes on later runs only the rest."""
-        return await self.evaluations.evaluate(eval_set, profile, phase=phase)
+        runs = None if draws is None else runs_of(eval_set, draws)
+        return await self.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs)
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
         """Make sure that the traces of an evaluation are there, also when a run goes on that lost them."""
