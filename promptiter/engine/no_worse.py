@@ -9,7 +9,6 @@ end. Losses add up: ten steps that lose a little each must together stay within 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import pstdev
 from typing import get_args
@@ -49,11 +48,14 @@ class NoWorse(Policy):
     def decide(self, evidence: Evidence) -> Answer:
         if evidence.problem is not None or evidence.gain is None:
             return evidence.reject(evidence.problem or f"there is no gain in {evidence.objective}")
+        if _height(evidence) <= self.margin:
+            return evidence.reject(f"the accepted profile has no quality to lose: all of it is within {self.margin:g}")
         before, after = (self._of(each) for each in per_common_run(evidence.baseline, evidence.candidate))
         if before is None or after is None:
             whose = "the accepted profile" if before is None else "the candidate"
-            return evidence.reject(f"the {_NAMES[self.figure]} of {whose} are unknown, so nothing is known to be saved")
-        saved = f"{told(before, self.figure)} to {told(after, self.figure)} {_NAMES[self.figure]}"
+            what = "dollars" if self.figure == "usd" else "tokens"
+            return evidence.reject(f"the {what} of {whose} are unknown, so nothing is known to be saved")
+        saved = f"{self._told(before)} to {self._told(after)} per run"
         if after >= before:
             return evidence.reject(f"{saved}: nothing is saved")
         in_all = round(min(evidence.gain, evidence.gained + evidence.gain), 12)
@@ -67,6 +69,9 @@ class NoWorse(Policy):
     def _of(self, taken: PerRun) -> float | None:
         return taken.usd if self.figure == "usd" else taken.tokens
 
+    def _told(self, taken: float) -> str:
+        return f"${taken:.3g}" if self.figure == "usd" else f"{taken:,.1f} tokens"
+
     def _may_be_noise(self, evidence: Evidence, *, beyond: float) -> bool:
         arms = [_draws(each) for each in (evidence.baseline, evidence.candidate)]
         drawn = min((len(rows) for arm in arms for rows in arm.values()), default=0)
@@ -78,12 +83,10 @@ class NoWorse(Policy):
         return bool(changes) and beyond <= SURE * pstdev(changes) / math.sqrt(len(changes))
 
 
-def told(figure: float, kind: Figure) -> str:
-    """A figure as people read it: `412` tokens, `$0.0031`."""
-    return f"${figure:.3g}" if kind == "usd" else f"{figure:,.0f}" if figure >= 100 else f"{figure:.1f}"
-
-
-_NAMES: Mapping[Figure, str] = {"usd": "dollars per run", "tokens": "tokens per run"}
+def _height(evidence: Evidence) -> float:
+    """How far the accepted profile is above the worst."""
+    worst = -1.0 if evidence.objective == "weighted_loss" else 0.0
+    return (evidence.baseline.objective(evidence.objective) or 0.0) - worst
 
 
 def _draws(evaluation: Evaluation) -> dict[str, list[CaseRow]]:

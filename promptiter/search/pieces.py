@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import pairwise
 
 from promptiter.backprop.rules.writing import sentences_of
 from promptiter.structure import TEXT_TYPES, Surface
@@ -32,7 +33,7 @@ class Pieces:
             return Pieces(value, tuple(lines), tuple(_sentences(value, start, end) for start, end in lines))
         if surface.type == "examples" and isinstance(value, list):
             starts = [at for at, message in enumerate(value) if at == 0 or message["role"] == "user"]
-            spans = tuple(zip(starts, [*starts[1:], len(value)], strict=True))
+            spans = tuple(pairwise((*starts, len(value))))
             return Pieces(value, spans, tuple((span,) for span in spans))
         return Pieces(value, (), ())
 

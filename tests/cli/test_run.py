@@ -299,3 +299,23 @@ def test_ctrl_c_at_a_question_does_not_hang(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review")
     code = play(terminal, [(ASKED, "\x03"), ("once more stops at once", "\x03")])
     assert code == 130, terminal.printed
+
+
+def test_the_summary_of_another_goal_says_what_a_run_takes_before_and_after(run: Run, desk: Path) -> None:
+    in_file(desk, **METRICS, goal="fewer_tokens")
+    lines = [line.rstrip() for line in run("run").splitlines()]
+    assert lines[0].startswith("support_desk  fewer tokens and no worse on the validation cases, mean score 0.")
+    [told] = [line for line in lines if line.startswith("Per run")]
+    found = re.fullmatch(r"Per run   (\d+) to (\d+) tokens, (\d+) to (\d+) of them input, \$0 to \$0", told)
+    assert found is not None, told
+    assert int(found[2]) < int(found[1])
+    assert int(found[4]) < int(found[3])
+    assert "Where the blame went" not in lines
+    assert "What changed" in lines
+    assert any(line.startswith("Forecast") for line in lines)
+
+
+def test_a_search_for_another_goal_that_finds_nothing_says_so(run: Run, desk: Path) -> None:
+    in_file(desk, **METRICS, goal="fewer_tokens", targets=["reception#examples"])
+    lines = [line.rstrip() for line in run("run", code=3, stream="out").splitlines()]
+    assert lines[0].startswith("support_desk  no tokens could be saved without a loss, so nothing was changed")

@@ -19,11 +19,15 @@ from promptiter.backprop.whole_trace import LLMAttributor
 from promptiter.config.build import ConfiguredRun, build_run
 from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
+from promptiter.config.resolved import resolved
 from promptiter.engine.checks import joined
+from promptiter.engine.goals import Goal
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.secret import Secret
+from promptiter.search.cheaper import CheaperModel
 from promptiter.search.rounds import BackpropRounds
+from promptiter.search.shorter import Shorter
 
 AGENT = """
 from promptiter import GraphAgent, ModelNode
@@ -468,3 +472,52 @@ def test_a_file_that_is_no_configuration_is_refused(folder: Path, text: str, tol
 def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"promptiter\.yaml: cannot be read: .*; `promptiter init` writes one"):
         load_config(tmp_path)
+
+
+def test_a_goal_is_a_word_or_a_mapping(folder: Path) -> None:
+    assert load_run(written(folder, FILE)).request.goal == Goal()
+    assert load_run(written(folder, FILE + "goal: score\n")).request.goal == Goal()
+    run = load_run(written(folder, FILE + "goal: fewer_tokens\nacceptance: {no_regression: true}\n"))
+    assert run.request.goal == Goal(kind="fewer_tokens", margin=0.05)
+    assert repr(run.request.acceptance) == "NoWorse(0.05, 'tokens', 3) & NoRegression()"
+    assert run.request.stop is None
+    assert isinstance(run.engine.strategy, Shorter)
+    assert resolved(run)["goal"] == {"fewer_tokens": {"margin": 0.05}}
+    assert "stop" not in resolved(run)
+    assert resolved(run)["targets"] == ["echo#examples", "echo#instruction"]
+
+
+def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder: Path) -> None:
+    priced = "{price: {input_usd_per_million: 1, output_usd_per_million: 2}}"
+    goal = "goal: {cheaper: {models: [small], margin: 0.02}}\n"
+    with pytest.raises(RequestError, match="whether model 'small' is cheaper cannot be told: its price is unknown"):
+        load_run(written(folder, FILE + goal))
+    run = load_run(written(folder, f"{FILE}{goal}models: {{small: {priced}}}\n"))
+    assert run.request.goal == Goal(kind="cheaper", margin=0.02, models=("small",))
+    assert repr(run.request.acceptance) == "NoWorse(0.02, 'usd', 3)"
+    assert isinstance(run.engine.strategy, CheaperModel)
+    assert resolved(run)["goal"] == {"cheaper": {"models": ["small"], "margin": 0.02}}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "goal: fame",
+            "goal: must be score, cheaper or fewer_tokens, or a mapping with one of the last two; it is 'fame'",
+        ),
+        ("goal: {}", "goal: must be score, cheaper or fewer_tokens"),
+        ("goal: {cheaper: {}, fewer_tokens: {}}", "goal: must be score, cheaper or fewer_tokens"),
+        ("goal: {fewer_tokens: {margin: 0}}", "goal.fewer_tokens.margin: is 0; it must be above 0"),
+        ("goal: {fewer_tokens: {margin: 1}}", "goal.fewer_tokens.margin: is 1; it must be below 1"),
+        ("goal: {fewer_tokens: {margn: 0.1}}", "unknown key 'margn' (did you mean 'margin'?)"),
+        (
+            "goal: fewer_tokens\nreview: true",
+            "review: only patches for the score are reviewed, and the goal is fewer_tokens",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_goal_is_told(folder: Path, said: str, told: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        load_run(written(folder, f"{FILE}{said}\n"))
+    assert told in str(caught.value)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode
+from promptiter.engine.acceptance import MinGain
+from promptiter.engine.engine import Engine
+from promptiter.engine.forecast import forecast_run
+from promptiter.engine.goals import Goal, claim_for, other_models
+from promptiter.engine.no_worse import NoWorse
+from promptiter.engine.records import RunResult
+from promptiter.errors import RequestError, SetupError
+from promptiter.evaluation.stats.claim import claim_new_cases, claim_these_cases
+from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.models import ScriptedModel
+from promptiter.llm.prices import Price, Prices
+from promptiter.search.cheaper import CheaperModel
+from promptiter.search.shorter import Shorter
+from promptiter.structure import Limits, Surface
+from tests.engine import desk
+
+DEAR, CHEAP = (
+    Price(input_usd_per_million=10.0, output_usd_per_million=30.0),
+    Price(input_usd_per_million=1.0, output_usd_per_million=3.0),
+)
+SAME = [PairedDraws(case_id=str(at), before=(1.0,) * 6, after=(1.0,) * 6) for at in range(40)]
+BETTER = [PairedDraws(case_id=str(at), before=(0.0,) * 6, after=(1.0,) * 6) for at in range(40)]
+
+
+def test_what_is_claimed_depends_on_the_goal() -> None:
+    assert claim_for(Goal(), SAME).outcome == "futile"
+    assert claim_for(Goal(), BETTER, seed=3) == claim_these_cases(BETTER, seed=3)
+    assert claim_for(Goal(), BETTER, scope="new cases") == claim_new_cases(BETTER)
+    claim = claim_for(Goal(kind="fewer_tokens", margin=0.1), SAME)
+    assert (claim.scope, claim.outcome) == ("these cases", "claimed")
+    sealed = claim_for(Goal(kind="cheaper", margin=0.15), SAME, scope="new cases")
+    assert (sealed.scope, sealed.outcome) == ("new cases", "claimed")
+
+
+def test_what_is_no_goal_is_told() -> None:
+    for wrong in ({"kind": "fame"}, {"margin": 0.0}, {"margin": 1.0}, {"kind": "cheaper", "models": "gpt"}):
+        with pytest.raises(SetupError):
+            Goal(**wrong)
+    with pytest.raises(SetupError, match="of kind 'cheaper'"):
+        Goal(kind="fewer_tokens", models=("small",))
+
+
+def test_the_models_of_a_goal_are_those_that_a_node_can_take() -> None:
+    free = Surface(node_id="n", type="model", value="large")
+    bound = Surface(node_id="n", type="model", value="large", limits=Limits(choices=("large", "small")))
+    goal = Goal(kind="cheaper", models=("small", "tiny", "large", "small"))
+    assert other_models(goal, free, "large") == ("small", "tiny")
+    assert other_models(goal, bound, "large") == ("small",)
+    assert other_models(Goal(kind="cheaper"), bound, "small") == ("large",)
+    assert other_models(Goal(kind="cheaper"), free, "large") == ()
+
+
+def engine(strategy: CheaperModel | Shorter, prices: dict[str, Price], *, models: tuple[str, ...] = ()) -> Engine:
+    agent = GraphAgent(
+        name="one", nodes=(ModelNode(name="draft", instruction="Draft.", model="scripted", models=models),)
+    )
+    gateway = Gateway(models={name: ScriptedModel([]) for name in ("scripted", "small", "tiny")}, prices=Prices(prices))
+    return Engine(agent, desk.evaluator(gateway), strategy=strategy)
+
+
+@pytest.mark.parametrize("wanted", ["small", "scripted"])
+async def test_a_price_that_nobody_knows_is_told_with_its_model_before_anything_is_spent(wanted: str) -> None:
+    prices = {name: CHEAP for name in ("small", "scripted") if name != wanted}
+    goal = Goal(kind="cheaper", models=("small",))
+    request = desk.request(goal=goal, acceptance=NoWorse(0.05, "usd"))
+    with pytest.raises(RequestError, match=f"whether model {wanted!r} is cheaper cannot be told: its price is unknown"):
+        await engine(CheaperModel(), prices).run(request)
+
+
+async def test_a_goal_needs_its_policy_and_something_to_change() -> None:
+    prices = {"scripted": DEAR, "small": CHEAP}
+    with pytest.raises(RequestError, match=r"acceptance is MinGain\(0.005\); give NoWorse\(0.02, 'usd', 3\)"):
+        await engine(CheaperModel(), prices).run(
+            desk.request(goal=Goal(kind="cheaper", margin=0.02, models=("small",)), acceptance=MinGain())
+        )
+    with pytest.raises(RequestError, match="there is no other model to try"):
+        await engine(CheaperModel(), prices).run(
+            desk.request(goal=Goal(kind="cheaper"), acceptance=NoWorse(0.05, "usd"))
+        )
+    goal = Goal(kind="cheaper", models=("small",))
+    request = desk.request(goal=goal, acceptance=NoWorse(0.05, "usd"), targets=["draft#instruction"])
+    with pytest.raises(RequestError, match="no target is of a type that it is about: model"):
+        await engine(CheaperModel(), prices).run(request)
+    with pytest.raises(RequestError, match="give a Goal"):
+        await engine(Shorter(), prices).run(desk.request(goal="fewer_tokens"))
+
+
+async def test_a_result_knows_its_goal_and_survives_its_file() -> None:
+    goal = Goal(kind="fewer_tokens", margin=0.1)
+    built = Engine(desk.agent(), desk.evaluator(), strategy=Shorter())
+    result = await built.run(desk.request(goal=goal, acceptance=NoWorse(0.1), max_rounds=0))
+    assert result.goal == goal
+    assert RunResult.from_json(result.to_json()) == result
+
+
+@pytest.mark.parametrize("strategy", [CheaperModel(), Shorter()])
+def test_a_search_for_another_goal_can_be_forecast(strategy: CheaperModel | Shorter) -> None:
+    is_cheaper = isinstance(strategy, CheaperModel)
+    built = engine(strategy, {"scripted": DEAR, "small": CHEAP}, models=("scripted", "small"))
+    goal = Goal(kind="cheaper" if is_cheaper else "fewer_tokens")
+    request = desk.request(goal=goal, acceptance=NoWorse(0.05, "usd" if is_cheaper else "tokens"), max_rounds=6)
+    forecast = forecast_run(built, request)
+    stages = [stage.stage for stage in forecast.stages]
+    assert stages == (["baseline", "validation"] if is_cheaper else ["baseline", "train", "rerun", "validation"])
+    assert 1 <= forecast.rounds.p5 <= forecast.rounds.p95 <= 6
+    assert forecast.total.calls.p95 > forecast.total.calls.p5

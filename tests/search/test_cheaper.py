@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from promptiter.engine.goals import Goal
+from promptiter.engine.journal import MemoryJournal
+from promptiter.engine.no_worse import NoWorse
+from promptiter.engine.records import RunRequest, RunResult
+from promptiter.evaluation.per_run import per_run
+from promptiter.profile import Profile
+from promptiter.search.cheaper import CheaperModel
+from tests.engine.desk import Watcher
+from tests.search import shop
+
+
+def request(**changes: object) -> RunRequest:
+    values: dict[str, object] = {
+        "train": shop.eval_set("train", 2),
+        "validation": shop.eval_set("validation", 20),
+        "goal": Goal(kind="cheaper"),
+        "acceptance": NoWorse(0.05, "usd"),
+        "max_rounds": 9,
+        "run_id": "r",
+    }
+    return RunRequest(**(values | changes))  # type: ignore[arg-type]
+
+
+def tried(result: RunResult) -> list[tuple[object, bool]]:
+    return [(patch.value, each.decision.accepted) for each in result.rounds if each.decision for patch in each.patches]
+
+
+async def test_a_cheaper_model_that_is_as_good_is_taken_and_one_that_is_worse_is_refused() -> None:
+    result = await shop.engine(CheaperModel(), shop.agent(), tiny=0.3).run(request())
+    assert tried(result) == [("tiny", False), ("small", True)]
+    assert [(change.before, change.after) for change in result.changes] == [("large", "small")]
+    assert (result.verdict, result.stop_reason, result.accepted_score) == ("improved", "exhausted", 1.0)
+    assert result.baseline is not None
+    assert result.accepted is not None
+    before, after = per_run(result.baseline).usd, per_run(result.accepted).usd
+    assert before is not None
+    assert after == pytest.approx(before / 10, rel=0.01)
+    assert "beyond the margin 0.05" in str(result.rounds[0].decision)
+    assert result.rounds[0].patches.patches[0].reason.startswith("tiny in the place of large saves about $0.00")
+
+
+async def test_the_cheapest_that_is_as_good_ends_the_search_of_its_node() -> None:
+    watcher = Watcher()
+    result = await shop.engine(CheaperModel(), shop.agent()).run(request(), observers=[watcher])
+    assert tried(result) == [("tiny", True)]
+    assert watcher.types().count("evaluation_started") == 2
+
+
+async def test_several_nodes_change_one_after_the_other() -> None:
+    result = await shop.engine(CheaperModel(), shop.agent(nodes=2), tiny=0.3).run(request())
+    assert {change.surface_id: change.after for change in result.changes} == {
+        "clerk#model": "small",
+        "clerk1#model": "small",
+    }
+    assert result.accepted_score == 1.0
+
+
+async def test_only_the_models_of_the_goal_are_tried() -> None:
+    goal = Goal(kind="cheaper", models=("small",))
+    result = await shop.engine(CheaperModel(), shop.agent()).run(request(goal=goal))
+    assert tried(result) == [("small", True)]
+
+
+async def test_a_dearer_model_is_never_tried() -> None:
+    built = shop.agent()
+    start = Profile.of(built.describe(), {"clerk#model": "tiny"})
+    result = await shop.engine(CheaperModel(), built).run(request(initial_profile=start))
+    assert (result.rounds, result.verdict, result.stop_reason) == ((), "no_evidence", "exhausted")
+
+
+async def test_where_all_are_worse_nothing_changes() -> None:
+    result = await shop.engine(CheaperModel(), shop.agent(), tiny=0.2, small=0.4).run(request())
+    assert (result.verdict, result.changes) == ("no_evidence", ())
+
+
+async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut() -> None:
+    whole = MemoryJournal()
+    asked = request(validation=shop.eval_set("validation", 4))
+    expected = await shop.engine(CheaperModel(), shop.agent(), tiny=0.3).run(asked, journal=whole)
+    assert expected.changes
+    events = list(whole.read())
+    for count in range(1, len(events)):
+        journal = MemoryJournal()
+        for event in events[:count]:
+            await journal.append(event)
+        again = await shop.engine(CheaperModel(), shop.agent(), tiny=0.3).run(asked, journal=journal)
+        assert again == expected

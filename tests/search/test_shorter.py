@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import pytest
+
+from promptiter.agents.base import AgentRun
+from promptiter.agents.graph import Choice, GraphAgent
+from promptiter.agents.nodes import ModelNode
+from promptiter.engine.goals import Goal
+from promptiter.engine.journal import MemoryJournal
+from promptiter.engine.no_worse import NoWorse
+from promptiter.engine.records import RunRequest
+from promptiter.evaluation.case import EvalCase
+from promptiter.evaluation.per_run import per_run
+from promptiter.llm.messages import Message
+from promptiter.search.shorter import Shorter
+from promptiter.structure import Limits
+from tests.engine.desk import Watcher
+from tests.search import shop
+
+
+def request(**changes: object) -> RunRequest:
+    values: dict[str, object] = {
+        "train": shop.eval_set("train", 20),
+        "validation": shop.eval_set("validation", 20),
+        "goal": Goal(kind="fewer_tokens"),
+        "acceptance": NoWorse(0.05),
+        "max_rounds": 9,
+        "run_id": "r",
+    }
+    return RunRequest(**(values | changes))  # type: ignore[arg-type]
+
+
+async def test_a_verbose_instruction_loses_its_useless_sentences_and_keeps_those_that_matter() -> None:
+    watcher = Watcher()
+    result = await shop.engine(Shorter(), shop.agent()).run(request(), observers=[watcher])
+    [change] = result.changes
+    assert change.after == f"{shop.MATTERS[0]}\n\n- {shop.MATTERS[1]}\n{shop.MATTERS[2]}"
+    assert (result.verdict, result.stop_reason, result.accepted_score) == ("improved", "exhausted", 1.0)
+    assert result.baseline is not None
+    assert result.accepted is not None
+    before, after = per_run(result.baseline), per_run(result.accepted)
+    assert before.input_tokens == 104.0
+    assert after.input_tokens == 39.0
+    validated = [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "validation"]
+    assert len(validated) == 1
+    screened = [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"]
+    assert len(screened) < 2 * 11  # fewer than one whole pass for each sentence
+    assert result.rounds[0].patches.patches[0].reason == "5 of 8 pieces do not help"
+
+
+async def test_noise_costs_no_sentence_that_matters() -> None:
+    result = await shop.engine(Shorter(), shop.agent(), large=0.97).run(request())
+    [change] = result.changes
+    assert all(sentence in str(change.after) for sentence in shop.MATTERS)
+    assert len(str(change.after)) < len(shop.VERBOSE) / 2
+
+
+async def test_examples_that_do_not_help_are_left_out() -> None:
+    examples = tuple(
+        Message(role, f"{role} says something of no importance, number {at}")
+        for at in range(3)
+        for role in ("user", "assistant")
+    )
+    built = shop.agent(instruction=" ".join(shop.MATTERS), examples=examples)
+    result = await shop.engine(Shorter(), built).run(request())
+    assert [(change.surface_id, change.after) for change in result.changes] == [("clerk#examples", [])]
+
+
+async def test_placeholders_and_locked_parts_stay() -> None:
+    useless = "The shop is old. The house {house} is blue. We sell tea. The garden is large."
+    limits = Limits(locked=("old. The house {house}",))
+    built = shop.agent(instruction=f"{useless} {' '.join(shop.MATTERS)}", limits=limits)
+    result = await shop.engine(Shorter(), built).run(request())
+    [change] = result.changes
+    assert change.after == f"The shop is old. The house {{house}} is blue. {' '.join(shop.MATTERS)}"
+
+
+async def test_a_placeholder_that_stands_twice_stays_once() -> None:
+    instruction = f"The house {{house}} is blue. {' '.join(shop.MATTERS)} We live in {{house}}."
+    result = await shop.engine(Shorter(), shop.agent(instruction=instruction)).run(request())
+    [change] = result.changes
+    assert str(change.after).count("{house}") == 1
+
+
+async def test_where_every_sentence_matters_nothing_changes_and_nothing_is_validated() -> None:
+    watcher = Watcher()
+    built = shop.agent(instruction=" ".join(shop.MATTERS))
+    result = await shop.engine(Shorter(), built).run(request(), observers=[watcher])
+    assert (result.verdict, result.changes) == ("no_evidence", ())
+    assert str(result.rounds[0].decision).count("every sentence and example that was left out was missed") == 1
+    assert not [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "validation"]
+
+
+async def test_what_validation_misses_is_tried_in_halves() -> None:
+    """Train forgives everything, so only validation shows which sentence matters."""
+
+    def forgiving(case: EvalCase, run: AgentRun) -> float:
+        return 1.0 if case.id.startswith("train") or "warranty" in run.output else 0.0
+
+    built = shop.agent(instruction=f"The shop is old. We sell tea. {' '.join(shop.MATTERS)} It is here.")
+    result = await shop.engine(Shorter(), built, scored=forgiving).run(request())
+    [change] = result.changes
+    assert change.after == f"{shop.MATTERS[2]} It is here."  # for train, something had to stay
+    kept = [each.decision.accepted for each in result.rounds if each.decision is not None]
+    assert not kept[0]
+    assert len(kept) <= 7
+    assert result.accepted_score == 1.0
+
+
+async def test_a_text_is_never_emptied() -> None:
+    watcher = Watcher()
+    result = await shop.engine(Shorter(), shop.agent(instruction="The shop is old.")).run(
+        request(), observers=[watcher]
+    )
+    assert result.verdict == "no_evidence"
+    assert not [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"]
+
+
+async def test_what_no_run_reads_costs_nothing_and_is_left_alone() -> None:
+    [clerk] = shop.agent(instruction=" ".join(shop.MATTERS[:1])).nodes
+    spare = ModelNode(name="spare", instruction="One thing. Another thing.", model="large")
+    nowhere = Choice("clerk", lambda _view: None, {"there": "spare"})
+    built = GraphAgent(name="shop", nodes=(clerk, spare), edges=(nowhere,), entry="clerk", output="clerk")
+    watcher = Watcher()
+    result = await shop.engine(Shorter(), built).run(request(), observers=[watcher])
+    assert result.changes == ()
+    assert not [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"]
+
+
+@pytest.mark.parametrize("large", [1.0, 0.9])
+async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut(large: float) -> None:
+    asked = request(train=shop.eval_set("train", 4), validation=shop.eval_set("validation", 4))
+    built = shop.agent(instruction=f"The shop is old. {' '.join(shop.MATTERS)} We sell tea.")
+    whole = MemoryJournal()
+    expected = await shop.engine(Shorter(), built, large=large).run(asked, journal=whole)
+    assert expected.rounds
+    events = list(whole.read())
+    for count in range(1, len(events), 3):
+        journal = MemoryJournal()
+        for event in events[:count]:
+            await journal.append(event)
+        assert await shop.engine(Shorter(), built, large=large).run(asked, journal=journal) == expected
