@@ -15,7 +15,7 @@ from promptiter.engine.no_worse import NoWorse
 from promptiter.engine.policies import is_number, parts_of, written
 from promptiter.engine.promises import check_errors
 from promptiter.engine.records import RunRequest
-from promptiter.engine.stopping import check_metrics
+from promptiter.engine.stopping import RequiredMetrics, TargetScore, check_metrics
 from promptiter.errors import EvalSetError, RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator
@@ -216,6 +216,9 @@ def _goal_problems(
     if not any(isinstance(part, NoWorse) and part.figure == goal.figure for part in parts_of(request.acceptance)):
         wanted = NoWorse(goal.margin, goal.figure or "tokens")
         yield f"the goal is {goal.kind!r}, but acceptance is {written(request.acceptance)}; give {wanted!r}"
+    for part in parts_of(request.stop):
+        if isinstance(part, TargetScore | RequiredMetrics):
+            yield f"the goal is {goal.kind!r}, but stop is about the score: {written(part)}; leave it out"
     surfaces = [snapshot.surface(target) for target in targets if target in snapshot.surface_ids]
     fitting = [surface for surface in surfaces if surface.type in goal.surface_types]
     if surfaces and not fitting:

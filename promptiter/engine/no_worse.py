@@ -55,22 +55,19 @@ class NoWorse(Policy):
             whose = "the accepted profile" if before is None else "the candidate"
             what = "dollars" if self.figure == "usd" else "tokens"
             return evidence.reject(f"the {what} of {whose} are unknown, so nothing is known to be saved")
-        saved = f"{self._told(before)} to {self._told(after)} per run"
+        saved = f"{before:,.1f} to {after:,.1f} tokens" if self.figure == "tokens" else f"${before:.3g} to ${after:.3g}"
         if after >= before:
-            return evidence.reject(f"{saved}: nothing is saved")
+            return evidence.reject(f"{saved} per run: nothing is saved")
         in_all = round(min(evidence.gain, evidence.gained + evidence.gain), 12)
         loss = f"gain {evidence.gain:+.3f}" + (f", {in_all:+.3f} since the start" if in_all < evidence.gain else "")
         if in_all >= -self.margin:
-            return evidence.accept(f"{loss} is within the margin {self.margin:g}; {saved}")
+            return evidence.accept(f"{loss} is within the margin {self.margin:g}; {saved} per run")
         if self._may_be_noise(evidence, beyond=-self.margin - in_all):
             return MoreEvidence(draws=1, reason=f"{loss} is beyond the margin {self.margin:g}, but may be noise")
         return evidence.reject(f"{loss} is beyond the margin {self.margin:g}")
 
     def _of(self, taken: PerRun) -> float | None:
         return taken.usd if self.figure == "usd" else taken.tokens
-
-    def _told(self, taken: float) -> str:
-        return f"${taken:.3g}" if self.figure == "usd" else f"{taken:,.1f} tokens"
 
     def _may_be_noise(self, evidence: Evidence, *, beyond: float) -> bool:
         arms = [_draws(each) for each in (evidence.baseline, evidence.candidate)]

@@ -128,6 +128,7 @@ class _Now:
     first: str = ""
     kept: str = ""
     tried: str = ""
+    is_for_score: bool = True
 
     def take(self, event: Event) -> Text | None:
         """The line that an event is worth, if any."""
@@ -210,6 +211,7 @@ class _Now:
 
     def _start(self, data: Json) -> Text:
         self.max_rounds, self.sizes = data["max_rounds"], (data["train"][2], data["validation"][2])
+        self.is_for_score = "goal" not in data or data["goal"]["kind"] == "score"
         count = len(data["targets"])
         return Text.assemble(
             (one_line(data["structure"].get("name") or "agent"), "bold"),
@@ -218,7 +220,7 @@ class _Now:
         )
 
     def _begin(self, event: Event) -> None:
-        self.stage = _RUNNING.get(event.phase, "running cases")
+        self.stage = (_RUNNING if self.is_for_score else _SCREENING).get(event.phase, "running cases")
         self.profile = event.data.get("profile_digest", "")
         if event.phase == "baseline":
             self.first = self.kept = self.profile
@@ -236,7 +238,8 @@ class _Now:
 
     def _finish(self, event: Event) -> Text:
         mean, rate, failed = (event.data[name] for name in ("mean_score", "pass_rate", "errored_fraction"))
-        self.runs, self.values, self.stage = 0, [], _THEN.get(event.phase, "deciding")
+        then = _THEN.get(event.phase, "deciding") if self.is_for_score else "deciding"
+        self.runs, self.values, self.stage = 0, [], then
         self.candidate = mean
         if event.phase == "baseline":
             self.baseline = self.best = mean
@@ -251,7 +254,7 @@ class _Now:
             return f"{who}, {'sealed cases' if phase == 'sealed' else 'fresh draws'}"
         if phase == "validation" and self.profile == self.kept:
             return "validation, accepted profile once more"
-        return _RAN.get(phase, "cases")
+        return (_RAN if self.is_for_score else _SCREENED).get(phase, "cases")
 
     def _blame(self, signals: Json) -> Text:
         self.stage = "writing patches"
@@ -302,6 +305,8 @@ _RAN = {
     "validation": "validation",
     "ablation": "with some parts only",
 }
+_SCREENING = {**_RUNNING, "rerun": "trying it on train cases"}
+_SCREENED = {**_RAN, "rerun": "train cases with less"}
 _THEN = {"train": "finding what is to blame", "rerun": "finding what is to blame"}
 
 

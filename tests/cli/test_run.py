@@ -313,6 +313,7 @@ def test_the_summary_of_another_goal_says_what_a_run_takes_before_and_after(run:
     assert "Where the blame went" not in lines
     assert "What changed" in lines
     assert any(line.startswith("Forecast") for line in lines)
+    assert "train cases with less" in run("run", stream="err")
 
 
 def test_a_search_for_another_goal_that_finds_nothing_says_so(run: Run, desk: Path) -> None:

@@ -10,6 +10,7 @@ from promptiter.engine.forecast import forecast_run
 from promptiter.engine.goals import Goal, claim_for, other_models
 from promptiter.engine.no_worse import NoWorse
 from promptiter.engine.records import RunResult
+from promptiter.engine.stopping import MaxRounds, TargetScore
 from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.stats.claim import claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.permutation import PairedDraws
@@ -88,6 +89,10 @@ async def test_a_goal_needs_its_policy_and_something_to_change() -> None:
     request = desk.request(goal=goal, acceptance=NoWorse(0.05, "usd"), targets=["draft#instruction"])
     with pytest.raises(RequestError, match="no target is of a type that it is about: model"):
         await engine(CheaperModel(), prices).run(request)
+    with pytest.raises(RequestError, match=r"stop is about the score: TargetScore\(1.0\); leave it out"):
+        await engine(Shorter(), prices).run(
+            desk.request(goal=Goal(kind="fewer_tokens"), acceptance=NoWorse(), stop=TargetScore(1.0) | MaxRounds(3))
+        )
     with pytest.raises(RequestError, match="give a Goal"):
         await engine(Shorter(), prices).run(desk.request(goal="fewer_tokens"))
 

@@ -43,13 +43,13 @@ def decided(
 def test_what_is_as_good_and_takes_less_is_kept() -> None:
     answer = decided(arm([1.0] * 20), arm([1.0] * 20, tokens=60))
     assert answer == AcceptanceDecision(
-        accepted=True, delta=0.0, reason="gain +0.000 is within the margin 0.05; 110.0 tokens to 70.0 tokens per run"
+        accepted=True, delta=0.0, reason="gain +0.000 is within the margin 0.05; 110.0 to 70.0 tokens per run"
     )
 
 
 def test_what_is_as_good_and_takes_as_much_is_not() -> None:
     answer = decided(arm([1.0] * 4), arm([1.0] * 4))
-    assert answer.reason == "110.0 tokens to 110.0 tokens per run: nothing is saved"
+    assert answer.reason == "110.0 to 110.0 tokens per run: nothing is saved"
 
 
 def test_a_loss_within_the_margin_is_allowed_and_one_beyond_is_not() -> None:
