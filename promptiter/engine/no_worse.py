@@ -70,11 +70,9 @@ class NoWorse(Policy):
         return taken.usd if self.figure == "usd" else taken.tokens
 
     def _may_be_noise(self, evidence: Evidence, *, beyond: float) -> bool:
-        arms = [_draws(each) for each in (evidence.baseline, evidence.candidate)]
-        drawn = min((len(rows) for arm in arms for rows in arm.values()), default=0)
-        if drawn >= self.most_draws:
-            return False
-        if drawn > 1 and not any(_differ(rows) for arm in arms for rows in arm.values()):
+        arms = (evidence.baseline, evidence.candidate)
+        drawn = min(len(rows) for arm in arms for rows in _draws(arm).values())
+        if drawn >= self.most_draws or (drawn > 1 and not any(map(has_noise, arms))):
             return False
         changes = [delta.change for delta in evidence.deltas]
         return bool(changes) and beyond <= SURE * pstdev(changes) / math.sqrt(len(changes))
@@ -86,12 +84,15 @@ def _height(evidence: Evidence) -> float:
     return (evidence.baseline.objective(evidence.objective) or 0.0) - worst
 
 
+def has_noise(evaluation: Evaluation) -> bool:
+    """Whether some case scored differently in two of its draws."""
+    return any(
+        len({tuple(score.value for score in row.scores) for row in rows}) > 1 for rows in _draws(evaluation).values()
+    )
+
+
 def _draws(evaluation: Evaluation) -> dict[str, list[CaseRow]]:
     found: dict[str, list[CaseRow]] = {}
     for row in evaluation.rows:
         found.setdefault(row.case_id, []).append(row)
     return found
-
-
-def _differ(rows: list[CaseRow]) -> bool:
-    return len({tuple(score.value for score in row.scores) for row in rows}) > 1

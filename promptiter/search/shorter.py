@@ -16,28 +16,24 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from promptiter.backprop.lint import LintRule, lint
-from promptiter.engine.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.engine.expectation import text_tokens
 from promptiter.engine.goals import SHORTENED
-from promptiter.engine.no_worse import NoWorse
 from promptiter.engine.plan import SearchOutline
 from promptiter.engine.records import PassResult
 from promptiter.engine.session import Session
-from promptiter.evaluation.case import EvalCase, EvalSet
 from promptiter.evaluation.per_run import per_run
 from promptiter.evaluation.result import Evaluation
-from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.search.pieces import Pieces
+from promptiter.search.screening import FIRST_CASES, MOST_CASES, Screening
 from promptiter.structure import Surface
 from traces import Step
-
-MOST_CASES, FIRST_CASES = 24, 8
-"""So many train cases say what is missed, and so many of them are run first."""
 
 LEAST_SHARE = 0.01
 """What saves less of a run's tokens than this is not worth looking for."""
 
 SCREENS_PER_SURFACE = 8
+_NO_SUSPECTS: tuple[str, ...] = ()
 _KEPT_RULES: tuple[LintRule, ...] = ("limits", "placeholder", "empty")
 
 
@@ -89,18 +85,21 @@ class Shorter:
 
     async def _not_missed(self, session: Session, text: _Text) -> tuple[Piece, ...]:
         """The pieces that train cases do as well without, all of them together."""
-        screen = await _Screen.of(session, most=self.most_cases, first=self.first_cases)
-        groups = deque(await _groups(session, text, screen))
-        least = LEAST_SHARE * (per_run(screen.before[0]).tokens or 0.0)
+        screening = await Screening.of(session, most=self.most_cases, first=self.first_cases)
+        least = LEAST_SHARE * (per_run(screening.before).tokens or 0.0)
+        groups = deque((group, _NO_SUSPECTS) for group in await _groups(session, text, screening))
         gone: tuple[Piece, ...] = ()
         while groups:
-            group = groups.popleft()
+            group, suspects = groups.popleft()
             if _tokens(group) < least:
                 continue
-            if text.is_allowed((*gone, *group)) and await screen.passes(text.profile(session, (*gone, *group))):
+            lost: tuple[str, ...] | None = suspects
+            if text.is_allowed((*gone, *group)):
+                lost = await screening.losses(session.candidate(text.patches((*gone, *group))), suspects)
+            if lost is None:
                 gone += group
             elif len(group) > 1:
-                groups.extendleft(reversed(_halves(group)))
+                groups.extendleft((half, lost) for half in reversed(_halves(group)))
         return gone
 
 
@@ -141,66 +140,13 @@ class _Text:
         found = (lint(patch, surface=self.surfaces[patch.surface_id]) for patch in self.patches(gone))
         return not any(problem.rule in _KEPT_RULES for problems in found for problem in problems)
 
-    def profile(self, session: Session, gone: Iterable[Piece]) -> Profile:
-        return session.candidate(self.patches(gone))
 
-
-class _Screen:
-    """Train cases under the accepted profile, by draw, and whether a candidate does as well on them."""
-
-    def __init__(self, session: Session, cases: EvalSet, before: Evaluation, *, first: int) -> None:
-        self.before = [before]
-        self._session = session
-        self.cases = cases
-        self._first = first
-        self._policy = NoWorse(session.request.goal.margin, "tokens", most_draws=max(2, _draws(before)))
-        self._profile = session.accepted.profile
-
-    @staticmethod
-    async def of(session: Session, *, most: int, first: int) -> _Screen:
-        cases = session.train.cases
-        chosen = sorted(session.rng.sample(range(len(cases)), min(most, len(cases))))
-        sample = replace(session.train, cases=tuple(cases[at] for at in chosen))
-        before = await session.evaluate(sample, session.accepted.profile, phase="train")
-        return _Screen(session, sample, before, first=first)
-
-    async def passes(self, candidate: Profile) -> bool:
-        """Some cases first; the others only if those did not clearly suffer; a draw more if it may be noise."""
-        some, others = self.cases.cases[: self._first], self.cases.cases[self._first :]
-        found = await self._run(candidate, some)
-        if others:
-            if _is_rejected(self._decide(found)):
-                return False
-            more = await self._run(candidate, others)
-            found = replace(found, rows=(*found.rows, *more.rows))
-        answer = self._decide(found)
-        if isinstance(answer, MoreEvidence):
-            draw = _draws(found)
-            if len(self.before) == 1:
-                self.before.append(await self._run(self._profile, self.cases.cases, draw=draw))
-            again = await self._run(candidate, self.cases.cases, draw=draw)
-            answer = self._decide(replace(found, rows=(*found.rows, *again.rows)))
-        return isinstance(answer, AcceptanceDecision) and answer.accepted
-
-    def _decide(self, found: Evaluation) -> Answer:
-        run = {(row.case_id, row.draw) for row in found.rows}
-        rows = tuple(row for each in self.before for row in each.rows if (row.case_id, row.draw) in run)
-        before = replace(self.before[0], rows=rows)
-        evidence = Evidence(baseline=before, candidate=found, objective=self._session.request.objective)
-        return self._policy.decide(evidence)
-
-    async def _run(self, profile: Profile, cases: Sequence[EvalCase], *, draw: int | None = None) -> Evaluation:
-        part = replace(self.cases, cases=tuple(cases))
-        draws = None if draw is None else range(draw, draw + 1)
-        return await self._session.evaluate(part, profile, phase="rerun", draws=draws)
-
-
-async def _groups(session: Session, text: _Text, screen: _Screen) -> list[tuple[Piece, ...]]:
+async def _groups(session: Session, text: _Text, screening: Screening) -> list[tuple[Piece, ...]]:
     """The pieces of each surface that may go, the surface that saves most first."""
 
     async def work() -> dict[str, float]:
-        before = screen.before[0]
-        await session.restore_traces(before, screen.cases, session.accepted.profile)
+        before = screening.before
+        await session.restore_traces(before, screening.cases, session.accepted.profile)
         return _reads(session, text, before)
 
     reads: dict[str, float] = await session.record("work", dict[str, float], work, phase="train")
@@ -237,14 +183,6 @@ def _halves(group: tuple[Piece, ...]) -> list[tuple[Piece, ...]]:
     """Two parts with as many pieces each, the one that saves more first."""
     middle = len(group) // 2
     return sorted((group[:middle], group[middle:]), key=_tokens, reverse=True)
-
-
-def _draws(found: Evaluation) -> int:
-    return 1 + max(row.draw for row in found.rows)
-
-
-def _is_rejected(answer: Answer) -> bool:
-    return isinstance(answer, AcceptanceDecision) and not answer.accepted
 
 
 async def _patches(session: Session, text: _Text, gone: Sequence[Piece]) -> PatchSet:

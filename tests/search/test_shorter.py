@@ -1,17 +1,24 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from promptiter.agents.base import AgentRun
 from promptiter.agents.graph import Choice, GraphAgent
 from promptiter.agents.nodes import ModelNode
+from promptiter.engine.engine import Engine
 from promptiter.engine.goals import Goal
 from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.no_worse import NoWorse
 from promptiter.engine.records import RunRequest
 from promptiter.evaluation.case import EvalCase
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics import FunctionMetric
 from promptiter.evaluation.per_run import per_run
-from promptiter.llm.messages import Message
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import Message, ModelRequest
+from promptiter.llm.models import ScriptedModel
 from promptiter.search.shorter import Shorter
 from promptiter.structure import Limits
 from tests.engine.desk import Watcher
@@ -140,3 +147,41 @@ async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut(large: float)
         for event in events[:count]:
             await journal.append(event)
         assert await shop.engine(Shorter(), built, large=large).run(asked, journal=journal) == expected
+
+
+def many_rules(count: int, needed: Sequence[int]) -> tuple[Engine, Watcher]:
+    """An agent with a rule a line, where each case needs one of the rules that matter, and a model without noise."""
+    text = "\n".join(f"- Rule {number} says to do something." for number in range(count))
+    agent = GraphAgent(name="rules", nodes=(ModelNode(name="clerk", instruction=text, model="scripted"),))
+
+    def answer(request: ModelRequest) -> str:
+        return " ".join(str(number) for number in needed if f"Rule {number} " in request.messages[0].content)
+
+    def right(case: EvalCase, run: AgentRun) -> float:
+        wanted = needed[int(case.id.rpartition("-")[2]) % len(needed)]
+        return float(str(wanted) in run.output.split())
+
+    gateway = Gateway(models={"scripted": ScriptedModel(answer)})
+    evaluator = Evaluator([FunctionMetric(name="right", function=right)], gateway=gateway)
+    return Engine(agent, evaluator, strategy=Shorter()), Watcher()
+
+
+async def test_what_matters_is_found_with_fewer_runs_than_one_trial_for_each_sentence() -> None:
+    engine, watcher = many_rules(40, needed=[3, 4, 20, 33])
+    asked = request(train=shop.eval_set("train", 24), validation=shop.eval_set("validation", 20))
+    result = await engine.run(asked, observers=[watcher])
+    [change] = result.changes
+    assert [line.split()[2] for line in str(change.after).splitlines()] == ["3", "4", "20", "33"]
+    runs = sum(event.type == "case" and event.phase == "rerun" for event in watcher.events)
+    assert runs < 40 * 24 / 2
+    without = [e.data["cases"] for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"]
+    assert min(without) <= 6  # cases that failed before come first, and were enough
+
+
+async def test_without_noise_the_baseline_is_drawn_twice_and_no_candidate_is() -> None:
+    engine, watcher = many_rules(8, needed=[1, 2, 3, 4, 5, 6])
+    await engine.run(request(train=shop.eval_set("train", 24)), observers=[watcher])
+    again = {e.data["profile_digest"] for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"}
+    drawn = [e.data["row"]["draw"] for e in watcher.events if e.type == "case" and e.phase == "rerun"]
+    assert len(again) > 1
+    assert sum(draw == 1 for draw in drawn) in (0, 24)

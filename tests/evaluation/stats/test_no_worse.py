@@ -124,6 +124,22 @@ def test_without_noise_a_plain_loss_within_the_margin_is_no_noise() -> None:
     assert not claim_no_worse([*settled, FLAKY], margin=0.05).is_claimed
 
 
+def test_the_p_value_is_one_over_what_five_gamblers_own_on_average() -> None:
+    pairs = [
+        PairedDraws(case_id="a", before=(1, 0), after=(0, 1)),
+        PairedDraws(case_id="b", before=(0, 0), after=(1, 1)),
+    ]
+    [look] = claim_no_worse(pairs, margin=0.2, blocks=[Block(draws=2, error=0.01)]).looks
+    owned = []
+    for share in (0.9, 0.45, 0.225, 0.1125):
+        stake = share / 0.8
+        owned.append((1 - stake * 0.8) * (1 + stake * 1.2) ** 3)
+    assert look.p_value == pytest.approx(5 / (sum(owned) + 0))  # one bet on no noise, and lost
+    [quiet] = claim_no_worse(cases(2, (1, 1), (1, 1)), margin=0.2, blocks=[Block(draws=2, error=0.01)]).looks
+    owned = [(1 + share / 0.8 * 0.2) ** 4 for share in (0.9, 0.45, 0.225, 0.1125)]
+    assert quiet.p_value == pytest.approx(5 / (sum(owned) + 0.9 ** (-2 * 2)))
+
+
 def test_a_loss_of_the_margin_is_given_up_at_once() -> None:
     claim = claim_no_worse([*cases(9, (1, 1), (1, 1)), *cases(1, (1, 1), (0, 0), name="lost")], margin=0.1)
     assert (claim.outcome, claim.wanted_draws) == ("futile", 0)

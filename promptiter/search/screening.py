@@ -1,0 +1,98 @@
+"""Screening: some train cases that say whether a candidate is missing something, for as few runs as possible.
+
+Cases that a similar candidate failed are run first: if they fail again, that is enough. Then some more, and the others
+only if those did not clearly suffer. What may be noise is drawn once more, unless the baseline showed none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.engine.no_worse import NoWorse, has_noise
+from promptiter.engine.session import Session
+from promptiter.evaluation.case import EvalCase, EvalSet
+from promptiter.evaluation.result import Evaluation
+from promptiter.profile import Profile
+
+MOST_CASES, FIRST_CASES = 24, 8
+"""So many train cases are looked at, and so many of them first."""
+
+
+class Screening:
+    """Train cases under the accepted profile (`before`), and what a candidate with less loses on them."""
+
+    def __init__(self, session: Session, cases: EvalSet, before: Evaluation, *, first: int) -> None:
+        self.cases = cases
+        self.before = before
+        self._session = session
+        self._first = first
+        self._profile = session.accepted.profile
+
+    @staticmethod
+    async def of(session: Session, *, most: int = MOST_CASES, first: int = FIRST_CASES) -> Screening:
+        """Run the accepted profile on a sample of the train cases."""
+        cases = session.train.cases
+        chosen = sorted(session.rng.sample(range(len(cases)), min(most, len(cases))))
+        sample = replace(session.train, cases=tuple(cases[at] for at in chosen))
+        before = await session.evaluate(sample, session.accepted.profile, phase="train")
+        return Screening(session, sample, before, first=first)
+
+    async def losses(self, candidate: Profile, suspects: Collection[str] = ()) -> tuple[str, ...] | None:
+        """The cases that a candidate is worse on; None if it is no worse. `suspects` are run first."""
+        found: Evaluation | None = None
+        for part in self._parts(suspects):
+            more = await self._run(candidate, part)
+            found = more if found is None else _joined(found, more)
+            evidence = self._evidence(found)
+            if len(found.cases) < len(self.cases.cases) and self._is_clear_loss(evidence):
+                return _lost(evidence)
+        assert found is not None, "an eval set has at least one case"
+        evidence = self._evidence(found)
+        answer = self._policy.decide(evidence)
+        if isinstance(answer, MoreEvidence):
+            draw = 1 + max(row.draw for row in found.rows)
+            if draw not in {row.draw for row in self.before.rows}:
+                self.before = _joined(self.before, await self._run(self._profile, self.cases.cases, draw=draw))
+            if self._policy.most_draws > draw:  # else the baseline just showed that there is no noise
+                found = _joined(found, await self._run(candidate, self.cases.cases, draw=draw))
+            evidence = self._evidence(found)
+            answer = self._policy.decide(evidence)
+        return None if isinstance(answer, AcceptanceDecision) and answer.accepted else _lost(evidence)
+
+    @property
+    def _policy(self) -> NoWorse:
+        draws = 1 + max(row.draw for row in self.before.rows)
+        is_quiet = draws > 1 and not has_noise(self.before)
+        return NoWorse(self._session.request.goal.margin, "tokens", most_draws=1 if is_quiet else max(2, draws))
+
+    def _parts(self, suspects: Collection[str]) -> list[tuple[EvalCase, ...]]:
+        suspected = [case for case in self.cases.cases if case.id in suspects][: self._first]
+        others = [case for case in self.cases.cases if case not in suspected]
+        parts = (suspected, others[: self._first], others[self._first :])
+        return [tuple(part) for part in parts if part]
+
+    def _is_clear_loss(self, evidence: Evidence) -> bool:
+        if evidence.gain is None or evidence.gain >= -self._session.request.goal.margin:
+            return False
+        return isinstance(self._policy.decide(evidence), AcceptanceDecision)
+
+    def _evidence(self, found: Evaluation) -> Evidence:
+        """The candidate beside the accepted profile, on the draws that both have."""
+        run = {(row.case_id, row.draw) for row in found.rows}
+        before = replace(self.before, rows=tuple(row for row in self.before.rows if (row.case_id, row.draw) in run))
+        return Evidence(baseline=before, candidate=found, objective=self._session.request.objective)
+
+    async def _run(self, profile: Profile, cases: Sequence[EvalCase], *, draw: int | None = None) -> Evaluation:
+        part = replace(self.cases, cases=tuple(cases))
+        draws = None if draw is None else range(draw, draw + 1)
+        return await self._session.evaluate(part, profile, phase="rerun", draws=draws)
+
+
+def _joined(one: Evaluation, other: Evaluation) -> Evaluation:
+    return replace(one, rows=(*one.rows, *other.rows))
+
+
+def _lost(evidence: Evidence) -> tuple[str, ...]:
+    return (*(delta.case_id for delta in evidence.deltas if delta.change < 0), *evidence.lost)
