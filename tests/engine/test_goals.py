@@ -15,6 +15,7 @@ from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.stats.claim import claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.permutation import PairedDraws
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.search.cheaper import CheaperModel
@@ -116,3 +117,26 @@ def test_a_search_for_another_goal_can_be_forecast(strategy: CheaperModel | Shor
     assert stages == (["baseline", "validation"] if is_cheaper else ["baseline", "train", "rerun", "validation"])
     assert 1 <= forecast.rounds.p5 <= forecast.rounds.p95 <= 6
     assert forecast.total.calls.p95 > forecast.total.calls.p5
+
+
+async def test_steps_that_lose_a_little_each_must_stay_within_the_margin_together() -> None:
+    """Each instruction is shorter and loses one more of the 20 cases than the one before."""
+    texts = ["Lose 0 of them, please, with some more words.", "Lose 1 of them, please.", "Lose 2 of them."]
+
+    def answer(request: ModelRequest) -> str:
+        lost, number = (int(request.messages[at].content.split()[word]) for at, word in ((0, 1), (-1, -1)))
+        return "careful careful" if number >= lost else "no"
+
+    agent = GraphAgent(name="one", nodes=(ModelNode(name="draft", instruction=texts[0], model="scripted"),))
+    steps = desk.Tries({"draft#instruction": texts[1]}, {"draft#instruction": texts[2]})
+    built = Engine(agent, desk.evaluator(Gateway(models={"scripted": ScriptedModel(answer)})), strategy=steps)
+    request = desk.request(
+        validation=desk.eval_set("validation", 20), goal=Goal(kind="fewer_tokens"), acceptance=NoWorse(0.05)
+    )
+    result = await built.run(request)
+    first, second = (each.decision for each in result.rounds)
+    assert first is not None
+    assert first.accepted
+    assert second is not None
+    assert second.reason == "gain -0.050, -0.100 since the start is beyond the margin 0.05"
+    assert [change.after for change in result.changes] == [texts[1]]
