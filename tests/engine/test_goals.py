@@ -7,12 +7,12 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.engine.acceptance import MinGain
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import forecast_run
-from promptiter.engine.goals import Goal, claim_for, other_models
+from promptiter.engine.goals import Goal, claim_beyond, claim_for, other_models
 from promptiter.engine.no_worse import NoWorse
 from promptiter.engine.records import RunResult
 from promptiter.engine.stopping import MaxRounds, TargetScore
 from promptiter.errors import RequestError, SetupError
-from promptiter.evaluation.stats.claim import claim_new_cases, claim_these_cases
+from promptiter.evaluation.stats.claim import BLOCKS, claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.permutation import PairedDraws
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelRequest
@@ -32,12 +32,12 @@ BETTER = [PairedDraws(case_id=str(at), before=(0.0,) * 6, after=(1.0,) * 6) for 
 
 
 def test_what_is_claimed_depends_on_the_goal() -> None:
-    assert claim_for(Goal(), SAME).outcome == "futile"
-    assert claim_for(Goal(), BETTER, seed=3) == claim_these_cases(BETTER, seed=3)
-    assert claim_for(Goal(), BETTER, scope="new cases") == claim_new_cases(BETTER)
-    claim = claim_for(Goal(kind="fewer_tokens", margin=0.1), SAME)
+    assert claim_for(Goal(), SAME, blocks=BLOCKS, seed=0).outcome == "futile"
+    assert claim_for(Goal(), BETTER, blocks=BLOCKS, seed=3) == claim_these_cases(BETTER, seed=3)
+    assert claim_beyond(Goal(), BETTER, error=0.05, seed=0) == claim_new_cases(BETTER)
+    claim = claim_for(Goal(kind="fewer_tokens", margin=0.1), SAME, blocks=BLOCKS, seed=0)
     assert (claim.scope, claim.outcome) == ("these cases", "claimed")
-    sealed = claim_for(Goal(kind="cheaper", margin=0.15), SAME, scope="new cases")
+    sealed = claim_beyond(Goal(kind="cheaper", margin=0.15), SAME, error=0.05, seed=0)
     assert (sealed.scope, sealed.outcome) == ("new cases", "claimed")
 
 
