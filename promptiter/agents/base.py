@@ -24,8 +24,20 @@ class CaseInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Substitute:
+    """An output that stands in for a step, which is then not executed. Steps are named as traces name them."""
+
+    step_id: str
+    output: Json
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """Where a run belongs: plain data that also travels to other processes. `deadline_s` counts from its start."""
+    """Where a run belongs: plain data that also travels to other processes. `deadline_s` counts from its start.
+
+    `substitutes` are for agents that can replay: see SubstitutingAgent.
+    """
 
     run_id: str = ""
     case_id: str = ""
@@ -34,6 +46,12 @@ class RunContext:
     seed: int = 0
     role: Role = "agent"
     deadline_s: float | None = None
+    substitutes: tuple[Substitute, ...] = ()
+
+    def substitute_for(self, step_id: str) -> Substitute | None:
+        """What stands in for a step of this turn; None: it is executed."""
+        mine = (each for each in self.substitutes if (each.step_id, each.turn) == (step_id, self.turn))
+        return next(mine, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +112,19 @@ class RestoringAgent(Agent, Protocol):
 
     async def aclose(self) -> object:
         """Bring the baseline back. Called by the engine at the end of each run, however it ended."""
+
+
+SUBSTITUTED = "promptiter.substituted"
+"""The attribute of a step that was not executed: its output was given."""
+
+
+@runtime_checkable
+class SubstitutingAgent(Agent, Protocol):
+    """An agent that can be run again with other outputs of some steps, so that blame can be checked.
+
+    A step with a substitute in the RunContext gives that output: it asks no model, calls no tool, reads no surface, and
+    says so in its attribute SUBSTITUTED. What comes before it is as it was, what comes after follows from it.
+    """
+
+    def can_substitute(self, node_id: str) -> bool:
+        """Whether the steps of a node can be given their outputs. Called before a replay; must not block."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
-from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext
 from promptiter.agents.nodes import Calls, FunctionNode, GraphNode, View, as_text, check_parameters, copied, running
 from promptiter.errors import AgentError, BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
 from promptiter.profile import Profile
@@ -130,6 +130,10 @@ class GraphAgent:
                 return None, Failure("TimeoutError", f"no answer in {context.deadline_s} s")
             return None, Failure(type(error).__name__, str(error))
 
+    def can_substitute(self, node_id: str) -> bool:
+        """Every node of the graph and of the graphs inside; not what a function records inside itself."""
+        return any(node.id == node_id for node in self.describe().nodes)
+
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
         """As a node of another agent: all surfaces inside, below its own id."""
         ids = child_ids((node.name for node in self.nodes), parent=node_id)
@@ -219,7 +223,11 @@ class _Flow:
     async def _execute(self, name: str, token: _Token, view: View, *, index: int | None) -> tuple[str, Json]:
         node, node_id = self.nodes[name]
         with step(node_id, kind=node.kind, after=token.steps, index=index) as opened:
-            if isinstance(node, GraphAgent):
+            given = self.context.substitute_for(opened.id)
+            if given is not None:
+                opened.input, opened.output = view.incoming, copied(given.output)
+                opened.attributes[SUBSTITUTED] = True
+            elif isinstance(node, GraphAgent):
                 opened.output = await self._inner(node, node_id, token, view, opened)
             else:
                 calls = Calls(opened, self.context)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute
 from promptiter.errors import BudgetEndedError, EvalSetError, SetupError, UnexpectedCallError
 from promptiter.evaluation.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.executor import CaseJob, Executor, LocalExecutor
@@ -141,13 +141,24 @@ class Evaluator:
         wanted = runs_of(eval_set, range(self.options.draws)) if runs is None else runs
         jobs = (CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, draw=draw) for case_id, draw in wanted)
 
+        async for row in self._executed(agent, cases, jobs):
+            yield row
+
+    async def replay(
+        self, agent: Agent, case: EvalCase, profile: Profile, *, draw: int, substitutes: tuple[Substitute, ...]
+    ) -> CaseRow:
+        """Run one case again with some outputs given, and score it. What does not follow from them is in the memo."""
+        job = CaseJob(agent_ref=case.id, case_id=case.id, profile=profile, draw=draw, substitutes=substitutes)
+        [row] = [row async for row in self._executed(agent, {case.id: case}, [job])]
+        return row
+
+    def _executed(self, agent: Agent, cases: Mapping[str, EvalCase], jobs: Iterable[CaseJob]) -> AsyncIterator[CaseRow]:
         async def work(job: CaseJob) -> CaseRow:
             with self.gateway.active():
                 return await self._row(agent, cases[job.case_id], job)
 
         self.gateway.settle_here()
-        async for row in self.executor.run(jobs, work):
-            yield row
+        return self.executor.run(jobs, work)
 
     def _check(self, cases: Mapping[str, EvalCase]) -> None:
         scenarios = [case.id for case in cases.values() if case.scenario is not None]
@@ -194,6 +205,7 @@ class Evaluator:
             draw=job.draw,
             seed=self.options.seed,
             deadline_s=self.options.case_timeout_s,
+            substitutes=job.substitutes,
         )
         guarded = _Guarded(agent)
         if case.scenario is not None and self.user_simulator is not None:

@@ -9,18 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from promptiter.agents.base import Substitute
 from promptiter.evaluation.result import CaseRow
 from promptiter.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseJob:
-    """One run to be made: which agent and case (by name), under which profile, which draw."""
+    """One run to be made: which agent and case (by name), under which profile, which draw; maybe with outputs given."""
 
     agent_ref: str
     case_id: str
     profile: Profile
     draw: int = 0
+    substitutes: tuple[Substitute, ...] = ()
 
 
 Work: TypeAlias = Callable[[CaseJob], Awaitable[CaseRow]]
