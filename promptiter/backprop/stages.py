@@ -30,9 +30,16 @@ class GradientPacket:
     findings: tuple[Finding, ...] = ()
 
 
+BlameVerdict: TypeAlias = Literal["unchecked", "supported", "unsupported", "unknown"]
+"""What a replay said of blame: the score rises once the step is corrected, it does not, or nobody could tell."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceGradient:
-    """How one surface should change, as one step of one case shows it. `confidence` is from 0 to 1."""
+    """How one surface should change, as one step of one case shows it. `confidence` is from 0 to 1.
+
+    `check` is what the gradient check found out about it, if it was in its sample.
+    """
 
     surface_id: str
     case_id: str
@@ -44,6 +51,7 @@ class SurfaceGradient:
     turn: int = 0
     confidence: float = 1.0
     findings: tuple[Finding, ...] = ()
+    check: BlameVerdict = "unchecked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

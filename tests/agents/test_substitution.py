@@ -82,7 +82,7 @@ async def test_one_item_of_a_fan_out_and_one_branch_of_a_join_can_be_substituted
     subject = GraphAgent(
         name="wide",
         nodes=(
-            FunctionNode(name="plan", function=lambda input: ["x", "y", "z"]),  # noqa: A006 - the runtime's word
+            FunctionNode(name="plan", function=_items),
             echo("search"),
             echo("side"),
             FunctionNode(name="merge", function=_merged),
@@ -96,6 +96,10 @@ async def test_one_item_of_a_fan_out_and_one_branch_of_a_join_can_be_substituted
     assert sorted(echoes.asked) == ["search", "search"]
     given = await run(subject, echoes, Substitute(step_id="plan", output=["only"]))
     assert given.output.startswith("search(only) and side(")
+
+
+def _items(view: View) -> list[str]:
+    return ["x", "y", "z"] if view.input else []
 
 
 def _merged(view: View) -> str:
@@ -145,11 +149,15 @@ async def test_what_is_given_cannot_be_changed_by_a_run() -> None:
     kept = ["x"]
     subject = GraphAgent(
         name="careless",
-        nodes=(FunctionNode(name="plan", function=lambda input: []), FunctionNode(name="spoil", function=_spoil)),  # noqa: A006
+        nodes=(FunctionNode(name="plan", function=_nothing), FunctionNode(name="spoil", function=_spoil)),
         edges=(Edge("plan", "spoil"),),
     )
     await run(subject, Echo(), Substitute(step_id="plan", output=kept))
     assert kept == ["x"]
+
+
+def _nothing(view: View) -> list[str]:
+    return [] if view.input else ["x"]
 
 
 def _spoil(plan: list[str]) -> str:
@@ -157,11 +165,15 @@ def _spoil(plan: list[str]) -> str:
     return "done"
 
 
+def _is_right(case: EvalCase, run: AgentRun) -> bool:
+    return run.output == f"d(c({case.turns[0].expected}))"
+
+
 async def test_a_replay_pays_only_what_follows_from_the_substitute() -> None:
     echoes, subject = Echo(), chain("four", *map(echo, "abcd"))
-    metric = FunctionMetric(name="right", function=lambda case, run: float(run.output == "d(c(right))"))
+    metric = FunctionMetric(name="right", function=_is_right)
     evaluator = Evaluator([metric], gateway=Gateway(models={"echo": echoes.model}))
-    case = EvalCase(id="c", turns=(Turn(user="hi"),))
+    case = EvalCase(id="c", turns=(Turn(user="hi", expected="right"),))
     profile = Profile.baseline(subject.describe())
     first = await evaluator.replay(subject, case, profile, draw=0, substitutes=())
     assert (first.scores[0].value, first.measured.paid_calls) == (0.0, 4)

@@ -9,7 +9,8 @@ from random import Random
 
 import orjson
 
-from promptiter.llm.messages import ModelRequest
+from promptiter.errors import UnexpectedCallError
+from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.structure import StructureSnapshot
 from tests.loop.scenarios import Scenario
@@ -104,6 +105,35 @@ class Expert:
             return None
         self.calls["optimizer"] += 1
         return orjson.dumps({"reason": self._fixes[surface_id].reason, "value": self._fixes[surface_id].value}).decode()
+
+
+class Teacher:
+    """Corrects steps for the gradient check: says what a step would have given, had its instruction been mended.
+
+    With an `error_rate` it errs at so many steps: it finds nothing to correct where there is, or else puts the expected
+    answer there.
+    """
+
+    def __init__(self, scenario: Scenario, *, error_rate: float = 0.0, seed: int = 0) -> None:
+        self.calls = 0
+        self._scenario = scenario
+        self._error_rate, self._seed = error_rate, seed
+
+    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
+        if set((request.schema or {}).get("properties", {})) != {"reason", "is_correctable", "output"}:
+            raise UnexpectedCallError("the teacher corrects steps, and was asked for something else")
+        self.calls += 1
+        quotes = dict(_quotes(request.messages[-1].content))
+        fix = self._scenario.fixes.get(quotes["surface"].partition("\n\n")[0])
+        output = ""
+        if fix is not None:
+            messages = (Message("system", fix.value), Message("user", quotes["input"]))
+            answer = await self._scenario.model(ModelRequest(model="simulated", messages=messages), draw=draw)
+            output = answer.text if answer.text != quotes["output"] else ""
+        if Random(f"{self._seed} {quotes['user']} {quotes['node']}").random() < self._error_rate:
+            output = "" if output else quotes["expected"]
+        answered = {"reason": "as it should be", "is_correctable": bool(output), "output": output}
+        return ModelReply(text=orjson.dumps(answered).decode())
 
 
 def _quotes(told: str) -> list[tuple[str, str]]:
