@@ -18,7 +18,7 @@ from promptiter.agents.base import Agent
 from promptiter.backprop.loss import LossHint, LossTarget
 from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
-from promptiter.config.models import gateway_of, stages_of, unpriced_models
+from promptiter.config.models import gateway_of, search_of, unpriced_models
 from promptiter.config.policies import acceptance_of, claim_of, goal_of, stop_of
 from promptiter.engine.acceptance import AnyGain
 from promptiter.engine.checks import check_request, joined
@@ -296,7 +296,7 @@ def _engine(agent: Agent, evaluator: Evaluator, config: RunConfig) -> Engine:
         case "fewer_tokens":
             return Engine(agent, evaluator, strategy=Shorter())
         case "score":
-            return Engine(agent, evaluator, *stages_of(config))
+            return Engine(agent, evaluator, strategy=search_of(config))
 
 
 def _source_of(reference: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptiter.config.file import RunConfig
 from promptiter.config.sections import ModelSettings
@@ -17,6 +17,9 @@ from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import reveal, secrets_in
 from promptiter.llm.simulated import SimulatedModel
+
+if TYPE_CHECKING:
+    from promptiter.search.rounds import BackpropRounds
 
 TIMEOUT_S = 120.0
 LEAST_CONCURRENCY = 16
@@ -42,13 +45,17 @@ def gateway_of(config: RunConfig, memo: Memo | None, *, environ: Mapping[str, st
     )
 
 
-def stages_of(config: RunConfig) -> tuple[Any, Any, Any]:
-    """Backwarder or attributor, aggregator and optimizer, as far as they ask models; None: the one that needs none."""
+def search_of(config: RunConfig) -> BackpropRounds:
+    """The rounds that the file's stages make up; a stage that is left out is the one that needs no model."""
     from promptiter.backprop.aggregate import LLMAggregator
     from promptiter.backprop.backward import LLMBackwarder
     from promptiter.backprop.cheapest import CheapestAttributor
+    from promptiter.backprop.correct import LLMCorrector
+    from promptiter.backprop.evidence.corrector import ReferenceCorrector
     from promptiter.backprop.optimize import LLMOptimizer
     from promptiter.backprop.whole_trace import LLMAttributor
+    from promptiter.search.gradient_check import MOST_CHECKED, GradientCheck
+    from promptiter.search.rounds import BackpropRounds
 
     stages, settings = config.models.stages, config.models.settings
 
@@ -59,10 +66,18 @@ def stages_of(config: RunConfig) -> tuple[Any, Any, Any]:
 
     walk, whole = stage(LLMBackwarder, stages.backwarder), stage(LLMAttributor, stages.backwarder)
     blaming = {"walk": walk, "whole_trace": whole, "auto": walk and CheapestAttributor(whole, walk)}
-    return (
+    check: Any = "auto"
+    if stages.check_gradients == "off":
+        check = None
+    elif stages.corrector is not None or stages.check_gradients != "auto":
+        corrector = stage(LLMCorrector, stages.corrector)
+        most = MOST_CHECKED if stages.check_gradients == "auto" else stages.check_gradients
+        check = GradientCheck(ReferenceCorrector(), *([corrector] if corrector else []), most=most)
+    return BackpropRounds(
         blaming[stages.attribution],
         stage(LLMAggregator, stages.aggregator),
         stage(LLMOptimizer, stages.optimizer),
+        check=check,
     )
 
 

@@ -51,6 +51,10 @@ def as_goal(value: Json) -> Json:
     raise ValueError("must be score, cheaper or fewer_tokens, or a mapping with one of the last two")
 
 
+def _as_switch(value: Json) -> Json:
+    return "off" if value is False else value  # YAML reads off as a truth value
+
+
 def _as_secret(value: Json) -> Json:
     return Secret(value) if isinstance(value, str) and not isinstance(value, Secret) else value
 
@@ -128,18 +132,22 @@ class Stages(Section):
     """Which models the stages ask. A stage that is left out is the one that needs no model.
 
     `attribution` is how the backwarder's model is asked: of each step on the way back, of the whole trace, or by
-    `auto` whichever is expected to cost less.
+    `auto` whichever is expected to cost less. `check_gradients` is how much of a round's blame is checked by
+    replays: by `auto` a dozen if a model blames, else nothing. A `corrector` is a model that is asked for corrected
+    outputs where the expected answer does not tell.
     """
 
     backwarder: str | None = None
     aggregator: str | None = None
     optimizer: str | None = None
     attribution: Literal["auto", "walk", "whole_trace"] = "auto"
+    check_gradients: Annotated[Literal["auto", "off"] | Count, BeforeValidator(_as_switch)] = "auto"
+    corrector: str | None = None
 
     @property
     def models(self) -> tuple[str, ...]:
         """The models that are asked, each once."""
-        asked = {self.backwarder, self.aggregator, self.optimizer}
+        asked = {self.backwarder, self.aggregator, self.optimizer, self.corrector}
         return tuple(sorted(name for name in asked if name is not None))
 
 

@@ -27,6 +27,7 @@ EventType: TypeAlias = Literal[
     "round_started",
     "losses",
     "backward",
+    "gradient_check",
     "aggregation",
     "patches",
     "candidate",

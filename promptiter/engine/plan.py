@@ -58,13 +58,15 @@ StageRole: TypeAlias = Literal["backwarder", "aggregator", "optimizer"]
 class SearchOutline:
     """What a round of a search may ask for. A stage's model is None if it asks none.
 
-    Up to `passes` times a round goes from losses to patches, and runs up to `most_rerun` failed cases again. A search
-    for a goal besides the score has none of this: about `screens` times for each target it runs up to `screened` train
-    cases, then it validates one candidate a round.
+    Up to `passes` times a round goes from losses to patches, and runs up to `most_rerun` failed cases again; up to
+    `most_checked` of its blame are checked by replays. A search for a goal besides the score has none of this: about
+    `screens` times for each target it runs up to `screened` train cases, then it validates one candidate a round.
     """
 
     passes: int = 1
     most_rerun: int = 0
+    most_checked: int = 0
+    corrector: str | None = None
     backwarder: str | None = None
     aggregator: str | None = None
     optimizer: str | None = None
@@ -130,6 +132,7 @@ class RunPlan:
     judges: tuple[Asked, ...]
     teacher: tuple[Asked, ...]
     user: Asked | None
+    corrector: Asked | None
     reserved_tokens: float
 
     @property
@@ -162,11 +165,12 @@ def plan_of(engine: Engine, request: RunRequest, recorded: Recorded) -> RunPlan:
     judges = _judges(evaluator, sizes)
     teacher = _teacher(request, checked, sizes)
     user = _user(evaluator, cases, sizes)
+    corrector = sizes.asked("teacher", "", outline.corrector) if outline.corrector is not None else None
     models = {
         node.id: str(values.get(f"{node.id}#model") or recorded.models.get(node.id) or UNKNOWN_MODEL)
         for node in snapshot.nodes
     }
-    asked = [*stages.values(), *judges, *teacher, *([user] if user else [])]
+    asked = [*stages.values(), *judges, *teacher, *(each for each in (user, corrector) if each is not None)]
     gateway = evaluator.gateway
     return RunPlan(
         train=len(checked.train.cases),
@@ -190,6 +194,7 @@ def plan_of(engine: Engine, request: RunRequest, recorded: Recorded) -> RunPlan:
         judges=judges,
         teacher=teacher,
         user=user,
+        corrector=corrector,
         reserved_tokens=_reserved(snapshot, values, sizes, gateway),
     )
 

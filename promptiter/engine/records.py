@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, PlainSerializer
 
+from promptiter.backprop.checks import BlameCheck
 from promptiter.backprop.loss import CaseLoss, LossHint, LossTarget
 from promptiter.backprop.stages import AggregateResult, BackwardResult, Rejection
 from promptiter.engine.ablation import Ablation
@@ -86,11 +87,14 @@ class TraceBlame:
 class PassResult:
     """One pass of a round from losses to patches. `left` are signals with too little support for a patch.
 
-    `refused` are patches that lint or a reviewer refused, with the reason; `notes` say why there is no other patch.
+    `checks` are what replays said of a sample of the blame, in so many `replays`. `refused` are patches that lint or a
+    reviewer refused, with the reason; `notes` say why there is no other patch.
     """
 
     losses: tuple[CaseLoss, ...] = ()
     blames: tuple[TraceBlame, ...] = ()
+    checks: tuple[BlameCheck, ...] = ()
+    replays: int = 0
     signals: tuple[AggregateResult, ...] = ()
     left: tuple[AggregateResult, ...] = ()
     patches: PatchSet = field(default_factory=PatchSet)

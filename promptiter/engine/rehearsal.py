@@ -204,6 +204,8 @@ class _Run:
             failing = failed * plan.draws if number == 0 else max(1.0, rerun * rng.random()) * plan.draws
             if number > 0 or not is_known:
                 self._blame(failing)
+            if number == 0 and not is_known:
+                self._check(failing)
             patched = self._patched()
             self._stage("optimizer", len(patched) * rng.choice((1.0, 1.0, 1.0, 2.0)), together=len(patched))
             changed = frozenset().union(*(plan.below[node_id] for node_id in patched))
@@ -230,6 +232,16 @@ class _Run:
         self._stage("aggregator", merged, together=surfaces)
         if not self.plan.stages:
             self.till.book("backwarder", "", Amount(seconds=self.rng.uniform(*OWN_S_PER_ROUND)))
+
+    def _check(self, failing: float) -> None:
+        """Some blame is checked: blamed steps are corrected, and what follows them is replayed."""
+        plan, rng = self.plan, self.rng
+        if plan.search.most_checked == 0:
+            return
+        checked = min(plan.search.most_checked, failing * rng.uniform(1.0, 2.0)) * rng.uniform(0.2, 1.0)
+        if plan.corrector is not None:
+            self.till.ask("teacher", plan.corrector, checked * rng.uniform(0.3, 2.0))
+        self.till.evaluate("rerun", checked / plan.draws, plan.below[rng.choice(sorted(plan.below))])
 
     def _stage(self, role: StageRole, calls: float, *, together: int) -> None:
         """So many calls of a stage, if it asks a model; some answers have to be repaired."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from promptiter.backprop.checks import BlameChecks
 from promptiter.backprop.loss import CaseLoss
 from promptiter.engine.ablation import Ablation, without
 from promptiter.engine.candidates import candidate_of
@@ -184,6 +185,10 @@ class State:
 
     def _on_backward(self, event: Event) -> None:
         self._change_pass(blames=value_of(tuple[TraceBlame, ...], event.data["value"]))
+
+    def _on_gradient_check(self, event: Event) -> None:
+        found = value_of(BlameChecks, event.data["value"])
+        self._change_pass(checks=found.checks, replays=found.replays)
 
     def _on_aggregation(self, event: Event) -> None:
         found = value_of(PassResult, event.data["value"])

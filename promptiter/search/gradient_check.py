@@ -41,7 +41,7 @@ MOST_CHECKED = 12
 ENOUGH = 3
 """A surface that was checked in so many cases is known well enough."""
 
-MOST_ALONG, COMMON_SHARE = 4, 0.25
+MOST_ALONG, COMMON_SHARE = 3, 0.25
 """So many surfaces at most are corrected along, if they are blamed in this share of the cases of the most blamed."""
 
 BEYOND_OUTPUTS = ("wrong_tool", "wrong_arguments", "route")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from promptiter.backprop.checks import BlameChecks, weighted
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.loss import CaseLoss, LossHint, extract_losses
 from promptiter.backprop.stages import (
@@ -36,6 +37,7 @@ from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.search.examples import Runs
+from promptiter.search.gradient_check import GradientCheck, Replays
 from promptiter.search.rejections import Rejections
 from promptiter.structure import Surface
 
@@ -85,12 +87,14 @@ class Passes:
         optimizer: Optimizer,
         *,
         min_support: float,
+        check: GradientCheck | None = None,
     ) -> None:
         self.session = session
         self.attributor = attributor
         self.aggregator = aggregator
         self.optimizer = optimizer
         self.min_support = min_support
+        self.check = check
         self.rejected = Rejections()
         self._has_worked = False
         self._linter = Linter(session.train.cases)
@@ -126,6 +130,8 @@ class Passes:
         losses = await session.record("losses", tuple[CaseLoss, ...], losses_of, request=asked, phase=phase)
         blames = await session.record("backward", tuple[TraceBlame, ...], blames_of, request=asked, phase=phase)
         gradients = _by_surface(blames, without=patched)
+        if self.check is not None and known is None:
+            gradients = await self._checked(gradients, evaluation, eval_set, profile, phase=phase)
         merged: PassResult = await session.record(
             "aggregation",
             PassResult,
@@ -169,6 +175,38 @@ class Passes:
         if errors and not any(result.gradients for each in blames for result in each.results):
             self._fail(f"{type(self.attributor).__name__} blamed nothing and failed: {errors[0]}")
         return tuple(blames)
+
+    async def _checked(
+        self,
+        gradients: dict[str, tuple[SurfaceGradient, ...]],
+        evaluation: Evaluation,
+        eval_set: EvalSet,
+        profile: Profile,
+        *,
+        phase: Phase,
+    ) -> dict[str, tuple[SurfaceGradient, ...]]:
+        """The gradients as a check of some of them leaves them: with less weight where the score did not move."""
+        session, check = self.session, self.check
+        assert check is not None, "whoever checks has a check"
+
+        async def checks_of() -> BlameChecks:
+            await session.restore_traces(evaluation, eval_set, profile)
+            runs = Replays(
+                agent=session.agent,
+                evaluator=session.evaluator,
+                eval_set=eval_set,
+                evaluation=evaluation,
+                profile=profile,
+            )
+            blame = [gradient for each in gradients.values() for gradient in each]
+            found = await check.check(blame, runs, rng=session.rng)
+            told = tuple(replace(each, reason=session.redacted(each.reason)) for each in found.checks)
+            return replace(found, checks=told)
+
+        asked = [eval_set.id, profile.digest, len(evaluation.rows), check.most]
+        found: BlameChecks = await session.record("gradient_check", BlameChecks, checks_of, request=asked, phase=phase)
+        session.evaluations.paid += found.replays
+        return weighted(gradients, found.checks)
 
     def _fail(self, told: str) -> None:
         """A stage that never worked ends the run; what a stage achieved before is not lost by a later failure."""

@@ -1,6 +1,7 @@
 """Backprop rounds: the default search. Run, blame, patch, look again, validate; and once more until told to stop.
 
-All blamed surfaces change together and no other does. Before validation is paid, the failed train cases are run again
+All blamed surfaces change together and no other does. Blame by a model is checked first: what does not move the score
+in a replay loses weight. Before validation is paid, the failed train cases are run again
 with the patches: a fault that stood behind another shows then, and is mended in the same round. After a rejection the
 next round starts from what is known: nothing is run or blamed again, and the optimizer hears what was tried.
 """
@@ -10,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import Literal
 
 from promptiter.backprop.asking import ModelStage
+from promptiter.backprop.cheapest import CheapestAttributor
 from promptiter.backprop.evidence.attributor import EvidenceAttributor
+from promptiter.backprop.evidence.corrector import ReferenceCorrector
 from promptiter.backprop.propagate import Stepwise
 from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer, Rejection
@@ -24,6 +28,7 @@ from promptiter.engine.session import Session
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
 from promptiter.profile import PatchSet
+from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.passes import Found, Passes
 
 PASSES = 3
@@ -36,7 +41,8 @@ MOST_RERUN = 12
 class BackpropRounds:
     """The Strategy made of three stages; those that are left out are the ones that need no model.
 
-    A surface is patched if its signal has at least `min_support` of the largest support.
+    A surface is patched if its signal has at least `min_support` of the largest support. `check` is how blame is
+    checked: by default that of models is, without asking any; None checks nothing.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class BackpropRounds:
         passes: int = PASSES,
         most_rerun: int = MOST_RERUN,
         min_support: float = 0.25,
+        check: GradientCheck | Literal["auto"] | None = "auto",
     ) -> None:
         self.attributor = _as_attributor(backwarder)
         self.aggregator = aggregator or SupportAggregator()
@@ -55,9 +62,11 @@ class BackpropRounds:
         self.passes = passes
         self.most_rerun = most_rerun
         self.min_support = min_support
+        self.check = self._check_by_default() if check == "auto" else check
 
     async def search(self, session: Session) -> None:
-        passes = Passes(session, self.attributor, self.aggregator, self.optimizer, min_support=self.min_support)
+        stages = self.attributor, self.aggregator, self.optimizer
+        passes = Passes(session, *stages, min_support=self.min_support, check=self.check)
         tried: set[int] = set()
         known: Found | None = None
         while not await session.should_stop():
@@ -79,14 +88,23 @@ class BackpropRounds:
 
     def outline(self) -> SearchOutline:
         """What a round may ask for, so that a run can be forecast."""
-        backwarder = self.attributor.backwarder if isinstance(self.attributor, Stepwise) else self.attributor
+        correctors = self.check.correctors if self.check is not None else ()
         return SearchOutline(
             passes=self.passes,
             most_rerun=self.most_rerun,
-            backwarder=_asked_by(backwarder),
+            most_checked=self.check.most if self.check is not None else 0,
+            corrector=next((model for each in correctors if (model := _asked_by(each)) is not None), None),
+            backwarder=self._blaming_model,
             aggregator=_asked_by(self.aggregator),
             optimizer=_asked_by(self.optimizer),
         )
+
+    @property
+    def _blaming_model(self) -> str | None:
+        return _asked_by(self.attributor.backwarder if isinstance(self.attributor, Stepwise) else self.attributor)
+
+    def _check_by_default(self) -> GradientCheck | None:
+        return None if self._blaming_model is None else GradientCheck()
 
     async def _propose(self, session: Session, passes: Passes, known: Found) -> Proposal:
         """Patches for what is blamed, and for what is blamed once these are in place."""
@@ -180,7 +198,10 @@ def _asked_by(stage: object) -> str | None:
     """The model that a stage asks, None if it asks none; of a class that is not ours nobody knows."""
     if isinstance(stage, ModelStage):
         return stage.model
-    return None if isinstance(stage, EvidenceAttributor | SupportAggregator | RuleOptimizer) else UNKNOWN_MODEL
+    if isinstance(stage, CheapestAttributor):
+        return stage.whole.model
+    is_known = isinstance(stage, EvidenceAttributor | SupportAggregator | RuleOptimizer | ReferenceCorrector)
+    return None if is_known else UNKNOWN_MODEL
 
 
 def _as_attributor(stage: Backwarder | Attributor | None) -> Attributor:
