@@ -1,8 +1,9 @@
 """What checks of blame say, and what that does to gradients: blame that does not move the score loses weight.
 
-A surface's gradients are weighted by the share of its checks that support it, as if one more had: nothing checked is
-weight 1, one unsupported check 1/2, three 1/4. The weights are relative to the best of them, so a check tells surfaces
-apart and never silences a round: if nothing that is blamed moves the score, blame stays as it was.
+A surface's gradients are weighted by the share of its checks that support it, as if half a check more had: nothing
+checked is weight 1, one unsupported check a third, two a fifth, which is below what a patch needs beside a surface that
+is supported. The weights are relative to the best of them, so a check tells surfaces apart and never silences a round:
+if nothing that is blamed moves the score, blame stays as it was.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from promptiter.backprop.stages import BlameVerdict, SurfaceGradient
+
+PRIOR = 0.5
+"""So many checks a surface is taken to have passed before any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,7 @@ def weights_of(surface_ids: Iterable[str], checks: Iterable[BlameCheck]) -> dict
         if check.surface_id in checked and check.verdict in ("supported", "unsupported"):
             checked[check.surface_id] += 1
             supported[check.surface_id] += check.verdict == "supported"
-    shares = {each: (supported[each] + 1) / (checked[each] + 1) for each in checked}
+    shares = {each: (supported[each] + PRIOR) / (checked[each] + PRIOR) for each in checked}
     best = max(shares.values(), default=1.0)
     return {each: share / best for each, share in shares.items()}
 

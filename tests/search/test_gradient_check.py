@@ -1,0 +1,251 @@
+"""The gradient check: blame that moves the score is supported, blame that does not loses weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+import orjson
+import pytest
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.graph import GraphAgent
+from promptiter.backprop.checks import BlameChecks
+from promptiter.backprop.corrections import Correction, CorrectionRequest
+from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
+from promptiter.engine.engine import Engine
+from promptiter.engine.journal import MemoryJournal
+from promptiter.engine.records import RunRequest, RunResult
+from promptiter.engine.stopping import TargetScore
+from promptiter.errors import BudgetEndedError, SetupError
+from promptiter.evaluation.spool import TraceSpool
+from promptiter.llm.models import ScriptedModel
+from promptiter.profile import Profile, SurfacePatch
+from promptiter.search.gradient_check import GradientCheck, Replays
+from promptiter.search.rounds import BackpropRounds
+from promptiter.structure import StructureSnapshot
+from tests.loop.test_bars import unmeasured
+from tests.search.clerks import ALL, Accuser, blame, cases, clerk, evaluator, failed, office
+
+
+def verdicts(found: BlameChecks) -> dict[tuple[str, str], str]:
+    return {(each.surface_id.partition("#")[0], each.case_id): each.verdict for each in found.checks}
+
+
+async def check(runs: Replays, *blamed: tuple[str, str], most: int = 12, seed: int = 0) -> BlameChecks:
+    return await GradientCheck(most=most).check([blame(*each) for each in blamed], runs, rng=Random(seed))
+
+
+async def test_a_guilty_step_is_supported_and_innocent_ones_before_and_after_it_are_not() -> None:
+    runs = await failed(office(second="keep order day"))
+    found = await check(runs, ("first", "c0"), ("second", "c0"), ("third", "c0"), ("last", "c0"))
+    assert verdicts(found) == {
+        ("first", "c0"): "unsupported",
+        ("second", "c0"): "supported",
+        ("third", "c0"): "unsupported",
+        ("last", "c0"): "unsupported",
+    }
+    assert found.replays == 1
+    [told] = [each.reason for each in found.checks if each.verdict == "supported"]
+    assert told == "it lost 'Lyon'; corrected, the run has right 1"
+
+
+async def test_the_last_step_is_not_supported_by_the_expected_answer_alone() -> None:
+    """What the answer lacks was lost before it, so whatever it had been told it could not have known."""
+    runs = await failed(office(second="keep order day"))
+    assert verdicts(await check(runs, ("last", "c0"))) == {("last", "c0"): "unsupported"}
+    runs = await failed(office(last="keep order day"))
+    assert verdicts(await check(runs, ("last", "c0"))) == {("last", "c0"): "supported"}
+
+
+async def test_faults_that_hide_each_other_are_supported_together() -> None:
+    runs = await failed(office(first="keep order day", third="keep order day"))
+    both = await check(runs, ("first", "c0"), ("third", "c0"))
+    assert set(verdicts(both).values()) == {"supported"}
+    assert both.replays == 2
+    apart = await check(runs, ("first", "c0"), ("third", "c1"))  # what is blamed elsewhere is corrected along
+    assert set(verdicts(apart).values()) == {"supported"}
+    alone = await check(runs, ("third", "c0"))
+    assert verdicts(alone) == {("third", "c0"): "unsupported"}
+
+
+async def test_a_fault_beside_another_is_supported_though_the_score_stays_down() -> None:
+    runs = await failed(office(first="keep order city", third="keep order day"))
+    assert verdicts(await check(runs, ("third", "c0"))) == {("third", "c0"): "supported"}
+
+
+async def test_what_comes_before_a_corrected_step_costs_nothing() -> None:
+    judge = evaluator()
+    runs = await failed(office(third="keep order day"), judge=judge)
+    before = judge.gateway.ledger.snapshot().total.calls
+    await check(runs, ("third", "c0"))
+    assert judge.gateway.ledger.snapshot().total.calls - before == 1  # the last clerk alone
+
+
+async def test_the_sample_is_spread_bounded_and_the_same_for_a_seed() -> None:
+    runs = await failed(office(second="keep order day"), eval_set=cases(8))
+    blamed = [(node, f"c{number}") for number in range(8) for node in ("second", "third")]
+    blamed.append(("first", "c7"))
+    found = await check(runs, *blamed)
+    counts = [sum(each.surface_id.startswith(name) for each in found.checks) for name in ("first", "second", "third")]
+    assert counts == [1, 3, 3]  # three of a surface are enough
+    assert len(verdicts(await check(runs, *blamed, most=5))) <= 5
+    assert await check(runs, *blamed, seed=1) == await check(runs, *reversed(blamed), seed=1)
+
+
+async def test_blame_of_what_a_step_did_is_not_checked() -> None:
+    runs = await failed(office(second="keep order day"))
+    gradient = blame("second", "c0", category="wrong_tool")
+    found = await GradientCheck().check([gradient], runs, rng=Random(0))
+    assert (verdicts(found), found.replays) == ({("second", "c0"): "unknown"}, 0)
+
+
+class Opaque:
+    """An agent of which nobody can give a step another output."""
+
+    def __init__(self, inner: GraphAgent) -> None:
+        self.inner = inner
+
+    def describe(self) -> StructureSnapshot:
+        return self.inner.describe()
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        assert not context.substitutes
+        return await self.inner.run(case, profile, context)
+
+
+async def test_an_agent_that_cannot_substitute_is_not_checked() -> None:
+    runs = await failed(office(second="keep order day"))
+    opaque = Replays(
+        agent=Opaque(office()),
+        evaluator=runs.evaluator,
+        eval_set=runs.eval_set,
+        evaluation=runs.evaluation,
+        profile=runs.profile,
+    )
+    assert await check(opaque, ("second", "c0")) == BlameChecks()
+
+
+class Says:
+    """A corrector that always says the same, or fails."""
+
+    def __init__(self, answer: Correction | Exception) -> None:
+        self.answer = answer
+        self.asked: list[CorrectionRequest] = []
+
+    async def correct(self, request: CorrectionRequest) -> Correction:
+        self.asked.append(request)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+async def test_correctors_are_asked_in_turn_until_one_can_tell() -> None:
+    runs = await failed(office(second="keep order day"))
+    silent, broken = Says(Correction(kind="unknown")), Says(RuntimeError("no idea"))
+    right = Says(Correction(kind="corrected", output="order: A-1000\ncity: Lyon\nday: 2026-03-10"))
+    never = Says(AssertionError("nobody asks me"))
+    found = await GradientCheck(silent, broken, right, never).check([blame("second", "c0")], runs, rng=Random(0))
+    assert verdicts(found) == {("second", "c0"): "supported"}
+    assert [len(each.asked) for each in (silent, broken, right, never)] == [1, 1, 1, 0]
+    assert right.asked[0].gradients[0].text == "keep what is needed"
+    nobody = await GradientCheck(broken).check([blame("second", "c0")], runs, rng=Random(0))
+    assert nobody.checks[0].reason.startswith("RuntimeError: no idea")
+    assert nobody.checks[0].verdict == "unknown"
+
+
+async def test_a_correction_that_does_harm_or_changes_nothing_is_no_support() -> None:
+    runs = await failed(office(second="keep order day"))
+    for output in ("nonsense", "order: A-1000\nday: 2026-03-10"):
+        found = await GradientCheck(Says(Correction(kind="corrected", output=output))).check(
+            [blame("second", "c0")], runs, rng=Random(0)
+        )
+        assert verdicts(found) == {("second", "c0"): "unsupported"}
+
+
+async def test_a_spent_budget_ends_a_check() -> None:
+    runs = await failed(office(second="keep order day"))
+    with pytest.raises(BudgetEndedError):
+        await GradientCheck(Says(BudgetEndedError("spent"))).check([blame("second", "c0")], runs, rng=Random(0))
+
+
+def test_a_check_of_nothing_is_a_mistake() -> None:
+    with pytest.raises(SetupError, match="at least one"):
+        GradientCheck(most=0)
+
+
+class Mends:
+    """An optimizer that tells clerks to keep everything."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        self.asked.append(request.surface.id)
+        told = f"answer {ALL}" if request.surface.node_id == "last" else f"please {ALL}"
+        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=told, reason="keep all"))
+
+
+def engine(
+    accused: Iterable[str],
+    optimizer: Mends,
+    *,
+    has_check: bool = True,
+    model: ScriptedModel | None = None,
+    spool: TraceSpool | None = None,
+) -> Engine:
+    rounds = BackpropRounds(Accuser(*accused), None, optimizer, **({} if has_check else {"check": None}))
+    return Engine(office(second="keep order day"), evaluator(model=model, spool=spool), strategy=rounds)
+
+
+def request() -> RunRequest:
+    train, validation = cases(12), cases(3, start=12)
+    return RunRequest(train=train, validation=validation, stop=TargetScore(1.0), max_rounds=1, run_id="r")
+
+
+async def test_innocent_surfaces_are_left_alone_once_blame_is_checked() -> None:
+    unchecked, checked = Mends(), Mends()
+    accused = ("first", "second", "third", "last")
+    await engine(accused, unchecked, has_check=False).run(request())
+    result = await engine(accused, checked).run(request())
+    assert len(set(unchecked.asked)) == 4
+    assert checked.asked == ["second#instruction"]
+    assert (result.accepted_score, [each.surface_id for each in result.changes]) == (1.0, ["second#instruction"])
+    [first, *_] = result.rounds[0].passes
+    assert {(each.surface_id, each.verdict) for each in first.checks} == {
+        (f"{name}#instruction", "supported" if name == "second" else "unsupported") for name in accused
+    }
+    assert first.replays == 3
+    assert {each.surface_id for each in first.left} == {"first#instruction", "third#instruction", "last#instruction"}
+    assert result.measured.case_runs <= 12 + 3 + 12 + 3  # replays are not among them
+
+
+async def test_a_run_that_was_cut_goes_on_without_checking_again() -> None:
+    journal = MemoryJournal()
+    whole = await engine(("second", "third"), Mends()).run(request(), journal=journal)
+    events = list(journal.read())
+    at = [event.type for event in events].index("gradient_check")
+    for kept in (at, at + 1):
+        asked: list[str] = []
+
+        def answers(question: object, asked: list[str] = asked) -> str:
+            asked.append("clerk")
+            return clerk(question)  # type: ignore[arg-type]
+
+        cut = MemoryJournal()
+        for event in events[:kept]:
+            await cut.append(event)
+        result = await engine(("second", "third"), Mends(), model=ScriptedModel(answers)).run(request(), journal=cut)
+        assert _plain(result) == _plain(whole)
+        assert [event.type for event in cut.read()] == [event.type for event in events]
+
+
+def _plain(result: RunResult) -> object:
+    return unmeasured(orjson.loads(result.to_json()))
+
+
+def test_only_the_blame_of_models_is_checked_by_default() -> None:
+    assert BackpropRounds().check is None
+    assert BackpropRounds(Accuser("first")).check is not None
+    assert BackpropRounds(Accuser("first"), check=None).check is None
+    assert BackpropRounds(Accuser("first")).outline().most_checked == 12
