@@ -194,7 +194,7 @@ def engine(
     model: ScriptedModel | None = None,
     spool: TraceSpool | None = None,
 ) -> Engine:
-    rounds = BackpropRounds(Accuser(*accused), None, optimizer, **({} if has_check else {"check": None}))
+    rounds = BackpropRounds(Accuser(*accused), None, optimizer, check="auto" if has_check else None)
     return Engine(office(second="keep order day"), evaluator(model=model, spool=spool), strategy=rounds)
 
 
