@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from promptiter.backprop.aggregate import LLMAggregator
     from promptiter.backprop.backward import LLMBackwarder
     from promptiter.backprop.cheapest import AttributionChoice, CheapestAttributor
+    from promptiter.backprop.correct import LLMCorrector
     from promptiter.backprop.evidence.attributor import EvidenceAttributor
+    from promptiter.backprop.evidence.corrector import ReferenceCorrector
     from promptiter.backprop.loss import CaseLoss, Loss, LossHint, LossTarget
     from promptiter.backprop.optimize import LLMOptimizer
     from promptiter.backprop.propagate import Stepwise, propagate
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from promptiter.backprop.support import SupportAggregator
     from promptiter.backprop.whole_trace import LLMAttributor
     from promptiter.engine.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
+    from promptiter.engine.conclusion import ClaimOnce, Conclusion
     from promptiter.engine.engine import Engine
     from promptiter.engine.events import Event, Observer
     from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
@@ -103,6 +106,7 @@ if TYPE_CHECKING:
     from promptiter.runs.directory import RunDirectory
     from promptiter.runs.listing import list_runs
     from promptiter.search.cheaper import CheaperModel
+    from promptiter.search.gradient_check import GradientCheck
     from promptiter.search.rounds import BackpropRounds
     from promptiter.search.shorter import Shorter
     from promptiter.structure import Limits, Node, StructureSnapshot, Surface
@@ -134,6 +138,8 @@ __all__ = [
     "CheaperModel",
     "CheapestAttributor",
     "Choice",
+    "ClaimOnce",
+    "Conclusion",
     "Constraint",
     "Deadline",
     "Edge",
@@ -153,6 +159,7 @@ __all__ = [
     "FunctionNode",
     "Gateway",
     "Goal",
+    "GradientCheck",
     "GradientPacket",
     "GraphAgent",
     "InPlaceAgent",
@@ -162,6 +169,7 @@ __all__ = [
     "LLMAggregator",
     "LLMAttributor",
     "LLMBackwarder",
+    "LLMCorrector",
     "LLMOptimizer",
     "Limits",
     "LiteLLMModel",
@@ -199,6 +207,7 @@ __all__ = [
     "PromptiterError",
     "Protected",
     "RateLimit",
+    "ReferenceCorrector",
     "RequestError",
     "RequiredMetrics",
     "Review",
@@ -266,7 +275,9 @@ _MODULES = {
     "backprop.aggregate": "LLMAggregator",
     "backprop.backward": "LLMBackwarder",
     "backprop.cheapest": "AttributionChoice CheapestAttributor",
+    "backprop.correct": "LLMCorrector",
     "backprop.evidence.attributor": "EvidenceAttributor",
+    "backprop.evidence.corrector": "ReferenceCorrector",
     "backprop.loss": "CaseLoss Loss LossHint LossTarget",
     "backprop.optimize": "LLMOptimizer",
     "backprop.propagate": "Stepwise propagate",
@@ -278,6 +289,7 @@ _MODULES = {
     "backprop.support": "SupportAggregator",
     "backprop.whole_trace": "LLMAttributor",
     "engine.acceptance": "AcceptancePolicy AnyGain MinGain NoRegression Protected",
+    "engine.conclusion": "ClaimOnce Conclusion",
     "engine.engine": "Engine",
     "engine.events": "Event Observer",
     "engine.evidence": "AcceptanceDecision Evidence MoreEvidence",
@@ -322,6 +334,7 @@ _MODULES = {
     "runs.directory": "RunDirectory",
     "runs.listing": "list_runs",
     "search.cheaper": "CheaperModel",
+    "search.gradient_check": "GradientCheck",
     "search.rounds": "BackpropRounds",
     "search.shorter": "Shorter",
     "structure": "Limits Node StructureSnapshot Surface",

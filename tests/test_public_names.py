@@ -21,17 +21,18 @@ PROMPTITER = """
 AcceptanceDecision AcceptancePolicy Agent AgentRun AggregateRequest AggregateResult Aggregator AnyGain
 AttributeRequest AttributionChoice Attributor BackpropRounds BackwardRequest BackwardResult Backwarder Budget
 BudgetEndedError CallbackTarget CaseInput CaseLoss CaseRow ChangedInputsError CheaperModel CheapestAttributor Choice
-Constraint Deadline Edge Engine EvalCase EvalSet Evaluation EvaluationOptions Evaluator Event Evidence
-EvidenceAttributor FanOut FileTarget Finding FunctionMetric FunctionNode Gateway Goal GradientPacket GraphAgent
-InPlaceAgent Interrupt Join Journal LLMAggregator LLMAttributor LLMBackwarder LLMOptimizer Limits LiteLLMModel Loss
-LossHint LossTarget MaxCalls MaxEvaluations MaxRounds MaxTokens MaxUsd Message Metric MinGain ModelError ModelNode
-ModelReply ModelRequest MoreEvidence NoRegression NoWorse Node NoiseReport Observer OptimizeRequest OptimizeResult
-Optimizer PairedGain Parameter PatchSet Patience Price Prices Profile PromptiterError Protected RateLimit RequestError
-RequiredMetrics Review Reviewer RoundResult RuleOptimizer RunContext RunDirectory RunFailedError RunRequest RunResult
-Score ScriptedModel Session SetupError Shorter SigmaGain SimulatedModel Stepwise StopDecision StopFile StopPolicy
-Strategy StructureSnapshot SupportAggregator Surface SurfaceGradient SurfacePatch Target TargetScore TieBreak Tool
-Turn View __version__ agent ask ask_sync build_metrics chain check_disjoint dump_eval_set fold list_runs
-load_eval_config load_eval_set load_rerun load_run measure_noise node open_memo propagate resume_run split surface
+ClaimOnce Conclusion Constraint Deadline Edge Engine EvalCase EvalSet Evaluation EvaluationOptions Evaluator Event
+Evidence EvidenceAttributor FanOut FileTarget Finding FunctionMetric FunctionNode Gateway Goal GradientCheck
+GradientPacket GraphAgent InPlaceAgent Interrupt Join Journal LLMAggregator LLMAttributor LLMBackwarder LLMCorrector
+LLMOptimizer Limits LiteLLMModel Loss LossHint LossTarget MaxCalls MaxEvaluations MaxRounds MaxTokens MaxUsd Message
+Metric MinGain ModelError ModelNode ModelReply ModelRequest MoreEvidence NoRegression NoWorse Node NoiseReport
+Observer OptimizeRequest OptimizeResult Optimizer PairedGain Parameter PatchSet Patience Price Prices Profile
+PromptiterError Protected RateLimit ReferenceCorrector RequestError RequiredMetrics Review Reviewer RoundResult
+RuleOptimizer RunContext RunDirectory RunFailedError RunRequest RunResult Score ScriptedModel Session SetupError
+Shorter SigmaGain SimulatedModel Stepwise StopDecision StopFile StopPolicy Strategy StructureSnapshot
+SupportAggregator Surface SurfaceGradient SurfacePatch Target TargetScore TieBreak Tool Turn View __version__ agent
+ask ask_sync build_metrics chain check_disjoint dump_eval_set fold list_runs load_eval_config load_eval_set load_rerun
+load_run measure_noise node open_memo propagate resume_run split surface
 """
 COMMANDS = (
     "cache clear, cache stats, check, describe, evaluate, init, noise, rerun, restore, resume, run, runs, "

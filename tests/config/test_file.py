@@ -379,6 +379,29 @@ def test_a_backwarder_is_asked_in_the_way_that_the_file_says(folder: Path, attri
     assert isinstance(strategy.aggregator, SupportAggregator)
 
 
+@pytest.mark.parametrize(
+    ("stages", "most", "correctors"),
+    [
+        ("{optimizer: simulated}", None, []),
+        ("{backwarder: simulated}", 12, ["ReferenceCorrector"]),
+        ("{backwarder: simulated, check_gradients: off}", None, []),
+        ("{check_gradients: 5}", 5, ["ReferenceCorrector"]),
+        ("{backwarder: simulated, corrector: simulated}", 12, ["ReferenceCorrector", "LLMCorrector"]),
+    ],
+)
+def test_blame_is_checked_as_the_file_says(folder: Path, stages: str, most: int | None, correctors: list[str]) -> None:
+    strategy = loaded(folder, f"models: {{stages: {stages}}}").engine.strategy
+    assert isinstance(strategy, BackpropRounds)
+    check = strategy.check
+    assert (check.most if check else None) == most
+    assert [type(each).__name__ for each in (check.correctors if check else ())] == correctors
+
+
+def test_a_check_of_no_gradients_is_written_off(folder: Path) -> None:
+    told = problems(folder, FILE + "models: {stages: {check_gradients: 0}}")
+    assert "models.stages.check_gradients" in told[0]
+
+
 def test_an_unknown_attribution_is_a_problem(folder: Path) -> None:
     [told] = problems(folder, FILE + "models: {stages: {backwarder: simulated, attribution: guess}}")
     assert "models.stages.attribution" in told
