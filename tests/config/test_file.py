@@ -151,7 +151,7 @@ def test_all_problems_of_a_file_are_told_with_their_places(folder: Path) -> None
         "hints[0].severity: is 'P9'; it must be 'P0', 'P1', 'P2' or 'P3'",
         "review: is 'maybe'; it must be true or false",
         "unknown key 'trian' (did you mean 'train'?)",
-        "unknown key 'draws'; it belongs under 'evaluation'",
+        "unknown key 'draws'; it belongs under 'claim' or 'evaluation'",
         "train: is missing; name its eval set, or `data` to split",
         "validation: is missing; name its eval set, or `data` to split",
     ]
@@ -204,7 +204,7 @@ def test_data_is_split_by_its_shares(folder: Path) -> None:
     train, validation = (joined(sets, name="") for sets in (run.request.train, run.request.validation))
     assert (len(train.cases), len(validation.cases)) == (5, 3)
     assert problems(folder, text + "train: data/train.jsonl\n") == [
-        "data: is split into train and validation; give either data, or train and validation"
+        "data: is split into train, validation and test; give either data, or the sets"
     ]
 
 

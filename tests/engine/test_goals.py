@@ -131,7 +131,7 @@ async def test_steps_that_lose_a_little_each_must_stay_within_the_margin_togethe
     steps = desk.Tries({"draft#instruction": texts[1]}, {"draft#instruction": texts[2]})
     built = Engine(agent, desk.evaluator(Gateway(models={"scripted": ScriptedModel(answer)})), strategy=steps)
     request = desk.request(
-        validation=desk.eval_set("validation", 20), goal=Goal(kind="fewer_tokens"), acceptance=NoWorse(0.05)
+        validation=desk.eval_set("validation", 20), goal=Goal(kind="fewer_tokens"), acceptance=NoWorse(0.05), claim=None
     )
     result = await built.run(request)
     first, second = (each.decision for each in result.rounds)

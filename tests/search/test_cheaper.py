@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.goals import Goal
 from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.no_worse import NoWorse
@@ -19,6 +20,7 @@ def request(**changes: object) -> RunRequest:
         "validation": shop.eval_set("validation", 20),
         "goal": Goal(kind="cheaper"),
         "acceptance": NoWorse(0.05, "usd"),
+        "claim": None,
         "max_rounds": 9,
         "run_id": "r",
     }
@@ -89,3 +91,13 @@ async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut() -> None:
             await journal.append(event)
         again = await shop.engine(CheaperModel(), shop.agent(), tiny=0.3).run(asked, journal=journal)
         assert again == expected
+
+
+@pytest.mark.parametrize(("cases", "verdict"), [(40, "improved"), (6, "no_evidence")])
+async def test_what_was_kept_is_adopted_if_a_loss_of_the_margin_is_excluded(cases: int, verdict: str) -> None:
+    asked = request(validation=shop.eval_set("validation", cases), claim=ClaimOnce())
+    result = await shop.engine(CheaperModel(), shop.agent()).run(asked)
+    assert (result.verdict, bool(result.changes)) == (verdict, verdict == "improved")
+    assert result.working_profile != result.initial_profile
+    assert result.conclusion is not None
+    assert result.conclusion.claims[0].scope == "these cases"

@@ -200,7 +200,7 @@ def engine(
 
 def request() -> RunRequest:
     train, validation = cases(12), cases(3, start=12)
-    return RunRequest(train=train, validation=validation, stop=TargetScore(1.0), max_rounds=1, run_id="r")
+    return RunRequest(train=train, validation=validation, stop=TargetScore(1.0), claim=None, max_rounds=1, run_id="r")
 
 
 async def test_innocent_surfaces_are_left_alone_once_blame_is_checked() -> None:

@@ -31,6 +31,7 @@ def request(**changes: object) -> RunRequest:
         "validation": shop.eval_set("validation", 20),
         "goal": Goal(kind="fewer_tokens"),
         "acceptance": NoWorse(0.05),
+        "claim": None,
         "max_rounds": 9,
         "run_id": "r",
     }
