@@ -11,7 +11,6 @@ from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.json_match import JsonCriterion
 from promptiter.evaluation.metric_config import FinalResponseCriterion
 from promptiter.evaluation.metrics import FinalResponseMetric
-from promptiter.evaluation.spool import TraceSpool
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
@@ -50,9 +49,9 @@ def cases(count: int = 4, *, start: int = 0) -> EvalSet:
     return EvalSet(id=f"set-{start}", cases=tuple(map(case, range(start, start + count))))
 
 
-def evaluator(*, spool: TraceSpool | None = None, model: ScriptedModel | None = None) -> Evaluator:
+def evaluator() -> Evaluator:
     metric = FinalResponseMetric(name="right", criterion=FinalResponseCriterion(json=JsonCriterion()))
-    return Evaluator([metric], gateway=Gateway(models={"clerk": model or ScriptedModel(clerk)}), spool=spool)
+    return Evaluator([metric], gateway=Gateway(models={"clerk": ScriptedModel(clerk)}))
 
 
 async def failed(agent: GraphAgent, *, judge: Evaluator | None = None, eval_set: EvalSet | None = None) -> Replays:

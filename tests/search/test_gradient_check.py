@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
+from typing import Literal
 
 import orjson
 import pytest
@@ -12,20 +13,18 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import GraphAgent
 from promptiter.backprop.checks import BlameChecks
 from promptiter.backprop.corrections import Correction, CorrectionRequest
-from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
+from promptiter.backprop.stages import OptimizeRequest, OptimizeResult, SurfaceGradient
 from promptiter.engine.engine import Engine
 from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.records import RunRequest, RunResult
 from promptiter.engine.stopping import TargetScore
 from promptiter.errors import BudgetEndedError, SetupError
-from promptiter.evaluation.spool import TraceSpool
-from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.search.gradient_check import GradientCheck, Replays
 from promptiter.search.rounds import BackpropRounds
 from promptiter.structure import StructureSnapshot
 from tests.loop.test_bars import unmeasured
-from tests.search.clerks import ALL, Accuser, blame, cases, clerk, evaluator, failed, office
+from tests.search.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
 
 
 def verdicts(found: BlameChecks) -> dict[tuple[str, str], str]:
@@ -187,15 +186,10 @@ class Mends:
 
 
 def engine(
-    accused: Iterable[str],
-    optimizer: Mends,
-    *,
-    has_check: bool = True,
-    model: ScriptedModel | None = None,
-    spool: TraceSpool | None = None,
+    accused: Iterable[str], optimizer: Mends, *, check: GradientCheck | Literal["auto"] | None = "auto"
 ) -> Engine:
-    rounds = BackpropRounds(Accuser(*accused), None, optimizer, check="auto" if has_check else None)
-    return Engine(office(second="keep order day"), evaluator(model=model, spool=spool), strategy=rounds)
+    rounds = BackpropRounds(Accuser(*accused), None, optimizer, check=check)
+    return Engine(office(second="keep order day"), evaluator(), strategy=rounds)
 
 
 def request() -> RunRequest:
@@ -206,7 +200,7 @@ def request() -> RunRequest:
 async def test_innocent_surfaces_are_left_alone_once_blame_is_checked() -> None:
     unchecked, checked = Mends(), Mends()
     accused = ("first", "second", "third", "last")
-    await engine(accused, unchecked, has_check=False).run(request())
+    await engine(accused, unchecked, check=None).run(request())
     result = await engine(accused, checked).run(request())
     assert len(set(unchecked.asked)) == 4
     assert checked.asked == ["second#instruction"]
@@ -220,22 +214,27 @@ async def test_innocent_surfaces_are_left_alone_once_blame_is_checked() -> None:
     assert result.measured.case_runs <= 12 + 3 + 12 + 3  # replays are not among them
 
 
+class Counted(GradientCheck):
+    """A check that knows how often it was made."""
+
+    made = 0
+
+    async def check(self, gradients: Iterable[SurfaceGradient], runs: Replays, *, rng: Random) -> BlameChecks:
+        self.made += 1
+        return await super().check(gradients, runs, rng=rng)
+
+
 async def test_a_run_that_was_cut_goes_on_without_checking_again() -> None:
-    journal = MemoryJournal()
-    whole = await engine(("second", "third"), Mends()).run(request(), journal=journal)
+    journal, accused = MemoryJournal(), ("second", "third")
+    whole = await engine(accused, Mends()).run(request(), journal=journal)
     events = list(journal.read())
     at = [event.type for event in events].index("gradient_check")
-    for kept in (at, at + 1):
-        asked: list[str] = []
-
-        def answers(question: object, asked: list[str] = asked) -> str:
-            asked.append("clerk")
-            return clerk(question)  # type: ignore[arg-type]
-
-        cut = MemoryJournal()
+    for kept, made in ((at, 1), (at + 1, 0), (at + 2, 0)):
+        cut, check = MemoryJournal(), Counted()
         for event in events[:kept]:
             await cut.append(event)
-        result = await engine(("second", "third"), Mends(), model=ScriptedModel(answers)).run(request(), journal=cut)
+        result = await engine(accused, Mends(), check=check).run(request(), journal=cut)
+        assert check.made == made
         assert _plain(result) == _plain(whole)
         assert [event.type for event in cut.read()] == [event.type for event in events]
 
