@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TypeAlias
 
 from promptiter.agents.base import Agent, Substitute, SubstitutingAgent
 from promptiter.backprop.checks import BlameCheck, BlameChecks
@@ -32,17 +31,12 @@ from promptiter.evaluation.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
+from promptiter.search.blame_sample import most_blamed, run_of, sample
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Step
 
 MOST_CHECKED = 12
 """So much blame of a round is checked: surfaces of single failed runs."""
-
-ENOUGH = 3
-"""A surface that was checked in so many cases is known well enough."""
-
-MOST_ALONG, COMMON_SHARE = 3, 0.25
-"""So many surfaces at most are corrected along, if they are blamed in this share of the cases of the most blamed."""
 
 BEYOND_OUTPUTS = ("wrong_tool", "wrong_arguments", "route")
 """What a step did, not what it gave: no output stands for that."""
@@ -63,9 +57,9 @@ class GradientCheck:
         """Check a sample, spread over surfaces and cases. A spent budget and a wrong set-up end it all."""
         if not isinstance(runs.agent, SubstitutingAgent):
             return BlameChecks()
-        blame = sorted(gradients, key=lambda each: (*_run_of(each), each.surface_id, each.step_id, each.text))
-        common = _most_blamed(blame)
-        asking = [_RunCheck(runs, self.correctors, each, common) for each in _sample(blame, rng, most=self.most)]
+        blame = sorted(gradients, key=lambda each: (*run_of(each), each.surface_id, each.step_id, each.text))
+        common = most_blamed(blame)
+        asking = [_RunCheck(runs, self.correctors, each, common) for each in sample(blame, rng, most=self.most)]
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(each.checks()) for each in asking]
@@ -84,53 +78,6 @@ class Replays:
     eval_set: EvalSet
     evaluation: Evaluation
     profile: Profile
-
-
-RunKey: TypeAlias = tuple[str, int, int]
-"""A case, a draw, a turn."""
-
-
-def _sample(blame: Iterable[SurfaceGradient], rng: Random, *, most: int) -> list[list[SurfaceGradient]]:
-    """Failed runs with all their blame, one of each case: first those with surfaces that were checked least."""
-    by_run: defaultdict[RunKey, list[SurfaceGradient]] = defaultdict(list)
-    for gradient in blame:
-        by_run[_run_of(gradient)].append(gradient)
-    waiting = list(by_run.values())
-    rng.shuffle(waiting)
-    counts: Counter[str] = Counter()
-    chosen: list[list[SurfaceGradient]] = []
-    while waiting:
-        blamed = min(waiting, key=lambda each: _interest(each, counts))  # chance decides between equals
-        waiting.remove(blamed)
-        surfaces = {each.surface_id for each in blamed}
-        if min(counts[each] for each in surfaces) >= ENOUGH:
-            break
-        if counts.total() + len(surfaces) > most and chosen:
-            continue
-        chosen.append(blamed)
-        counts.update(surfaces)
-        waiting = [each for each in waiting if each[0].case_id != blamed[0].case_id]
-    return chosen
-
-
-def _most_blamed(blame: Iterable[SurfaceGradient]) -> dict[str, SurfaceGradient]:
-    """The surfaces that would be patched as it is, each with a gradient that says why."""
-    cases: defaultdict[str, set[str]] = defaultdict(set)
-    first: dict[str, SurfaceGradient] = {}
-    for gradient in blame:
-        cases[gradient.surface_id].add(gradient.case_id)
-        first.setdefault(gradient.surface_id, gradient)
-    order = sorted(cases, key=lambda each: (-len(cases[each]), each))[:MOST_ALONG]
-    return {each: first[each] for each in order if len(cases[each]) >= COMMON_SHARE * len(cases[order[0]])}
-
-
-def _run_of(gradient: SurfaceGradient) -> RunKey:
-    return gradient.case_id, gradient.draw, gradient.turn
-
-
-def _interest(blamed: Sequence[SurfaceGradient], counts: Counter[str]) -> tuple[int, int]:
-    surfaces = {each.surface_id for each in blamed}
-    return min(counts[each] for each in surfaces), -len(surfaces)
 
 
 @dataclass(frozen=True, slots=True)
