@@ -1,11 +1,13 @@
 """How often each rule claims what is not there, how often it finds what is, and what that costs in case runs.
 
-Policies alone, without an engine. A case passes a run with a chance of its own, drawn from Beta(0.6, 0.4): most cases
-are nearly settled, some are coin flips; six runs in ten pass, and a run has a variance of 0.12. Scores are 0 or 1, and
-all runs are independent unless said otherwise. A real candidate mends failing runs, so many that the mean over these
-cases rises by just its gain. A placebo rewrite gives each case a new chance: it helps some and hurts as many.
+First policies alone, without an engine. A case passes a run with a chance of its own, drawn from Beta(0.6, 0.4): most
+cases are nearly settled, some are coin flips; six runs in ten pass, and a run has a variance of 0.12. Scores are 0 or
+1, and all runs are independent unless said otherwise. A real candidate mends failing runs, so many that the mean over
+these cases rises by just its gain. A placebo rewrite gives each case a new chance: it helps some and hurts as many.
 
-    default        each round both arms run afresh, one draw, and a gain above 0 is kept; at the end one claim
+    default        as the Engine does it: the first candidate is held against the baseline's record, each later one runs
+                   beside the working profile, one fresh draw of both, and a gain above 0 is kept; then parts that do no
+                   good are taken out, and there is one claim
     common draws   the default, where one random number decides a draw of a case in both arms while searching
     on record      the default, but what was kept is not run again: its lucky record stands in the way of the next
     mean gain      one run of each case, held against the recorded mean of the best: a gain above 0.01 is accepted
@@ -13,10 +15,12 @@ cases rises by just its gain. A placebo rewrite gives each case a new chance: it
     sigma / sqrt 2 the same with the other meaning of a pooled std: the root of the mean square, not of the sum
     paired 1 SE    one run of each case, paired with the recorded runs of the best: the gain exceeds its standard error
 
-The default claims when its test does; the others whenever they accept. Goals: of 1,000 runs in which nothing changes
-the default claims at most 66 (5%, and what chance makes of it), and as few placebos are claimed for new cases.
+The default claims when its test does; the others whenever they accept. Then the same through the Engine, where both
+arms are always run afresh, also for the rules that others use (see `honest_runs`). Goals: the default claims in at most
+5% of the runs in which nothing changes, and as few placebos are claimed for new cases. That fails if more runs claim
+than 5% make in about one benchmark of a hundred: above 66 of 1,000, above 7 of 50.
 
-    python -m benchmarks.bench_honesty [--quick]
+    python -m benchmarks.bench_honesty [--quick] [--engine-runs N]
 """
 
 from __future__ import annotations
@@ -24,15 +28,21 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import sqrt
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import comb, sqrt
+from multiprocessing import get_context
 from random import Random
 from statistics import fmean, stdev
 from typing import TypeAlias
 
+from benchmarks.honest_runs import RULES as ENGINE_RULES
+from benchmarks.honest_runs import Found, Wanted, run_once
 from promptiter.evaluation.stats.claim import BLOCKS, claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.permutation import PairedDraws, sign_flip
 from promptiter.evaluation.stats.power import noise_bar
+from promptiter.evaluation.stats.shares import next_to_drop
 
 SIZES = (12, 30, 100)
 BETA = (0.6, 0.4)
@@ -43,7 +53,8 @@ ROUNDING = 1e-12
 """A gain that just equals its bar is accepted, whatever the last digit of a float says."""
 
 DRAWS = sum(block.draws for block in BLOCKS)
-MOST_PER_1000 = 66
+ERROR = 0.05
+WORKERS = 2
 
 Chances: TypeAlias = list[float]
 """A profile: with which chance each case passes."""
@@ -66,14 +77,19 @@ Rule: TypeAlias = Callable[[Chances, Sequence[Patch], Random], Outcome]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="100 runs of each instead of 1,000")
-    runs = 100 if parser.parse_args().quick else 1_000
+    parser.add_argument("--quick", action="store_true", help="100 runs of each instead of 1,000; of the Engine, 10")
+    parser.add_argument("--engine-runs", type=int, metavar="N", help="runs of the Engine of each kind, instead of 50")
+    options = parser.parse_args()
+    runs = 100 if options.quick else 1_000
+    engine_runs = (10 if options.quick else 50) if options.engine_runs is None else options.engine_runs
     print(f"{runs:,} runs of each, cases that pass by Beta{BETA}")
     started = time.perf_counter()
     nothing_changes(runs)
     placebos(runs)
     one_of_ten(runs)
     touched_only(runs)
+    if engine_runs:
+        through_the_engine(engine_runs)
     print(f"\n{time.perf_counter() - started:.0f} s")
 
 
@@ -89,7 +105,7 @@ def nothing_changes(runs: int) -> None:
                 claimed += rule(new_chances(size, random), [nothing] * ROUNDS, random).claimed
             rates.append(claimed / runs)
         row(f"{size}", *(f"{rate:.1%}" for rate in rates))
-        print(goal("of 1,000 claimed by the default", rates[0] * 1_000, MOST_PER_1000)) if runs >= 1_000 else None
+        print(goal("claimed by the default", round(rates[0] * runs), runs))
     print("reference: default at most 5%, mean gain 91 to 93%, sigma rule 54 to 67%, paired 1 SE 68%")
 
 
@@ -101,12 +117,13 @@ def placebos(runs: int) -> None:
         random = Random(f"placebo {size}")
         these = new = both = 0
         for _ in range(runs):
-            found = default(new_chances(size, random), [reshuffled(random)] * ROUNDS, random)
+            rewrites = [reshuffled(new_chances(size, random)) for _ in range(ROUNDS)]
+            found = default(new_chances(size, random), rewrites, random)
             sealed = paired(new_chances(size, random), new_chances(size, random), random, draws=2)
             is_new = claim_new_cases(sealed).is_claimed
             these, new, both = these + found.claimed, new + is_new, both + (is_new and found.claimed)
         row(f"{size}", f"{these / runs:.1%}", f"{new / runs:.1%}", f"{both / runs:.1%}")
-        print(goal("of 1,000 claimed for new cases", 1_000 * new / runs, MOST_PER_1000)) if runs >= 1_000 else None
+        print(goal("claimed for new cases", new, runs))
     print("these cases: the kept rewrite was picked because it fits them, and really does; new cases: at most 5%")
 
 
@@ -162,41 +179,135 @@ def shows_gain(deltas: Sequence[float]) -> bool:
     return bool(deltas) and sign_flip(deltas).p_value <= 0.05
 
 
+def through_the_engine(runs: int) -> None:
+    print(f"\n\nthrough the Engine: {runs} runs of each")
+    with ProcessPoolExecutor(max_workers=WORKERS, mp_context=get_context("spawn")) as pool:
+
+        def all_of(wanted: Wanted) -> list[Found]:
+            return list(pool.map(run_once, [replace(wanted, number=number) for number in range(runs)]))
+
+        nothing_changes_here(all_of)
+        placebos_here(all_of)
+        one_of_ten_here(all_of)
+        settled_here(all_of)
+
+
+Runs: TypeAlias = Callable[[Wanted], list[Found]]
+
+
+def nothing_changes_here(all_of: Runs) -> None:
+    print(f"\nA/A: {ROUNDS} patches of other bytes and the same behaviour; runs that claim, and case runs\n")
+    head("cases", *ENGINE_RULES, "runs: default")
+    in_all = 0
+    for size in SIZES:
+        found = {rule: all_of(Wanted(kind="alike", size=size, number=0, rule=rule)) for rule in ENGINE_RULES}
+        rates = [f"{fmean(each.claims for each in results):.1%}" for results in found.values()]
+        row(f"{size}", *rates, paid(found["default"]))
+        claimed = sum(each.claims for each in found["default"])
+        print(goal("claimed by the default", claimed, len(found["default"])))
+        in_all += claimed
+    print(goal("claimed by the default at all sizes", in_all, len(SIZES) * len(found["default"])))
+
+
+def placebos_here(all_of: Runs) -> None:
+    print(f"\nplacebo: {ROUNDS} rewrites that reshuffle which cases pass; as many sealed cases\n")
+    head("cases", "these cases", "new cases", "case runs")
+    for size in SIZES:
+        found = all_of(Wanted(kind="placebo", size=size, number=0))
+        new = sum(each.claims_new for each in found)
+        row(f"{size}", f"{fmean(each.claims for each in found):.1%}", f"{new / len(found):.1%}", paid(found))
+        print(goal("claimed for new cases", new, len(found)))
+
+
+def one_of_ten_here(all_of: Runs) -> None:
+    print(f"\npower: 1 real candidate of {CANDIDATES}; claimed with the real patch in it, and case runs\n")
+    head("cases, gain", "default", "runs: default")
+    for size in SIZES:
+        for gain in GAINS:
+            found = all_of(Wanted(kind="one of ten", size=size, number=0, gain=gain))
+            row(f"{size}, +{gain}", f"{fmean(each.claims and each.adopts_real for each in found):.2f}", paid(found))
+
+
+def settled_here(all_of: Runs) -> None:
+    print("\nwithout run noise: claimed\n")
+    head("cases", "nothing changed", "one case mended")
+    for size in SIZES:
+        same, better = (all_of(Wanted(kind=kind, size=size, number=0)) for kind in ("settled, alike", "settled"))
+        row(f"{size}", *(f"{sum(each.claims for each in found)} of {len(found)}" for found in (same, better)))
+
+
+def paid(found: Sequence[Found]) -> str:
+    return f"{fmean(each.case_runs for each in found):,.0f}"
+
+
 def default(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
-    """Keep leniently, both arms afresh each round; claim once."""
-    working, kept = baseline, 0
+    """Keep leniently, both arms afresh but for the first, take out what does no good, and claim once."""
+    working, kept = baseline, list[Patch]()
+    beside = sum(run(baseline, random))
     for patch in patches:
         candidate = patch(working)
-        if sum(run(candidate, random)) > sum(run(working, random)):
-            working, kept = candidate, kept + 1
-    return claimed_once(baseline, working if kept else None, 2 * len(patches) * len(baseline), random)
+        if sum(run(candidate, random)) > beside:
+            working = candidate
+            kept.append(patch)
+        beside = sum(run(working, random))
+    return claimed_once(baseline, kept, 2 * len(patches) * len(baseline), random)
 
 
 def on_common_draws(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
-    working, kept = baseline, 0
+    working, kept = baseline, list[Patch]()
     for patch in patches:
         candidate = patch(working)
         draws = [random.random() for _ in baseline]
         if passes(candidate, draws) > passes(working, draws):
-            working, kept = candidate, kept + 1
-    return claimed_once(baseline, working if kept else None, 2 * len(patches) * len(baseline), random)
+            working = candidate
+            kept.append(patch)
+    return claimed_once(baseline, kept, 2 * len(patches) * len(baseline), random)
 
 
 def against_record(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
-    working, record, kept = baseline, sum(run(baseline, random)), 0
+    working, record, kept = baseline, sum(run(baseline, random)), list[Patch]()
     for patch in patches:
         candidate = patch(working)
         if (found := sum(run(candidate, random))) > record:
-            working, record, kept = candidate, found, kept + 1
-    return claimed_once(baseline, working if kept else None, (1 + len(patches)) * len(baseline), random)
+            working, record = candidate, found
+            kept.append(patch)
+    return claimed_once(baseline, kept, (1 + len(patches)) * len(baseline), random)
 
 
-def claimed_once(baseline: Chances, working: Chances | None, runs: int, random: Random) -> Outcome:
-    if working is None:
+def claimed_once(baseline: Chances, kept: Sequence[Patch], runs: int, random: Random) -> Outcome:
+    if not kept:
         return Outcome(claimed=False, profile=baseline, case_runs=runs)
+    working, ablation_runs = ablated(baseline, kept, random)
     claim = claim_these_cases(paired(baseline, working, random, draws=DRAWS))
-    runs += 2 * len(baseline) * claim.looks[-1].draws
+    runs += ablation_runs + 2 * len(baseline) * claim.looks[-1].draws
     return Outcome(claimed=claim.is_claimed, profile=working, case_runs=runs)
+
+
+def ablated(baseline: Chances, kept: Sequence[Patch], random: Random) -> tuple[Chances, int]:
+    """The profile without the parts that do no good, one after the other, and the case runs that it took.
+
+    Each patch is a part of its own. One that seems useless on the first draw is looked at on a second one.
+    """
+    left = tuple(range(len(kept)))
+    known: dict[tuple[tuple[int, ...], int], int] = {}
+
+    def passed(parts: tuple[int, ...], draw: int) -> int:
+        if (parts, draw) not in known:
+            known[parts, draw] = sum(run(with_parts(baseline, kept, parts), random))
+        return known[parts, draw]
+
+    def loss(part: int) -> float:
+        rest = tuple(each for each in left if each != part)
+        seen = passed(left, 0) - passed(rest, 0)
+        return seen if seen > 0 else (seen + passed(left, 1) - passed(rest, 1)) / 2
+
+    while len(left) > 1 and (gone := next_to_drop({part: loss(part) for part in left})) is not None:
+        left = tuple(part for part in left if part != gone)
+    return with_parts(baseline, kept, left), len(known) * len(baseline)
+
+
+def with_parts(baseline: Chances, kept: Sequence[Patch], parts: Sequence[int]) -> Chances:
+    return reduce(lambda profile, part: kept[part](profile), parts, baseline)
 
 
 def above_mean(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
@@ -274,8 +385,8 @@ def mended(gain: float) -> Patch:
     return patch
 
 
-def reshuffled(random: Random) -> Patch:
-    return lambda profile: new_chances(len(profile), random)
+def reshuffled(chances: Chances) -> Patch:
+    return lambda _: chances
 
 
 def new_chances(size: int, random: Random) -> Chances:
@@ -312,8 +423,18 @@ def row(first: str, *cells: str) -> None:
     print(f"{first:>12}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
 
 
-def goal(what: str, value: float, most: float) -> str:
-    return f"{'ok  ' if value <= most else 'MISS'} {value:.0f} {what}, at most {most:.0f}"
+def goal(what: str, count: int, runs: int) -> str:
+    most = most_of(runs)
+    return f"{'ok  ' if count <= most else 'MISS'} {count} of {runs:,} {what}, at most {most}"
+
+
+def most_of(runs: int) -> int:
+    """The most that may claim: an error of 5% makes more in about one benchmark of a hundred."""
+    count, chance = 0, (1 - ERROR) ** runs
+    while chance < 0.989:
+        count += 1
+        chance += comb(runs, count) * ERROR**count * (1 - ERROR) ** (runs - count)
+    return count
 
 
 if __name__ == "__main__":
