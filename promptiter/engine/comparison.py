@@ -22,7 +22,7 @@ from promptiter.engine.events import Phase
 from promptiter.engine.evidence import Evidence, MoreEvidence
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
-from promptiter.evaluation.reads import may_touch
+from promptiter.evaluation.reads import Reads, joined, may_touch
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
 from traces import ExecutionTrace, Step
@@ -103,6 +103,7 @@ class Comparisons:
     def __init__(self, session: Session) -> None:
         self.unsure: frozenset[str] = frozenset()
         self._session = session
+        self._reads: dict[str, Reads | None] = {}
         self._has_fresh_record = True
         self.draws = session.evaluator.options.draws
         self._next_draw = self.draws
@@ -176,12 +177,19 @@ class Comparisons:
         )
 
     def touched(self, rows: Iterable[CaseRow], surface_ids: Sequence[str]) -> frozenset[str]:
-        """The validation cases that a change of these surfaces may change: these runs of theirs do not rule it out."""
-        found: dict[str, bool] = {}
+        """The validation cases that a change of these surfaces may change: no run of theirs so far rules it out.
+
+        A case that once read a surface stays touched. Its next run may not read it, and the one after that again; if
+        each record decided anew, more cases would drop out with each that is accepted, and none would ever come back.
+        """
         for row in rows:
-            may = may_touch(row.reads, surface_ids, unsure=self.unsure)
-            found[row.case_id] = found.get(row.case_id, False) or may
-        return frozenset(case.id for case in self._session.validation.cases if found.get(case.id, True))
+            known = self._reads.get(row.case_id, {})
+            self._reads[row.case_id] = joined(known, row.reads)
+        return frozenset(
+            case.id
+            for case in self._session.validation.cases
+            if case.id not in self._reads or may_touch(self._reads[case.id], surface_ids, unsure=self.unsure)
+        )
 
     def fresh(self, eval_set: EvalSet, case_ids: frozenset[str], draws: int) -> list[CaseDraw]:
         """So many draws of these cases that no decision has seen yet."""

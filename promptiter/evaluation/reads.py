@@ -26,6 +26,17 @@ def reads_of(traces: Iterable[ExecutionTrace | None]) -> Reads | None:
     return {node: None if read is None else tuple(sorted(read)) for node, read in sorted(found.items())}
 
 
+def joined(one: Reads | None, other: Reads | None) -> Reads | None:
+    """What either run read, node by node."""
+    if one is None or other is None:
+        return None
+    found = dict(one)
+    for node, read in other.items():
+        known = found.get(node, ())
+        found[node] = None if known is None or read is None else tuple(sorted({*known, *read}))
+    return found
+
+
 def may_touch(reads: Reads | None, surface_ids: Collection[str], *, unsure: Collection[str] = ()) -> bool:
     """Whether a change of these surfaces may change such a run. What nodes that are `unsure` read, nobody knows."""
     if reads is None:

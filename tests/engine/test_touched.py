@@ -7,6 +7,7 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Choice, GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode, View
 from promptiter.engine.engine import Engine
+from promptiter.engine.evidence import Answer, Evidence
 from promptiter.engine.records import RunRequest
 from promptiter.engine.session import Session
 from promptiter.engine.stopping import MaxRounds
@@ -87,7 +88,7 @@ class Opaque:
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
         self.runs[profile.digest, context.case_id, context.draw] += 1
-        node = "refund" if int(case.text.split()[-1]) % 5 == 0 else "answer"
+        node = self.node(case, context)
         with record(context.case_id, resolve=lambda surface: profile.value(surface, self.snapshot)) as recording:
             with step("sort") as sorting:
                 sorting.read_surface("sort#instruction")
@@ -95,6 +96,9 @@ class Opaque:
                 text = answering.read_surface(f"{node}#instruction")
                 answering.output = "careful" if "careful" in text else ""
         return AgentRun(output="careful" * ("careful" in text), trace=recording.trace)
+
+    def node(self, case: CaseInput, context: RunContext) -> str:  # noqa: ARG002 - of every draw
+        return "refund" if int(case.text.split()[-1]) % 5 == 0 else "answer"
 
 
 REFUND = {"refund#instruction": "Refund: careful."}
@@ -142,3 +146,24 @@ async def test_the_first_candidate_pays_for_what_it_touches_and_the_memo_replays
     assert result.measured.paid_case_runs == CASES + 2
     assert agent.asked.total() == 2 * CASES + 2, "the sorting of a refund is replayed up to the patched read"
     assert result.measured.problems == (), "what was replayed did as recorded"
+
+
+class Moody(Opaque):
+    """Refunds only in the first draw; later such a case is answered, and reads another text."""
+
+    def node(self, case: CaseInput, context: RunContext) -> str:
+        return super().node(case, context) if context.draw == 0 else "answer"
+
+
+async def test_a_case_that_read_a_text_once_is_run_for_all_patches_of_it() -> None:
+    agent = Moody()
+    rounds = ({"refund#instruction": f"Refund, in words {number}."} for number in range(3))
+    evaluator = desk.evaluator()
+    result = await Engine(agent, evaluator, strategy=_Validates(*rounds)).run(request(acceptance=_Anything()))
+    ran = [origins(each.validation.rows)["executed"] for each in result.rounds if each.validation is not None]
+    assert ran == [2, 2, 2], "also after a candidate was accepted whose own runs did not read it"
+
+
+class _Anything:
+    def decide(self, evidence: Evidence) -> Answer:
+        return evidence.accept("anything")
