@@ -28,33 +28,25 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
-from math import comb, sqrt
-from multiprocessing import get_context
+from math import sqrt
 from random import Random
 from statistics import fmean, stdev
 from typing import TypeAlias
 
-from benchmarks.honest_runs import RULES as ENGINE_RULES
-from benchmarks.honest_runs import Found, Wanted, run_once
+from benchmarks.honest_runs import BETA, CANDIDATES, ROUNDS, through_the_engine
+from benchmarks.tables import GAINS, SIZES, goal, head, row
 from promptiter.evaluation.stats.claim import BLOCKS, claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.permutation import PairedDraws, sign_flip
 from promptiter.evaluation.stats.power import noise_bar
 from promptiter.evaluation.stats.shares import next_to_drop
 
-SIZES = (12, 30, 100)
-BETA = (0.6, 0.4)
-ROUNDS, CANDIDATES = 20, 10
-GAINS = (0.1, 0.2, 0.4)
 SWEEPS = 3
 ROUNDING = 1e-12
 """A gain that just equals its bar is accepted, whatever the last digit of a float says."""
 
 DRAWS = sum(block.draws for block in BLOCKS)
-ERROR = 0.05
-WORKERS = 2
 
 Chances: TypeAlias = list[float]
 """A profile: with which chance each case passes."""
@@ -177,67 +169,6 @@ def touched_only(runs: int) -> None:
 
 def shows_gain(deltas: Sequence[float]) -> bool:
     return bool(deltas) and sign_flip(deltas).p_value <= 0.05
-
-
-def through_the_engine(runs: int) -> None:
-    print(f"\n\nthrough the Engine: {runs} runs of each")
-    with ProcessPoolExecutor(max_workers=WORKERS, mp_context=get_context("spawn")) as pool:
-
-        def all_of(wanted: Wanted) -> list[Found]:
-            return list(pool.map(run_once, [replace(wanted, number=number) for number in range(runs)]))
-
-        nothing_changes_here(all_of)
-        placebos_here(all_of)
-        one_of_ten_here(all_of)
-        settled_here(all_of)
-
-
-Runs: TypeAlias = Callable[[Wanted], list[Found]]
-
-
-def nothing_changes_here(all_of: Runs) -> None:
-    print(f"\nA/A: {ROUNDS} patches of other bytes and the same behaviour; runs that claim, and case runs\n")
-    head("cases", *ENGINE_RULES, "runs: default")
-    in_all = 0
-    for size in SIZES:
-        found = {rule: all_of(Wanted(kind="alike", size=size, number=0, rule=rule)) for rule in ENGINE_RULES}
-        rates = [f"{fmean(each.claims for each in results):.1%}" for results in found.values()]
-        row(f"{size}", *rates, paid(found["default"]))
-        claimed = sum(each.claims for each in found["default"])
-        print(goal("claimed by the default", claimed, len(found["default"])))
-        in_all += claimed
-    print(goal("claimed by the default at all sizes", in_all, len(SIZES) * len(found["default"])))
-
-
-def placebos_here(all_of: Runs) -> None:
-    print(f"\nplacebo: {ROUNDS} rewrites that reshuffle which cases pass; as many sealed cases\n")
-    head("cases", "these cases", "new cases", "case runs")
-    for size in SIZES:
-        found = all_of(Wanted(kind="placebo", size=size, number=0))
-        new = sum(each.claims_new for each in found)
-        row(f"{size}", f"{fmean(each.claims for each in found):.1%}", f"{new / len(found):.1%}", paid(found))
-        print(goal("claimed for new cases", new, len(found)))
-
-
-def one_of_ten_here(all_of: Runs) -> None:
-    print(f"\npower: 1 real candidate of {CANDIDATES}; claimed with the real patch in it, and case runs\n")
-    head("cases, gain", "default", "runs: default")
-    for size in SIZES:
-        for gain in GAINS:
-            found = all_of(Wanted(kind="one of ten", size=size, number=0, gain=gain))
-            row(f"{size}, +{gain}", f"{fmean(each.claims and each.adopts_real for each in found):.2f}", paid(found))
-
-
-def settled_here(all_of: Runs) -> None:
-    print("\nwithout run noise: claimed\n")
-    head("cases", "nothing changed", "one case mended")
-    for size in SIZES:
-        same, better = (all_of(Wanted(kind=kind, size=size, number=0)) for kind in ("settled, alike", "settled"))
-        row(f"{size}", *(f"{sum(each.claims for each in found)} of {len(found)}" for found in (same, better)))
-
-
-def paid(found: Sequence[Found]) -> str:
-    return f"{fmean(each.case_runs for each in found):,.0f}"
 
 
 def default(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
@@ -413,28 +344,6 @@ def paired(before: Chances, after: Chances, random: Random, *, draws: int) -> li
         PairedDraws(case_id=f"{number:03}", before=b, after=a)
         for number, (b, a) in enumerate(zip(befores, afters, strict=True))
     ]
-
-
-def head(first: str, *names: str) -> None:
-    print(f"{first:>12}" + "".join(f"{name:>18}" for name in names))
-
-
-def row(first: str, *cells: str) -> None:
-    print(f"{first:>12}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
-
-
-def goal(what: str, count: int, runs: int) -> str:
-    most = most_of(runs)
-    return f"{'ok  ' if count <= most else 'MISS'} {count} of {runs:,} {what}, at most {most}"
-
-
-def most_of(runs: int) -> int:
-    """The most that may claim: an error of 5% makes more in about one benchmark of a hundred."""
-    count, chance = 0, (1 - ERROR) ** runs
-    while chance < 0.989:
-        count += 1
-        chance += comb(runs, count) * ERROR**count * (1 - ERROR) ** (runs - count)
-    return count
 
 
 if __name__ == "__main__":

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import sqrt
+from multiprocessing import get_context
 from random import Random
 from statistics import fmean, stdev
 from typing import Literal, TypeAlias
 
+from benchmarks.tables import GAINS, SIZES, goal, head, row
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
@@ -35,6 +38,7 @@ from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.structure import StructureSnapshot
 
 BETA = (0.6, 0.4)
+WORKERS = 2
 ROUNDS, CANDIDATES = 20, 10
 SURFACES = 4
 """A search of 20 rounds comes back to the same few texts; each of 10 candidates has one of its own."""
@@ -187,3 +191,64 @@ def eval_set(name: str, count: int) -> EvalSet:
 
 async def right(_case: EvalCase, run: AgentRun) -> bool:
     return run.output == "right"
+
+
+def through_the_engine(runs: int) -> None:
+    print(f"\n\nthrough the Engine: {runs} runs of each")
+    with ProcessPoolExecutor(max_workers=WORKERS, mp_context=get_context("spawn")) as pool:
+
+        def all_of(wanted: Wanted) -> list[Found]:
+            return list(pool.map(run_once, [replace(wanted, number=number) for number in range(runs)]))
+
+        nothing_changes_here(all_of)
+        placebos_here(all_of)
+        one_of_ten_here(all_of)
+        settled_here(all_of)
+
+
+Runs: TypeAlias = Callable[[Wanted], list[Found]]
+
+
+def nothing_changes_here(all_of: Runs) -> None:
+    print(f"\nA/A: {ROUNDS} patches of other bytes and the same behaviour; runs that claim, and case runs\n")
+    head("cases", *RULES, "runs: default")
+    in_all = 0
+    for size in SIZES:
+        found = {rule: all_of(Wanted(kind="alike", size=size, number=0, rule=rule)) for rule in RULES}
+        rates = [f"{fmean(each.claims for each in results):.1%}" for results in found.values()]
+        row(f"{size}", *rates, paid(found["default"]))
+        claimed = sum(each.claims for each in found["default"])
+        print(goal("claimed by the default", claimed, len(found["default"])))
+        in_all += claimed
+    print(goal("claimed by the default at all sizes", in_all, len(SIZES) * len(found["default"])))
+
+
+def placebos_here(all_of: Runs) -> None:
+    print(f"\nplacebo: {ROUNDS} rewrites that reshuffle which cases pass; as many sealed cases\n")
+    head("cases", "these cases", "new cases", "case runs")
+    for size in SIZES:
+        found = all_of(Wanted(kind="placebo", size=size, number=0))
+        new = sum(each.claims_new for each in found)
+        row(f"{size}", f"{fmean(each.claims for each in found):.1%}", f"{new / len(found):.1%}", paid(found))
+        print(goal("claimed for new cases", new, len(found)))
+
+
+def one_of_ten_here(all_of: Runs) -> None:
+    print(f"\npower: 1 real candidate of {CANDIDATES}; claimed with the real patch in it, and case runs\n")
+    head("cases, gain", "default", "runs: default")
+    for size in SIZES:
+        for gain in GAINS:
+            found = all_of(Wanted(kind="one of ten", size=size, number=0, gain=gain))
+            row(f"{size}, +{gain}", f"{fmean(each.claims and each.adopts_real for each in found):.2f}", paid(found))
+
+
+def settled_here(all_of: Runs) -> None:
+    print("\nwithout run noise: claimed\n")
+    head("cases", "nothing changed", "one case mended")
+    for size in SIZES:
+        same, better = (all_of(Wanted(kind=kind, size=size, number=0)) for kind in ("settled, alike", "settled"))
+        row(f"{size}", *(f"{sum(each.claims for each in found)} of {len(found)}" for found in (same, better)))
+
+
+def paid(found: Sequence[Found]) -> str:
+    return f"{fmean(each.case_runs for each in found):,.0f}"
