@@ -3,14 +3,19 @@ from __future__ import annotations
 from collections import Counter
 from contextvars import ContextVar
 
+import pytest
+
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Choice, GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode, View
 from promptiter.engine.engine import Engine
 from promptiter.engine.evidence import Answer, Evidence
+from promptiter.engine.fold import fold
+from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.records import RunRequest
 from promptiter.engine.session import Session
 from promptiter.engine.stopping import MaxRounds
+from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -54,7 +59,7 @@ class Desk:
         _profile.set(profile)
         return await self.graph.run(case, profile, context)
 
-    def _tone(self, sort: str) -> str:
+    async def _tone(self, sort: str) -> str:
         """Uses the instruction of another node, and reads it where nobody sees it."""
         return f"{sort} {_profile.get().value('refund#instruction', self.describe())}"
 
@@ -64,7 +69,7 @@ class Desk:
         return ModelReply(text=f"{asked} careful" if "careful" in instruction else asked)
 
 
-def _plain_tone(sort: str) -> str:
+async def _plain_tone(sort: str) -> str:
     return sort
 
 
@@ -72,7 +77,7 @@ def _route(view: View) -> str:
     return "refund" if int(view.input.split()[-1]) % 5 == 0 else "answer"
 
 
-def _end(view: View) -> str:
+async def _end(view: View) -> str:
     return str(view.incoming)
 
 
@@ -103,7 +108,7 @@ class Opaque:
 
 REFUND = {"refund#instruction": "Refund: careful."}
 REFUND_ALIKE = {"refund#instruction": "Refund, in other words."}
-SORT = {"sort#instruction": "Sort, in other words."}
+SORT, SORT_AGAIN = ({"sort#instruction": f"Sort, in words {number}."} for number in range(2))
 
 
 def request(**changes: object) -> RunRequest:
@@ -119,6 +124,10 @@ def request(**changes: object) -> RunRequest:
 def gateway_engine(agent: Desk, *rounds: dict[str, str]) -> Engine:
     gateway = Gateway(models={"scripted": agent.model})
     return Engine(agent, desk.evaluator(gateway), strategy=_Validates(*rounds))
+
+
+def opaque_engine(agent: Opaque, *rounds: dict[str, str]) -> Engine:
+    return Engine(agent, desk.evaluator(), strategy=_Validates(*rounds))
 
 
 class _Validates(desk.Tries):
@@ -148,6 +157,86 @@ async def test_the_first_candidate_pays_for_what_it_touches_and_the_memo_replays
     assert result.measured.problems == (), "what was replayed did as recorded"
 
 
+async def test_a_later_candidate_runs_both_arms_afresh_on_what_it_touches() -> None:
+    agent = Desk()
+    result = await gateway_engine(agent, REFUND_ALIKE, REFUND).run(request())
+    later = result.rounds[1]
+    assert later.validation is not None
+    assert later.compared is not None
+    assert origins(later.validation.rows) == {"executed": 2, "memo": 8}
+    assert [(row.case_id, row.draw) for row in later.compared.rows] == [("validation-0", 1), ("validation-5", 1)]
+    assert result.measured.paid_case_runs == CASES + 2 + 4
+    assert agent.asked.total() == 2 * CASES + 2 + 4 + 2, "what comes before the patched read is asked once"
+    assert later.decision is not None
+    assert later.decision.delta == 0.1, "2 of 10 cases rise by a half"
+
+
+async def test_a_patch_of_what_all_cases_read_is_run_on_all() -> None:
+    result = await gateway_engine(Desk(), SORT, SORT_AGAIN).run(request())
+    first, later = result.rounds
+    assert first.validation is not None
+    assert later.validation is not None
+    assert origins(first.validation.rows) == origins(later.validation.rows) == {"executed": CASES}
+    assert result.measured.paid_case_runs == CASES + CASES + 2 * CASES
+
+
+async def test_an_opaque_agent_is_run_afresh_on_what_a_patch_touches_and_keeps_the_other_rows() -> None:
+    agent = Opaque()
+    result = await opaque_engine(agent, REFUND_ALIKE, REFUND).run(request())
+    assert agent.runs.total() == result.measured.paid_case_runs == CASES + 4 + 4
+    assert max(agent.runs.values()) == 1
+    for found in result.rounds:
+        assert found.validation is not None
+        assert found.compared is not None, "its record chose the cases, so it is never held against it"
+        kept = tuple(row for row in found.validation.rows if row.origin == "kept")
+        assert origins(found.validation.rows) == {"executed": 2, "kept": 8}
+        assert result.baseline is not None
+        assert all(row in result.baseline.rows for row in kept)
+
+
+async def test_an_opaque_agent_that_is_run_on_all_cases_may_be_held_against_its_record_once() -> None:
+    agent = Opaque()
+    result = await opaque_engine(agent, SORT, SORT_AGAIN).run(request())
+    assert agent.runs.total() == CASES + CASES + 2 * CASES
+    assert [found.compared is None for found in result.rounds] == [True, False]
+
+
+@pytest.mark.parametrize("agent", [Desk(), Opaque()], ids=["gateway", "opaque"])
+async def test_a_patch_that_no_case_reads_costs_nothing_and_gains_nothing(agent: Desk | Opaque) -> None:
+    engine = gateway_engine(agent, REFUND) if isinstance(agent, Desk) else opaque_engine(agent, REFUND)
+    answered = EvalSet(id="validation", cases=desk.eval_set("validation", CASES).cases[1:5])
+    result = await engine.run(request(validation=answered))
+    assert result.measured.paid_case_runs == len(answered.cases)
+    [only] = result.rounds
+    assert only.decision is not None
+    assert only.decision.reason == "gain +0.000: none"
+
+
+async def test_a_node_that_reads_in_secret_is_told_and_its_cases_are_always_run_from_then_on() -> None:
+    agent = Desk(peeks=True)
+    result = await gateway_engine(agent, REFUND_ALIKE, REFUND).run(request())
+    told = "'tone' did otherwise in case 'validation-1', though nothing that it read was changed"
+    assert [told in problem for problem in result.measured.problems] == [True]
+    ran = [origins(found.compared.rows) if found.compared else None for found in result.rounds]
+    assert ran == [None, {"executed": CASES}]
+
+
+async def test_a_run_cut_anywhere_near_its_audit_goes_on_to_the_same_result() -> None:
+    """Also without its memo and its traces."""
+    whole, rounds = MemoryJournal(), (REFUND_ALIKE, REFUND)
+    asked = request(validation=desk.eval_set("validation", 3))
+    await gateway_engine(Desk(peeks=True), *rounds).run(asked, journal=whole)
+    events = list(whole.read())
+    [audit] = [event.seq for event in events if event.type == "audit"]
+    for cut in range(audit - 3, audit + 3):
+        journal = MemoryJournal()
+        for event in events[:cut]:
+            await journal.append(event)
+        again = await gateway_engine(Desk(peeks=True), *rounds).run(asked, journal=journal)
+        assert fold(journal.read()) == fold(whole.read()), f"cut before event {cut}"
+        assert len(again.measured.problems) == 1
+
+
 class Moody(Opaque):
     """Refunds only in the first draw; later such a case is answered, and reads another text."""
 
@@ -158,8 +247,7 @@ class Moody(Opaque):
 async def test_a_case_that_read_a_text_once_is_run_for_all_patches_of_it() -> None:
     agent = Moody()
     rounds = ({"refund#instruction": f"Refund, in words {number}."} for number in range(3))
-    evaluator = desk.evaluator()
-    result = await Engine(agent, evaluator, strategy=_Validates(*rounds)).run(request(acceptance=_Anything()))
+    result = await opaque_engine(agent, *rounds).run(request(acceptance=_Anything()))
     ran = [origins(each.validation.rows)["executed"] for each in result.rounds if each.validation is not None]
     assert ran == [2, 2, 2], "also after a candidate was accepted whose own runs did not read it"
 
