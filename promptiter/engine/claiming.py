@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from promptiter.engine.ablation import ablate
@@ -172,9 +173,9 @@ class _Claiming:
     def not_shown(self, claim: Claim) -> Conclusion:
         """Nothing is claimed: because there is nothing, or because these cases could not have shown it."""
         count, wanted = len(self.session.validation.cases), self.rule.wanted_gain
-        least = self._smallest_gain()
         if self.goal.kind != "score":
             return self.concluded("no_evidence", [claim])
+        least = self._smallest_gain
         if least is None or least > wanted:
             could = "no gain at all" if least is None else f"a gain of {least:.2f} at the least"
             told = f"{count} such cases can show {could}, not the {wanted:g} that is wanted; see `promptiter noise`"
@@ -208,11 +209,12 @@ class _Claiming:
             after=self.arms.candidate.objective(objective),
             tried=session.tried,
             cases=len(session.validation.cases),
-            smallest_gain=self._smallest_gain(),
+            smallest_gain=self._smallest_gain,
         )
 
+    @cached_property
     def _smallest_gain(self) -> float | None:
-        """What the noise of the first profile alone lets these cases show; never from the gain that was seen."""
+        """After the last look: what the noise of the first profile alone lets these cases show; never from the gain that was seen."""
         draws = [case.before for case in self.paired]
         if all(len(each) < 2 for each in draws):
             return None
