@@ -214,7 +214,7 @@ class _Claiming:
 
     @cached_property
     def _smallest_gain(self) -> float | None:
-        """After the last look: what the noise of the first profile alone lets these cases show; never from the gain that was seen."""
+        """What the noise of the first profile alone lets these cases show; never from the gain that was seen."""
         draws = [case.before for case in self.paired]
         if all(len(each) < 2 for each in draws):
             return None

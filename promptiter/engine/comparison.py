@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, cycle, groupby, islice, zip_longest
+from itertools import chain, groupby, repeat, zip_longest
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -43,7 +43,10 @@ class Arms:
 
     @property
     def numbered(self) -> Arms:
-        """With draws that count from 0 in each case. Untouched cases have as many as the others: equal runs again."""
+        """With draws that count from 0 in each case. Untouched cases have as many as the others: their first run again.
+
+        They cannot differ between the arms, so how much they differ from run to run must not hide what does.
+        """
         draws = max((len(rows) for rows in _by_case(self.accepted.rows).values()), default=0)
         return replace(
             self, accepted=self._numbered(self.accepted, draws), candidate=self._numbered(self.candidate, draws)
@@ -52,7 +55,7 @@ class Arms:
     def _numbered(self, arm: Evaluation, draws: int) -> Evaluation:
         found = []
         for case_id, rows in _by_case(arm.rows).items():
-            again = islice(cycle(rows), draws) if case_id in self.untouched else rows
+            again = repeat(rows[0], draws) if case_id in self.untouched else rows
             found += [replace(row, draw=draw) for draw, row in enumerate(again)]
         return replace(arm, rows=tuple(found))
 

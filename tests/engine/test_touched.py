@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from collections import Counter
 from contextvars import ContextVar
+from dataclasses import replace
 
 import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Choice, GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode, View
+from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.engine import Engine
 from promptiter.engine.evidence import Answer, Evidence
 from promptiter.engine.fold import fold
@@ -235,6 +237,25 @@ async def test_a_run_cut_anywhere_near_its_audit_goes_on_to_the_same_result() ->
         again = await gateway_engine(Desk(peeks=True), *rounds).run(asked, journal=journal)
         assert fold(journal.read()) == fold(whole.read()), f"cut before event {cut}"
         assert len(again.measured.problems) == 1
+
+
+class Flips(Opaque):
+    """Answers are right in every other draw; a refund is as right as it is told to be."""
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        found = await super().run(case, profile, context)
+        is_right = context.draw % 2 == 0 and self.node(case, context) == "answer"
+        return replace(found, output="careful" * (is_right or found.output == "careful"))
+
+
+async def test_the_noise_of_cases_that_cannot_change_does_not_hide_a_gain() -> None:
+    engine = Engine(Flips(), desk.evaluator(draws=2), strategy=_Validates(REFUND))
+    result = await engine.run(request(claim=ClaimOnce()))
+    assert result.verdict == "improved"
+    assert result.conclusion is not None
+    [claim] = result.conclusion.claims
+    assert not any(look.has_run_noise for look in claim.looks)
+    assert claim.gain == 0.1
 
 
 class Moody(Opaque):
