@@ -21,12 +21,15 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from promptiter.errors import BudgetEndedError, SetupError
-from promptiter.llm.ledger import PARTS, Spending, in_parts
+from promptiter.llm.ledger import NOTHING, PARTS, Spending, in_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetState:
-    """A budget at one moment. `over_bound_calls` cost more than they had reserved; `unpriced_calls` no cap covers."""
+    """A budget at one moment. `over_bound_calls` cost more than they had reserved; `unpriced_calls` no cap covers.
+
+    `held` is held back for something later.
+    """
 
     calls: int
     tokens: int
@@ -35,6 +38,7 @@ class BudgetState:
     over_bound_calls: int
     unpriced_calls: int
     has_ended: bool
+    held: Spending = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,7 @@ class Budget:
         self._settled = _NOTHING
         self._reserved = _NOTHING
         self._held = _NOTHING
+        self._largest_call = _NOTHING
         self._over_bound_calls = 0
         self._unpriced_calls = 0
         self._has_ended = False
@@ -82,16 +87,20 @@ class Budget:
         """Room for one call of at most so many tokens and dollars, for use with `async with`."""
         return Reservation((self,), tokens=tokens, usd=usd)
 
-    def hold(self, spent: Spending, *, share: float) -> None:
-        """Hold back what something later is expected to spend, but at most this share of what is left."""
-        wanted = _Amount(spent.calls, spent.tokens, in_parts(spent.cost_usd or 0.0)).figures
-        left = (
-            None if cap is None else max(0, cap - used)
-            for cap, used in zip(self._caps, self._settled.figures, strict=True)
-        )
-        self._held = _Amount(
-            *(0 if room is None else min(figure, int(share * room)) for figure, room in zip(wanted, left, strict=True))
-        )
+    def hold(self, expected: Spending, *, share: float, spent: Spending = NOTHING) -> None:
+        """Hold back what something later is expected to spend, but at most this share of what is left.
+
+        What was `spent` already of what was left counts as left: a run that goes on holds back what it did before.
+        """
+        taken = self._settled + self._reserved
+        held = [
+            0 if cap is None else max(0, min(wanted, int(share * (cap - used + again)), cap - used))
+            for cap, wanted, used, again in zip(
+                self._caps, _amount(expected).figures, taken.figures, _amount(spent).figures, strict=True
+            )
+        ]
+        self._held = _Amount(*held)
+        _serve((self,))
 
     def release(self) -> None:
         """Give free what was held back."""
@@ -106,9 +115,14 @@ class Budget:
         if of in self._charged:
             return
         self._charged.add(of)
-        self._settled += _Amount(spent.calls, spent.tokens, in_parts(spent.cost_usd or 0.0))
+        self._settled += _amount(spent)
         self._unpriced_calls += spent.unpriced_calls
         _serve((self,))
+
+    @property
+    def largest_call(self) -> Spending:
+        """The most that was reserved for a call so far. A call is made only if that much is left."""
+        return _spending(self._largest_call)
 
     @property
     def needs_prices(self) -> bool:
@@ -125,6 +139,7 @@ class Budget:
             over_bound_calls=self._over_bound_calls,
             unpriced_calls=self._unpriced_calls,
             has_ended=self._has_ended,
+            held=_spending(self._held),
         )
 
     def _fits(self, amount: _Amount) -> bool:
@@ -169,6 +184,13 @@ class Budgets:
         return any(budget.needs_prices for budget in self._budgets)
 
     @property
+    def largest_call(self) -> Spending:
+        largest = _NOTHING
+        for budget in self._budgets:
+            largest = largest.or_more(budget._largest_call)
+        return _spending(largest)
+
+    @property
     def caps(self) -> Caps:
         """The narrowest of each kind."""
 
@@ -186,9 +208,9 @@ class Budgets:
         for budget in self._budgets:
             budget.charge(spent, of=of)
 
-    def hold(self, spent: Spending, *, share: float) -> None:
+    def hold(self, expected: Spending, *, share: float, spent: Spending = NOTHING) -> None:
         for budget in self._budgets:
-            budget.hold(spent, share=share)
+            budget.hold(expected, share=share, spent=spent)
 
     def release(self) -> None:
         for budget in self._budgets:
@@ -274,6 +296,7 @@ class Reservation:
         self._is_open = True
         for budget in self._budgets:
             budget._reserved += self._bound
+            budget._largest_call = budget._largest_call.or_more(self._bound)
 
     def _give_back(self) -> None:
         self._is_open = False
@@ -347,6 +370,14 @@ class _Amount:
 
     def __sub__(self, other: _Amount) -> _Amount:
         return _Amount(self.calls - other.calls, self.tokens - other.tokens, self.usd_parts - other.usd_parts)
+
+
+def _amount(spent: Spending) -> _Amount:
+    return _Amount(spent.calls, spent.tokens, in_parts(spent.cost_usd or 0.0))
+
+
+def _spending(amount: _Amount) -> Spending:
+    return Spending(calls=amount.calls, input_tokens=amount.tokens, cost_usd=amount.usd_parts / PARTS)
 
 
 _NOTHING = _Amount()

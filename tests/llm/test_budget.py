@@ -328,3 +328,72 @@ async def test_who_waits_hears_of_a_charge() -> None:
         await waiting
     done.set()
     await holding
+
+
+async def test_what_is_held_back_is_left_when_it_is_released() -> None:
+    budget = Budget(max_tokens=100)
+    await spend(budget, bound=20, actual=20)
+    budget.hold(Spending(input_tokens=30), share=0.5)
+    await spend(budget, bound=50, actual=50)
+    with pytest.raises(BudgetEndedError, match="70 of max_tokens 100 is spent and 30 held back for the claim"):
+        await spend(budget, bound=1, actual=1)
+    budget.release()
+    await spend(budget, bound=30, actual=30)
+    assert budget.state.tokens == 100
+
+
+@pytest.mark.parametrize(("expected", "held"), [(10, 10), (40, 40), (1000, 40)])
+async def test_at_most_a_share_of_what_is_left_is_held_back(expected: int, held: int) -> None:
+    budget = Budget(max_tokens=100)
+    await spend(budget, bound=20, actual=20)
+    budget.hold(Spending(input_tokens=expected), share=0.5)
+    await spend(budget, bound=80 - held, actual=80 - held)
+    with pytest.raises(BudgetEndedError):
+        await spend(budget, bound=1, actual=1)
+
+
+async def test_a_run_that_goes_on_holds_back_what_it_did_before() -> None:
+    budget = Budget(max_tokens=100)
+    budget.charge(Spending(input_tokens=70), of="run")  # 20 by its baseline, 50 by its search
+    budget.hold(Spending(input_tokens=40), share=0.5, spent=Spending(input_tokens=50))
+    with pytest.raises(BudgetEndedError, match="and 30 held back"):
+        await spend(budget, bound=1, actual=1)
+
+
+async def test_the_largest_call_is_the_largest_bound_of_each_kind() -> None:
+    run, stage = Budget(max_tokens=1000, max_usd=1), Budget(max_tokens=900)
+    async with Budgets(run, stage).reserve(tokens=70, usd=0.1) as reservation:
+        reservation.settle(tokens=1, usd=0.0)
+    async with run.reserve(tokens=20, usd=0.4) as reservation:
+        reservation.settle(tokens=1, usd=0.0)
+    assert Budgets(run, stage).largest_call == Spending(calls=1, input_tokens=70, cost_usd=0.4)
+    assert stage.largest_call == Spending(calls=1, input_tokens=70, cost_usd=0.1)
+
+
+async def test_who_can_no_longer_be_served_hears_of_a_hold_at_once() -> None:
+    """The room that it waits for is of the other budget: nothing that happens there would tell."""
+    run, stage, done = Budget(max_tokens=100), Budget(max_tokens=50), asyncio.Event()
+    holder = asyncio.create_task(hold(stage, 50, done, actual=0))
+    await a_few_turns()
+    waiter = asyncio.create_task(spend(Budgets(run, stage), bound=50, actual=50))
+    await a_few_turns()
+    run.hold(Spending(input_tokens=60), share=0.6)
+    done.set()
+    await asyncio.wait_for(asyncio.gather(holder, waiter, return_exceptions=True), 5)
+    assert isinstance(waiter.exception(), BudgetEndedError)
+    assert (run.state.tokens, stage.state.tokens) == (0, 0)
+
+
+async def test_who_waits_is_served_when_less_is_held_back() -> None:
+    budget, done = Budget(max_tokens=100), asyncio.Event()
+    budget.hold(Spending(input_tokens=50), share=1)
+    holder = asyncio.create_task(hold(budget, 20, done, actual=20))
+    await a_few_turns()
+    waiter = asyncio.create_task(spend(budget, bound=40, actual=40))
+    await a_few_turns()
+    assert not waiter.done()
+    budget.hold(Spending(input_tokens=10), share=1)
+    await a_few_turns()
+    assert waiter.done()
+    done.set()
+    await holder
