@@ -22,13 +22,17 @@ from statistics import fmean, median
 from promptiter.backprop.aggregate import LLMAggregator
 from promptiter.backprop.backward import LLMBackwarder
 from promptiter.backprop.optimize import LLMOptimizer
+from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import Band
 from promptiter.engine.records import RunRequest
+from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.prices import Price, Prices
 from promptiter.llm.simulated import SimulatedModel, count_tokens
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.recorded import forecast_of
@@ -40,7 +44,14 @@ RUNS, QUICK_RUNS = 200, 40
 WORKERS = 2
 LATENCY_S = 0.02
 LEAST_COVERED = 0.85
-FIGURES = ("calls", "tokens", "seconds")
+FIGURES = ("calls", "tokens", "dollars", "seconds")
+NODES, MOST_SEALED = 10, 8
+PRICES = Prices(
+    {
+        "simulated": Price(input_usd_per_million=1.0, output_usd_per_million=4.0),
+        "expert": Price(input_usd_per_million=3.0, output_usd_per_million=12.0),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +101,95 @@ def report(outcomes: list[Outcome]) -> None:
 
 def run_once(number: int) -> Outcome:
     """Make an agent, run it a little, forecast, run it, and compare. The same number gives the same run."""
-    rng = Random(f"forecast {number}")
-    compliance = rng.choice((1.0, 0.99, 0.97, 0.9))
-    made = sized(scenario(NAMES[number % len(NAMES)], rng.randrange(1_000), compliance=compliance), rng)
-    made = replace(made, model=SimulatedModel(seed=made.seed, compliance=compliance, latency_s=LATENCY_S))
-    has_model_stages = rng.random() < 0.25 and compliance == 1.0
-    earlier = rng.choice(("baseline", "short run"))
-    draws = rng.choice((1, 1, 1, 2))
-    request = RunRequest(train=made.train, validation=made.validation, max_rounds=rng.choice((1, 2, 4, 4, 6)))
-    first = replace(request, max_rounds=0)
-    if earlier == "short run":
-        train = replace(made.train, cases=made.train.cases[: len(made.train.cases) // 2])
-        validation = replace(made.validation, cases=made.validation.cases[: len(made.validation.cases) // 2])
-        first = RunRequest(train=train, validation=validation, max_rounds=1)
+    setting = Setting.of(number)
     with tempfile.TemporaryDirectory() as folder:
-        RunDirectory.begin(folder, engine_of(made, 1, has_model_stages=has_model_stages), first).run_sync()
-        engine = engine_of(made, draws, has_model_stages=has_model_stages)
-        expected = forecast_of(folder, engine, request).total
-        result = RunDirectory.begin(Path(folder) / "fact", engine, request).run_sync()
+        RunDirectory.begin(folder, setting.engine(is_first=True), setting.first).run_sync()
+        engine = setting.engine()
+        expected = forecast_of(folder, engine, setting.request).total
+        result = RunDirectory.begin(Path(folder) / "fact", engine, setting.request).run_sync()
     spent = result.measured.spent.of_models
+    assert expected.usd is not None
     return Outcome(
-        kind=(made.name, f"compliance {compliance:g}", earlier, "model stages" if has_model_stages else "rules"),
-        forecast={"calls": expected.calls, "tokens": expected.tokens, "seconds": expected.seconds},
-        fact={"calls": spent.calls, "tokens": spent.tokens, "seconds": result.measured.duration_s},
+        kind=setting.kind,
+        forecast={
+            "calls": expected.calls,
+            "tokens": expected.tokens,
+            "dollars": expected.usd,
+            "seconds": expected.seconds,
+        },
+        fact={
+            "calls": spent.calls,
+            "tokens": spent.tokens,
+            "dollars": spent.cost_usd or 0.0,
+            "seconds": result.measured.duration_s,
+        },
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One agent and what is asked for: `first` is what it is run for before, so that there is something to go by."""
+
+    made: Scenario
+    first: RunRequest
+    request: RunRequest
+    draws: int
+    max_calls: int | None
+    has_model_stages: bool
+    kind: tuple[str, ...]
+
+    @staticmethod
+    def of(number: int) -> Setting:
+        rng = Random(f"forecast {number}")
+        compliance = rng.choice((1.0, 0.99, 0.97, 0.9))
+        whole = scenario(NAMES[number % len(NAMES)], rng.randrange(1_000), compliance=compliance)
+        made = sized(whole, rng)
+        made = replace(made, model=SimulatedModel(seed=made.seed, compliance=compliance, latency_s=LATENCY_S))
+        has_model_stages = rng.random() < 0.25 and compliance == 1.0
+        earlier = rng.choice(("baseline", "short run"))
+        draws = rng.choice((1, 1, 1, 2))
+        test = sealed(whole, made) if rng.random() < 0.3 else None
+        claim = None if rng.random() < 0.1 else ClaimOnce()
+        runs = draws * (len(made.train.cases) + len(made.validation.cases))
+        max_calls = round(rng.uniform(1.5, 5) * NODES * runs) if rng.random() < 0.15 else None
+        request = RunRequest(
+            train=made.train,
+            validation=made.validation,
+            test=test,
+            claim=claim,
+            max_rounds=rng.choice((1, 2, 4, 4, 6)),
+        )
+        first = replace(request, max_rounds=0)
+        if earlier == "short run":
+            train = replace(made.train, cases=made.train.cases[: len(made.train.cases) // 2])
+            validation = replace(made.validation, cases=made.validation.cases[: len(made.validation.cases) // 2])
+            first = RunRequest(train=train, validation=validation, max_rounds=1)
+        told = (
+            "model stages" if has_model_stages else "rules",
+            "no claim" if claim is None else "sealed cases" if test is not None else "claim",
+            "capped" if max_calls is not None else "no cap",
+        )
+        return Setting(
+            made=made,
+            first=first,
+            request=request,
+            draws=draws,
+            max_calls=max_calls,
+            has_model_stages=has_model_stages,
+            kind=(made.name, f"compliance {compliance:g}", earlier, *told),
+        )
+
+    def engine(self, *, is_first: bool = False) -> Engine:
+        """A new engine; the first run has one draw and no cap."""
+        made = self.made
+        budget = None if is_first or self.max_calls is None else Budget(max_calls=self.max_calls)
+        gateway = Gateway(models={made.model.name: made.model}, prices=PRICES, budget=budget)
+        options = EvaluationOptions(draws=1 if is_first else self.draws)
+        evaluator = Evaluator(made.metrics, gateway=gateway, options=options)
+        if not self.has_model_stages:
+            return Engine(made.agent, evaluator)
+        gateway.add_model("expert", Counting(Expert(made).model))
+        return Engine(made.agent, evaluator, LLMBackwarder("expert"), LLMAggregator("expert"), LLMOptimizer("expert"))
 
 
 def sized(made: Scenario, rng: Random) -> Scenario:
@@ -123,13 +199,11 @@ def sized(made: Scenario, rng: Random) -> Scenario:
     return replace(made, train=train, validation=validation)
 
 
-def engine_of(made: Scenario, draws: int, *, has_model_stages: bool) -> Engine:
-    gateway = Gateway(models={made.model.name: made.model})
-    evaluator = Evaluator(made.metrics, gateway=gateway, options=EvaluationOptions(draws=draws))
-    if not has_model_stages:
-        return Engine(made.agent, evaluator)
-    gateway.add_model("expert", Counting(Expert(made).model))
-    return Engine(made.agent, evaluator, LLMBackwarder("expert"), LLMAggregator("expert"), LLMOptimizer("expert"))
+def sealed(whole: Scenario, made: Scenario) -> EvalSet | None:
+    """Some cases that are left over."""
+    taken = {case.id for case in (*made.train.cases, *made.validation.cases)}
+    left = tuple(case for case in (*whole.validation.cases, *whole.train.cases) if case.id not in taken)
+    return EvalSet(id="test", cases=left[:MOST_SEALED]) if left else None
 
 
 class Counting:

@@ -18,7 +18,7 @@ from promptiter.engine.expectation import NOTHING_RECORDED, Recorded
 from promptiter.engine.plan import UNKNOWN_MODEL, RunPlan, plan_of
 from promptiter.engine.records import RunRequest
 from promptiter.engine.rehearsal import MOST_ROUNDS, rehearse
-from promptiter.engine.till import STAGES, Amount, Rehearsal, Stage
+from promptiter.engine.till import AGENT_STAGES, STAGES, Amount, Rehearsal, Stage, held_back
 from promptiter.llm.memo import MemoryMemo
 
 MOST_REHEARSALS, FEWEST_REHEARSALS = 200, 60
@@ -111,9 +111,6 @@ def _rehearsals(plan: RunPlan) -> int:
     return max(FEWEST_REHEARSALS, min(MOST_REHEARSALS, WORK // work))
 
 
-AGENT_STAGES: tuple[Stage, ...] = ("baseline", "train", "rerun", "validation")
-
-
 def _occurs(stage: Stage, rehearsals: Sequence[Rehearsal]) -> bool:
     return any(name == stage for each in rehearsals for name, _ in each.spent)
 
@@ -203,7 +200,7 @@ def _budget(plan: RunPlan, seed: int) -> Iterable[str]:
         if cap is None:
             continue
         bands = [
-            _band([figure(each.after_round[number]) for each in rehearsals], digits=9)
+            _band([_needed(each, number, figure, cap) for each in rehearsals], digits=9)
             for number in range(min(len(each.after_round) for each in rehearsals))
         ]
         middle, high = (sum(getattr(band, place) <= cap - reserved for band in bands) - 1 for place in ("p50", "p95"))
@@ -212,6 +209,12 @@ def _budget(plan: RunPlan, seed: int) -> Iterable[str]:
         told = f"{name} allows {allowed}, of at most {len(bands) - 1}"
         is_partly_unknown = unpriced and name.startswith("max_usd")
         yield told + (f"; what {', '.join(unpriced)} costs is unknown" if is_partly_unknown else "")
+
+
+def _needed(rehearsal: Rehearsal, number: int, figure: Callable[[Amount], float], cap: float) -> float:
+    """What a cap must have for so many rounds: what they take, and what the search leaves for the claim."""
+    after = [figure(amount) for amount in rehearsal.after_round]
+    return after[number] + (held_back(cap, after[0], figure(rehearsal.held)) if number else 0.0)
 
 
 def _rounds(count: int) -> str:

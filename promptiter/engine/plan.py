@@ -6,7 +6,7 @@ expectation), and how the search goes is played through (see rehearsal).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
@@ -40,6 +40,7 @@ from promptiter.engine.stopping import (
 from promptiter.evaluation.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.judge import JudgeMetric
+from promptiter.evaluation.stats.claim import blocks_of
 from promptiter.llm.budget import Caps
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Role
@@ -106,16 +107,27 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimOutline:
+    """What the end of a run may ask for: up to `blocks` blocks of so many draws in both arms, and parts left out."""
+
+    draws: int
+    blocks: int
+    ablates: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     """One run before it starts.
 
-    `below` has, for each node with a target surface, the nodes that may be paid again when it changes: itself and all
+    `test` is how many cases are sealed, and `claim` None if none is made. `below` has, for each node with a target surface, the nodes that may be paid again when it changes: itself and all
     that follow it. `reserved_tokens` is what a budget must have left for one call.
     """
 
     train: int
     validation: int
+    test: int
     draws: int
+    claim: ClaimOutline | None
     max_rounds: int
     limits: Limits
     caps: Caps
@@ -142,6 +154,10 @@ class RunPlan:
     def model_of(self, node_id: str) -> str:
         """The model that a node asks; a trace may know nodes that no structure names."""
         return self.models.get(node_id) or self.recorded.models.get(node_id) or UNKNOWN_MODEL
+
+    def paid_again(self, patched: Iterable[str]) -> frozenset[str]:
+        """The nodes that may be paid again when these are patched."""
+        return frozenset().union(*(self.below[node_id] for node_id in patched))
 
     @property
     def reserved_usd(self) -> float:
@@ -175,7 +191,9 @@ def plan_of(engine: Engine, request: RunRequest, recorded: Recorded) -> RunPlan:
     return RunPlan(
         train=len(checked.train.cases),
         validation=len(checked.validation.cases),
+        test=0 if checked.test is None else len(checked.test.cases),
         draws=evaluator.options.draws,
+        claim=_claim(request),
         max_rounds=request.max_rounds,
         limits=limits_of(request),
         caps=gateway.budget.caps if gateway.budget is not None else Caps(),
@@ -212,6 +230,15 @@ def limits_of(request: RunRequest) -> Limits:
         tokens=min((each.tokens for each in parts if isinstance(each, MaxTokens)), default=None),
         usd=min((each.usd for each in parts if isinstance(each, MaxUsd)), default=None),
         seconds=min((each.limit_s for each in parts if isinstance(each, Deadline)), default=None),
+    )
+
+
+def _claim(request: RunRequest) -> ClaimOutline | None:
+    rule = request.claim
+    if rule is None:
+        return None
+    return ClaimOutline(
+        draws=rule.draws, blocks=len(blocks_of(request.error, draws=rule.draws)), ablates=rule.ablate
     )
 
 

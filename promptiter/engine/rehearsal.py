@@ -8,9 +8,11 @@ the changed node on, as far as it changes what later nodes are asked.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
+from promptiter.engine.ending import Kept, rehearse_ending
 from promptiter.engine.plan import RunPlan, StageRole
 from promptiter.engine.till import MOST_DRAWN, Amount, BudgetEnded, Rehearsal, Till
 from promptiter.llm.budget import Caps
@@ -38,10 +40,8 @@ def rehearse(plan: RunPlan, rng: Random, *, is_endless: bool = False) -> Rehears
     """Play a run through once. An endless one makes all rounds that are allowed, whatever stops it or caps it."""
     agent = _Character.drawn(rng, has_rules=plan.search.optimizer is None)
     till = Till(plan, rng, caps=Caps() if is_endless else plan.caps, grows_by=agent.grows_by)
-    try:
+    with suppress(BudgetEnded):
         _Run(plan, till, rng, agent).play(is_endless=is_endless)
-    except BudgetEnded:
-        till.close_round()
     return till.rehearsal
 
 
@@ -60,6 +60,7 @@ class _Character:
     keeps_later: float
     all_mended: float
     grows_by: float
+    is_noisy: bool
 
     @staticmethod
     def drawn(rng: Random, *, has_rules: bool) -> _Character:
@@ -76,6 +77,7 @@ class _Character:
                 keeps_later=keeps_later,
                 all_mended=0.0,
                 grows_by=rng.lognormvariate(0.3, 0.25),
+                is_noisy=True,
             )
         return _Character(
             another_pass=0.3,
@@ -84,6 +86,7 @@ class _Character:
             keeps_later=keeps_later,
             all_mended=0.5,
             grows_by=rng.lognormvariate(0.05, 0.15),
+            is_noisy=rng.random() < 0.3,
         )
 
 
@@ -96,20 +99,39 @@ class _Run:
         self.rng = rng
         self.agent = agent
         self.failing = rng.betavariate(1 + plan.recorded.failed, 1 + plan.recorded.passed)
-        self.is_changed = False
+        self.failing_at_first = self.failing
+        self.kept: frozenset[str] = frozenset()
+        self.validated = 0
+        self.kept_at = 0
         self.idle_rounds = 0
         self.evaluations = 0
 
     def play(self, *, is_endless: bool) -> None:
+        """The baseline, the search, and the claim of what it kept; a search that the budget cuts may have its claim."""
         plan, till = self.plan, self.till
         for each in plan.teacher:
             till.ask("teacher", each, each.calls)
         till.evaluate("baseline", plan.validation)
         till.close_round()
-        if plan.max_rounds == 0 or (self._reaches_target() and not is_endless):
+        if plan.max_rounds == 0:
             return
+        if plan.claim is not None:
+            till.hold(2 * plan.claim.draws * plan.claim.blocks * plan.validation)
+        try:
+            if is_endless or not self._reaches_target():
+                self._search(is_endless=is_endless)
+        except BudgetEnded:
+            till.close_round()
+            if plan.claim is None or not self.kept:
+                raise
+        till.release()
+        if self.kept and not is_endless:
+            rehearse_ending(plan, till, self.rng, self._what_was_kept())
+
+    def _search(self, *, is_endless: bool) -> None:
+        plan, till = self.plan, self.till
         if plan.search.screened is not None:
-            self._play_screened(plan.search.screened, is_endless=is_endless)
+            self._search_screened(plan.search.screened, is_endless=is_endless)
             return
         changed, rerun, is_known = frozenset[str](), 0, False
         for number in range(1, min(plan.max_rounds, MOST_ROUNDS) + 1):
@@ -120,44 +142,64 @@ class _Run:
                 till.close_round()
                 return
             rerun = min(max(1, failed), plan.search.most_rerun)
-            changed = self._propose(max(1, failed), rerun, is_known=is_known)
-            is_known = not self._is_kept(changed)
+            patched = self._propose(max(1, failed), rerun, is_known=is_known)
+            changed = plan.paid_again(patched)
+            is_known = not self._is_kept(patched)
             till.close_round()
             if self._is_over() and not is_endless:
                 return
 
-    def _play_screened(self, screened: int, *, is_endless: bool) -> None:
+    def _search_screened(self, screened: int, *, is_endless: bool) -> None:
         """A search for a goal besides the score: what train does not miss is validated, one candidate a round."""
         plan, till, rng = self.plan, self.till, self.rng
         cases = min(screened, plan.train)
         if cases and plan.search.screens:
             till.evaluate("train", cases)
             for _ in range(round(len(plan.below) * plan.search.screens * rng.uniform(0.3, 2.0))):
-                till.evaluate("rerun", cases * rng.uniform(0.3, 1.0), self._changed())
+                till.evaluate("rerun", cases * rng.uniform(0.3, 1.0), plan.paid_again(self._one_node()))
         for _ in range(min(plan.max_rounds, MOST_ROUNDS)):
-            till.evaluate("validation", plan.validation, self._changed())
-            self.idle_rounds = 0 if rng.random() < KEPT_SCREENED else self.idle_rounds + 1
+            patched = self._one_node()
+            self._validate(patched)
+            is_kept = rng.random() < KEPT_SCREENED
+            if is_kept:
+                self.kept, self.kept_at = self.kept | patched, self.validated
+            self.idle_rounds = 0 if is_kept else self.idle_rounds + 1
             till.close_round()
-            is_done = rng.random() < (NO_MORE_AFTER_KEPT if self.idle_rounds == 0 else NO_MORE_AFTER_REJECTED)
+            is_done = rng.random() < (NO_MORE_AFTER_KEPT if is_kept else NO_MORE_AFTER_REJECTED)
             if (is_done or self._is_over()) and not is_endless:
                 return
 
-    def _changed(self) -> frozenset[str]:
-        """One node with a target, and all that follow it."""
-        return self.plan.below[self.rng.choice(sorted(self.plan.below))]
+    def _one_node(self) -> frozenset[str]:
+        return frozenset((self.rng.choice(sorted(self.plan.below)),))
 
-    def _is_kept(self, changed: frozenset[str]) -> bool:
+    def _is_kept(self, patched: frozenset[str]) -> bool:
         """Whether a candidate helps, convinces on validation, and is what the next round starts from."""
         is_kept = False
         if self.rng.random() < HELPS:
-            self.till.evaluate("validation", self.plan.validation, changed)
-            is_kept = self.rng.random() < (self.agent.keeps_later if self.is_changed else KEPT_FIRST)
+            self._validate(patched)
+            is_kept = self.rng.random() < (self.agent.keeps_later if self.kept else KEPT_FIRST)
         if is_kept:
             is_mended = self.rng.random() < self.agent.all_mended
             self.failing = 0.0 if is_mended else self.failing * self.rng.uniform(0.2, 0.95)
-        self.is_changed = self.is_changed or is_kept
+            self.kept, self.kept_at = self.kept | patched, self.validated
         self.idle_rounds = 0 if is_kept else self.idle_rounds + 1
         return is_kept
+
+    def _validate(self, patched: frozenset[str]) -> None:
+        """The first candidate beside the baseline's record; each later one beside the accepted profile, run afresh."""
+        cases = self.plan.validation * self.till.touched(patched)
+        self.validated += 1
+        if self.validated > 1:
+            self.till.evaluate("validation", cases, is_grown=bool(self.kept))
+        self.till.evaluate("validation", cases, self.plan.paid_again(patched))
+
+    def _what_was_kept(self) -> Kept:
+        return Kept(
+            nodes=self.kept,
+            is_recorded=self.kept_at == 1,
+            mended=self.plan.validation * max(0.0, self.failing_at_first - self.failing),
+            is_noisy=self.agent.is_noisy,
+        )
 
     def _is_over(self) -> bool:
         """Whether something stops the run between rounds."""
@@ -194,7 +236,7 @@ class _Run:
             self.till.evaluate("train", self.plan.train - rerun, changed, moved=self.rng.uniform(0.1, 0.9))
 
     def _propose(self, failed: int, rerun: int, *, is_known: bool) -> frozenset[str]:
-        """Blame, merge, patch and run again, once or more often; gives the nodes that may be paid again."""
+        """Blame, merge, patch and run again, once or more often; gives the nodes that were patched."""
         plan, rng = self.plan, self.rng
         passes = 1
         while passes < plan.search.passes and rng.random() < self.agent.another_pass:
@@ -208,20 +250,19 @@ class _Run:
                 self._check(failing)
             patched = self._patched()
             self._stage("optimizer", len(patched) * rng.choice((1.0, 1.0, 1.0, 2.0)), together=len(patched))
-            changed = frozenset().union(*(plan.below[node_id] for node_id in patched))
-            everything |= changed
+            everything |= patched
             if number < plan.search.passes - 1:
-                self.till.evaluate("rerun", rerun, changed)
+                self.till.evaluate("rerun", rerun, plan.paid_again(patched))
         if passes < plan.search.passes and rng.random() < 0.4:  # what still fails is blamed, and nothing comes of it
             self._blame(max(1.0, rerun * rng.random()) * plan.draws)
         return everything
 
-    def _patched(self) -> list[str]:
+    def _patched(self) -> frozenset[str]:
         nodes = sorted(self.plan.below)
         count = 1
         while count < len(nodes) and self.rng.random() < self.agent.another_patch:
             count += 1
-        return self.rng.sample(nodes, count)
+        return frozenset(self.rng.sample(nodes, count))
 
     def _blame(self, failing: float) -> None:
         """Each failed run is walked back over some of the steps that could be blamed, then what was found is merged."""

@@ -5,17 +5,33 @@ What a case run takes on average is drawn anew for each rehearsal, and so is how
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, TypeAlias, get_args
 
+from promptiter.engine.claiming import MOST_HELD
 from promptiter.engine.expectation import NodeUse
 from promptiter.engine.plan import Asked, RunPlan
 from promptiter.llm.budget import Caps
 
+AgentStage: TypeAlias = Literal["baseline", "train", "rerun", "validation", "ablation", "claim", "sealed"]
 Stage: TypeAlias = Literal[
-    "teacher", "baseline", "train", "backwarder", "aggregator", "optimizer", "rerun", "validation", "judge", "user"
+    "teacher",
+    "baseline",
+    "train",
+    "backwarder",
+    "aggregator",
+    "optimizer",
+    "rerun",
+    "validation",
+    "ablation",
+    "claim",
+    "sealed",
+    "judge",
+    "user",
 ]
+AGENT_STAGES: tuple[AgentStage, ...] = get_args(AgentStage)
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 MOST_DRAWN = 48
@@ -43,11 +59,15 @@ class Amount:
 
 @dataclass(slots=True)
 class Rehearsal:
-    """What one way through a run took: by stage and node, and in sum after the baseline and each round."""
+    """What one way through a run took: by stage and node, and in sum after the baseline and each round.
+
+    `held` is what the search would have to leave for the claim, if the budget has so much.
+    """
 
     spent: dict[tuple[Stage, str], Amount] = field(default_factory=dict)
     after_round: list[Amount] = field(default_factory=list)
     total: Amount = field(default_factory=Amount)
+    held: Amount = field(default_factory=Amount)
 
     @property
     def rounds(self) -> int:
@@ -67,6 +87,7 @@ class Till:
         self._rng = rng
         self._caps = caps
         self._grows_by = grows_by
+        self._is_holding = False
         self._mean, self._path_s = self._mean_case()
         self._whole_calls = sum(use.calls for use in self._mean.values())
         self._tokens_by = rng.lognormvariate(0, 0.05 if plan.is_recorded else 0.5)
@@ -77,6 +98,24 @@ class Till:
         """How many steps of a case run could be blamed for something."""
         return sum(use.calls for node_id, use in self._mean.items() if node_id in self.plan.below)
 
+    def touched(self, patched: Collection[str]) -> float:
+        """The share of cases that may change with these nodes: of those that are known, who came by one of them."""
+        cases = self.plan.cases
+        share = sum(any(name in case.nodes for name in patched) for case in cases) / max(1, len(cases))
+        return share or 1.0  # a node that never asked may be read all the same
+
+    def hold(self, claim_runs: float) -> None:
+        """Hold back what so many case runs would take that are like those of the baseline, the only ones so far."""
+        runs = self.plan.validation * self.plan.draws
+        for (stage, _), amount in self.rehearsal.spent.items():
+            if stage != "teacher":
+                self.rehearsal.held.add(amount, claim_runs / runs)
+        self._is_holding = True
+
+    def release(self) -> None:
+        """Give free what was held back."""
+        self._is_holding = False
+
     def close_round(self) -> None:
         """Remember what was spent until now."""
         so_far = Amount()
@@ -84,18 +123,25 @@ class Till:
         self.rehearsal.after_round.append(so_far)
 
     def evaluate(
-        self, stage: Stage, cases: float, changed: frozenset[str] | None = None, *, moved: float | None = None
+        self,
+        stage: AgentStage,
+        cases: float,
+        changed: frozenset[str] | None = None,
+        *,
+        draws: int | None = None,
+        moved: float | None = None,
+        is_grown: bool = False,
     ) -> None:
         """Cases are run, all draws of each: whole, or paid from what changed on.
 
         A node behind a change is asked something new only if what it is handed moved, which is so in a share of cases.
         """
         plan, rng = self.plan, self._rng
-        runs = cases * plan.draws
+        runs = cases * (plan.draws if draws is None else draws)
         if runs <= 0:
             return
         moved = 1.0 if changed is None else rng.uniform(0.5, 1.0) if moved is None else moved
-        tokens_by = self._tokens_by * (1.0 if changed is None else self._grows_by)
+        tokens_by = self._tokens_by * (self._grows_by if is_grown or changed is not None else 1.0)
         booked: dict[str, Amount] = {}
         paid_calls = 0.0
         for node_id, use in self._mean.items():
@@ -190,13 +236,20 @@ class Till:
 
     def _fitting(self, wanted: Amount) -> float:
         """The share that still fits: a call is made only if the longest answer would fit, too."""
-        spent, plan = self.rehearsal.total, self.plan
+        spent, plan, held = self.rehearsal.total, self.plan, self.rehearsal.held if self._is_holding else Amount()
+        at_first = self.rehearsal.after_round[0] if self._is_holding else spent
         shares = [1.0]
-        for cap, used, more, held in (
-            (self._caps.max_calls, spent.calls, wanted.calls, 0.0),
-            (self._caps.max_tokens, spent.tokens, wanted.tokens, plan.reserved_tokens),
-            (self._caps.max_usd, spent.usd, wanted.usd, plan.reserved_usd),
+        for cap, used, more, reserved, before, wished in (
+            (self._caps.max_calls, spent.calls, wanted.calls, 0.0, at_first.calls, held.calls),
+            (self._caps.max_tokens, spent.tokens, wanted.tokens, plan.reserved_tokens, at_first.tokens, held.tokens),
+            (self._caps.max_usd, spent.usd, wanted.usd, plan.reserved_usd, at_first.usd, held.usd),
         ):
             if cap is not None and more > 0:
-                shares.append(max(0.0, cap - held - used) / more)
+                room = cap - reserved - used - held_back(cap, before, wished)
+                shares.append(max(0.0, room) / more)
         return min(shares)
+
+
+def held_back(cap: float, after_baseline: float, wished: float) -> float:
+    """What of a cap the search may not spend, because the claim is expected to take it."""
+    return min(wished, MOST_HELD * max(0.0, cap - after_baseline))

@@ -1,0 +1,98 @@
+"""The end of a rehearsed run: parts of what was kept are left out, the claim is made, sealed cases are opened.
+
+How many looks a claim takes depends on how many cases were mended and on whether the same run comes out differently:
+without such noise three mended cases are shown by the first block, and one by the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from promptiter.engine.claiming import SEALED_DRAWS
+from promptiter.engine.plan import ClaimOutline, RunPlan
+from promptiter.engine.till import Till
+
+SHOWN_AT_ONCE = 3.0
+"""So many mended cases are shown by the first block of two draws, if there is no noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a search has kept: the patched nodes, and how many validation cases they mended.
+
+    `is_recorded` says that it was validated on the draws of the baseline, `is_noisy` that runs come out differently.
+    """
+
+    nodes: frozenset[str]
+    is_recorded: bool
+    mended: float
+    is_noisy: bool
+
+
+def rehearse_ending(plan: RunPlan, till: Till, rng: Random, kept: Kept) -> None:
+    """What comes after the search of one rehearsal."""
+    if plan.claim is None:
+        return
+    if plan.claim.ablates:
+        kept = _Ablation(plan, till, rng, kept).left()
+    if _claim(plan.claim, plan, till, rng, kept) and plan.test:
+        till.evaluate("sealed", plan.test, draws=SEALED_DRAWS)
+        till.evaluate("sealed", plan.test, plan.paid_again(kept.nodes), draws=SEALED_DRAWS)
+
+
+class _Ablation:
+    """Each part left out on the draws of the first record, and once more if it seems to do no good."""
+
+    def __init__(self, plan: RunPlan, till: Till, rng: Random, kept: Kept) -> None:
+        self.plan = plan
+        self.till = till
+        self.rng = rng
+        self.kept = kept
+        self.cases = plan.validation * till.touched(kept.nodes)
+        self.useless = rng.betavariate(2, 3) if kept.is_noisy else rng.betavariate(1, 5)
+        self.has_looked_twice = False
+
+    def left(self) -> Kept:
+        """What is kept of it."""
+        parts = set(self.kept.nodes)
+        if len(parts) > 1 and not self.kept.is_recorded:
+            self.till.evaluate("ablation", self.cases, self.plan.paid_again(parts))
+        while len(parts) > 1:
+            useless = [part for part in sorted(parts) if self._seems_useless(part, parts)]
+            if not useless:
+                break
+            parts.remove(useless[0])
+        return replace(self.kept, nodes=frozenset(parts))
+
+    def _seems_useless(self, part: str, parts: set[str]) -> bool:
+        """Without a part, what is not behind it is known, and so is what is behind no other part."""
+        plan = self.plan
+        changed = plan.paid_again([part]) & plan.paid_again(parts - {part})
+        self.till.evaluate("ablation", self.cases, changed)
+        if self.rng.random() >= self.useless:
+            return False
+        if not self.has_looked_twice:
+            self.till.evaluate("ablation", self.cases, is_grown=True)
+            self.has_looked_twice = True
+        self.till.evaluate("ablation", self.cases, changed)
+        return self.rng.random() < 0.5
+
+
+def _claim(rule: ClaimOutline, plan: RunPlan, till: Till, rng: Random, kept: Kept) -> bool:
+    """Block after block in both arms, until it is settled; gives whether it is shown."""
+    cases, changed = plan.validation * till.touched(kept.nodes), plan.paid_again(kept.nodes)
+    blocks, is_shown = _looks(kept, rng)
+    for _ in range(min(blocks, rule.blocks)):
+        till.evaluate("claim", cases, draws=rule.draws)
+        till.evaluate("claim", cases, changed, draws=rule.draws)
+    return is_shown
+
+
+def _looks(kept: Kept, rng: Random) -> tuple[int, bool]:
+    """How many blocks a claim takes, and whether it is shown."""
+    if not kept.is_noisy:
+        return (1, True) if kept.mended >= SHOWN_AT_ONCE else (2, True)
+    if rng.random() < 0.1:
+        return 1, False
+    return rng.choice((1, 1, 2) if kept.mended >= SHOWN_AT_ONCE else (1, 2, 3, 3)), True
