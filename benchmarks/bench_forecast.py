@@ -183,7 +183,7 @@ class Setting:
         """A new engine; the first run has one draw and no cap."""
         made = self.made
         budget = None if is_first or self.max_calls is None else Budget(max_calls=self.max_calls)
-        gateway = Gateway(models={made.model.name: made.model}, prices=PRICES, budget=budget)
+        gateway = Gateway(models={made.model.name: Counting(made.model)}, prices=PRICES, budget=budget)
         options = EvaluationOptions(draws=1 if is_first else self.draws)
         evaluator = Evaluator(made.metrics, gateway=gateway, options=options)
         if not self.has_model_stages:
@@ -207,9 +207,9 @@ def sealed(whole: Scenario, made: Scenario) -> EvalSet | None:
 
 
 class Counting:
-    """A scripted model whose tokens are counted as those of the simulated one."""
+    """A model whose tokens are counted as those of the simulated one, and which says nothing of their price."""
 
-    def __init__(self, model: ScriptedModel) -> None:
+    def __init__(self, model: ScriptedModel | SimulatedModel) -> None:
         self.model = model
 
     async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:

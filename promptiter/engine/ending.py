@@ -6,28 +6,41 @@ without such noise three mended cases are shown by the first block, and one by t
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Literal, TypeAlias
 
 from promptiter.engine.claiming import SEALED_DRAWS
 from promptiter.engine.plan import ClaimOutline, RunPlan
 from promptiter.engine.till import Till
 
+Noise: TypeAlias = Literal["none", "some", "much"]
+
 SHOWN_AT_ONCE = 3.0
 """So many mended cases are shown by the first block of two draws, if there is no noise."""
+
+LOOKS: Mapping[Noise, Sequence[int]] = {"none": (1,), "some": (1, 1, 1, 2), "much": (1, 1, 2, 2, 3)}
+"""How many blocks it takes to settle a claim of so many mended cases."""
+
+NOT_SHOWN: Mapping[Noise, float] = {"none": 0.0, "some": 0.03, "much": 0.2}
+"""How often a claim is not shown."""
+
+SEEMS_USELESS: Mapping[Noise, float] = {"none": 0.05, "some": 0.2, "much": 0.4}
+"""How often a part seems to do no good at first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """What a search has kept: the patched nodes, and how many validation cases they mended.
 
-    `is_recorded` says that it was validated on the draws of the baseline, `is_noisy` that runs come out differently.
+    `is_recorded` says that it was validated on the draws of the baseline; `noise`, whether runs come out differently.
     """
 
     nodes: frozenset[str]
     is_recorded: bool
     mended: float
-    is_noisy: bool
+    noise: Noise
 
 
 def rehearse_ending(plan: RunPlan, till: Till, rng: Random, kept: Kept) -> None:
@@ -50,7 +63,6 @@ class _Ablation:
         self.rng = rng
         self.kept = kept
         self.cases = plan.validation * till.touched(kept.nodes)
-        self.useless = rng.betavariate(2, 3) if kept.is_noisy else rng.betavariate(1, 5)
         self.has_looked_twice = False
 
     def left(self) -> Kept:
@@ -70,7 +82,7 @@ class _Ablation:
         plan = self.plan
         changed = plan.paid_again([part]) & plan.paid_again(parts - {part})
         self.till.evaluate("ablation", self.cases, changed)
-        if self.rng.random() >= self.useless:
+        if self.rng.random() >= SEEMS_USELESS[self.kept.noise]:
             return False
         if not self.has_looked_twice:
             self.till.evaluate("ablation", self.cases, is_grown=True)
@@ -91,8 +103,5 @@ def _claim(rule: ClaimOutline, plan: RunPlan, till: Till, rng: Random, kept: Kep
 
 def _looks(kept: Kept, rng: Random) -> tuple[int, bool]:
     """How many blocks a claim takes, and whether it is shown."""
-    if not kept.is_noisy:
-        return (1, True) if kept.mended >= SHOWN_AT_ONCE else (2, True)
-    if rng.random() < 0.1:
-        return 1, False
-    return rng.choice((1, 1, 2) if kept.mended >= SHOWN_AT_ONCE else (1, 2, 3, 3)), True
+    blocks = rng.choice(LOOKS[kept.noise]) + (kept.mended < SHOWN_AT_ONCE)
+    return blocks, rng.random() >= NOT_SHOWN[kept.noise]

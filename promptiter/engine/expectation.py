@@ -64,7 +64,9 @@ class Recorded:
     """What earlier runs of an agent took; empty if there are none.
 
     `passed` and `failed` count runs of cases under the very profile that the next run starts with. `models` are those
-    that nodes asked, `usd_per_token` what those cost on average where that was recorded.
+    that nodes asked, `usd_per_token` what those cost on average where that was recorded. `noise` is the share of cases
+    that came out differently when they were run again under the same profile, under the one where most did; None: no
+    case was run twice. `own_s` is what promptiter itself took for a call, on that machine.
     """
 
     runs: int = 0
@@ -74,6 +76,8 @@ class Recorded:
     usd_per_token: Mapping[str, float] = field(default_factory=dict)
     passed: int = 0
     failed: int = 0
+    noise: float | None = None
+    own_s: float | None = None
 
     @property
     def source(self) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from promptiter.engine.ending import Kept, rehearse_ending
+from promptiter.engine.ending import Kept, Noise, rehearse_ending
 from promptiter.engine.plan import RunPlan, StageRole
 from promptiter.engine.till import MOST_DRAWN, Amount, BudgetEnded, Rehearsal, Till
 from promptiter.llm.budget import Caps
@@ -20,14 +20,14 @@ from promptiter.llm.budget import Caps
 NO_FIRST_PATCH = 0.02
 """How often even the first round has no patch."""
 
-HELPS, KEPT_FIRST = 0.92, 0.92
+HELPS, KEPT_FIRST = 0.97, 0.97
 """How often patches help the cases they were made from; and how often the first that do convince on validation."""
 
 KEPT_SCREENED, NO_MORE_AFTER_KEPT, NO_MORE_AFTER_REJECTED = 0.6, 0.6, 0.25
 """How often what is cheaper or shorter is kept; and how often nothing is left to try after that, or a rejection."""
 
-UNRULY = 0.25
-"""How many agents have models that do not always obey."""
+UNRULY, UNRULY_IF_NOISY, UNRULY_IF_NOT = 0.28, 0.4, 0.03
+"""How many agents have models that do not obey: of all, of those whose runs came out differently, and of the others."""
 
 MOST_ROUNDS = 50
 OWN_S_PER_ROUND = (0.1, 0.8)
@@ -38,7 +38,7 @@ STAGES_AT_ONCE = 64
 
 def rehearse(plan: RunPlan, rng: Random, *, is_endless: bool = False) -> Rehearsal:
     """Play a run through once. An endless one makes all rounds that are allowed, whatever stops it or caps it."""
-    agent = _Character.drawn(rng, has_rules=plan.search.optimizer is None)
+    agent = _Character.drawn(rng, has_rules=plan.search.optimizer is None, noise=plan.recorded.noise)
     till = Till(plan, rng, caps=Caps() if is_endless else plan.caps, grows_by=agent.grows_by)
     with suppress(BudgetEnded):
         _Run(plan, till, rng, agent).play(is_endless=is_endless)
@@ -60,33 +60,33 @@ class _Character:
     keeps_later: float
     all_mended: float
     grows_by: float
-    is_noisy: bool
+    noise: Noise
 
     @staticmethod
-    def drawn(rng: Random, *, has_rules: bool) -> _Character:
+    def drawn(rng: Random, *, has_rules: bool, noise: float | None) -> _Character:
         """Where models do not always obey, something always fails: much is blamed, and the search goes on and on.
 
         Rules have soon said all they can; a model mostly has one more idea.
         """
-        keeps_later = rng.uniform(0.1, 0.6)
-        if rng.random() < UNRULY:
+        unruly = UNRULY if noise is None else UNRULY_IF_NOISY if noise else UNRULY_IF_NOT
+        if rng.random() < unruly:
             return _Character(
                 another_pass=rng.uniform(0.4, 0.9),
                 another_patch=rng.uniform(0.4, 0.9),
-                gives_up=rng.uniform(0.0, 0.3),
-                keeps_later=keeps_later,
+                gives_up=rng.uniform(0.0, 0.2),
+                keeps_later=rng.uniform(0.3, 0.8),
                 all_mended=0.0,
                 grows_by=rng.lognormvariate(0.3, 0.25),
-                is_noisy=True,
+                noise="much",
             )
         return _Character(
             another_pass=0.3,
             another_patch=rng.betavariate(1.2, 2.2),
             gives_up=rng.betavariate(1.2, 0.8) if has_rules else rng.betavariate(1, 9),
-            keeps_later=keeps_later,
+            keeps_later=rng.uniform(0.1, 0.6),
             all_mended=0.5,
             grows_by=rng.lognormvariate(0.05, 0.15),
-            is_noisy=rng.random() < 0.3,
+            noise="some" if noise or (noise is None and rng.random() < 0.5) else "none",
         )
 
 
@@ -198,7 +198,7 @@ class _Run:
             nodes=self.kept,
             is_recorded=self.kept_at == 1,
             mended=self.plan.validation * max(0.0, self.failing_at_first - self.failing),
-            is_noisy=self.agent.is_noisy,
+            noise=self.agent.noise,
         )
 
     def _is_over(self) -> bool:

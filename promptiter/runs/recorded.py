@@ -18,6 +18,7 @@ from statistics import fmean
 import orjson
 
 from promptiter.engine.engine import Engine
+from promptiter.engine.events import Phase
 from promptiter.engine.expectation import CallUse, CaseUse, NodeUse, Recorded
 from promptiter.engine.forecast import Forecast, forecast_run
 from promptiter.engine.records import RunRequest
@@ -85,6 +86,7 @@ class _Found:
     calls: dict[tuple[Role, str], list[LedgerEntry]] = field(default_factory=dict)
     passed: int = 0
     failed: int = 0
+    noise: list[float] = field(default_factory=list)
 
     def recorded(self) -> Recorded:
         by_role: dict[Role, list[LedgerEntry]] = {}
@@ -101,6 +103,7 @@ class _Found:
             usd_per_token={model: rate for model, entries in sorted(by_model.items()) if (rate := _rate(entries))},
             passed=self.passed,
             failed=self.failed,
+            noise=max(self.noise, default=None),
         )
 
 
@@ -119,7 +122,9 @@ def _folders(runs: str | os.PathLike[str], structure_id: str) -> Iterator[Path]:
 
 def _look_at(path: Path, found: _Found, *, start: str) -> None:
     seconds = _calls(path / CALLS, found)
-    rows = list(islice(_first_rows(path), MOST_CASES))
+    all_rows = list(_rows(path))
+    found.noise += _noise(all_rows)
+    rows = [(each.profile_digest, each.row) for each in islice(filter(_is_first, all_rows), MOST_CASES)]
     for profile_digest, row in rows:
         if profile_digest == start and row.scores:
             has_passed = row.error is None and all(score.passed for score in row.scores)
@@ -138,16 +143,42 @@ def _look_at(path: Path, found: _Found, *, start: str) -> None:
     found.runs += bool(uses)
 
 
-def _first_rows(path: Path) -> Iterator[tuple[str, CaseRow]]:
-    """The case runs before anything was changed, with the profile that they ran under."""
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """One run of a case: under which profile, and when."""
+
+    row: CaseRow
+    profile_digest: str
+    phase: Phase
+    round: int
+
+
+def _rows(path: Path) -> Iterator[_Ran]:
     profile = ""
     for event in islice(FileJournal(path / JOURNAL).read(), MOST_EVENTS):
         if event.type == "evaluation_started":
             profile = event.data["profile_digest"]
-        if event.type == "case" and event.phase in ("baseline", "train") and event.round <= 1:
-            yield profile, value_of(CaseRow, event.data["row"])
-        if event.phase == "rerun":
-            return
+        elif event.type == "case" and event.data["row"]["measured"]["origin"] != "kept":
+            yield _Ran(value_of(CaseRow, event.data["row"]), profile, event.phase, event.round)
+
+
+def _is_first(ran: _Ran) -> bool:
+    """Whether a case was run before anything was changed."""
+    return ran.phase in ("baseline", "train") and ran.round <= 1
+
+
+def _noise(rows: Iterable[_Ran]) -> Iterator[float]:
+    """Of each profile the share of cases whose draws differ in their scores, if some have more than one."""
+    draws: dict[tuple[str, str], dict[int, tuple[float | None, ...]]] = {}
+    for ran in rows:
+        if ran.row.is_scored:
+            values = tuple(score.value for score in ran.row.scores)
+            draws.setdefault((ran.profile_digest, ran.row.case_id), {})[ran.row.draw] = values
+    differs: dict[str, list[bool]] = {}
+    for (profile_digest, _), values_by_draw in draws.items():
+        if len(values_by_draw) > 1:
+            differs.setdefault(profile_digest, []).append(len(set(values_by_draw.values())) > 1)
+    return map(fmean, differs.values())
 
 
 def _calls(path: Path, found: _Found) -> dict[str, float]:
