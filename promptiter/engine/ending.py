@@ -26,7 +26,7 @@ LOOKS: Mapping[Noise, Sequence[int]] = {"none": (1,), "some": (1, 1, 1, 2), "muc
 NOT_SHOWN: Mapping[Noise, float] = {"none": 0.0, "some": 0.03, "much": 0.2}
 """How often a claim is not shown."""
 
-SEEMS_USELESS: Mapping[Noise, float] = {"none": 0.05, "some": 0.2, "much": 0.4}
+SEEMS_USELESS: Mapping[Noise, float] = {"none": 0.05, "some": 0.2, "much": 0.3}
 """How often a part seems to do no good at first."""
 
 

@@ -26,6 +26,9 @@ ANSWER_TOKENS = 120
 CALL_S, SIMULATED_S = 2.0, 0.005
 """How long a call takes, if nobody knows better."""
 
+OWN_S, MOST_OWN_S = 0.004, 0.05
+"""What promptiter itself takes for a call, to write it down: on a machine of its own, and on a very busy one."""
+
 THUMBED_CASES = 64
 """So many case runs are made up where none was recorded."""
 
@@ -66,7 +69,8 @@ class Recorded:
     `passed` and `failed` count runs of cases under the very profile that the next run starts with. `models` are those
     that nodes asked, `usd_per_token` what those cost on average where that was recorded. `noise` is the share of cases
     that came out differently when they were run again under the same profile, under the one where most did; None: no
-    case was run twice. `own_s` is what promptiter itself took for a call, on that machine.
+    case was run twice. `patched` is how many surfaces a candidate changed, `own_s` what promptiter itself took for a
+    call, on that machine.
     """
 
     runs: int = 0
@@ -77,6 +81,7 @@ class Recorded:
     passed: int = 0
     failed: int = 0
     noise: float | None = None
+    patched: float | None = None
     own_s: float | None = None
 
     @property

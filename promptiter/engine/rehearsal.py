@@ -13,32 +13,35 @@ from dataclasses import dataclass
 from random import Random
 
 from promptiter.engine.ending import Kept, Noise, rehearse_ending
+from promptiter.engine.expectation import Recorded
 from promptiter.engine.plan import RunPlan, StageRole
 from promptiter.engine.till import MOST_DRAWN, Amount, BudgetEnded, Rehearsal, Till
 from promptiter.llm.budget import Caps
 
-NO_FIRST_PATCH = 0.02
+NO_FIRST_PATCH = 0.01
 """How often even the first round has no patch."""
 
-HELPS, KEPT_FIRST = 0.97, 0.97
+HELPS, KEPT_FIRST = 0.98, 0.98
 """How often patches help the cases they were made from; and how often the first that do convince on validation."""
 
 KEPT_SCREENED, NO_MORE_AFTER_KEPT, NO_MORE_AFTER_REJECTED = 0.6, 0.6, 0.25
 """How often what is cheaper or shorter is kept; and how often nothing is left to try after that, or a rejection."""
 
-UNRULY, UNRULY_IF_NOISY, UNRULY_IF_NOT = 0.28, 0.4, 0.03
-"""How many agents have models that do not obey: of all, of those whose runs came out differently, and of the others."""
+UNRULY, UNRULY_IF_MUCH_PATCHED, UNRULY_IF_LITTLE, UNRULY_WITHOUT_NOISE = 0.15, 0.6, 0.06, 0.02
+"""How many agents have models that do not obey: if nothing is known, by earlier patches, and if runs never differ."""
+
+MUCH_PATCHED = 2.5
 
 MOST_ROUNDS = 50
-OWN_S_PER_ROUND = (0.1, 0.8)
-"""What promptiter itself takes to blame and patch without models."""
+OWN_CALLS_PER_ROUND = (25, 200)
+"""What promptiter itself takes to blame and patch without models, in calls that it could write down meanwhile."""
 
 STAGES_AT_ONCE = 64
 
 
 def rehearse(plan: RunPlan, rng: Random, *, is_endless: bool = False) -> Rehearsal:
     """Play a run through once. An endless one makes all rounds that are allowed, whatever stops it or caps it."""
-    agent = _Character.drawn(rng, has_rules=plan.search.optimizer is None, noise=plan.recorded.noise)
+    agent = _Character.drawn(rng, has_rules=plan.search.optimizer is None, recorded=plan.recorded)
     till = Till(plan, rng, caps=Caps() if is_endless else plan.caps, grows_by=agent.grows_by)
     with suppress(BudgetEnded):
         _Run(plan, till, rng, agent).play(is_endless=is_endless)
@@ -63,31 +66,40 @@ class _Character:
     noise: Noise
 
     @staticmethod
-    def drawn(rng: Random, *, has_rules: bool, noise: float | None) -> _Character:
+    def drawn(rng: Random, *, has_rules: bool, recorded: Recorded) -> _Character:
         """Where models do not always obey, something always fails: much is blamed, and the search goes on and on.
 
         Rules have soon said all they can; a model mostly has one more idea.
         """
-        unruly = UNRULY if noise is None else UNRULY_IF_NOISY if noise else UNRULY_IF_NOT
-        if rng.random() < unruly:
+        noise = recorded.noise
+        if rng.random() < _unruly(recorded):
             return _Character(
                 another_pass=rng.uniform(0.4, 0.9),
                 another_patch=rng.uniform(0.4, 0.9),
                 gives_up=rng.uniform(0.0, 0.2),
                 keeps_later=rng.uniform(0.3, 0.8),
                 all_mended=0.0,
-                grows_by=rng.lognormvariate(0.3, 0.25),
+                grows_by=rng.lognormvariate(0.2, 0.15),
                 noise="much",
             )
         return _Character(
-            another_pass=0.3,
-            another_patch=rng.betavariate(1.2, 2.2),
-            gives_up=rng.betavariate(1.2, 0.8) if has_rules else rng.betavariate(1, 9),
+            another_pass=0.2,
+            another_patch=rng.betavariate(1, 4),
+            gives_up=rng.betavariate(1.5, 0.7) if has_rules else rng.betavariate(1, 9),
             keeps_later=rng.uniform(0.1, 0.6),
             all_mended=0.5,
-            grows_by=rng.lognormvariate(0.05, 0.15),
+            grows_by=rng.lognormvariate(0.05, 0.1),
             noise="some" if noise or (noise is None and rng.random() < 0.5) else "none",
         )
+
+
+def _unruly(recorded: Recorded) -> float:
+    """How likely it is that an agent does not obey, by what earlier runs of it did."""
+    if recorded.noise == 0:
+        return UNRULY_WITHOUT_NOISE
+    if recorded.patched is None:
+        return UNRULY
+    return UNRULY_IF_MUCH_PATCHED if recorded.patched > MUCH_PATCHED else UNRULY_IF_LITTLE
 
 
 class _Run:
@@ -272,7 +284,8 @@ class _Run:
         merged = surfaces * self.rng.uniform(0.3, 1.0) * max(1.0, failing / 200)
         self._stage("aggregator", merged, together=surfaces)
         if not self.plan.stages:
-            self.till.book("backwarder", "", Amount(seconds=self.rng.uniform(*OWN_S_PER_ROUND)))
+            seconds = self.till.own_s * self.rng.uniform(*OWN_CALLS_PER_ROUND)
+            self.till.book("backwarder", "", Amount(seconds=seconds))
 
     def _check(self, failing: float) -> None:
         """Some blame is checked: blamed steps are corrected, and what follows them is replayed."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import Literal, TypeAlias, get_args
 
 from promptiter.engine.claiming import MOST_HELD
-from promptiter.engine.expectation import NodeUse
+from promptiter.engine.expectation import OWN_S, NodeUse
 from promptiter.engine.plan import Asked, RunPlan
 from promptiter.llm.budget import Caps
 
@@ -36,10 +36,6 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 MOST_DRAWN = 48
 """So many case runs at most are drawn, to see what one takes on average."""
-
-OWN_S_PER_CALL = 0.004
-"""What promptiter itself takes for a call, to write it down."""
-
 
 @dataclass(slots=True)
 class Amount:
@@ -91,7 +87,9 @@ class Till:
         self._mean, self._path_s = self._mean_case()
         self._whole_calls = sum(use.calls for use in self._mean.values())
         self._tokens_by = rng.lognormvariate(0, 0.05 if plan.is_recorded else 0.5)
-        self._seconds_by = rng.lognormvariate(0, 0.4 if plan.is_recorded else 0.7)
+        # what was recorded first is a little slow: later on, all that a run needs is loaded and open
+        self._seconds_by = rng.lognormvariate(-0.15, 0.45) if plan.is_recorded else rng.lognormvariate(0, 0.7)
+        self.own_s = (plan.recorded.own_s or OWN_S) * self._seconds_by
 
     @property
     def blamable_calls(self) -> float:
@@ -158,7 +156,7 @@ class Till:
         one_s = self._path_s * self._seconds_by * paid_calls / max(1e-9, runs * self._whole_calls)
         total_s = sum(use.seconds for use in self._mean.values()) * self._seconds_by
         waiting_s = paid_calls / max(1e-9, self._whole_calls) * total_s / plan.slots
-        seconds = max(one_s * max(1.0, runs / plan.concurrency), waiting_s) + OWN_S_PER_CALL * paid_calls
+        seconds = max(one_s * max(1.0, runs / plan.concurrency), waiting_s) + self.own_s * paid_calls
         for amount in booked.values():
             amount.seconds = seconds * amount.calls / max(1e-9, paid_calls)
         self._book_all(stage, booked)
@@ -252,4 +250,5 @@ class Till:
 
 def held_back(cap: float, after_baseline: float, wished: float) -> float:
     """What of a cap the search may not spend, because the claim is expected to take it."""
-    return min(wished, MOST_HELD * max(0.0, cap - after_baseline))
+    most = MOST_HELD * max(0.0, cap - after_baseline)
+    return min(wished, int(most) if isinstance(cap, int) else most)

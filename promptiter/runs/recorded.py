@@ -7,10 +7,11 @@ that it takes no longer however many runs there are.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +20,7 @@ import orjson
 
 from promptiter.engine.engine import Engine
 from promptiter.engine.events import Phase
-from promptiter.engine.expectation import CallUse, CaseUse, NodeUse, Recorded
+from promptiter.engine.expectation import MOST_OWN_S, CallUse, CaseUse, NodeUse, Recorded
 from promptiter.engine.forecast import Forecast, forecast_run
 from promptiter.engine.records import RunRequest
 from promptiter.engine.shapes import plain_of, value_of
@@ -54,11 +55,11 @@ def recorded_in(runs: str | os.PathLike[str], engine: Engine, request: RunReques
     """What the newest runs of the same structure took. A run that cannot be read is passed over."""
     snapshot = engine.describe()
     start = (request.initial_profile or Profile.baseline(snapshot)).digest
-    found = _Found()
+    found, at_once = _Found(), engine.evaluator_for(request).options.concurrency
     for path in _folders(runs, snapshot.structure_id):
         with suppress(PromptiterError, TraceError, OSError, ValueError):
             is_same = read_header(path).structure.baseline_id == snapshot.baseline_id
-            _look_at(path, found, start=start if is_same else "")
+            _look_at(path, found, start=start if is_same else "", at_once=at_once)
     return found.recorded()
 
 
@@ -87,6 +88,13 @@ class _Found:
     passed: int = 0
     failed: int = 0
     noise: list[float] = field(default_factory=list)
+    patched: list[int] = field(default_factory=list)
+    own_s: list[float] = field(default_factory=list)
+
+    @property
+    def has_judged(self) -> bool:
+        """Whether cases also waited for models that are not the agent's."""
+        return any(role in ("judge", "user") for role, _ in self.calls)
 
     def recorded(self) -> Recorded:
         by_role: dict[Role, list[LedgerEntry]] = {}
@@ -104,6 +112,8 @@ class _Found:
             passed=self.passed,
             failed=self.failed,
             noise=max(self.noise, default=None),
+            patched=fmean(self.patched) if self.patched else None,
+            own_s=fmean(self.own_s) if self.own_s else None,
         )
 
 
@@ -120,14 +130,15 @@ def _folders(runs: str | os.PathLike[str], structure_id: str) -> Iterator[Path]:
             return
 
 
-def _look_at(path: Path, found: _Found, *, start: str) -> None:
-    seconds = _calls(path / CALLS, found)
-    all_rows = list(_rows(path))
-    found.noise += _noise(all_rows)
-    rows = [(each.profile_digest, each.row) for each in islice(filter(_is_first, all_rows), MOST_CASES)]
-    for profile_digest, row in rows:
-        if profile_digest == start and row.scores:
-            has_passed = row.error is None and all(score.passed for score in row.scores)
+def _look_at(path: Path, found: _Found, *, start: str, at_once: int) -> None:
+    call_s, share = _calls(path / CALLS, found)
+    ran, took, patched = _ran(path)
+    found.noise += _noise(ran)
+    found.patched += patched
+    first = list(islice(filter(_is_first, ran), MOST_CASES))
+    for each in first:
+        if each.profile_digest == start and each.row.scores:
+            has_passed = each.row.error is None and all(score.passed for score in each.row.scores)
             found.passed += has_passed
             found.failed += not has_passed
     if not (path / TRACES).is_dir():
@@ -135,12 +146,41 @@ def _look_at(path: Path, found: _Found, *, start: str) -> None:
     spool = TraceSpool(path / TRACES)
     room = MOST_CASES - len(found.cases)
     uses: list[CaseUse] = []
-    for _, row in rows:
+    for row in (each.row for each in first):
         kept = [name for name in row.trace_digests if name in spool]
         if len(uses) < room and kept and len(kept) == len(row.trace_digests):
-            uses.append(_case_use([spool.get(name) for name in kept], row, seconds))
+            uses.append(_case_use([spool.get(name) for name in kept], row, call_s))
+    if uses and not found.has_judged:
+        path_s = fmean(use.path_s for use in uses)
+        own_s, waited_s = _shared_out(took, share * path_s, at_once=at_once)
+        found.own_s += [] if own_s is None else [own_s]
+        uses = [replace(use, path_s=use.path_s * waited_s / path_s) for use in uses] if path_s and waited_s else uses
     found.cases.extend(uses)
     found.runs += bool(uses)
+
+
+@dataclass(frozen=True, slots=True)
+class _Took:
+    """What the clock said of an evaluation."""
+
+    seconds: float
+    runs: int
+    calls: int
+
+
+def _shared_out(took: Sequence[_Took], least_path_s: float, *, at_once: int) -> tuple[float | None, float]:
+    """What promptiter itself took for a call, and how long a case run waited for models: together, what the clock said.
+
+    A case run waits at least as long as if all calls were as fast as the fastest: others are slow because the machine
+    is busy, or because a model is. What promptiter itself takes even on a busy machine is bounded.
+    """
+    calls = sum(each.calls for each in took)
+    if not calls:
+        return None, 0.0
+    seconds = sum(each.seconds for each in took)
+    waves = sum(max(1.0, each.runs / at_once) for each in took)
+    own_s = min(MOST_OWN_S, max(0.0, seconds - least_path_s * waves) / calls)
+    return own_s, max(0.0, seconds - own_s * calls) / waves
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +193,24 @@ class _Ran:
     round: int
 
 
-def _rows(path: Path) -> Iterator[_Ran]:
-    profile = ""
+def _ran(path: Path) -> tuple[list[_Ran], list[_Took], list[int]]:
+    """The case runs of a run, what the first evaluations took on the clock, and how many surfaces candidates changed."""
+    rows: list[_Ran] = []
+    took: list[_Took] = []
+    patched: list[int] = []
+    profile, began_s, known = "", 0.0, 0
     for event in islice(FileJournal(path / JOURNAL).read(), MOST_EVENTS):
+        elapsed_s = event.data.get("measured", {}).get("elapsed_s", 0.0)
         if event.type == "evaluation_started":
-            profile = event.data["profile_digest"]
+            profile, began_s, known = event.data["profile_digest"], elapsed_s, len(rows)
         elif event.type == "case" and event.data["row"]["measured"]["origin"] != "kept":
-            yield _Ran(value_of(CaseRow, event.data["row"]), profile, event.phase, event.round)
+            rows.append(_Ran(value_of(CaseRow, event.data["row"]), profile, event.phase, event.round))
+        elif event.type == "evaluation_finished" and all(map(_is_first, new := rows[known:])):
+            calls = sum(each.row.measured.paid_calls for each in new)
+            took += [_Took(elapsed_s - began_s, len(new), calls)] if calls else []
+        elif event.type == "candidate":
+            patched.append(len(event.data["patches"]))
+    return rows, took, patched
 
 
 def _is_first(ran: _Ran) -> bool:
@@ -181,18 +232,20 @@ def _noise(rows: Iterable[_Ran]) -> Iterator[float]:
     return map(fmean, differs.values())
 
 
-def _calls(path: Path, found: _Found) -> dict[str, float]:
-    """Keep what calls of models cost; gives the seconds of a call by node."""
-    if not path.exists():
-        return {}
+def _calls(path: Path, found: _Found) -> tuple[dict[str, float], float]:
+    """Keep what calls of models cost; gives the seconds of a call by node, and which share the fastest one took."""
     seconds: dict[str, list[float]] = {}
-    for entry in islice(paid_calls(path), MOST_CALLS):
+    fastest: dict[str, float] = {}
+    for entry in islice(paid_calls(path), MOST_CALLS) if path.exists() else ():
         if entry.model.startswith(TOOL):
             continue
         found.calls.setdefault((entry.role, entry.node_id), []).append(entry)
         if entry.role == "agent":
             seconds.setdefault(entry.node_id, []).append(entry.spent.seconds)
-    return {node_id: fmean(each) for node_id, each in seconds.items()}
+            fastest[entry.model] = min(entry.spent.seconds, fastest.get(entry.model, math.inf))
+    means = {node_id: fmean(each) for node_id, each in seconds.items()}
+    total_s = sum(means.values())
+    return means, fmean(fastest.values()) * len(means) / total_s if total_s else 1.0
 
 
 def _case_use(traces: Sequence[ExecutionTrace], row: CaseRow, call_s: dict[str, float]) -> CaseUse:
