@@ -37,6 +37,13 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 MOST_DRAWN = 48
 """So many case runs at most are drawn, to see what one takes on average."""
 
+BUSY = -0.2, 0.6
+"""How busy the machine is, compared with what was recorded, as a logarithm: its middle and spread.
+
+The middle is below 0 because what a run needs is loaded and opened while its first cases run.
+"""
+
+
 @dataclass(slots=True)
 class Amount:
     """Calls, tokens, dollars as far as prices are known, and seconds as on a clock. It grows."""
@@ -87,9 +94,8 @@ class Till:
         self._mean, self._path_s = self._mean_case()
         self._whole_calls = sum(use.calls for use in self._mean.values())
         self._tokens_by = rng.lognormvariate(0, 0.05 if plan.is_recorded else 0.5)
-        # what was recorded first is a little slow: later on, all that a run needs is loaded and open
-        self._seconds_by = rng.lognormvariate(-0.15, 0.45) if plan.is_recorded else rng.lognormvariate(0, 0.7)
-        self.own_s = (plan.recorded.own_s or OWN_S) * self._seconds_by
+        self._seconds_by = rng.lognormvariate(0, 0.4 if plan.is_recorded else 0.7)
+        self.own_s = (plan.recorded.own_s or OWN_S) * rng.lognormvariate(*BUSY)
 
     @property
     def blamable_calls(self) -> float:

@@ -152,6 +152,8 @@ def _look_at(path: Path, found: _Found, *, start: str, at_once: int) -> None:
             uses.append(_case_use([spool.get(name) for name in kept], row, call_s))
     if uses and not found.has_judged:
         path_s = fmean(use.path_s for use in uses)
+        case_calls = fmean(sum(node.calls for node in use.nodes.values()) for use in uses)
+        took = [replace(each, runs=min(each.runs, each.calls / case_calls)) for each in took if case_calls]
         own_s, waited_s = _shared_out(took, share * path_s, at_once=at_once)
         found.own_s += [] if own_s is None else [own_s]
         uses = [replace(use, path_s=use.path_s * waited_s / path_s) for use in uses] if path_s and waited_s else uses
@@ -161,10 +163,10 @@ def _look_at(path: Path, found: _Found, *, start: str, at_once: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Took:
-    """What the clock said of an evaluation."""
+    """What the clock said of an evaluation; runs that are paid in part count as that part."""
 
     seconds: float
-    runs: int
+    runs: float
     calls: int
 
 
@@ -178,7 +180,7 @@ def _shared_out(took: Sequence[_Took], least_path_s: float, *, at_once: int) -> 
     if not calls:
         return None, 0.0
     seconds = sum(each.seconds for each in took)
-    waves = sum(max(1.0, each.runs / at_once) for each in took)
+    waves = sum(max(min(1.0, each.runs), each.runs / at_once) for each in took)
     own_s = min(MOST_OWN_S, max(0.0, seconds - least_path_s * waves) / calls)
     return own_s, max(0.0, seconds - own_s * calls) / waves
 
@@ -194,7 +196,7 @@ class _Ran:
 
 
 def _ran(path: Path) -> tuple[list[_Ran], list[_Took], list[int]]:
-    """The case runs of a run, what the first evaluations took on the clock, and how many surfaces candidates changed."""
+    """The case runs of a run, what evaluations took on the clock, and how many surfaces candidates changed."""
     rows: list[_Ran] = []
     took: list[_Took] = []
     patched: list[int] = []
@@ -205,9 +207,9 @@ def _ran(path: Path) -> tuple[list[_Ran], list[_Took], list[int]]:
             profile, began_s, known = event.data["profile_digest"], elapsed_s, len(rows)
         elif event.type == "case" and event.data["row"]["measured"]["origin"] != "kept":
             rows.append(_Ran(value_of(CaseRow, event.data["row"]), profile, event.phase, event.round))
-        elif event.type == "evaluation_finished" and all(map(_is_first, new := rows[known:])):
-            calls = sum(each.row.measured.paid_calls for each in new)
-            took += [_Took(elapsed_s - began_s, len(new), calls)] if calls else []
+        elif event.type == "evaluation_finished":
+            calls = sum(each.row.measured.paid_calls for each in rows[known:])
+            took += [_Took(elapsed_s - began_s, len(rows) - known, calls)] if calls else []
         elif event.type == "candidate":
             patched.append(len(event.data["patches"]))
     return rows, took, patched
