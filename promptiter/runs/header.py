@@ -247,6 +247,7 @@ def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> di
             if name in ("attributor", "aggregator", "optimizer")
         },
         "objective": request.objective,
+        "error": request.error,
         "goal": plain_of(request.goal),
         "acceptance": written(request.acceptance),
         "claim": None if request.claim is None else written(request.claim),
