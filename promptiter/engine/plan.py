@@ -120,7 +120,8 @@ class RunPlan:
     """One run before it starts.
 
     `test` is how many cases are sealed, and `claim` None if none is made. `below` has, for each node with a target
-    surface, the nodes that may be paid again when it changes: itself and all that follow it. `reserved_tokens` is what a budget must have left for one call.
+    surface, the nodes that may be paid again when it changes: itself and all that follow it. `reserved_tokens` is what
+    a budget must have left for one call.
     """
 
     train: int
