@@ -169,13 +169,19 @@ def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
         evaluation={"concurrency": 4},
         memo="memo.jsonl",
     )
-    command = [sys.executable, "-c", "from promptiter.cli import main; main()", "noise", "--draws", "300", "--json"]
+    # Tests that were started in the background by a shell ignore SIGINT, and so would what they start.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heard}; from promptiter.cli import main; main()"
+    command = [sys.executable, "-c", code, "noise", "--draws", "300", "--json"]
     with subprocess.Popen(command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        while not (desk / "memo.jsonl").exists() or (desk / "memo.jsonl").read_bytes().count(b"\n") < 8 * 6 * 3:
-            assert running.poll() is None
-            time.sleep(0.02)
-        running.send_signal(signal.SIGINT)
-        shown, told = running.communicate(timeout=30)
+        try:
+            while not (desk / "memo.jsonl").exists() or (desk / "memo.jsonl").read_bytes().count(b"\n") < 8 * 6 * 3:
+                assert running.poll() is None
+                time.sleep(0.02)
+            running.send_signal(signal.SIGINT)
+            shown, told = running.communicate(timeout=30)
+        finally:
+            running.kill()
     assert running.returncode == 130
     assert "stopping after the case in flight; once more stops at once\n" in told
     found = orjson.loads(shown)
