@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from promptiter.config.build import ConfiguredRun
     from promptiter.evaluation.noise import NoiseReport
 
-WANTED_GAIN = 0.1
-
 
 def noise(
     config: Annotated[
@@ -27,7 +25,7 @@ def noise(
     draws: Annotated[int, typer.Option(help="Runs of each case; as many as a claim takes in one arm.")] = 6,
     gain: Annotated[
         float | None,
-        typer.Option(help=f"Exits 4 if a gain of so much would not show; {WANTED_GAIN} is told."),
+        typer.Option(help="Exits 4 if a gain of so much would not show. Told without it: claim.wanted_gain."),
     ] = None,
     max_usd: Annotated[float | None, typer.Option(min=0, help="Spend at most so many dollars.")] = None,
     concurrency: Concurrency = None,
@@ -47,9 +45,10 @@ def noise(
     from promptiter.cli import noise_view
     from promptiter.config.build import build_run
     from promptiter.config.file import read_config
+    from promptiter.engine.conclusion import ClaimOnce
 
     if gain is not None and not gain > 0:
-        raise SetupError(f"--gain is {gain:g}; give the gain that you want to see, such as {WANTED_GAIN}")
+        raise SetupError(f"--gain is {gain:g}; give the gain that you want to see, such as 0.1")
     settings = settings_of(
         budget={"max_usd": max_usd} if max_usd is not None else None,
         concurrency=concurrency,
@@ -66,7 +65,8 @@ def noise(
         finally:
             configured.gateway.memo.close()
     is_simulated = "simulated" in configured.gateway.ledger.snapshot().by_model()
-    reach = None if report.problem else report.reach(WANTED_GAIN if gain is None else gain)
+    wanted = gain or (configured.request.claim or ClaimOnce()).wanted_gain
+    reach = None if report.problem else report.reach(wanted)
     code = noise_view.exit_code(report, None if gain is None else reach)
     if problem := noise_view.problem_of(report):
         say_error(problem)

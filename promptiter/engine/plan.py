@@ -238,9 +238,7 @@ def _claim(request: RunRequest) -> ClaimOutline | None:
     rule = request.claim
     if rule is None:
         return None
-    return ClaimOutline(
-        draws=rule.draws, blocks=len(blocks_of(request.error, draws=rule.draws)), ablates=rule.ablate
-    )
+    return ClaimOutline(draws=rule.draws, blocks=len(blocks_of(request.error, draws=rule.draws)), ablates=rule.ablate)
 
 
 def _target(policy: StopPolicy, request: RunRequest) -> float:
