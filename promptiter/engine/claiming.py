@@ -21,13 +21,15 @@ from promptiter.engine.evidence import Evidence, paired_draws
 from promptiter.engine.goals import claim_beyond, claim_for
 from promptiter.engine.policies import written
 from promptiter.engine.promises import error_of, ignores_holdout
-from promptiter.engine.shapes import plain_of
+from promptiter.engine.shapes import plain_of, value_of
+from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.stats.claim import Claim, blocks_of
 from promptiter.evaluation.stats.permutation import PairedDraws
 from promptiter.evaluation.stats.power import run_noise, smallest_gain
 from promptiter.llm.ledger import Spending
+from traces.model import Json
 
 if TYPE_CHECKING:
     from promptiter.engine.session import Session
@@ -41,8 +43,10 @@ SEALED_DRAWS = 2
 
 async def claim_once(session: Session, rule: ClaimOnce) -> Conclusion:
     """What a run may say of the profile that it kept; a profile that lost parts before is the working one."""
-    if rule.ablate and session.request.goal.kind == "score" and (found := await ablate(session)) is not None:
-        await session.note("ablation", {"value": plain_of(found)})
+    if rule.ablate and session.request.goal.kind == "score":
+        await _ablate(session)
+    if (budget := session.evaluator.gateway.budget) is not None:
+        budget.release()
     claiming = _Claiming(session, rule)
     these = await claiming.these_cases()
     if claiming.problem is not None:
@@ -55,27 +59,53 @@ async def claim_once(session: Session, rule: ClaimOnce) -> Conclusion:
     return claiming.beyond(these, new)
 
 
-def hold_for_claim(session: Session) -> None:
-    """Hold back what the claim is expected to cost, so that a search cannot spend what would show its gain."""
+async def _ablate(session: Session) -> None:
+    """Take out what does no good, as far as the budget lets; what is held back is for the claim alone."""
+    try:
+        found = await ablate(session)
+    except BudgetEndedError as ended:
+        await session.cut(ended)
+    else:
+        if found is not None:
+            await session.note("ablation", {"value": plain_of(found)})
+
+
+async def hold_for_claim(session: Session) -> None:
+    """Hold back what the claim is expected to cost, so that a search cannot spend what would show its gain.
+
+    It is in the log: a run that goes on holds back the same, though it has spent more by now.
+    """
     rule, budget = session.request.claim, session.evaluator.gateway.budget
-    rows = session.baseline.validation.rows
-    if rule is None or budget is None or not rows:
+    if rule is None:
         return
-    draws = sum(block.draws for block in blocks_of(session.request.error, draws=rule.draws))
-    runs = 2 * draws * len(session.validation.cases) / len(rows)
+    spent = session.spending.ledger.of_models
+    expected = _expected(session, rule) + (Spending() if budget is None else budget.largest_call)
+    measured: dict[str, Json] = {"expected": plain_of(expected), "before": plain_of(spent)}
+    found = (await session.note("held", {"measured": measured})).data["measured"]
+    if budget is not None:
+        before = value_of(Spending, found["before"])
+        budget.hold(value_of(Spending, found["expected"]), share=MOST_HELD, spent=spent - before)
+
+
+def _expected(session: Session, rule: ClaimOnce) -> Spending:
+    """What the claim costs if both profiles take what the first took for its validation, and so do its judges."""
+    rows, error = session.baseline.validation.rows, session.request.error
+    draws = sum(block.draws for block in blocks_of(error, draws=rule.draws))
+    sealed = SEALED_DRAWS * len(session.test.cases) if session.test is not None else 0
+    runs = 2 * (draws * len(session.validation.cases) + sealed) / max(1, len(rows))
     by_role = session.spending.ledger.by_role()
-    own = by_role.get("agent", Spending()).calls
-    judged = 1 + (by_role.get("judge", Spending()).calls / own if own else 0.0)
+    own, judges = by_role.get("agent", Spending()), by_role.get("judge", Spending())
     usage = session.baseline.validation.usage
     calls = sum(row.measured.paid_calls + row.measured.memo_hits for row in rows)
-    budget.hold(
-        Spending(
-            calls=round(runs * judged * calls),
-            input_tokens=round(runs * judged * usage.tokens),
-            cost_usd=runs * judged * (usage.cost_usd or 0.0),
-        ),
-        share=MOST_HELD,
+    return Spending(
+        calls=round(runs * calls * _with_judges(own.calls, judges.calls)),
+        input_tokens=round(runs * usage.tokens * _with_judges(own.tokens, judges.tokens)),
+        cost_usd=runs * (usage.cost_usd or 0.0) * _with_judges(own.cost_usd or 0.0, judges.cost_usd or 0.0),
     )
+
+
+def _with_judges(own: float, judges: float) -> float:
+    return 1 + judges / own if own else 1.0
 
 
 def untested(session: Session) -> Conclusion:

@@ -24,6 +24,7 @@ EventType: TypeAlias = Literal[
     "evaluation_started",
     "case",
     "evaluation_finished",
+    "held",
     "round_started",
     "losses",
     "backward",

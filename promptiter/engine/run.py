@@ -116,7 +116,7 @@ class Run:
             session.stop = _stopped("invalid_eval", _what_failed(session.accepted.validation))
             return
         if session.request.max_rounds > 0:
-            hold_for_claim(session)
+            await hold_for_claim(session)
             await self._searched()
         if (session.stop is None or not session.stop.stop) and not await session.should_stop():
             wanted = session.request.max_rounds > 0
@@ -136,14 +136,13 @@ class Run:
         except BudgetEndedError as ended:
             if session.request.claim is None or not session.has_accepted:
                 raise
-            await self.log.note("search_cut", {"cap": ended.cap, "told": session.redacted(str(ended))})
+            await session.cut(ended)
             session.stop = _stopped(ended.cap, str(ended))
 
     async def _conclude(self) -> None:
         """Say what came of the run. What it kept takes a claim, for which a part of the budget was held back."""
         session = self.session
         rule = session.request.claim
-        self._release()
         if rule is None or not session.has_accepted:
             found = untested(session)
         else:

@@ -27,7 +27,7 @@ from promptiter.engine.records import RunRequest
 from promptiter.engine.review import Reviewer
 from promptiter.engine.shapes import plain_of, value_of
 from promptiter.engine.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
-from promptiter.errors import SetupError
+from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, runs_of
 from promptiter.evaluation.result import Evaluation
@@ -186,6 +186,10 @@ class Session:
     async def note(self, kind: EventType, data: dict[str, Json]) -> Event:
         """Write down a fact that follows from what is known already."""
         return await self._log.note(kind, data)
+
+    async def cut(self, ended: BudgetEndedError) -> None:
+        """Write down that the budget ended what was going on; the run goes on with what comes after it."""
+        await self.note("search_cut", {"cap": ended.cap, "told": self.redacted(str(ended))})
 
     async def evaluate(
         self, eval_set: EvalSet, profile: Profile, *, phase: Phase, draws: range | None = None

@@ -218,6 +218,10 @@ class State:
         if decision.stop:
             self._change(stop=decision)
 
+    def _on_search_cut(self, _event: Event) -> None:
+        """Also an ablation may be cut: what it ran is no part of the claim."""
+        self._afresh = {}
+
     def _on_ablation(self, event: Event) -> None:
         found = value_of(Ablation, event.data["value"])
         run = self.run

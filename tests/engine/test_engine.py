@@ -197,6 +197,45 @@ async def test_a_budget_that_ends_after_a_gain_leaves_the_claim_its_part() -> No
         assert end == cut[0] or again == result
 
 
+async def test_a_run_that_goes_on_leaves_the_claim_as_much_as_one_that_never_failed() -> None:
+    def stumble(number: int) -> None:
+        if number == 8:
+            raise ValueError("no luck")
+
+    tries = [DRAFT, *[WORSE | {"polish#instruction": f"be {n}"} for n in range(40)]]
+    asked = desk.request(stop=Patience(40), max_rounds=40)
+    gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=150))
+    whole = await desk.engine(*tries, gateway=gateway).run(asked)
+    assert (whole.verdict, whole.stop_reason) == ("improved", "max_calls")
+    assert len(whole.rounds) > 8
+
+    gateway, journal = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=150)), MemoryJournal()
+    first = await desk.engine(strategy=Tries(*tries, at_round=stumble), gateway=gateway).conduct(asked, journal=journal)
+    assert first.result.status == "failed"
+    spent, budget = first.result.measured.spent, Budget(max_calls=150)
+    budget.charge(spent.of_models, of="run")
+    gateway = Gateway(models={"scripted": desk.model()}, memo=gateway.memo, budget=budget)
+    ended = await desk.engine(*tries, gateway=gateway).conduct(asked, journal=journal, spent_before=spent)
+    assert ended.result == whole
+    assert ended.result.measured.spent.total.calls == whole.measured.spent.total.calls <= 150
+
+
+async def test_an_ablation_is_cut_rather_than_the_claim() -> None:
+    gateway, journal = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=72)), MemoryJournal()
+    engine, asked = desk.engine(DRAFT, POLISH, gateway=gateway), desk.request(validation=desk.eval_set("validation", 4))
+    result = await engine.run(asked, journal=journal)
+    assert (result.verdict, result.ablation, result.is_final) == ("improved", None, True)
+    assert result.accepted is not None
+    assert len(result.accepted.rows) == len(result.baseline.rows if result.baseline else ())
+    types = [event.type for event in journal.read()]
+    for end in (types.index("search_cut") + 1, len(types) - 1):
+        part = MemoryJournal()
+        for event in list(journal.read())[:end]:
+            await part.append(event)
+        gateway = Gateway(models={"scripted": desk.model()}, memo=gateway.memo, budget=Budget(max_calls=72))
+        assert await desk.engine(DRAFT, POLISH, gateway=gateway).run(asked, journal=part) == result
+
+
 async def test_a_claim_that_the_budget_does_not_allow_is_no_claim() -> None:
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=24))
     journal = MemoryJournal()
