@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from rich.console import Console
 from rich.table import Table
@@ -12,8 +12,13 @@ from promptiter.cli.output import json_text, print_rows
 from promptiter.engine.forecast import Band, Expected, Forecast
 from promptiter.engine.records import RunResult
 from promptiter.engine.shapes import plain_of
+from promptiter.engine.till import STAGES, Stage
+from promptiter.llm.ledger import NOTHING, Spending
 from traces.draw.diagram import one_line
 from traces.model import Json
+
+NEVER = Band(0, 0, 0)
+NOTHING_EXPECTED = Expected(calls=NEVER, tokens=NEVER, usd=NEVER, seconds=NEVER)
 
 
 def forecast_as_json(forecast: Forecast, configuration: dict[str, Json]) -> str:
@@ -52,6 +57,45 @@ def compared(forecast: Forecast, result: RunResult) -> str:
 def dollars(figure: float) -> str:
     """From a dollar on to the cent, below to a hundredth of one."""
     return "$0" if figure == 0 else f"${figure:.2f}" if figure >= 1 else f"${figure:.4f}"
+
+
+def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[Json]:
+    """Each stage that was expected or took something."""
+    expected = {each.stage: each.expected for each in forecast.stages}
+    return [
+        {
+            "stage": stage,
+            "expected": plain_of(expected.get(stage)),
+            "actual": {"calls": actual.calls, "tokens": actual.tokens, "cost_usd": actual.cost_usd},
+        }
+        for stage, actual in _by_stage(forecast, spent)
+    ]
+
+
+def print_compared(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spending]) -> None:
+    """What each stage took, beside what was expected of it: calls, and dollars where they are known, else tokens."""
+    expected = {each.stage: each.expected for each in forecast.stages}
+    has_dollars = forecast.total.usd is not None and forecast.total.usd.p95 > 0
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("stage", no_wrap=True)
+    for name in ("calls", "expected", "cost" if has_dollars else "tokens", "expected"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for stage, actual in _by_stage(forecast, spent):
+        wanted = expected.get(stage, NOTHING_EXPECTED)
+        paid = "unknown" if actual.cost_usd is None else dollars(actual.cost_usd)
+        table.add_row(
+            stage,
+            _count(actual.calls),
+            _band(wanted.calls, _count),
+            *((paid, _cost(wanted)) if has_dollars else (_count(actual.tokens), _band(wanted.tokens, _count))),
+        )
+    screen.print(table)
+
+
+def _by_stage(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[tuple[Stage, Spending]]:
+    """All stages in their order; those that ask no model and should not are left out."""
+    asking = {each.stage for each in forecast.stages if each.expected.calls.p95 > 0} | spent.keys()
+    return [(stage, spent.get(stage, NOTHING)) for stage in STAGES if stage in asking]
 
 
 def _print_table(screen: Console, kind: str, lines: Iterable[tuple[str, Expected]], *, has_total: bool = False) -> None:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.diff_view import diff
-from promptiter.cli.forecast_view import compared
+from promptiter.cli.forecast_view import compared, print_compared, stages_as_json
 from promptiter.engine.conclusion import Verdict
 from promptiter.engine.goals import GoalKind
 from promptiter.engine.records import RunResult, Status
@@ -26,6 +26,7 @@ from promptiter.evaluation.per_run import PerRun, per_run
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import Spending
 from promptiter.runs.recorded import read_forecast
+from promptiter.runs.stages import spent_by_stage
 from traces.draw.diagram import cut, one_line
 
 EXIT_CODES: Mapping[Verdict, int] = {
@@ -94,11 +95,13 @@ def _in_words(result: RunResult) -> str:
 
 
 def as_json(result: RunResult, path: Path | None) -> str:
-    """The result, with where it was written, what it was expected to take, and the exit code."""
+    """The result, with where it was written, what it was expected to take, by stage too, and the exit code."""
     forecast = None if path is None else read_forecast(path)
+    stages = None if path is None or forecast is None else stages_as_json(forecast, spent_by_stage(path))
     document = {
         **orjson.loads(result.to_json()),
         "forecast": None if forecast is None else plain_of(forecast.total),
+        "stages": stages,
         "path": None if path is None else str(path),
         "exit_code": exit_code(result),
     }
@@ -321,6 +324,9 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     word = result.status if result.status in ENDED else result.verdict
     rows.add_row("Verdict", f"{word}, exit code {exit_code(result)}")
     screen.print()
+    if path is not None and forecast is not None:
+        print_compared(screen, forecast, spent_by_stage(path))
+        screen.print()
     screen.print(rows)
 
 

@@ -207,14 +207,21 @@ def _budget(plan: RunPlan, seed: int) -> Iterable[str]:
         both = [_rounds(middle), _rounds(high)]
         allowed = f"{both[0]} at p50 and at p95" if both[0] == both[1] else f"{both[0]} at p50, {both[1]} at p95"
         told = f"{name} allows {allowed}, of at most {len(bands) - 1}"
+        held = _band([_held(each, figure, cap) for each in rehearsals], digits=9).p50
+        if held and middle >= 0:
+            told += f", with {f'${held:.2g}' if cap is caps.max_usd else f'{held:,.0f}'} held back for the claim"
         is_partly_unknown = unpriced and name.startswith("max_usd")
         yield told + (f"; what {', '.join(unpriced)} costs is unknown" if is_partly_unknown else "")
 
 
 def _needed(rehearsal: Rehearsal, number: int, figure: Callable[[Amount], float], cap: float) -> float:
     """What a cap must have for so many rounds: what they take, and what the search leaves for the claim."""
-    after = [figure(amount) for amount in rehearsal.after_round]
-    return after[number] + (held_back(cap, after[0], figure(rehearsal.held)) if number else 0.0)
+    taken = figure(rehearsal.after_round[number])
+    return taken + _held(rehearsal, figure, cap) if number else taken
+
+
+def _held(rehearsal: Rehearsal, figure: Callable[[Amount], float], cap: float) -> float:
+    return held_back(cap, figure(rehearsal.after_round[0]), figure(rehearsal.held))
 
 
 def _rounds(count: int) -> str:
@@ -233,6 +240,8 @@ def _notes(plan: RunPlan, *, has_memo: bool) -> Iterable[str]:
         yield "how many cases fail at first is not known"
     if not plan.is_outlined:
         yield "the search is your own: each round is taken to run all train and validation cases once"
+    if plan.wishful:
+        yield f"draws that {' and '.join(plan.wishful)} wants to see beside the first are not counted"
     own = [role for role, asked in plan.stages.items() if asked.model == UNKNOWN_MODEL]
     if own:
         yield f"the {' and the '.join(own)} of your own is taken to ask a model of unknown price"

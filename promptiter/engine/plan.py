@@ -25,7 +25,10 @@ from promptiter.engine.expectation import (
     stage_call_by_thumb,
     text_tokens,
 )
+from promptiter.engine.paired import PairedGain
+from promptiter.engine.policies import parts_of, written
 from promptiter.engine.records import RunRequest
+from promptiter.engine.sigma import SigmaGain
 from promptiter.engine.stopping import (
     Deadline,
     MaxCalls,
@@ -119,9 +122,10 @@ class ClaimOutline:
 class RunPlan:
     """One run before it starts.
 
-    `test` is how many cases are sealed, and `claim` None if none is made. `below` has, for each node with a target
-    surface, the nodes that may be paid again when it changes: itself and all that follow it. `reserved_tokens` is what
-    a budget must have left for one call.
+    `test` is how many cases are sealed, and `claim` None if none is made. `wishful` are the policies that may want to
+    see more of a candidate than its validation. `below` has, for each node with a target surface, the nodes that may be
+    paid again when it changes: itself and all that follow it. `reserved_tokens` is what a budget must have left for one
+    call.
     """
 
     train: int
@@ -129,6 +133,7 @@ class RunPlan:
     test: int
     draws: int
     claim: ClaimOutline | None
+    wishful: tuple[str, ...]
     max_rounds: int
     limits: Limits
     caps: Caps
@@ -195,6 +200,9 @@ def plan_of(engine: Engine, request: RunRequest, recorded: Recorded) -> RunPlan:
         test=0 if checked.test is None else len(checked.test.cases),
         draws=evaluator.options.draws,
         claim=_claim(request),
+        wishful=tuple(
+            written(part) for part in parts_of(request.acceptance) if isinstance(part, PairedGain | SigmaGain)
+        ),
         max_rounds=request.max_rounds,
         limits=limits_of(request),
         caps=gateway.budget.caps if gateway.budget is not None else Caps(),

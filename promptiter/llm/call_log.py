@@ -168,10 +168,17 @@ class CallLog(FileMemo):
 
 def paid_calls(path: str | os.PathLike[str]) -> Iterator[LedgerEntry]:
     """What each call of a log cost, in the order of the file, which is read as a stream; a torn line is passed over."""
+    return (entry for _, entry in paid_calls_from(path))
+
+
+def paid_calls_from(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerEntry]]:
+    """The same, each with where its line begins: what was paid after a `mark` begins there or behind it."""
+    start = 0
     with Path(path).open("rb") as file:
         for line in file:
             if b'"paid":' in line and is_sound(line):
-                yield _paid_in(orjson.loads(line))
+                yield start, _paid_in(orjson.loads(line))
+            start += len(line)
 
 
 def _note(kind: str, key: MemoKey, **fields: Json) -> bytes:

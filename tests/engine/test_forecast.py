@@ -13,9 +13,11 @@ from promptiter.backprop.backward import LLMBackwarder
 from promptiter.backprop.optimize import LLMOptimizer
 from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
+from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.engine import Engine
 from promptiter.engine.expectation import CallUse, CaseUse, NodeUse, Recorded
 from promptiter.engine.forecast import Band, Forecast, StageForecast, forecast_run
+from promptiter.engine.paired import PairedGain
 from promptiter.engine.plan import plan_of
 from promptiter.engine.records import RunRequest
 from promptiter.engine.shapes import plain_of, value_of
@@ -106,17 +108,78 @@ def test_cases_that_all_pass_leave_nothing_to_do() -> None:
 def test_cases_that_all_fail_take_at_least_baseline_train_and_one_change() -> None:
     found = forecast_run(engine(), request(), recorded())
     whole = (TRAIN + VALIDATION) * 4
-    assert whole < found.total.calls.p5 < found.total.calls.p50 < found.total.calls.p95 < 6 * whole
-    assert stages(found) == ["baseline", "train", "backwarder", "rerun", "validation"]
+    assert whole < found.total.calls.p5 < found.total.calls.p50 < found.total.calls.p95 < 10 * whole
+    assert stages(found) == ["baseline", "train", "backwarder", "rerun", "validation", "ablation", "claim"]
     assert stage(found, "backwarder").expected.calls == Band(0, 0, 0)
     assert [each.node_id for each in found.nodes] == list(NODES)
 
 
 def test_a_change_is_paid_from_the_changed_node_on() -> None:
     found = forecast_run(engine(), request(targets=["third#instruction"]), recorded())
-    for name in ("rerun", "validation"):
-        assert [each.node_id for each in stage(found, name).nodes] == ["third", "last"]
-    assert [each.node_id for each in stage(found, "train").nodes] == list(NODES)
+    assert [each.node_id for each in stage(found, "rerun").nodes] == ["third", "last"]
+    for name in ("train", "claim"):
+        assert [each.node_id for each in stage(found, name).nodes] == list(NODES)
+    only = forecast_run(engine(), request(targets=["third#instruction"], max_rounds=1), recorded())
+    assert [each.node_id for each in stage(only, "validation").nodes] == ["third", "last"]
+
+
+def test_a_candidate_after_the_first_runs_beside_the_accepted_profile_on_fresh_draws() -> None:
+    one, many = (
+        stage(forecast_run(engine(), request(stop=MaxRounds(9), max_rounds=rounds), recorded()), "validation")
+        for rounds in (1, 8)
+    )
+    assert one.expected.calls.p95 <= VALIDATION * 4
+    assert many.expected.calls.p95 > 4 * VALIDATION * 4
+
+
+def test_the_claim_runs_both_profiles_in_blocks_of_its_own_draws() -> None:
+    def claimed(**changes: object) -> Forecast:
+        known = replace(recorded(), noise=0.0)
+        return forecast_run(engine(), request(**{"targets": ["first#instruction"], **changes}), known)
+
+    block = 2 * 2 * VALIDATION * 4
+    assert stages(claimed())[-1] == "claim"
+    assert 0.7 * block < stage(claimed(), "claim").expected.calls.p50 <= 2 * block
+    assert stage(claimed(claim=ClaimOnce(draws=6)), "claim").expected.calls.p50 > 2 * block
+    for without in ({"claim": None}, {"max_rounds": 0}):
+        assert not {"ablation", "claim", "sealed"} & {*stages(claimed(**without))}
+
+
+def test_parts_are_left_out_only_where_several_may_have_changed_and_the_claim_wants_it() -> None:
+    assert "ablation" not in stages(forecast_run(engine(), request(targets=["first#instruction"]), recorded()))
+    assert "ablation" not in stages(forecast_run(engine(), request(claim=ClaimOnce(ablate=False)), recorded()))
+
+
+def test_sealed_cases_are_run_twice_under_both_profiles() -> None:
+    sealed = request(test=desk.eval_set("sealed", 10), targets=["first#instruction"])
+    found = stage(forecast_run(engine(), sealed, replace(recorded(), noise=0.0)), "sealed").expected.calls
+    assert 10 * 2 * 4 < found.p50 <= 2 * 10 * 2 * 4
+
+
+def test_where_runs_come_out_differently_a_claim_takes_more_draws() -> None:
+    quiet, noisy = (
+        stage(forecast_run(engine(), request(), replace(recorded(), noise=noise)), "claim").expected.calls
+        for noise in (0.0, 1.0)
+    )
+    assert noisy.p95 > 1.3 * quiet.p95
+    assert noisy.p50 >= quiet.p50
+
+
+def test_agents_that_had_many_texts_patched_are_expected_to_take_more() -> None:
+    little, much = (
+        forecast_run(engine(), request(), replace(recorded(), noise=1.0, patched=patched)).total.calls
+        for patched in (1.0, 4.0)
+    )
+    assert much.p50 > 1.5 * little.p50
+
+
+def test_cases_that_do_not_come_by_a_patched_node_are_not_run_again() -> None:
+    every, few = recorded().cases[0], recorded(nodes=("first", "last")).cases[0]
+    known = replace(recorded(), cases=(every, few, few, few), noise=0.0)
+    found = forecast_run(engine(), request(targets=["third#instruction"]), known)
+    assert stage(found, "claim").expected.calls.p95 <= 2 * 2 * 2 * (VALIDATION / 4) * 4
+    unread = forecast_run(engine(), request(targets=["third#instruction"]), recorded(nodes=("first", "last")))
+    assert stage(unread, "claim").expected.calls.p50 >= 2 * VALIDATION * 2
 
 
 def test_what_is_inside_an_agent_follows_what_stands_before_it() -> None:
@@ -258,9 +321,44 @@ def test_the_budget_is_told_in_rounds_and_caps_the_forecast() -> None:
     assert "allows 4 rounds at p50 and at p95" in told
     capped = with_caps(max_calls=60)
     assert capped.total.calls.p95 <= 60
-    usd, tokens = with_caps(max_usd=0.0125, max_tokens=12_500).budget
-    assert usd == "max_usd $0.0125 allows 1 round at p50, only the baseline at p95, of at most 4"
-    assert tokens == "max_tokens 12,500 allows 1 round at p50, only the baseline at p95, of at most 4"
+
+
+def test_what_the_claim_needs_is_held_back_and_the_search_has_fewer_rounds() -> None:
+    def told(cap: int, **changes: object) -> str:
+        [told] = forecast_run(
+            engine(through=gateway(budget=Budget(max_calls=cap))), request(**changes), recorded()
+        ).budget
+        return told
+
+    baseline, claim = VALIDATION * 4, 2 * 3 * 2 * VALIDATION * 4
+    assert f"with {claim} held back for the claim" in told(10_000)
+    assert f"with {(100 - baseline) // 2} held back for the claim" in told(100)
+    assert "held back" not in told(100, claim=None)
+    rounds = [int(told(300, **changes).split(" allows ")[1].split()[0]) for changes in ({}, {"claim": None})]
+    assert rounds[0] < rounds[1]
+    capped = forecast_run(engine(through=gateway(budget=Budget(max_calls=300))), request(), recorded())
+    assert stage(capped, "claim").expected.calls.p50 > 0
+    assert capped.total.calls.p95 <= 300
+
+
+def test_dollars_and_tokens_are_held_back_too() -> None:
+    through = gateway(budget=Budget(max_usd=0.05, max_tokens=50_000))
+    usd, tokens = forecast_run(engine(through=through), request(), recorded()).budget
+    assert usd.startswith("max_usd $0.05 allows ")
+    assert usd.endswith(" held back for the claim")
+    assert tokens.endswith(" held back for the claim")
+
+
+def test_what_a_policy_wants_to_see_more_of_is_told() -> None:
+    found = forecast_run(engine(), request(acceptance=PairedGain()), recorded())
+    assert any("wants to see beside the first are not counted" in note for note in found.notes)
+
+
+def test_a_busy_machine_makes_the_run_longer() -> None:
+    slow, fast = (
+        forecast_run(engine(), request(), replace(recorded(), own_s=own_s)).total.seconds.p50 for own_s in (0.05, None)
+    )
+    assert slow > 1.3 * fast
 
 
 def test_a_budget_needs_room_for_the_longest_answer() -> None:
