@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from promptiter.engine.ablation import ablate
@@ -204,7 +205,7 @@ class _Claiming:
         """Nothing is claimed: because there is nothing, or because these cases could not have shown it."""
         count, wanted = len(self.session.validation.cases), self.rule.wanted_gain
         if self.goal.kind != "score":
-            return self.concluded("no_evidence", [claim])
+            return self._loss_not_excluded(claim)
         least = self._smallest_gain
         if least is None or least > wanted:
             could = "no gain at all" if least is None else f"a gain of {least:.2f} at the least"
@@ -213,6 +214,19 @@ class _Claiming:
         if count < FEWEST_CASES:
             return self.concluded("underpowered", [claim], f"there are only {count} validation cases")
         return self.concluded("no_evidence", [claim])
+
+    def _loss_not_excluded(self, claim: Claim) -> Conclusion:
+        """The first profile beside itself would have to pass: if not even that does, these cases cannot show it."""
+        draws = sum(block.draws for block in self.blocks)
+        itself = []
+        for case in self.paired:
+            again = tuple(islice(cycle(case.before), draws))
+            itself.append(PairedDraws(case_id=case.case_id, before=again, after=again))
+        if claim_for(self.goal, itself, blocks=self.blocks, seed=self.session.seed).is_claimed:
+            return self.concluded("no_evidence", [claim])
+        loss = f"a loss of {self.goal.margin:g}"
+        told = f"{len(itself)} such cases cannot exclude {loss}; give more of them, or a larger margin"
+        return self.concluded("underpowered", [claim], told)
 
     def beyond(self, these: Claim, new: Claim) -> Conclusion:
         """What sealed cases add to a gain that was shown on those of the search."""

@@ -51,7 +51,7 @@ def test_the_starter_goes_from_failing_to_passing_as_it_is(tmp_path: Path) -> No
         ["promptiter", "run", "promptiter.yaml"], cwd=tmp_path, env=environ, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "improved on the validation cases, mean score 0.500 to 1.000\n" in done.stdout
+    assert "improved on these cases, mean score 0.500 to 1.000\n" in done.stdout
     assert re.search(r"pass rate +0% +100% +8 of 8 cases pass", done.stdout)
     assert re.search(r"  reception#instruction  12 cases, changed\n", done.stdout)
     assert re.search(r"  filing#instruction  12 cases, changed\n", done.stdout)
