@@ -37,11 +37,8 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 MOST_DRAWN = 48
 """So many case runs at most are drawn, to see what one takes on average."""
 
-BUSY = -0.2, 0.6
-"""How busy the machine is, compared with what was recorded, as a logarithm: its middle and spread.
-
-The middle is below 0 because what a run needs is loaded and opened while its first cases run.
-"""
+BUSY = 0.55
+"""How busy a machine may be, compared with when it was recorded: the spread of the logarithm."""
 
 
 @dataclass(slots=True)
@@ -95,7 +92,7 @@ class Till:
         self._whole_calls = sum(use.calls for use in self._mean.values())
         self._tokens_by = rng.lognormvariate(0, 0.05 if plan.is_recorded else 0.5)
         self._seconds_by = rng.lognormvariate(0, 0.4 if plan.is_recorded else 0.7)
-        self.own_s = (plan.recorded.own_s or OWN_S) * rng.lognormvariate(*BUSY)
+        self.own_s = (plan.recorded.own_s or OWN_S) * rng.lognormvariate(0, BUSY)
 
     @property
     def blamable_calls(self) -> float:

@@ -156,7 +156,7 @@ def _look_at(path: Path, found: _Found, *, start: str, at_once: int) -> None:
         took = [replace(each, runs=min(each.runs, each.calls / case_calls)) for each in took if case_calls]
         own_s, waited_s = _shared_out(took, share * path_s, at_once=at_once)
         found.own_s += [] if own_s is None else [own_s]
-        uses = [replace(use, path_s=use.path_s * waited_s / path_s) for use in uses] if path_s and waited_s else uses
+        uses = [_slower(use, waited_s / path_s) for use in uses] if path_s and waited_s else uses
     found.cases.extend(uses)
     found.runs += bool(uses)
 
@@ -168,6 +168,11 @@ class _Took:
     seconds: float
     runs: float
     calls: int
+
+
+def _slower(use: CaseUse, by: float) -> CaseUse:
+    nodes = {node_id: replace(node, seconds=by * node.seconds) for node_id, node in use.nodes.items()}
+    return CaseUse(nodes=nodes, path_s=by * use.path_s)
 
 
 def _shared_out(took: Sequence[_Took], least_path_s: float, *, at_once: int) -> tuple[float | None, float]:

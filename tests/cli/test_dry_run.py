@@ -13,6 +13,8 @@ from promptiter.runs.header import differences, header_of
 from tests.cli.conftest import Run
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
+PAID = 460
+"""So many calls the starter's run takes."""
 
 
 def add(desk: Path, more: str) -> None:
@@ -36,11 +38,13 @@ def test_it_says_what_a_run_would_take_and_makes_nothing(run: Run, desk: Path) -
 
 def test_after_a_run_its_traces_are_used_and_the_summary_compares(run: Run, desk: Path) -> None:
     summary = re.sub(r"\s+", " ", run("run"))
-    assert re.search(r"Forecast 460 calls, expected [\d,]+ \([\d,]+ to [\d,]+\); .* s, expected .* s \(", summary)
+    assert re.search(rf"Forecast {PAID} calls, expected [\d,]+ \([\d,]+ to [\d,]+\); .* s, expected .* s \(", summary)
+    assert "stage calls expected tokens expected baseline 48 48 5,582 " in summary
+    assert re.search(r" claim 192 [\d,]+ \([\d,]+ to [\d,]+\) ", summary)
     [folder] = (desk / "runs").iterdir()
     kept = (folder / "forecast.json").read_bytes()
     assert "Forecast  from 20 traces of 1 earlier run" in run("run", "--dry-run")
-    assert "Forecast 460 calls" in re.sub(r"\s+", " ", run("resume", stream="out"))
+    assert f"Forecast {PAID} calls" in re.sub(r"\s+", " ", run("resume", stream="out"))
     assert (folder / "forecast.json").read_bytes() == kept
 
 
@@ -51,7 +55,7 @@ def test_json_has_the_configuration_and_the_forecast(run: Run, desk: Path) -> No
     assert found["configuration"]["evaluation"]["draws"] == 1
     forecast = found["forecast"]
     assert forecast["budget"] == ["max_usd $2 allows 1 round at p50 and at p95, of at most 1"]
-    assert {each["stage"] for each in forecast["stages"]} >= {"baseline", "train", "rerun", "validation"}
+    assert {each["stage"] for each in forecast["stages"]} >= {"baseline", "train", "rerun", "validation", "claim"}
     assert forecast["total"]["calls"].keys() == {"p5", "p50", "p95"}
     assert not (desk / "runs").exists()
 
@@ -102,7 +106,12 @@ def test_what_is_wrong_is_told_as_usual(run: Run, desk: Path) -> None:
 
 def test_the_result_for_machines_has_what_was_expected(run: Run, desk: Path) -> None:
     found = orjson.loads(run("run", "--json"))
-    assert found["forecast"]["calls"]["p5"] < 460 < found["forecast"]["calls"]["p95"]
+    assert found["forecast"]["calls"]["p5"] < PAID < found["forecast"]["calls"]["p95"]
+    by_stage = {each["stage"]: each for each in found["stages"]}
+    assert list(by_stage) == ["baseline", "train", "rerun", "validation", "ablation", "claim"]
+    assert by_stage["baseline"]["actual"] == {"calls": 48, "tokens": 5_582, "cost_usd": 0.0}
+    assert by_stage["claim"]["expected"]["calls"].keys() == {"p5", "p50", "p95"}
+    assert sum(each["actual"]["calls"] for each in found["stages"]) == PAID
 
 
 def test_a_run_that_cannot_be_forecast_is_run_all_the_same(

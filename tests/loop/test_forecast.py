@@ -14,6 +14,6 @@ RUNS = 12
 @pytest.mark.slow
 def test_most_runs_take_what_was_forecast() -> None:
     outcomes = [run_once(number) for number in range(RUNS)]
-    for figure in ("calls", "tokens"):
+    for figure in ("calls", "tokens", "dollars"):
         assert fmean(each.covers(figure) for each in outcomes) >= 0.75, figure
         assert all(each.forecast[figure].p95 < 8 * each.forecast[figure].p5 for each in outcomes), figure

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode, Tool
 from promptiter.engine.engine import Engine
+from promptiter.engine.expectation import MOST_OWN_S
 from promptiter.engine.forecast import forecast_run
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics import FunctionMetric
@@ -46,6 +48,48 @@ def test_traces_say_what_each_node_took_and_receipts_how_long(runs: Path) -> Non
     assert set(found.models.values()) == {"simulated"}
     assert found.usd_per_token["simulated"] > 0
     assert found.source == "from 14 traces of 1 earlier run"
+    assert found.patched == 2
+    assert found.own_s is not None
+    assert 0 < found.own_s <= MOST_OWN_S
+
+
+class Moody:
+    """A model that is careful in every second draw only, and with question 0."""
+
+    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
+        asked = request.messages[-1].content
+        text = f"{asked} careful" if draw % 2 or "question 0" in asked else asked
+        return ModelReply(text=text, usage=Usage(input_tokens=10, output_tokens=5))
+
+
+@pytest.mark.parametrize(("draws", "noise"), [(1, None), (2, 0.5)])
+def test_noise_is_the_share_of_cases_whose_draws_differ(tmp_path: Path, draws: int, noise: float | None) -> None:
+    moody = Gateway(models={"scripted": Moody()})
+    engine = Engine(desk.agent(), desk.evaluator(moody, draws=draws), strategy=desk.Tries())
+    request = desk.request(run_id="", max_rounds=0)
+    RunDirectory.begin(tmp_path, engine, request).run_sync()
+    assert recorded_in(tmp_path, engine, request).noise == noise
+
+
+def test_a_claim_that_saw_no_noise_says_so(runs: Path) -> None:
+    shop = Shop()
+    assert recorded_in(runs, shop.engine, shop.request).noise == 0
+
+
+class Slow(Moody):
+    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
+        await asyncio.sleep(0.1)
+        return await super().__call__(request, draw=draw)
+
+
+def test_time_that_a_model_takes_is_not_promptiters_own(tmp_path: Path) -> None:
+    engine = Engine(desk.agent(), desk.evaluator(Gateway(models={"scripted": Slow()})), strategy=desk.Tries())
+    request = desk.request(run_id="", validation=desk.eval_set("validation", 8), max_rounds=0)
+    result = RunDirectory.begin(tmp_path, engine, request).run_sync()
+    found = recorded_in(tmp_path, engine, request)
+    assert found.own_s is not None
+    assert found.own_s * 16 < result.measured.duration_s - 0.2 + 1e-6
+    assert all(case.path_s >= 0.19 for case in found.cases)
 
 
 def test_what_passes_is_counted_only_under_the_profile_that_the_next_run_starts_with(runs: Path) -> None:
