@@ -3,8 +3,8 @@
 The agents are those of the bars (tests/loop/scenarios): ten simulated models with known faults, in chains, joins and
 loops; with sets of several sizes, several draws, models that obey always or not always, stages that ask models or do
 not, sealed cases, runs without a claim, and budgets that cut the search. A forecast is right if what the run took lies
-between p5 and p95. Goal: in at least 85% of the runs, for calls, tokens and dollars; for seconds, too, unless the machine
-has much else to do. An interval that is wide enough is always right, so the widths are told: the median of p95/p5.
+between p5 and p95. Goal: in at least 85% of the runs, for calls, tokens and dollars; for seconds, too, unless the
+machine has much else to do. An interval that is wide enough is always right, so the widths are told, as medians.
 
     python -m benchmarks.bench_forecast [--quick]
 """
