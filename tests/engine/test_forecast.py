@@ -336,8 +336,13 @@ def test_what_the_claim_needs_is_held_back_and_the_search_has_fewer_rounds() -> 
     assert "held back" not in told(100, claim=None)
     rounds = [int(told(300, **changes).split(" allows ")[1].split()[0]) for changes in ({}, {"claim": None})]
     assert rounds[0] < rounds[1]
-    capped = forecast_run(engine(through=gateway(budget=Budget(max_calls=300))), request(), recorded())
-    assert stage(capped, "claim").expected.calls.p50 > 0
+    long = request(stop=MaxRounds(9), max_rounds=8)
+    capped = forecast_run(engine(through=gateway(budget=Budget(max_calls=300))), long, recorded())
+    unclaimed = forecast_run(
+        engine(through=gateway(budget=Budget(max_calls=300))), replace(long, claim=None), recorded()
+    )
+    assert stage(capped, "claim").expected.calls.p5 > 0
+    assert 1.3 * stage(capped, "validation").expected.calls.p95 < stage(unclaimed, "validation").expected.calls.p95
     assert capped.total.calls.p95 <= 300
 
 
