@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -22,7 +22,7 @@ from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway, Retries, current_gateway
 from promptiter.llm.ledger import LedgerEntry
 from promptiter.llm.memo import MemoKey, MemoryMemo, StoredAnswer, open_memo
-from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
+from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, Role
 from promptiter.llm.models import Answer, Model, ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.llm.rate import RateLimit
@@ -69,10 +69,18 @@ async def test_an_answer_is_asked_for_once_and_kept() -> None:
     assert (total.calls, total.memo_hits) == (4, 1)
 
 
-async def test_equal_judge_requests_of_different_cases_are_answered_once() -> None:
+@pytest.mark.parametrize("role", [role for role in get_args(Role) if role != "agent"])
+async def test_equal_requests_of_different_cases_are_answered_once(role: Role) -> None:
     door = gateway(ScriptedModel(["one"]))
-    sites = [CallSite(role="judge", case_id=f"c{n}", step_id=f"s{n}") for n in range(20)]
+    sites = [CallSite(role=role, case_id=f"c{n}", step_id=f"s{n}", number=n) for n in range(20)]
     assert {reply.text for reply in await asyncio.gather(*(door.ask(request(), site) for site in sites))} == {"one"}
+    assert door.ledger.snapshot().total.calls == 1
+
+
+async def test_equal_requests_of_different_cases_of_the_agent_are_answered_each() -> None:
+    door = gateway(ScriptedModel([str(n) for n in range(20)]))
+    sites = [CallSite(case_id=f"c{n}") for n in range(20)]
+    assert len({reply.text for reply in await asyncio.gather(*(door.ask(request(), site) for site in sites))}) == 20
 
 
 async def test_live_calls_are_never_served_from_the_memo_and_are_counted() -> None:

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from promptiter.errors import BadRequestError, BudgetEndedError
-from promptiter.llm.budget import Budget
+from promptiter.errors import BadRequestError
 from promptiter.llm.gateway import Gateway, Retries
 from promptiter.llm.litellm import LiteLLMModel, price_per_token_usd
-from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolSpec
+from promptiter.llm.messages import CallSite, Message, ModelRequest, ToolSpec
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.structured import ask_for
 from tests.llm.server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
@@ -70,16 +69,6 @@ async def test_no_request_is_sent_above_the_rate_limit() -> None:
     assert len(arrivals) > 40
     for start in arrivals:
         assert sum(start <= other < start + 0.8 for other in arrivals) <= 20  # the way there may take a little
-
-
-async def test_a_cap_on_tokens_holds_over_http() -> None:
-    budget = Budget(max_tokens=20_000)
-    with serving(LoopbackServer(answer)) as server:
-        door = gateway(server, budget=budget, max_output_tokens=50, concurrency=50)
-        calls = (door.ask(request(number), CallSite(case_id=str(number))) for number in range(500))
-        done = await asyncio.gather(*calls, return_exceptions=True)
-    assert {type(each) for each in done} <= {ModelReply, BudgetEndedError}
-    assert door.ledger.snapshot().total.tokens <= 20_000
 
 
 async def test_a_refused_key_is_told_at_once() -> None:
