@@ -1,0 +1,59 @@
+"""`promptiter run` under a hard cap, against a real HTTP server that fails: what it reports is never above."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from promptiter.cli.run_view import EXIT_CODES
+from promptiter.engine.conclusion import Verdict
+from promptiter.engine.shapes import value_of
+from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot
+from promptiter.llm.messages import Message, ModelRequest
+from promptiter.llm.simulated import SimulatedModel
+from tests.cli.conftest import Run
+from tests.cli.test_run import in_file
+from tests.llm.server import LoopbackServer, serving
+from tests.loop.test_faults import now
+from traces.model import Json
+
+PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 4.0}
+SIMULATED = SimulatedModel(compliance=1.0)
+
+
+def answer(body: dict[str, Any]) -> str:
+    messages = tuple(Message(each["role"], each["content"]) for each in body["messages"])
+    return now(SIMULATED(ModelRequest(model="simulated", messages=messages), draw=0)).text
+
+
+def on_the_server(desk: Path, server: LoopbackServer, budget: dict[str, Json]) -> None:
+    code = desk / "agent.py"
+    code.write_text(code.read_text().replace('MODEL = "simulated"', 'MODEL = "openai/local"'))
+    model = {"api_base": server.url, "api_key": "sk-loopback", "price": PRICE}
+    in_file(desk, metrics="metrics.json", models={"openai/local": model}, budget=budget, evaluation={"concurrency": 32})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("budget", "verdict"),
+    [
+        ({"max_calls": 150}, "budget_ended"),
+        ({"max_tokens": 20_000}, "budget_ended"),
+        ({"max_usd": 0.03}, "budget_ended"),
+        ({"max_calls": 600, "max_tokens": 60_000, "max_usd": 0.12}, "improved"),
+    ],
+)
+def test_a_run_reports_no_more_than_its_cap(run: Run, desk: Path, budget: dict[str, Json], verdict: Verdict) -> None:
+    with serving(LoopbackServer(answer, fault_rate=0.1, seed=2, retry_after_s=0.0, slow_s=0.01)) as server:
+        on_the_server(desk, server, budget)
+        found = orjson.loads(run("run", "--json", "--quiet", code=EXIT_CODES[verdict], stream="out"))
+    spent = LedgerSnapshot(tuple(value_of(LedgerEntry, each) for each in found["measured"]["spent"]["entries"])).total
+    reported = {"max_calls": spent.calls, "max_tokens": spent.tokens, "max_usd": spent.cost_usd or 0.0}
+    assert found["verdict"] == verdict
+    assert len(server.arrivals) > spent.calls  # it failed now and then
+    assert all(reported[name] <= cap for name, cap in budget.items()), reported
+    if verdict == "budget_ended":
+        assert [reason["kind"] for reason in found["stop"]["reasons"]] == list(budget)
