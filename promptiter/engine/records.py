@@ -87,6 +87,7 @@ class TraceBlame:
 class PassResult:
     """One pass of a round from losses to patches. `left` are signals with too little support for a patch.
 
+    Signals stand in the order of what a patch may remove, for what running the cases again costs that read the surface.
     `checks` are what replays said of a sample of the blame, in so many `replays`. `refused` are patches that lint or a
     reviewer refused, with the reason; `notes` say why there is no other patch.
     """

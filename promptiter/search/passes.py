@@ -39,6 +39,7 @@ from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.search.examples import Runs
 from promptiter.search.gradient_check import GradientCheck, Replays
 from promptiter.search.rejections import Rejections
+from promptiter.search.worth import most_worth_first
 from promptiter.structure import Surface
 
 TRACES_AT_ONCE = 32
@@ -267,7 +268,10 @@ class Passes:
         signals = await _all_of([partial(one, surface_id) for surface_id in gradients])
         largest = self.min_support * known.largest_share if known is not None else 0.0
         least = max(SLIPS, largest) * len(evaluation.cases)
-        kept, left = rank(signals, min_share=self.min_support, least=least)
+        kept, left = (
+            most_worth_first(each, evaluation.rows, unsure=self.session.comparisons.unsure)
+            for each in rank(signals, min_share=self.min_support, least=least)
+        )
         return PassResult(signals=kept, left=left)
 
     async def _propose(self, found: Found) -> PassResult:

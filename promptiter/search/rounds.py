@@ -166,7 +166,7 @@ def _all_refused(refused: Sequence[Rejection]) -> str:
 
 
 def _to_rerun(train: EvalSet, known: Found, *, most: int) -> EvalSet:
-    """Failed cases, from each blamed surface in turn."""
+    """Failed cases, from each blamed surface in turn, those first that are most worth it."""
     in_turn = zip_longest(*(signal.case_ids for signal in known.signals))
     chosen = list(dict.fromkeys(case_id for each in in_turn for case_id in each if case_id is not None))[:most]
     return replace(train, cases=tuple(case for case in train.cases if case.id in chosen))

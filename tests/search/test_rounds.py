@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -245,6 +246,26 @@ async def test_a_surface_with_little_support_waits() -> None:
     first = result.rounds[0].passes[0]
     assert [signal.surface_id for signal in first.signals] == ["draft#instruction"]
     assert [signal.surface_id for signal in first.left] == ["polish#instruction"]
+
+
+async def test_the_surface_that_is_most_worth_it_is_written_and_run_again_first() -> None:
+    """Both are read by all cases, so they cost the same: three bad cases are more than one very bad one."""
+
+    class Uneven(Merges):
+        async def aggregate(self, request: AggregateRequest) -> AggregateResult:
+            merged = await super().aggregate(request)
+            if request.surface.id == "polish#instruction":
+                return replace(merged, severity="P0", support=1.0, case_ids=("train-2",))
+            return merged
+
+    optimizer = Writes()
+    strategy = BackpropRounds(Blames(), Uneven(), optimizer, most_rerun=1)
+    result = await Engine(desk.agent(), desk.evaluator(), strategy=strategy).run(desk.request(max_rounds=1))
+    [only] = result.rounds
+    names = ["draft#instruction", "polish#instruction"]
+    assert [signal.surface_id for signal in only.passes[0].signals] == names
+    assert [request.surface.id for request in optimizer.requests] == names
+    assert [row.case_id for row in only.reruns[0].rows] == ["train-0"]
 
 
 async def test_a_run_that_goes_on_asks_no_stage_again() -> None:
