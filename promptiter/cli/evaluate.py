@@ -52,9 +52,11 @@ def evaluate(
 ) -> None:
     """Run an agent over an eval set and score it. Exits 1 if a metric's mean is below its threshold."""
     from promptiter.cli import evaluation_view
+    from promptiter.cli.run_view import print_never_read
     from promptiter.evaluation.evalset import load_eval_set
     from promptiter.evaluation.evaluator import EvaluationOptions
     from promptiter.evaluation.metric_config import load_eval_config
+    from promptiter.evaluation.reads import unread
     from promptiter.evaluation.teacher import with_expected_answers
     from promptiter.llm.budget import Budget
     from promptiter.llm.gateway import Gateway
@@ -91,7 +93,9 @@ def evaluate(
     if as_json:
         write_text(evaluation_view.as_json(found, gateway), output)
     else:
-        evaluation_view.print_evaluation(console(output), found, cases, gateway)
+        screen = console(output)
+        evaluation_view.print_evaluation(screen, found, cases, gateway)
+        print_never_read(screen, sorted(unread(subject.describe().surface_ids, (row.reads for row in found.rows))))
     gateway.memo.close()
     if not found.is_reliable or not evaluation_view.reaches_thresholds(found):
         raise typer.Exit(1)

@@ -6,7 +6,7 @@ The exit code of a run is its verdict, unless it failed or was cancelled.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,6 +127,7 @@ def print_run(screen: Console, result: RunResult, path: Path | None) -> None:
     _print_blame(screen, result)
     _print_changes(screen, result)
     _print_left_alone(screen, result)
+    print_never_read(screen, result.dead_surfaces)
     _print_rejections(screen, result)
     _print_end(screen, result, path)
 
@@ -252,6 +253,15 @@ def _print_left_alone(screen: Console, result: RunResult) -> None:
     _heading(screen, f"Left alone: {len(alone)} of {len(result.targets)} surfaces that could change")
     more = f" and {len(alone) - NAMED} more" if len(alone) > NAMED else ""
     screen.print(Padding(Text(one_line(", ".join(alone[:NAMED]) + more), "dim"), (0, 0, 0, 2), expand=False))
+
+
+def print_never_read(screen: Console, surface_ids: Sequence[str]) -> None:
+    """Surfaces that no run has read, in a line; nothing if there are none."""
+    if surface_ids:
+        more = f" and {len(surface_ids) - NAMED} more" if len(surface_ids) > NAMED else ""
+        told = f"Never read: {', '.join(surface_ids[:NAMED])}{more}; a patch there cannot change anything"
+        screen.print()
+        screen.print(Text(one_line(told), "yellow"))
 
 
 def _print_rejections(screen: Console, result: RunResult) -> None:

@@ -153,8 +153,9 @@ class RunResult:
     `working_profile` is what the search has kept, and `accepted_profile` what is adopted: the same while nothing is
     concluded, afterwards only what the `conclusion` lets stand. `accepted` are its scores on validation, `baseline`
     those of the initial profile; of a run that made its claim, both on the fresh draws of that. `ablation` says what
-    was taken out before. `error` says why a run failed. The `rounds` of a run that just ended are read from its journal
-    when they are asked for; those of a result that was read from a file are a tuple.
+    was taken out before. `dead_surfaces` are targets that no run of any case has read. `error` says why a run failed.
+    The `rounds` of a run that just ended are read from its journal when they are asked for; those of a result that was
+    read from a file are a tuple.
     """
 
     status: Status
@@ -169,6 +170,7 @@ class RunResult:
     accepted: Evaluation | None = None
     working_profile: Profile
     ablation: Ablation | None = None
+    dead_surfaces: tuple[str, ...] = ()
     conclusion: Conclusion | None = None
     rounds: Annotated[
         Sequence[RoundResult], AfterValidator(tuple), PlainSerializer(tuple, return_type=tuple[RoundResult, ...])

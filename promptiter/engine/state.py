@@ -20,6 +20,7 @@ from promptiter.engine.records import PassResult, RoundResult, RunMeasured, RunR
 from promptiter.engine.shapes import value_of
 from promptiter.engine.stopping import StopDecision
 from promptiter.errors import JournalError
+from promptiter.evaluation.reads import unread
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import PatchSet, Profile
 from promptiter.structure import StructureSnapshot
@@ -62,6 +63,7 @@ class State:
         self._began_at = 0
         self._candidate_at = 0
         self._afresh: dict[str, Evaluation] = {}
+        self._unread = frozenset(() if run is None else run.dead_surfaces)
         self._rows: list[CaseRow] = []
         self._head: dict[str, Json] | None = None
 
@@ -90,6 +92,7 @@ class State:
         data = event.data
         profile = value_of(Profile, data["profile"])
         self._accepted = self._input = profile.digest
+        self._unread = frozenset(data["targets"])
         self._run = RunResult(
             status="running",
             verdict="no_evidence",
@@ -107,11 +110,14 @@ class State:
         self._rows, self._head = [], event.data
 
     def _on_case(self, event: Event) -> None:
-        self._rows.append(value_of(CaseRow, event.data["row"]))
+        row: CaseRow = value_of(CaseRow, event.data["row"])
+        self._rows.append(row)
+        self._unread = unread(self._unread, [row.reads])
 
     def _on_evaluation_finished(self, event: Event) -> None:
         if self._head is None:
             return
+        self._change(dead_surfaces=tuple(sorted(self._unread)))
         found = Evaluation(
             eval_set_id=self._head["eval_set_id"],
             profile_digest=self._head["profile_digest"],
@@ -211,6 +217,11 @@ class State:
             profile = now.output_profile
             self._change(accepted_profile=profile, working_profile=profile, accepted=now.validation)
             self._accepted, self.accepted_at = now.output_profile.digest, self._candidate_at
+
+    def _on_audit(self, _event: Event) -> None:
+        """A node reads what its trace does not tell, so nobody knows what was never read."""
+        self._unread = frozenset()
+        self._change(dead_surfaces=())
 
     def _on_stop(self, event: Event) -> None:
         decision = value_of(StopDecision, event.data["value"])

@@ -37,6 +37,14 @@ def joined(one: Reads | None, other: Reads | None) -> Reads | None:
     return found
 
 
+def unread(surface_ids: Iterable[str], runs: Iterable[Reads | None]) -> frozenset[str]:
+    """Those surfaces that no run has read. A run of which nobody knows what it read may have read them all."""
+    left = frozenset(surface_ids)
+    for reads in runs:
+        left = frozenset(each for each in left if not may_touch(reads, (each,)))
+    return left
+
+
 def may_touch(reads: Reads | None, surface_ids: Collection[str], *, unsure: Collection[str] = ()) -> bool:
     """Whether a change of these surfaces may change such a run. What nodes that are `unsure` read, nobody knows."""
     if reads is None:

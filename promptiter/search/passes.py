@@ -34,6 +34,7 @@ from promptiter.engine.review import ReviewRequest
 from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError, SetupError, StageError, UnexpectedCallError
 from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.reads import reads_of, unread
 from promptiter.evaluation.result import Evaluation
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.search.examples import Runs
@@ -231,12 +232,13 @@ class Passes:
         return replace(blame, results=kept, error=error)
 
     def _kept(self, result: BackwardResult, request: AttributeRequest) -> BackwardResult:
-        """A result without gradients on what is no target or did not happen; those of this trace say so."""
+        """A result without gradients on what is no target, was read nowhere or did not happen."""
         steps, case = {step.id for step in request.trace.steps}, request.case_loss
+        unread_here = unread(request.targets, [reads_of([request.trace])])
         gradients = tuple(
             replace(gradient, case_id=case.case_id, draw=case.draw, turn=case.turn)
             for gradient in result.gradients
-            if gradient.surface_id in request.targets and gradient.step_id in steps
+            if gradient.surface_id in request.targets - unread_here and gradient.step_id in steps
         )
         dropped = result.dropped + len(result.gradients) - len(gradients)
         error = None if result.error is None else self.session.redacted(result.error)

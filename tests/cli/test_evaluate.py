@@ -16,6 +16,14 @@ DATA = ROOT / "examples" / "data"
 GIVEN = ("--eval-set", DATA / "desk.jsonl", "--metrics", DATA / "desk.metrics.json")
 BETTER = "Always include the order id, the product, the ordered date and the amount. Use dates as YYYY-MM-DD."
 
+LONELY = """
+from promptiter import Choice, Edge, GraphAgent, ModelNode
+
+nodes = [ModelNode(name=name, instruction="Answer.", model="simulated") for name in ("first", "last", "nobody")]
+choice = Choice("first", lambda view: "last", {"last": "last", "nobody": "nobody"})
+agent = GraphAgent(name="lonely", nodes=tuple(nodes), edges=(choice, Edge("nobody", "last")))
+"""
+
 
 @pytest.fixture
 def better(tmp_path: Path) -> Path:
@@ -29,6 +37,16 @@ def test_a_failing_agent_exits_with_1_and_says_why(run: Run) -> None:
     assert "0 of 3 cases pass" in shown
     assert "(simulated)" in shown
     assert "contains: '2026-03-02' is missing" in shown
+
+
+def test_surfaces_that_no_run_read_are_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lonely.py").write_text(LONELY)
+    monkeypatch.syspath_prepend(tmp_path)
+    shown = run("evaluate", "lonely:agent", *GIVEN, code=1, stream="out")
+    assert (
+        "Never read: nobody#examples, nobody#instruction, nobody#model; a patch there cannot change anything" in shown
+    )
+    assert "Never read" not in run("evaluate", AGENT, *GIVEN, code=1, stream="out")
 
 
 def test_a_better_profile_passes(run: Run, better: Path) -> None:

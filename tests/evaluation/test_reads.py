@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.evaluation.reads import joined, may_touch, reads_of
+from promptiter.evaluation.reads import Reads, joined, may_touch, reads_of, unread
 from traces import ExecutionTrace, Step
 
 SURFACES = ("draft#instruction", "draft#model", "polish#instruction")
@@ -34,3 +35,18 @@ def test_what_a_node_that_is_not_trusted_read_nobody_knows() -> None:
     assert not may_touch(known, ["polish#instruction"])
     assert may_touch(known, ["polish#instruction"], unsure={"draft"})
     assert not may_touch(known, ["polish#instruction"], unsure={"polish"})
+
+
+@pytest.mark.parametrize(
+    ("runs", "left"),
+    [
+        ([], {"a#x", "b#x"}),
+        ([{"a": ("a#x",)}], {"b#x"}),
+        ([{"a": ("a#x",)}, {"b": ("b#x", "a#x")}], set()),
+        ([{"a": ()}], {"a#x", "b#x"}),
+        ([{"a": ("a#x",), "b": None}], set()),
+        ([{"a": ("a#x",)}, None], set()),
+    ],
+)
+def test_a_surface_is_unread_only_if_every_run_tells_so(runs: list[Reads | None], left: set[str]) -> None:
+    assert unread(["a#x", "b#x"], runs) == left
