@@ -5,9 +5,7 @@ The exit code of a run is its verdict, unless it failed or was cancelled.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -16,8 +14,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.diff_view import diff
 from promptiter.cli.forecast_view import compared, print_compared, stages_as_json
+from promptiter.cli.search_view import (
+    heading,
+    in_a_line,
+    print_blame,
+    print_changes,
+    print_left_alone,
+    print_never_read,
+    print_rejections,
+)
 from promptiter.engine.conclusion import Verdict
 from promptiter.engine.goals import GoalKind
 from promptiter.engine.records import RunResult, Status
@@ -51,9 +57,6 @@ SAVED: Mapping[GoalKind, str] = {"cheaper": "dollars", "fewer_tokens": "tokens"}
 """What goals besides the score save."""
 
 ENDED: Mapping[Status, str] = {"failed": "failed", "cancelled": "cancelled"}
-NAMED = 12
-LONGEST_REASON = 400
-MOST_REJECTIONS = 20
 
 
 def exit_code(result: RunResult) -> int:
@@ -124,11 +127,11 @@ def print_run(screen: Console, result: RunResult, path: Path | None) -> None:
         screen.print(Text(cut(one_line(result.error), 1000), "red"))
     _print_scores(screen, result)
     _print_evidence(screen, result)
-    _print_blame(screen, result)
-    _print_changes(screen, result)
-    _print_left_alone(screen, result)
+    print_blame(screen, result)
+    print_changes(screen, result)
+    print_left_alone(screen, result)
     print_never_read(screen, result.dead_surfaces)
-    _print_rejections(screen, result)
+    print_rejections(screen, result)
     _print_end(screen, result, path)
 
 
@@ -169,9 +172,9 @@ def _print_evidence(screen: Console, result: RunResult) -> None:
     found, parts = result.conclusion, result.ablation
     if found is None or not found.reasons or not found.tried:
         return
-    _heading(screen, "Evidence")
+    heading(screen, "Evidence")
     for reason in found.reasons:
-        screen.print(Padding(Text(_in_a_line(reason)), (0, 0, 0, 2), expand=False))
+        screen.print(Padding(Text(in_a_line(reason)), (0, 0, 0, 2), expand=False))
     if parts is None:
         return
     for surface_id, loss in parts.losses.items():
@@ -179,122 +182,6 @@ def _print_evidence(screen: Console, result: RunResult) -> None:
         share = f", {parts.shares[surface_id]:+.3f} of the gain" if surface_id in parts.shares else ""
         told = "taken out: no worse without it" if gone else f"without it {-loss:+.3f}{share}"
         screen.print(Text.assemble((f"  {one_line(surface_id)}", "cyan"), f"  {told}"))
-
-
-@dataclass(slots=True)
-class _Blame:
-    case_ids: set[str] = field(default_factory=set)
-    text: str = ""
-    has_support: bool = False
-
-
-def _why_nobody(result: RunResult) -> str:
-    trained = [each.train for each in result.rounds if each.train is not None]
-    if all(train.pass_rate == 1.0 for train in trained):
-        return "no train case failed"
-    if any(each.losses for each in result.rounds):
-        return "no surface could be blamed for the failures"
-    if not any(row.trace_digests for train in trained for row in train.rows):
-        return "the failed runs left no trace; use an agent that records one"
-    return "the runs failed with errors that no text can mend"
-
-
-def _print_blame(screen: Console, result: RunResult) -> None:
-    blamed = _blamed(result)
-    if result.goal.kind != "score" or not any(each.train for each in result.rounds):
-        return
-    _heading(screen, "Where the blame went")
-    if not blamed:
-        screen.print(f"  nowhere: {_why_nobody(result)}")
-        return
-    changed = {change.surface_id for change in result.changes}
-    tried = {patch.surface_id for each in result.rounds for patch in each.patches}
-    for surface_id, blame in blamed.items():
-        count = len(blame.case_ids)
-        outcome, style = ("changed", "green") if surface_id in changed else ("tried, not kept", "yellow")
-        if surface_id not in changed | tried:
-            outcome, style = ("no patch" if blame.has_support else "too few cases for a patch", "dim")
-        screen.print(
-            Text.assemble(
-                (f"  {one_line(surface_id)}", "cyan"), f"  {count} case{'s' * (count != 1)}, ", (outcome, style)
-            )
-        )
-        screen.print(Padding(Text(_in_a_line(blame.text), "dim"), (0, 0, 0, 4), expand=False))
-
-
-def _blamed(result: RunResult) -> dict[str, _Blame]:
-    """By surface, as they were found, over all rounds; the reason is the one that was told last."""
-    found: dict[str, _Blame] = {}
-    for each in (each for one in result.rounds for each in one.passes):
-        for signal in (*each.signals, *each.left):
-            blame = found.setdefault(signal.surface_id, _Blame())
-            blame.case_ids.update(signal.case_ids)
-            blame.text = signal.text or blame.text
-            blame.has_support = blame.has_support or signal in each.signals
-    return found
-
-
-def _print_changes(screen: Console, result: RunResult) -> None:
-    if not result.changes:
-        return
-    _heading(screen, "What changed")
-    for number, change in enumerate(result.changes):
-        if number:
-            screen.print()
-        screen.print(Text(f"  {one_line(change.surface_id)}", "cyan"))
-        screen.print(Padding(diff(change.before, change.after), (0, 0, 0, 4), expand=False))
-
-
-def _print_left_alone(screen: Console, result: RunResult) -> None:
-    changed = {change.surface_id for change in result.changes}
-    alone = [surface_id for surface_id in result.targets if surface_id not in changed]
-    if not result.rounds or not alone:
-        return
-    _heading(screen, f"Left alone: {len(alone)} of {len(result.targets)} surfaces that could change")
-    more = f" and {len(alone) - NAMED} more" if len(alone) > NAMED else ""
-    screen.print(Padding(Text(one_line(", ".join(alone[:NAMED]) + more), "dim"), (0, 0, 0, 2), expand=False))
-
-
-def print_never_read(screen: Console, surface_ids: Sequence[str]) -> None:
-    """Surfaces that no run has read, in a line; nothing if there are none."""
-    if surface_ids:
-        more = f" and {len(surface_ids) - NAMED} more" if len(surface_ids) > NAMED else ""
-        told = f"Never read: {', '.join(surface_ids[:NAMED])}{more}; a patch there cannot change anything"
-        screen.print()
-        screen.print(Text(one_line(told), "yellow"))
-
-
-def _print_rejections(screen: Console, result: RunResult) -> None:
-    told: deque[tuple[int, str]] = deque(maxlen=MOST_REJECTIONS)
-    count = 0
-    for each in _rejections(result):
-        told.append(each)
-        count += 1
-    if not told:
-        return
-    _heading(screen, "What was not kept")
-    if count > len(told):
-        screen.print(f"  the last {len(told)} of {count}; all are in result.json", style="dim")
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for number, reason in told:
-        table.add_row(f"round {number}", Text(_in_a_line(reason)))
-    screen.print(Padding(table, (0, 0, 0, 2), expand=False))
-
-
-def _rejections(result: RunResult) -> Iterator[tuple[int, str]]:
-    for each in result.rounds:
-        for one in each.passes:
-            for refused in one.refused:
-                yield each.round, f"{refused.surface_id}: {refused.reason}"
-            for error in one.notes:
-                yield each.round, f"no patch: {error}"
-        if each.decision is not None and not each.decision.accepted:
-            patched = ", ".join(sorted(each.patches.surface_ids))
-            yield each.round, f"{patched}: {each.decision.reason}" if patched else each.decision.reason
-        elif each.decision is None and each.patches:
-            yield each.round, "cut short before it was decided"
 
 
 def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
@@ -367,15 +254,6 @@ def cost_of(spent: Spending) -> str:
         return "cost unknown"
     unknown = f" and {spent.unpriced_calls:,} calls of unknown price" if spent.unpriced_calls else ""
     return f"${spent.cost_usd:.4f}{unknown}"
-
-
-def _heading(screen: Console, text: str) -> None:
-    screen.print()
-    screen.print(Text(text, "bold"))
-
-
-def _in_a_line(text: str) -> str:
-    return cut(one_line(" ".join(text.split())), LONGEST_REASON)
 
 
 def from_here(path: Path) -> Path:
