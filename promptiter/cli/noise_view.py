@@ -11,7 +11,7 @@ from rich.text import Text
 from promptiter.cli.forecast_view import dollars
 from promptiter.cli.output import json_text, print_rows
 from promptiter.cli.run_view import CANCELLED, EXIT_CODES
-from promptiter.evaluation.noise import DRAWS, CaseDraws, NoiseReport, Reach, claim_runs
+from promptiter.evaluation.noise import CaseDraws, NoiseReport, Reach
 from promptiter.evaluation.stats.power import POWER
 from traces.draw.diagram import one_line
 from traces.model import Json
@@ -87,7 +87,9 @@ def noise_rows(report: NoiseReport) -> list[tuple[str, str]]:
         rows.append(
             ("A/A", f"gain {report.gain:+.3f} of the last {_counted(half, 'draw')} over the first, by the same profile")
         )
-        floor = f"{report.floor():.3f} with the {DRAWS} draws of a claim, {report.floor(half):.3f} with {half}"
+        floor = (
+            f"{report.floor():.3f} with the {report.claim_draws} draws of a claim, {report.floor(half):.3f} with {half}"
+        )
         rows.append(("Noise floor", f"{floor}: a profile compared with itself exceeds it in 5%"))
     rows.append(("Smallest gain", _smallest(report)))
     return rows
@@ -177,11 +179,9 @@ def _wanted(report: NoiseReport, reach: Reach) -> dict[str, Json]:
         "is_within_reach": reach.is_within,
         "cases_needed": reach.cases,
         "draws_needed": reach.draws,
-        "case_runs": claim_runs(cases=len(report.cases)),
-        "case_runs_with_cases_needed": None if reach.cases is None else claim_runs(cases=reach.cases),
-        "case_runs_with_draws_needed": (
-            None if reach.draws is None else claim_runs(cases=len(report.cases), draws=reach.draws)
-        ),
+        "case_runs": report.claim_runs(),
+        "case_runs_with_cases_needed": None if reach.cases is None else report.claim_runs(cases=reach.cases),
+        "case_runs_with_draws_needed": (None if reach.draws is None else report.claim_runs(draws=reach.draws)),
         "sealed_cases_needed_for_new_cases": new.cases,
     }
 
@@ -196,7 +196,7 @@ def _reach_rows(report: NoiseReport, reach: Reach) -> Iterator[tuple[str, str]]:
         yield "Wanted gain", f"{gain} would be plain on these cases, as any difference is"
     elif reach.is_within:
         yield "Wanted gain", f"{gain} is within reach: a claim shows it with a chance of {reach.power:.0%}"
-        yield "Wanted gain", f"the claim takes at most {_price(report, claim_runs(cases=count))}"
+        yield "Wanted gain", f"the claim takes at most {_price(report, report.claim_runs(cases=count))}"
     else:
         yield (
             "Wanted gain",
@@ -210,10 +210,10 @@ def _reach_rows(report: NoiseReport, reach: Reach) -> Iterator[tuple[str, str]]:
 
 def _ways(report: NoiseReport, reach: Reach) -> Iterator[str]:
     if reach.cases is not None:
-        price = _price(report, claim_runs(cases=reach.cases))
-        yield f"{reach.cases:,} cases with {DRAWS} draws: at most {price}"
+        price = _price(report, report.claim_runs(cases=reach.cases))
+        yield f"{reach.cases:,} cases with {report.claim_draws} draws: at most {price}"
     if reach.draws is not None:
-        runs = claim_runs(cases=len(report.cases), draws=reach.draws)
+        runs = report.claim_runs(draws=reach.draws)
         yield f"{reach.draws:,} draws of these cases: at most {_price(report, runs)}"
 
 

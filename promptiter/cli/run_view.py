@@ -63,7 +63,7 @@ def exit_code(result: RunResult) -> int:
     """What the command exits with. A run that had nothing to mend did what it says; one that was stopped did not."""
     if result.status == "failed":
         return FAILED
-    if result.status == "cancelled" or result.stop_reason == "user_stop":
+    if result.status == "cancelled" or _is_stopped(result):
         return CANCELLED
     return 0 if _had_nothing_to_do(result) else EXIT_CODES[result.verdict]
 
@@ -72,13 +72,18 @@ def _had_nothing_to_do(result: RunResult) -> bool:
     return not result.rounds and result.stop_reason in ("target_score", "required_metrics", "max_rounds")
 
 
+def _is_stopped(result: RunResult) -> bool:
+    """Whether the user stopped it before it could conclude."""
+    return result.stop_reason == "user_stop" and not result.is_final
+
+
 def _said(result: RunResult) -> str:
     """How it ended, in words."""
     if _had_nothing_to_do(result):
         wanted = result.stop_reason == "max_rounds"
         return "the baseline was validated" if wanted else "nothing to mend: the baseline reaches the target"
     words = _in_words(result)
-    if result.stop_reason == "user_stop":
+    if _is_stopped(result):
         return f"stopped by you; so far: {words}"
     ended = ENDED.get(result.status)
     return f"{ended}; so far: {words}" if ended else words
@@ -89,7 +94,9 @@ def _in_words(result: RunResult) -> str:
     found, saved = result.conclusion, SAVED.get(result.goal.kind)
     if found is None and result.changes:
         return "what was kept is not claimed yet"
-    if result.verdict == "no_evidence" and saved is not None:
+    if saved is not None and result.verdict in ("no_evidence", "underpowered"):
+        if result.working_profile != result.initial_profile:
+            return "what was kept is not shown to be no worse, so nothing was changed"
         return f"no {saved} could be saved without a loss, so nothing was changed"
     if result.verdict != "improved" or found is None:
         return IN_WORDS[result.verdict]
@@ -216,7 +223,7 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     if path is not None and not result.is_final:
         kept = " (with --claim: end the search, and test what it kept)" if result.changes else ""
         rows.add_row("Go on", Text(f"promptiter resume {from_here(path)}{kept}", overflow="fold"))
-    if path is not None and result.changes:
+    if path is not None and result.changes and result.conclusion is not None:
         rows.add_row("Use it", "run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md")
     word = result.status if result.status in ENDED else result.verdict
     rows.add_row("Verdict", f"{word}, exit code {exit_code(result)}")

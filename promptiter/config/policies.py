@@ -25,6 +25,7 @@ from promptiter.engine.stopping import (
     StopPolicy,
     TargetScore,
 )
+from promptiter.errors import SetupError
 from promptiter.evaluation.result import Objective
 
 PATIENCE = 3
@@ -47,6 +48,8 @@ def acceptance_of(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolicy:
     ]
     policies = [gain for gain in gains if gain is not None] or [AnyGain()]
     if goal.figure is not None:
+        if any(gains):
+            raise SetupError(f"a gain is asked for, but the goal is {goal.kind}; take the gains out, or the goal")
         policies = [NoWorse(goal.margin, goal.figure)]
     if section.no_regression:
         policies.append(NoRegression())

@@ -14,7 +14,6 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from promptiter.engine.ablation import ablate
-from promptiter.engine.acceptance import AcceptancePolicy
 from promptiter.engine.comparison import Arms
 from promptiter.engine.conclusion import FEWEST_CASES, ClaimOnce, Conclusion, Verdict
 from promptiter.engine.evaluations import CaseDraw
@@ -49,6 +48,8 @@ async def claim_once(session: Session, rule: ClaimOnce) -> Conclusion:
     if (budget := session.evaluator.gateway.budget) is not None:
         budget.release()
     claiming = _Claiming(session, rule)
+    if not claiming.touched:
+        return _said(session, "no_evidence", "none of the validation cases reads what was kept")
     these = await claiming.these_cases()
     if claiming.problem is not None:
         return claiming.concluded("invalid_eval", [these], claiming.problem)
@@ -94,45 +95,45 @@ def _expected(session: Session, rule: ClaimOnce) -> Spending:
     draws = sum(block.draws for block in blocks_of(error, draws=rule.draws))
     sealed = SEALED_DRAWS * len(session.test.cases) if session.test is not None else 0
     runs = 2 * (draws * len(session.validation.cases) + sealed) / max(1, len(rows))
-    by_role = session.spending.ledger.by_role()
-    own, judges = by_role.get("agent", Spending()), by_role.get("judge", Spending())
+    judges = session.spending.ledger.by_role().get("judge", Spending())
     usage = session.baseline.validation.usage
     calls = sum(row.measured.paid_calls + row.measured.memo_hits for row in rows)
     return Spending(
-        calls=round(runs * calls * _with_judges(own.calls, judges.calls)),
-        input_tokens=round(runs * usage.tokens * _with_judges(own.tokens, judges.tokens)),
-        cost_usd=runs * (usage.cost_usd or 0.0) * _with_judges(own.cost_usd or 0.0, judges.cost_usd or 0.0),
+        calls=round(runs * (calls + judges.calls + judges.memo_hits)),
+        input_tokens=round(runs * (usage.tokens + judges.tokens)),
+        cost_usd=runs * ((usage.cost_usd or 0.0) + (judges.cost_usd or 0.0)),
     )
-
-
-def _with_judges(own: float, judges: float) -> float:
-    return 1 + judges / own if own else 1.0
 
 
 def untested(session: Session) -> Conclusion:
     """What a run may say that kept nothing, or that was told to make no claim."""
-    count, cases = session.tried, len(session.validation.cases)
-    tried = f"{count} candidate{'s' * (count != 1)} tried on {cases} cases"
+    cases = len(session.validation.cases)
     if session.has_accepted:
-        return _kept_untested(session.request.acceptance, tried, count, cases)
-    if count and cases < FEWEST_CASES:
+        return _kept_untested(session)
+    if session.tried and cases < FEWEST_CASES:
         told = f"nothing was kept, and {cases} validation cases are too few to tell why"
-        return Conclusion(verdict="underpowered", reasons=(told, tried), tried=count, cases=cases)
-    told = "nothing was kept" if count else "there was nothing to try"
-    return Conclusion(verdict="no_evidence", reasons=(told, tried), tried=count, cases=cases)
+        return _said(session, "underpowered", told)
+    return _said(session, "no_evidence", "nothing was kept" if session.tried else "there was nothing to try")
 
 
-def _kept_untested(acceptance: AcceptancePolicy, tried: str, count: int, cases: int) -> Conclusion:
+def _kept_untested(session: Session) -> Conclusion:
     """What was kept without a claim: each acceptance was a test of its own, or none."""
+    acceptance = session.request.acceptance
     error, by = error_of(acceptance), written(acceptance)
     if ignores_holdout(acceptance):
-        told = f"kept by {by}, which never looked at validation"
-        return Conclusion(verdict="overfit_risk", reasons=(told, tried), tried=count, cases=cases)
+        return _said(session, "overfit_risk", f"kept by {by}, which never looked at validation")
     if error is None:
         told = f"kept by {by}, which promises nothing, and nothing was tested at the end"
-        return Conclusion(verdict="improved", reasons=(told, tried), tried=count, cases=cases)
-    told = f"kept by {by}, which errs in {error:g} of all runs"
-    return Conclusion(verdict="improved", scope="these cases", reasons=(told, tried), tried=count, cases=cases)
+        return _said(session, "improved", told)
+    found = _said(session, "improved", f"kept by {by}, which errs in {error:g} of all runs")
+    return replace(found, scope="these cases")
+
+
+def _said(session: Session, verdict: Verdict, told: str) -> Conclusion:
+    """A conclusion without a claim."""
+    count, cases = session.tried, len(session.validation.cases)
+    tried = f"{count} candidate{'s' * (count != 1)} tried on {cases} cases"
+    return Conclusion(verdict=verdict, reasons=(told, tried), tried=count, cases=cases)
 
 
 class _Claiming:
@@ -231,7 +232,7 @@ class _Claiming:
     def beyond(self, these: Claim, new: Claim) -> Conclusion:
         """What sealed cases add to a gain that was shown on those of the search."""
         if self.problem is not None:
-            return self.concluded("improved", [these, new], self.problem)
+            return self.concluded("improved", [these], self.problem)
         worst = 0.0 if self.goal.kind == "score" else -self.goal.margin
         if new.gain is not None and new.gain < worst:
             told = "cases that the search never used got worse, so the gain may be made for those it used"

@@ -180,7 +180,7 @@ class Comparisons:
         )
 
     def touched(self, rows: Iterable[CaseRow], surface_ids: Sequence[str]) -> frozenset[str]:
-        """The validation cases that a change of these surfaces may change: no run of theirs so far rules it out.
+        """The validation cases that a change of these surfaces may change: a run of theirs read one, or may have.
 
         A case that once read a surface stays touched. Its next run may not read it, and the one after that again; if
         each record decided anew, more cases would drop out with each that is accepted, and none would ever come back.

@@ -96,7 +96,7 @@ class Evaluations:
             if (row.case_id, row.draw) not in rows:
                 keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
         left = [run for run in runs if run not in rows]
-        most_lost = self._evaluator.options.max_errored_fraction * len(runs)
+        most_lost = max(1.0, self._evaluator.options.max_errored_fraction * (len(runs) + len(kept)))
         async for row in self._served(eval_set, profile, left, most_lost=most_lost):
             keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
         found = self._evaluator.evaluation_of(rows.values(), eval_set, profile)

@@ -1,7 +1,7 @@
 """Evidence: what a candidate is decided on, and what can be said of it.
 
-Draws count from 0, and each further draw of a case is the next one it lacks, the same under both profiles. So what was
-seen at a look is always a fixed part of the rows, in whatever order and for whomever they were run.
+Draws of a case count from 0, in the order in which they were run, and are the same under both profiles. So what was
+seen at a look is always a fixed part of the rows.
 """
 
 from __future__ import annotations

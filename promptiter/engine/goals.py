@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, get_args
 
 from promptiter.engine.policies import is_number
 from promptiter.errors import SetupError, SurfaceValueError
+from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.claim import Block, Claim, claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.no_worse import claim_no_worse, claim_no_worse_on_new_cases
 from promptiter.evaluation.stats.permutation import PairedDraws
@@ -81,6 +82,18 @@ def claim_beyond(goal: Goal, cases: Sequence[PairedDraws], *, error: float, seed
     if goal.kind == "score":
         return claim_new_cases(cases, error=error, seed=seed)
     return claim_no_worse_on_new_cases(cases, margin=goal.margin, error=error)
+
+
+def check_scores(goal: Goal, found: Evaluation) -> None:
+    """Raise if a loss could be larger than a margin between 0 and 1 can bound; known once the baseline has run."""
+    if goal.kind == "score":
+        return
+    scores = (score for row in found.rows for score in row.scores if score.value is not None)
+    for score in scores:
+        if score.value is not None and not 0 <= score.value <= 1:
+            raise SetupError(
+                f"metric {score.metric!r} gives {score.value:g}; a goal besides the score needs scores between 0 and 1"
+            )
 
 
 def other_models(goal: Goal, surface: Surface, current: Json) -> tuple[str, ...]:

@@ -14,8 +14,7 @@ MOST_LOOKS = 8
 Gather: TypeAlias = Callable[[MoreEvidence | None], Awaitable[Evidence]]
 """All evidence so far and what was wished for; without a wish, the candidate's validation.
 
-The draws of a wish are the next that its cases lack, for all cases the next that one of them lacks: rows that are there
-already are not run again.
+The draws of a wish are ones that no decision has seen, under both profiles; they are numbered on from those before.
 """
 
 

@@ -16,6 +16,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from promptiter.engine.checks import check_request
+from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.records import RunRequest
@@ -25,6 +26,7 @@ from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.noise import DRAWS, NoiseReport
 from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.stats.claim import blocks_of
 from promptiter.evaluation.teacher import with_expected_answers
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.profile import Profile
@@ -64,6 +66,7 @@ class _Measuring:
         self.eval_set = eval_set
         self.profile = request.initial_profile or Profile.baseline(engine.describe())
         self.objective = request.objective
+        self.blocks = blocks_of(request.error, draws=(request.claim or ClaimOnce()).draws)
         self.teacher = request.teacher
         self.on_row = on_row
         self.rows: list[CaseRow] = []
@@ -80,6 +83,7 @@ class _Measuring:
             stop_reason=stop_reason,
             spent=self._spent - self.at_start,
             paid_runs=sum(row.origin == "executed" for row in self.rows),
+            blocks=self.blocks,
         )
 
     async def _stop_reason(self, draws: int, interrupt: Interrupt) -> str | None:

@@ -11,6 +11,7 @@ from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.engine.claiming import claim_once, hold_for_claim, untested
 from promptiter.engine.conclusion import Conclusion, Verdict
 from promptiter.engine.fold import folded
+from promptiter.engine.goals import check_scores
 from promptiter.engine.log import EventLog, is_cancelled, is_user_stop, uncut
 from promptiter.engine.policies import written
 from promptiter.engine.records import RunMeasured, RunResult, Status
@@ -116,6 +117,7 @@ class Run:
             session.stop = _stopped("invalid_eval", _what_failed(session.accepted.validation))
             return
         if session.request.max_rounds > 0:
+            check_scores(session.request.goal, session.baseline.validation)
             await hold_for_claim(session)
             await self._searched()
         if (session.stop is None or not session.stop.stop) and not await session.should_stop():
@@ -137,7 +139,7 @@ class Run:
             if session.request.claim is None or not session.has_accepted:
                 raise
             await session.cut(ended)
-            session.stop = _stopped(ended.cap, str(ended))
+            session.stop = _stopped(ended.cap, str(ended).partition("; raise ")[0])
 
     async def _conclude(self) -> None:
         """Say what came of the run. What it kept takes a claim, for which a part of the budget was held back."""
@@ -185,11 +187,21 @@ class Run:
             "stop": plain_of(session.stop) if session.stop is not None and session.stop.stop else None,
             "error": None if error is None or status == "cancelled" else self._told(error),
             "is_final": status == "succeeded" and not self.budget_ended and not self._is_stopped_by_user,
-            "baseline": session.baseline_score,
-            "best": session.best_score,
+            "baseline": self._scores[0],
+            "best": self._scores[1],
             "measured": plain_of(measured),
         }
         await uncut(self.log.append("run_completed", data))
+
+    @property
+    def _scores(self) -> tuple[float | None, float | None]:
+        """The objective of the first profile and of what is adopted; after a claim, on its fresh draws."""
+        session, found = self.session, self.conclusion
+        if found is None:
+            return session.baseline_score, session.best_score
+        if not found.claims:
+            return session.baseline_score, session.best_score if found.adopts else session.baseline_score
+        return found.before, found.after if found.adopts else found.before
 
     @property
     def _is_stopped_by_user(self) -> bool:

@@ -218,10 +218,11 @@ class State:
             self._change(accepted_profile=profile, working_profile=profile, accepted=now.validation)
             self._accepted, self.accepted_at = now.output_profile.digest, self._candidate_at
 
-    def _on_audit(self, _event: Event) -> None:
-        """A node reads what its trace does not tell, so nobody knows what was never read."""
-        self._unread = frozenset()
-        self._change(dead_surfaces=())
+    def _on_audit(self, event: Event) -> None:
+        """If a node reads what its trace does not tell, nobody knows what was never read."""
+        if event.data["value"]:
+            self._unread = frozenset()
+            self._change(dead_surfaces=())
 
     def _on_stop(self, event: Event) -> None:
         decision = value_of(StopDecision, event.data["value"])
@@ -282,7 +283,8 @@ def _with_more(known: Evaluation | None, more: Evaluation) -> Evaluation:
     """An evaluation with more draws; of another profile, that one alone."""
     if known is None or known.profile_digest != more.profile_digest:
         return more
-    return replace(known, rows=(*known.rows, *more.rows))
+    rows = {(row.case_id, row.draw): row for row in (*known.rows, *more.rows)}
+    return replace(known, rows=tuple(rows.values()))
 
 
 def _nothing(_event: Event) -> None:

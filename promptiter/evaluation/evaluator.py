@@ -187,7 +187,7 @@ class Evaluator:
             trace_digests=tuple(
                 self.spool.put(turn.trace, redactor=redactor) for turn in run.by_turn if turn.trace is not None
             ),
-            reads=reads_of(turn.trace for turn in run.by_turn),
+            reads=None if run.error else reads_of(turn.trace for turn in run.by_turn),  # it might have gone on
             measured=Measured(
                 duration_s=time.perf_counter() - started,
                 origin="memo" if calls.known and not calls.paid else "executed",

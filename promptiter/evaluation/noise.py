@@ -113,7 +113,7 @@ class CaseRunCost:
 class NoiseReport:
     """The noise of one profile on these cases. `stop_reason` says what cut the measuring short, if something did.
 
-    `spent` is what `paid_runs` runs of cases cost while it was measured.
+    `spent` is what `paid_runs` runs of cases cost while it was measured; `blocks` are those of the claim to come.
     """
 
     evaluation: Evaluation
@@ -121,6 +121,7 @@ class NoiseReport:
     stop_reason: str | None = None
     spent: Spending = NOTHING
     paid_runs: int = 0
+    blocks: Sequence[Block] = BLOCKS
 
     @cached_property
     def cases(self) -> tuple[CaseDraws, ...]:
@@ -179,27 +180,34 @@ class NoiseReport:
         ]
         return mean_gain(halves)
 
-    def floor(self, draws: int = DRAWS) -> float:
+    @property
+    def claim_draws(self) -> int:
+        """How many draws of a case the claim takes at most, in each arm."""
+        return sum(block.draws for block in self.blocks)
+
+    def claim_runs(self, *, cases: int | None = None, draws: int | None = None) -> int:
+        """How many runs of cases the claim takes at most: both arms, all blocks."""
+        return ARMS * (cases or len(self.cases)) * (draws or self.claim_draws)
+
+    def floor(self, draws: int | None = None) -> float:
         """The gain that a profile compared with itself exceeds in 5%, with so many draws in each arm."""
-        return noise_floor(self.noise, cases=len(self.cases), draws=draws)
+        return noise_floor(self.noise, cases=len(self.cases), draws=draws or self.claim_draws)
 
-    def power(self, gain: float, *, blocks: Sequence[Block] = BLOCKS, scope: Scope = "these cases") -> float:
+    def power(self, gain: float, *, scope: Scope = "these cases") -> float:
         """The chance that a candidate with this gain is claimed on these cases, or on as many sealed ones."""
-        return power(self.noise, gain, cases=len(self.cases), blocks=blocks, scope=scope)
+        return power(self.noise, gain, cases=len(self.cases), blocks=self.blocks, scope=scope)
 
-    def smallest_gain(
-        self, *, times: int = 1, blocks: Sequence[Block] = BLOCKS, scope: Scope = "these cases"
-    ) -> float | None:
+    def smallest_gain(self, *, times: int = 1, scope: Scope = "these cases") -> float | None:
         """The smallest gain that a claim shows with 80% power, also on so many times the cases. None: no gain."""
-        return smallest_gain(self.noise, cases=times * len(self.cases), blocks=blocks, scope=scope)
+        return smallest_gain(self.noise, cases=times * len(self.cases), blocks=self.blocks, scope=scope)
 
-    def reach(self, gain: float, *, blocks: Sequence[Block] = BLOCKS, scope: Scope = "these cases") -> Reach:
+    def reach(self, gain: float, *, scope: Scope = "these cases") -> Reach:
         """Whether this gain is within reach, and what it takes."""
         return Reach(
             gain=gain,
-            power=self.power(gain, blocks=blocks, scope=scope),
-            cases=cases_needed(self.noise, gain, blocks=blocks, scope=scope),
-            draws=draws_needed(self.noise, gain, cases=len(self.cases), blocks=blocks, scope=scope),
+            power=self.power(gain, scope=scope),
+            cases=cases_needed(self.noise, gain, blocks=self.blocks, scope=scope),
+            draws=draws_needed(self.noise, gain, cases=len(self.cases), blocks=self.blocks, scope=scope),
         )
 
     @property
@@ -210,11 +218,6 @@ class NoiseReport:
             return _cost(self.spent.tokens, usd, self.paid_runs)
         usage = self.evaluation.usage
         return _cost(usage.tokens, usage.cost_usd, max(1, len(self.evaluation.rows)))
-
-
-def claim_runs(*, cases: int, draws: int = DRAWS) -> int:
-    """How many runs of cases a claim takes at most: both arms, all blocks."""
-    return ARMS * cases * draws
 
 
 def _cost(tokens: float, usd: float | None, runs: int) -> CaseRunCost:

@@ -153,7 +153,7 @@ class _Now:
             case "decision":
                 return self._decide(event.data["value"])
             case "candidate":
-                self.tried = event.data["profile_digest"]
+                self.tried, self.candidate = event.data["profile_digest"], None
             case "ablation" if event.data["value"]["dropped"]:
                 return self._line(f"taken out, no worse without: {_listed(event.data['value']['dropped'])}")
             case "claim":
@@ -240,7 +240,8 @@ class _Now:
         mean, rate, failed = (event.data[name] for name in ("mean_score", "pass_rate", "errored_fraction"))
         then = _THEN.get(event.phase, "deciding") if self.is_for_score else "deciding"
         self.runs, self.values, self.stage = 0, [], then
-        self.candidate = mean
+        if event.phase == "validation" and self.profile == self.tried and self.candidate is None:
+            self.candidate = mean
         if event.phase == "baseline":
             self.baseline = self.best = mean
         told = f"mean score {_figure(mean)}, {round((rate or 0) * self.cases)} of {self.cases} cases pass"

@@ -244,7 +244,7 @@ def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> di
         "stages": {
             name: type(part).__name__
             for name, part in sorted(getattr(engine.strategy, "__dict__", {}).items())
-            if name in ("attributor", "aggregator", "optimizer")
+            if name in ("attributor", "aggregator", "optimizer", "check")
         },
         "objective": request.objective,
         "error": request.error,

@@ -27,7 +27,7 @@ from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from tests.engine import desk
 from tests.engine.desk import DRAFT, POLISH, Tries
-from traces import Failure
+from traces import ExecutionTrace, Failure, Step
 
 SNAPSHOT = desk.agent().describe()
 D, P = "draft#instruction", "polish#instruction"
@@ -228,6 +228,37 @@ async def test_a_budget_that_cuts_the_search_leaves_what_was_kept_to_the_claim(c
     assert (result.conclusion is not None) == (verdict == "improved")
     assert result.working_profile.value(D, SNAPSHOT) == DRAFT[D]
     assert result.measured.spent.total.calls <= calls
+
+
+async def test_sealed_cases_that_the_first_profile_cannot_run_are_no_gain() -> None:
+    agent = Told(lambda *_: 1.0 * _[1], fails=lambda context, draft: context.case_id.startswith("test") and not draft)
+    result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
+    assert outcome(result) == ("improved", "these cases", ["claimed"])
+    assert result.conclusion is not None
+    assert any("of the sealed cases, the accepted profile is unreliable" in each for each in result.conclusion.reasons)
+
+
+async def test_what_no_case_reads_cannot_be_claimed() -> None:
+    """Its own surface is read by nobody, so that no draw of any case could tell."""
+
+    class Blind(Told):
+        async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+            found = await super().run(case, profile, context)
+            step = Step(id="draft", node_id="draft", surface_reads={D: "digest"})
+            return AgentRun(output=found.output, trace=ExecutionTrace(id="run", steps=(step,)))
+
+    result = await engine(Blind(lambda *_: 1.0), POLISH).run(request())
+    assert outcome(result) == ("no_evidence", None, [])
+    assert result.conclusion is not None
+    assert result.conclusion.reasons[0] == "none of the validation cases reads what was kept"
+
+
+async def test_a_run_that_is_told_of_in_a_list_has_the_scores_of_its_claim() -> None:
+    journal = MemoryJournal()
+    agent = Told(lambda _, draft, __: 0.5 + 0.1 * draft)
+    result = await engine(agent, DRAFT).run(request(), journal=journal)
+    *_, last = journal.read()
+    assert (last.data["baseline"], last.data["best"]) == (result.baseline_score, result.accepted_score)
 
 
 async def test_what_a_policy_with_a_promise_kept_needs_no_claim() -> None:

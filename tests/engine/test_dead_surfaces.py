@@ -89,7 +89,9 @@ async def test_a_hidden_read_leaves_nothing_that_is_surely_dead() -> None:
     await Engine(with_a_lawyer(), desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request(), journal=journal)
     events = list(journal.read())
     assert fold(events[:-1]).dead_surfaces == ("lawyer#instruction",)
-    assert fold([*events[:-1], events[-1].model_copy(update={"type": "audit"})]).dead_surfaces == ()
+    for found, dead in (([], ("lawyer#instruction",)), ([{"node_id": "draft", "case_id": "validation-0"}], ())):
+        audit = events[-1].model_copy(update={"type": "audit", "data": {"value": found}})
+        assert fold([*events[:-1], audit]).dead_surfaces == dead
 
 
 async def test_the_summary_says_what_was_never_read() -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from promptiter.engine.evidence import Evidence
-from promptiter.evaluation.noise import DRAWS, CaseRunCost, NoiseReport, case_draws, claim_runs
+from promptiter.evaluation.noise import DRAWS, CaseRunCost, NoiseReport, case_draws
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.stats.claim import claim_these_cases
+from promptiter.evaluation.stats.claim import blocks_of, claim_these_cases
 from promptiter.evaluation.stats.permutation import PairedDraws
 from promptiter.llm.ledger import Spending
 from traces import Failure, Usage
@@ -199,4 +199,5 @@ def test_a_case_run_costs_what_was_paid_or_what_its_agent_once_cost() -> None:
     assert NoiseReport(evaluation=found).case_run_cost == CaseRunCost(tokens=100, usd=0.01)
     unpriced = Spending(calls=6, input_tokens=500, cost_usd=0.3, unpriced_calls=1)
     assert NoiseReport(evaluation=found, spent=unpriced, paid_runs=2).case_run_cost.usd is None
-    assert claim_runs(cases=8) == 8 * 6 * 2
+    assert NoiseReport(evaluation=found).claim_runs(cases=8) == 8 * 6 * 2
+    assert NoiseReport(evaluation=found, blocks=blocks_of(0.1, draws=3)).claim_runs(cases=8) == 8 * 9 * 2
