@@ -3,8 +3,9 @@
     stop = MaxRounds(8) | TargetScore(0.95) | Deadline(minutes=30)
 
 A policy is one method, `decide`, which answers with the reasons that hold. Policies compose with `&` and `|`. These act
-between rounds; a hard cap, which cuts a round short, is a Budget. The texts hold no clock and no figure of what was
-spent: two equal runs that stop for the same reason say the same.
+between rounds, so each is a limit with a grace: the round in flight is finished, and then what was kept makes its
+claim. A hard cap, which cuts a round short, is a Budget. The texts hold no clock and no figure of what was spent: two
+equal runs that stop for the same reason say the same.
 """
 
 from __future__ import annotations
