@@ -58,7 +58,9 @@ def run(
         bool, typer.Option("--dry-run", help="Only say what it would take, and what it is configured to do.")
     ] = False,
 ) -> None:
-    """Optimize an agent: find the step that failed, patch the text behind it, keep what validation shows to be better.
+    """Optimize an agent: find the step that failed, patch the text behind it, adopt what a test shows to be better.
+
+    Candidates are kept leniently; at the end both profiles run afresh, and one test decides (`claim` in CONFIG).
 
     An option wins over the key of the same name in CONFIG.
 
@@ -90,7 +92,9 @@ def resume(
     concurrency: Concurrency = None,
     review: Review = None,
     runs: Annotated[Path | None, typer.Option("--runs", "-o", metavar="FOLDER", help="Where runs are.")] = None,
-    claim: Annotated[bool, typer.Option("--claim", help="End the search, and test what it kept.")] = False,
+    claim: Annotated[
+        bool, typer.Option("--claim", help="After the round in flight end the search for good, and test what it kept.")
+    ] = False,
     as_json: AsJson = None,
     quiet: Quiet = None,
 ) -> None:

@@ -148,7 +148,8 @@ def _objective(result: RunResult) -> str:
         return ""
     sign = -1 if result.objective == "weighted_loss" else 1  # as a figure to optimize it counts negative
     change = f" to {sign * after:.3f}" if after != before else ""
-    return f", {result.objective.replace('_', ' ')} {sign * before:.3f}{change}"
+    where = " on validation" if result.conclusion is not None and result.conclusion.scope == "new cases" else ""
+    return f", {result.objective.replace('_', ' ')} {sign * before:.3f}{change}{where}"
 
 
 def _print_scores(screen: Console, result: RunResult) -> None:
@@ -225,7 +226,7 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
         rows.add_row("Go on", Text(f"promptiter resume {from_here(path)}{kept}", overflow="fold"))
     if path is not None and result.changes and result.conclusion is not None:
         rows.add_row("Use it", "run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md")
-    word = result.status if result.status in ENDED else result.verdict
+    word = result.status if result.status in ENDED else "stopped" if _is_stopped(result) else result.verdict
     rows.add_row("Verdict", f"{word}, exit code {exit_code(result)}")
     screen.print()
     if path is not None and forecast is not None:

@@ -80,7 +80,8 @@ class _Working:
         draws = session.comparisons.draws
         self.first, self.again = range(draws), session.comparisons.next_draws(draws)
         self.known: dict[tuple[frozenset[str], range], Evaluation] = {}
-        if all(row.draw in self.first for row in self.whole.validation.rows):
+        rows = self.whole.validation.rows
+        if rows and all(row.draw in self.first for row in rows):
             self.known[frozenset(self.parts), self.first] = self.whole.validation
 
     async def loss(self, left: tuple[str, ...], part: str) -> float:

@@ -221,8 +221,8 @@ class _Claiming:
         draws = sum(block.draws for block in self.blocks)
         itself = []
         for case in self.paired:
-            again = tuple(islice(cycle(case.before), draws))
-            itself.append(PairedDraws(case_id=case.case_id, before=again, after=again))
+            before, after = (tuple(islice(cycle(case.before), first, first + draws)) for first in (0, 1))
+            itself.append(PairedDraws(case_id=case.case_id, before=before, after=after))
         if claim_for(self.goal, itself, blocks=self.blocks, seed=self.session.seed).is_claimed:
             return self.concluded("no_evidence", [claim])
         loss = f"a loss of {self.goal.margin:g}"

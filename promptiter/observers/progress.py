@@ -212,10 +212,11 @@ class _Now:
     def _start(self, data: Json) -> Text:
         self.max_rounds, self.sizes = data["max_rounds"], (data["train"][2], data["validation"][2])
         self.is_for_score = "goal" not in data or data["goal"]["kind"] == "score"
-        count = len(data["targets"])
+        count, test = len(data["targets"]), data.get("test")
+        sealed = "" if test is None else f"{test[2]} sealed, "
         return Text.assemble(
             (one_line(data["structure"].get("name") or "agent"), "bold"),
-            f"  {self.sizes[0]} train and {self.sizes[1]} validation cases, "
+            f"  {self.sizes[0]} train and {self.sizes[1]} validation cases, {sealed}"
             f"{count} surface{'s' * (count != 1)} may change",
         )
 

@@ -155,7 +155,7 @@ async def test_without_run_noise_one_mended_case_is_claimed_after_four_draws() -
     assert outcome(result) == ("improved", "these cases", ["claimed"])
     assert len(drawn(journal, "claim")) == 4, "two could hide a coin flip"
     assert result.conclusion is not None
-    assert "no run noise in 4 draws, so repeats are no evidence" in result.conclusion.reasons[0]
+    assert "no case differed from itself in 4 draws" in result.conclusion.reasons[0]
     assert result.conclusion.smallest_gain == 0.0
 
 

@@ -118,7 +118,7 @@ def test_draws_beyond_a_look_are_not_used(extra: list[float], data: st.DataObjec
 def test_repeats_without_noise_are_no_evidence() -> None:
     answer = PairedGain().decide(evidence([[0.0, 0.0]], [[1.0, 1.0]]))
     assert isinstance(answer, MoreEvidence)
-    assert "no run noise in 2 draws, so repeats are no evidence" in answer.reason
+    assert "no case differed from itself in 2 draws" in answer.reason
 
 
 def test_a_crash_is_the_worst_and_cannot_win() -> None:

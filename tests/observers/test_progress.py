@@ -43,7 +43,12 @@ class Watching:
         self.seq += 1
 
     async def evaluate(self, phase: Phase, values: list[float | None], *, round_: int = 0) -> None:
-        await self.see("evaluation_started", {"cases": len(values), "runs": len(values)}, phase=phase, round_=round_)
+        await self.see(
+            "evaluation_started",
+            {"cases": len(values), "runs": len(values), "profile_digest": "b" if phase == "validation" else "a"},
+            phase=phase,
+            round_=round_,
+        )
         for value in values:
             await self.case(value, phase=phase, round_=round_)
         await self.finish(phase, values, round_=round_)

@@ -147,9 +147,9 @@ def _told(look: Look) -> str:
     if look.gain <= 0:
         return f"{gain}: none" if look.gain == 0 else f"{gain}: worse"
     if not look.has_run_noise:
-        same = f"no run noise in {look.draws} draws, so repeats are no evidence"
+        same = f"no case differed from itself in {look.draws} draws"
         if look.claims:
-            return f"{gain} is the plain difference on these cases: {same}"
+            return f"{gain} and no run noise: {same}, so it is no chance on these cases"
         return f"{gain}: {same}, and so few of them may hide noise"
     sign = "<=" if look.claims else ">"
     return f"{gain}, p = {look.p_value:.2g} {sign} {look.error:g} after {look.draws} draws"

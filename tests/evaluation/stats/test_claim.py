@@ -80,12 +80,12 @@ def test_without_run_noise_the_difference_is_claimed_for_these_cases_once_noise_
     settled = cases(3, (0,) * 6, (1,) * 6, name="up") + cases(2, (1,) * 6, (0,) * 6, name="down")
     first = claim_these_cases([case.first(2) for case in settled])
     assert first.outcome == "open"
-    assert "no run noise in 2 draws, so repeats are no evidence, and so few of them may hide noise" in first.reason
+    assert "no case differed from itself in 2 draws, and so few of them may hide noise" in first.reason
     claim = claim_these_cases(settled)
     assert claim.is_claimed
     assert [(look.draws, look.has_run_noise) for look in claim.looks] == [(2, False), (4, False)]
     assert claim.reason == (
-        "gain +0.200 is the plain difference on these cases: no run noise in 4 draws, so repeats are no evidence"
+        "gain +0.200 and no run noise: no case differed from itself in 4 draws, so it is no chance on these cases"
     )
 
 
