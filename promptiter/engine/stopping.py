@@ -24,7 +24,6 @@ STOP_KINDS = (
     "required_metrics",
     "target_score",
     "user_stop",
-    "claim_now",
     "patience",
     "deadline",
     "max_evaluations",

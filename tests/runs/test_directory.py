@@ -293,7 +293,7 @@ def test_the_engine_has_its_own_memo_and_spool_back_after_a_run(tmp_path: Path) 
 
 def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(directory_module, "FileJournal", killing(24, "before"))
+        patched.setattr(directory_module, "FileJournal", killing(12, "before"))
         with pytest.raises(Killed):
             Shop(budget=Budget(max_calls=100)).run(tmp_path)
     result = Shop(budget=Budget(max_calls=100)).run(tmp_path)
@@ -380,7 +380,7 @@ def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_what_resume_turns_
 
     assert process(kill_at).returncode == -signal.SIGKILL
     done = process(0)
-    assert done.stdout == f"improved {12 - kill_at + 1}\n", done.stderr
+    assert done.stdout == f"improved {30 - kill_at + 1}\n", done.stderr
     assert (tmp_path / "prompt.txt").read_bytes() == b"Answer.\r\n"
     assert not [path for path in tmp_path.iterdir() if "claim" in path.name]
 
@@ -414,7 +414,7 @@ def test_a_run_out_of_budget_goes_on_with_a_larger_one(tmp_path: Path) -> None:
     resumed = run(400).run_sync()
     assert (resumed.verdict, resumed.is_final) == ("improved", True)
     assert resumed == Shop().run(tmp_path / "other")
-    assert resumed.measured.spent.total.calls == 176
+    assert resumed.measured.spent.total.calls == 332
 
 
 class Outage:
