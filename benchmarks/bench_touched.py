@@ -31,7 +31,7 @@ from math import sqrt
 from multiprocessing import get_context
 from random import Random
 from statistics import fmean, stdev
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from benchmarks.honest_runs import BETA, ROUNDS, Proposes, eval_set, right
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
@@ -52,14 +52,15 @@ from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.structure import StructureSnapshot
 from traces import record, step
 
-SIZES, RATES, ERROR = (30, 100), (0.3, 0.1), 0.05
-FAILING = 1 - BETA[0] / sum(BETA)
-RUNS = {"gateway": 20, "opaque": 60, "naive": 60}
-QUICK_RUNS = {"gateway": 4, "opaque": 12, "naive": 12}
-WORKERS = 2
-
 Way: TypeAlias = Literal["gateway", "opaque", "naive"]
 Reads: TypeAlias = Literal["independent", "on failure"]
+
+SIZES, RATES, ERROR = (30, 100), (0.3, 0.1), 0.05
+FAILING = 1 - BETA[0] / sum(BETA)
+RUNS: dict[Way, int] = {"gateway": 20, "opaque": 60, "naive": 60}
+QUICK_RUNS: dict[Way, int] = {"gateway": 4, "opaque": 12, "naive": 12}
+READS: tuple[Reads, ...] = get_args(Reads)
+WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +103,9 @@ def main() -> None:
         )
         for way, count in runs.items():
             for size in SIZES:
-                for reads in ("independent", "on failure"):
+                for reads in READS:
                     for rate in RATES:
-                        wanted = Wanted(way=way, reads=reads, rate=rate, size=size)  # type: ignore[arg-type]
+                        wanted = Wanted(way=way, reads=reads, rate=rate, size=size)
                         full = all_of(replace(wanted, is_full=True), 2) if way != "naive" else []
                         tell(wanted, all_of(wanted, count), full)
         caught(all_of(Wanted(way="gateway", reads="independent", rate=0.3, size=30, peeks=True), runs["gateway"]))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import orjson
 
 from promptiter.errors import SetupError, StructureMismatchError
-from promptiter.structure import StructureSnapshot
+from promptiter.structure import StructureSnapshot, Surface
 from traces import digest
 from traces.model import Json
 
@@ -117,6 +117,10 @@ class Profile:
         if surface_id in self.overrides:
             return self.overrides[surface_id]
         return snapshot.surface(surface_id).value
+
+    def surface(self, surface_id: str, snapshot: StructureSnapshot) -> Surface:
+        """A surface with its value under this profile."""
+        return replace(snapshot.surface(surface_id), value=self.value(surface_id, snapshot))
 
     def check(self, snapshot: StructureSnapshot) -> None:
         """Raise if this profile is of another structure, naming the surfaces that differ, or holds a wrong value."""

@@ -26,7 +26,7 @@ from promptiter.engine.stopping import (
     TargetScore,
 )
 from promptiter.errors import SetupError
-from promptiter.evaluation.result import Objective
+from promptiter.evaluation.result import Objective, best_of
 
 PATIENCE = 3
 
@@ -71,8 +71,7 @@ def stop_of(section: Stop | None, *, objective: Objective, goal: Goal = SCORE) -
     if section is None and goal.kind != "score":
         return None
     if section is None:
-        best = 0.0 if objective == "weighted_loss" else 1.0
-        return TargetScore(best) | Patience(PATIENCE)
+        return TargetScore(best_of(objective)) | Patience(PATIENCE)
     names = section.required_metrics
     policies: list[StopPolicy | None] = [
         RequiredMetrics("all" if names == ("all",) else names) if names else None,

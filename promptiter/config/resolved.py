@@ -7,6 +7,7 @@ from typing import cast
 from promptiter.config.build import ConfiguredRun
 from promptiter.config.policies import PATIENCE
 from promptiter.engine.checks import check_request
+from promptiter.evaluation.result import best_of
 from promptiter.runs.header import without_secrets
 from traces.model import Json
 
@@ -21,8 +22,7 @@ def resolved(run: ConfiguredRun) -> dict[str, Json]:
     values["evaluation"]["draws"] = evaluator.options.draws
     values["targets"] = list(check_request(run.request, run.engine.describe(), evaluator).targets)
     if config.stop is None and run.request.goal.kind == "score":
-        best = 0.0 if config.objective == "weighted_loss" else 1.0
-        values["stop"] = {"target_score": best, "patience": PATIENCE}
+        values["stop"] = {"target_score": best_of(config.objective), "patience": PATIENCE}
     if not config.data:
         del values["split"]
     if config.claim is None:

@@ -54,7 +54,7 @@ async def ablate(session: Session) -> Ablation | None:
         left = tuple(part for part in left if part != gone)
     found = Ablation(losses=losses, dropped=tuple(dropped), shares=working.shares(left))
     if dropped:
-        session.adopt(working.profile_with(left), await working.evaluation(left, working.first))
+        session.go_on_from(working.profile_with(left), await working.evaluation(left, working.first))
     return found
 
 

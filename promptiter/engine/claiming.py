@@ -25,6 +25,7 @@ from promptiter.engine.shapes import plain_of, value_of
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
+from promptiter.evaluation.result import best_of
 from promptiter.evaluation.stats.claim import Claim, blocks_of
 from promptiter.evaluation.stats.permutation import PairedDraws
 from promptiter.evaluation.stats.power import run_noise, smallest_gain
@@ -159,7 +160,7 @@ class _Claiming:
             await self._run(session.comparisons.fresh(session.validation, self.touched, draws))
             claim = self._look()
             if claim.outcome != "open" or self.problem is not None:
-                return await self._written(claim)
+                return await self.session.record_known("claim", claim, request=claim.scope)
             draws = claim.wanted_draws
 
     async def _run(self, runs: Sequence[CaseDraw]) -> None:
@@ -193,14 +194,8 @@ class _Claiming:
         problem = Evidence(baseline=before, candidate=after, objective=session.request.objective).problem
         self.problem = None if problem is None else f"of the sealed cases, {problem}"
         sealed = paired_draws(before, after, session.request.objective)
-        return await self._written(claim_beyond(self.goal, sealed, error=self.error, seed=session.seed))
-
-    async def _written(self, claim: Claim) -> Claim:
-        async def made() -> Claim:
-            return claim
-
-        written: Claim = await self.session.record("claim", Claim, made, request=claim.scope)
-        return written
+        claim = claim_beyond(self.goal, sealed, error=self.error, seed=session.seed)
+        return await session.record_known("claim", claim, request=claim.scope)
 
     def not_shown(self, claim: Claim) -> Conclusion:
         """Nothing is claimed: because there is nothing, or because these cases could not have shown it."""
@@ -263,6 +258,5 @@ class _Claiming:
         draws = [case.before for case in self.paired]
         if all(len(each) < 2 for each in draws):
             return None
-        best = 0.0 if self.session.request.objective == "weighted_loss" else 1.0
-        noise = run_noise(draws, best=best)
+        noise = run_noise(draws, best=best_of(self.session.request.objective))
         return smallest_gain(noise, cases=len(draws), blocks=self.blocks)

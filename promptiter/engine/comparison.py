@@ -11,12 +11,13 @@ turns out differently, a node reads what its trace does not tell: from then on n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, repeat, zip_longest
+from itertools import groupby, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
+from promptiter.engine.audit import HiddenRead, hidden_reads
 from promptiter.engine.evaluations import CaseDraw
 from promptiter.engine.events import Phase
 from promptiter.engine.evidence import Evidence, MoreEvidence
@@ -25,12 +26,9 @@ from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.reads import Reads, joined, may_touch
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
-from traces import ExecutionTrace, Step
 
 if TYPE_CHECKING:
     from promptiter.engine.session import Session
-
-TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +56,6 @@ class Arms:
             again = repeat(rows[0], draws) if case_id in self.untouched else rows
             found += [replace(row, draw=draw) for draw, row in enumerate(again)]
         return replace(arm, rows=tuple(found))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenRead:
-    """A node that did otherwise in a case, though nothing that it read had changed."""
-
-    node_id: str
-    case_id: str
-    draw: int = 0
 
 
 class Comparison:
@@ -228,8 +217,7 @@ class Comparisons:
         async def looked() -> tuple[HiddenRead, ...]:
             for rows, profile in zip(zip(*other, strict=True), (session.accepted.profile, candidate), strict=True):
                 await session.restore_traces(replace(found, rows=rows), session.validation, profile)
-            hidden = (_hidden_read(before, after, session.trace) for before, after in other)
-            return tuple(each for each in hidden if each is not None)
+            return hidden_reads(other, session.trace)
 
         hidden: tuple[HiddenRead, ...] = await session.record(
             "audit", tuple[HiddenRead, ...], looked, request=[[row.case_id, row.draw] for row, _ in other]
@@ -268,27 +256,3 @@ def _parted(rows: Iterable[CaseRow]) -> tuple[list[CaseRow], list[CaseRow]]:
     for row in rows:
         (free if _is_replayed(row) else kept).append(row)
     return free, kept
-
-
-def _hidden_read(before: CaseRow, after: CaseRow, trace_of: TraceOf) -> HiddenRead | None:
-    """Which node is the first that did otherwise; None: all did as recorded."""
-    for one, other in zip_longest(before.trace_digests, after.trace_digests):
-        if one != other:
-            recorded, replayed = ([] if name is None else trace_of(name).steps for name in (one, other))
-            if (step := _first_other(recorded, replayed)) is not None:
-                return HiddenRead(node_id=step.node_id, case_id=after.case_id, draw=after.draw)
-    return None
-
-
-def _first_other(recorded: Sequence[Step], replayed: Sequence[Step]) -> Step | None:
-    """The first step, in canonical order, that is not as it was recorded."""
-    known = {step.id: _without_clocks(step) for step in recorded}
-    again = {step.id for step in replayed}
-    others = (step for step in replayed if known.get(step.id) != _without_clocks(step))
-    gone = (step for step in recorded if step.id not in again)
-    return next(chain(others, gone), None)
-
-
-def _without_clocks(step: Step) -> Step:
-    calls = tuple(replace(call, start_ns=None, end_ns=None) for call in step.tool_calls)
-    return replace(step, start_ns=None, end_ns=None, tool_calls=calls)

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from promptiter.engine.policies import is_number
 from promptiter.errors import SetupError
-from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.evaluation.result import Evaluation, Objective, worst_of
 from promptiter.evaluation.stats.permutation import PairedDraws
 
 
@@ -234,7 +234,7 @@ def _counting(arm: Mapping[int, float | None], draws: Iterable[int], worst: floa
 
 
 def _worst(objective: Objective, figures: Iterable[float]) -> float:
-    return min([-1.0 if objective == "weighted_loss" else 0.0, *figures])
+    return min([worst_of(objective), *figures])
 
 
 def _figures(evaluation: Evaluation, objective: Objective) -> dict[str, tuple[float, float]]:

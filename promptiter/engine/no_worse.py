@@ -19,7 +19,7 @@ from promptiter.engine.goals import MARGIN, Figure
 from promptiter.engine.policies import is_number
 from promptiter.errors import SetupError
 from promptiter.evaluation.per_run import PerRun, per_common_run
-from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.result import CaseRow, Evaluation, worst_of
 
 SURE = 1.64
 """A loss beyond the margin by so many of its standard errors is no accident."""
@@ -80,8 +80,7 @@ class NoWorse(Policy):
 
 def _height(evidence: Evidence) -> float:
     """How far the accepted profile is above the worst."""
-    worst = -1.0 if evidence.objective == "weighted_loss" else 0.0
-    return (evidence.baseline.objective(evidence.objective) or 0.0) - worst
+    return (evidence.baseline.objective(evidence.objective) or 0.0) - worst_of(evidence.objective)
 
 
 def has_noise(evaluation: Evaluation) -> bool:

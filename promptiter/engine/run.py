@@ -149,11 +149,7 @@ class Run:
             found = untested(session)
         else:
             found = await claim_once(session, rule)
-
-        async def concluded() -> Conclusion:
-            return found
-
-        self.conclusion = await session.record("conclusion", Conclusion, concluded)
+        self.conclusion = await session.record_known("conclusion", found)
 
     async def _taught(self, teacher: Agent | str) -> tuple[EvalSet, EvalSet]:
         """Both sets with the teacher's answers, written once, before anything is compared with them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from promptiter.agents.base import Agent
 from promptiter.engine.acceptance import AcceptancePolicy, AllOf, Protected
@@ -30,11 +30,13 @@ from promptiter.engine.stopping import MaxRounds, Patience, Progress, StopDecisi
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, runs_of
-from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.result import Evaluation, best_of
 from promptiter.profile import PatchSet, Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
 from traces.model import Json
+
+T = TypeVar("T")
 
 
 class Strategy(Protocol):
@@ -183,6 +185,15 @@ class Session:
         self.rng.seed(f"{self.seed} after {self._records}")  # whether or not the work was done, and drew
         return value_of(shape, known.data["value"])
 
+    async def record_known(self, kind: EventType, value: T, *, request: Json = None, phase: Phase | None = None) -> T:
+        """The same for a value that is at hand: it is given back as the log has it, without secrets."""
+
+        async def known() -> T:
+            return value
+
+        recorded: T = await self.record(kind, type(value), known, request=request, phase=phase)
+        return recorded
+
     async def note(self, kind: EventType, data: dict[str, Json]) -> Event:
         """Write down a fact that follows from what is known already."""
         return await self._log.note(kind, data)
@@ -229,13 +240,13 @@ class Session:
         self.tried += 1
         if decision.accepted:
             unseen = self.evaluator.evaluation_of((), self.validation, candidate)
-            self.adopt(candidate, comparison.opening or unseen)
+            self.go_on_from(candidate, comparison.opening or unseen)
             self.gained += decision.delta or 0.0
             self._rounds_without_acceptance = 0
         return decision
 
-    def adopt(self, profile: Profile, validation: Evaluation) -> None:
-        """Go on from a profile."""
+    def go_on_from(self, profile: Profile, validation: Evaluation) -> None:
+        """Make a profile the working one."""
         self._accepted = Accepted(profile, validation)
 
     async def reject(self, candidate: Profile, reason: str) -> AcceptanceDecision:
@@ -254,10 +265,7 @@ class Session:
         return await self._decided(AcceptanceDecision(accepted=False, delta=None, reason=self.redacted(reason)))
 
     async def _decided(self, answer: AcceptanceDecision) -> AcceptanceDecision:
-        async def decided() -> AcceptanceDecision:
-            return answer
-
-        decision: AcceptanceDecision = await self.record("decision", AcceptanceDecision, decided, phase="validation")
+        decision = await self.record_known("decision", answer, phase="validation")
         if not decision.accepted:
             self._rounds_without_acceptance += 1
         return decision
@@ -293,4 +301,4 @@ def _until_done(request: RunRequest) -> StopPolicy | None:
     """
     if request.goal.kind != "score":
         return None
-    return TargetScore(0.0 if request.objective == "weighted_loss" else 1.0) | Patience(3)
+    return TargetScore(best_of(request.objective)) | Patience(3)

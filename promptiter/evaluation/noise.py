@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.evaluation.result import Evaluation, Objective, best_of, worst_of
 from promptiter.evaluation.stats.claim import BLOCKS, Block, Scope
 from promptiter.evaluation.stats.permutation import PairedDraws, mean_gain
 from promptiter.evaluation.stats.power import (
@@ -68,8 +68,7 @@ def case_draws(evaluation: Evaluation, objective: Objective = "mean_score") -> t
     """
     single = [(row, replace(evaluation, rows=(row,))) for row in evaluation.rows]
     found = [(row, one, one.objective(objective)) for row, one in single]
-    lowest = -1.0 if objective == "weighted_loss" else 0.0
-    worst = min([lowest, *(figure for _, _, figure in found if figure is not None)])
+    worst = min([worst_of(objective), *(figure for _, _, figure in found if figure is not None)])
     cases = []
     for case_id, group in groupby(found, key=lambda each: each[0].case_id):
         draws = list(group)
@@ -150,8 +149,7 @@ class NoiseReport:
 
     @cached_property
     def noise(self) -> RunNoise:
-        best = 0.0 if self.objective == "weighted_loss" else 1.0
-        return run_noise([case.figures for case in self.cases], best=best)
+        return run_noise([case.figures for case in self.cases], best=best_of(self.objective))
 
     @property
     def settled(self) -> tuple[CaseDraws, ...]:

@@ -29,6 +29,16 @@ OUTAGES = tuple(each.__name__ for each in (AccessDeniedError, ModelUnavailableEr
 Objective: TypeAlias = Literal["mean_score", "pass_rate", "weighted_loss"]
 
 
+def best_of(objective: Objective) -> float:
+    """The best figure of an objective with scores up to 1; a loss counts negative, so it is 0."""
+    return 0.0 if objective == "weighted_loss" else 1.0
+
+
+def worst_of(objective: Objective) -> float:
+    """The worst figure of an objective with scores from 0: what a run counts that could not be scored."""
+    return best_of(objective) - 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What differs from run to run of the same thing: clocks, and which answers had to be paid."""

@@ -249,7 +249,7 @@ class _RunCheck:
             trace=self._trace(state.row),
             step=step,
             gradients=mine,
-            surfaces=tuple(replace(snapshot.surface(each), value=runs.profile.value(each, snapshot)) for each in read),
+            surfaces=tuple(runs.profile.surface(each, snapshot) for each in read),
             references=tuple(each for each in others if each is not None)[:40],
         )
 

@@ -28,8 +28,9 @@ from promptiter.engine.session import Session
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
 from promptiter.profile import PatchSet
+from promptiter.search.found import Found
 from promptiter.search.gradient_check import GradientCheck
-from promptiter.search.passes import Found, Passes
+from promptiter.search.passes import Passes
 
 PASSES = 3
 """So often a round goes from losses to patches, while blame moves on."""
@@ -82,9 +83,9 @@ class BackpropRounds:
                 return
             if decision.accepted:
                 known = None
-                passes.rejected.forget_all_but_vetoes()
+                passes.patching.rejected.forget_all_but_vetoes()
             else:
-                passes.rejected.add(_rejections(proposal, decision))
+                passes.patching.rejected.add(_rejections(proposal, decision))
 
     def outline(self) -> SearchOutline:
         """What a round may ask for, so that a run can be forecast."""
@@ -111,7 +112,7 @@ class BackpropRounds:
         cases = _to_rerun(session.train, known, most=self.most_rerun)
         proposal, found = Proposal(), known
         for number in range(1, self.passes + 1):
-            new = await passes.propose(found)
+            new = await passes.patching.propose(found)
             proposal = proposal.with_pass(new)
             if not new.patches:
                 break

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
 from promptiter.backprop.lint import LintRule, lint
@@ -114,9 +114,7 @@ class _Text:
     def of(session: Session) -> _Text:
         profile, snapshot = session.accepted.profile, session.snapshot
         found = [snapshot.surface(target) for target in sorted(session.targets)]
-        surfaces = {
-            each.id: replace(each, value=profile.value(each.id, snapshot)) for each in found if each.type in SHORTENED
-        }
+        surfaces = {each.id: profile.surface(each.id, snapshot) for each in found if each.type in SHORTENED}
         return _Text(surfaces, {name: Pieces.of(surface) for name, surface in surfaces.items()})
 
     def patches(self, gone: Iterable[Piece]) -> PatchSet:

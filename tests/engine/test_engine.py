@@ -187,14 +187,13 @@ async def test_a_budget_that_ends_after_a_gain_leaves_the_claim_its_part() -> No
     cut = [event.seq for event in journal.read() if event.type == "search_cut"]
     assert len(cut) == 1
     # A run that is killed during the claim goes on with the claim, also if the budget is larger by then.
-    for end in (cut[0], cut[0] + 1, cut[0] + 5):
+    for end in (cut[0] + 1, cut[0] + 5):
         part = MemoryJournal()
         for event in list(journal.read())[:end]:
             await part.append(event)
-        gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=110 if end == cut[0] else 500))
+        gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=500))
         again = await desk.engine(*tries, gateway=gateway).run(desk.request(stop=stop, max_rounds=40), journal=part)
-        assert [event.type for event in part.read()][cut[0]] in ("search_cut", "case")
-        assert end == cut[0] or again == result
+        assert again == result
 
 
 async def test_a_run_that_goes_on_leaves_the_claim_as_much_as_one_that_never_failed() -> None:

@@ -1,8 +1,8 @@
-"""Which parts of a profile its gain is owed to: leave-one-out, and Shapley shares.
+"""Which parts of a profile its gain is owed to: which can go, and Shapley shares.
 
 A value function says how good the profile with only these parts is, all measured on identical draws. It is asked for
-each set once. Where evaluating is not a plain call, look the values up: `leave_one_out` asks for all parts and for all
-but one, `shapley_shares` for every set, and a missing one is the KeyError of `values.__getitem__`.
+each set once. Where evaluating is not a plain call, look the values up: a missing one is the KeyError of
+`values.__getitem__`.
 """
 
 from __future__ import annotations
@@ -21,31 +21,12 @@ MOST_PARTS = 12
 Part = TypeVar("Part", bound=Hashable)
 
 
-def leave_one_out(parts: Collection[Part], value: Callable[[frozenset[Part]], float]) -> dict[Part, float]:
-    """What the whole loses without each part; 0 or below: it is no worse without."""
-    whole = frozenset(parts)
-    full = value(whole) if whole else 0.0
-    return {part: full - value(whole - {part}) for part in parts}
-
-
 def next_to_drop(losses: dict[Part, float], *, tolerance: float = 1e-12) -> Part | None:
     """The part whose loss is the least, the first of several, if the whole is no worse without it; None: all stay."""
     if not losses:
         return None
     part = min(losses, key=lambda each: losses[each])
     return part if losses[part] <= tolerance else None
-
-
-def pruned(parts: Collection[Part], value: Callable[[frozenset[Part]], float]) -> tuple[Part, ...]:
-    """The parts that are left when those that do no good have gone, one at a time, in their order.
-
-    One at a time, because of two parts that do the same each can go, but not both. What is left is never worse than
-    the whole.
-    """
-    value, left = cache(value), tuple(parts)
-    while (part := next_to_drop(leave_one_out(left, value))) is not None:
-        left = tuple(each for each in left if each != part)
-    return left
 
 
 def shapley_shares(parts: Collection[Part], value: Callable[[frozenset[Part]], float]) -> dict[Part, float]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.shares import leave_one_out, next_to_drop, pruned, shapley_shares
+from promptiter.evaluation.stats.shares import next_to_drop, shapley_shares
 
 PARTS = "abcd"
 SETS = [frozenset(chosen) for chosen in chain(*(combinations(PARTS, size) for size in range(5)))]
@@ -33,19 +33,10 @@ def test_a_share_is_the_mean_over_all_orders(values: dict[frozenset[str], float]
     assert shares == pytest.approx({part: total / len(orders) for part, total in added.items()})
 
 
-@given(VALUES)
-def test_what_is_left_is_no_worse_and_has_no_part_that_can_go(values: dict[frozenset[str], float]) -> None:
-    left = pruned(PARTS, values.__getitem__)
-    assert values[frozenset(left)] >= values[frozenset(PARTS)]
-    assert all(loss > 0 for loss in leave_one_out(left, values.__getitem__).values())
-
-
-def test_of_two_parts_that_do_the_same_only_one_goes() -> None:
+def test_two_parts_that_do_the_same_share_what_they_do() -> None:
     def value(parts: frozenset[str]) -> float:
         return 0.5 * bool(parts & {"a", "b"}) + 0.2 * ("c" in parts)
 
-    assert leave_one_out("abc", value) == {"a": 0.0, "b": 0.0, "c": pytest.approx(0.2)}
-    assert pruned("abc", value) == ("b", "c")
     assert shapley_shares("abc", value) == pytest.approx({"a": 0.25, "b": 0.25, "c": 0.2})
 
 
@@ -53,10 +44,6 @@ def test_the_most_harmful_part_goes_first() -> None:
     assert next_to_drop({"a": 0.0, "b": -0.1, "c": 0.3}) == "b"
     assert next_to_drop({"a": 0.1}) is None
     assert next_to_drop({}) is None
-
-
-def test_parts_that_all_do_nothing_all_go() -> None:
-    assert pruned("ab", lambda _: 0.7) == ()
 
 
 def test_shares_of_many_parts_are_refused_with_their_price() -> None:

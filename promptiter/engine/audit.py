@@ -1,0 +1,55 @@
+"""Audit: which nodes did otherwise in a run that nothing should have changed.
+
+A request that was not recorded, or another answer, shows that a node reads what its trace does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from typing import TypeAlias
+
+from promptiter.evaluation.result import CaseRow
+from traces import ExecutionTrace, Step
+
+TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenRead:
+    """A node that did otherwise in a case, though nothing that it read had changed."""
+
+    node_id: str
+    case_id: str
+    draw: int = 0
+
+
+def hidden_reads(pairs: Iterable[tuple[CaseRow, CaseRow]], trace_of: TraceOf) -> tuple[HiddenRead, ...]:
+    """Of each run as recorded and replayed, the node that did otherwise first; nothing of those that were alike."""
+    found = (_hidden_read(before, after, trace_of) for before, after in pairs)
+    return tuple(each for each in found if each is not None)
+
+
+def _hidden_read(before: CaseRow, after: CaseRow, trace_of: TraceOf) -> HiddenRead | None:
+    """Which node is the first that did otherwise; None: all did as recorded."""
+    for one, other in zip_longest(before.trace_digests, after.trace_digests):
+        if one != other:
+            recorded, replayed = ([] if name is None else trace_of(name).steps for name in (one, other))
+            if (step := _first_other(recorded, replayed)) is not None:
+                return HiddenRead(node_id=step.node_id, case_id=after.case_id, draw=after.draw)
+    return None
+
+
+def _first_other(recorded: Sequence[Step], replayed: Sequence[Step]) -> Step | None:
+    """The first step, in canonical order, that is not as it was recorded."""
+    known = {step.id: _without_clocks(step) for step in recorded}
+    again = {step.id for step in replayed}
+    others = (step for step in replayed if known.get(step.id) != _without_clocks(step))
+    gone = (step for step in recorded if step.id not in again)
+    return next(chain(others, gone), None)
+
+
+def _without_clocks(step: Step) -> Step:
+    calls = tuple(replace(call, start_ns=None, end_ns=None) for call in step.tool_calls)
+    return replace(step, start_ns=None, end_ns=None, tool_calls=calls)
