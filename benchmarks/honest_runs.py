@@ -1,7 +1,7 @@
 """Runs of the whole Engine for the benchmark of honesty: what it claims of patches whose worth is known.
 
 The agent is a table: a case passes a run with a chance that the texts of the profile decide, by dice of the case, the
-draw and the profile. It asks nothing through the gateway, so nothing comes from the memo; a run that is made again is
+draw and the profile. It asks nothing through the gateway, so nothing comes from the cache; a run that is made again is
 the same, as it would be from one, so that a claim on draws which were used before would show. The strategy proposes
 what it is told and lints nothing.
 """

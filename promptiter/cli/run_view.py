@@ -251,7 +251,7 @@ def _tokens(figure: float | None) -> str:
 
 
 def _calls(spent: Spending) -> str:
-    known = f", {spent.memo_hits:,} known answers" if spent.memo_hits else ""
+    known = f", {spent.cache_hits:,} known answers" if spent.cache_hits else ""
     calls = f"{spent.calls:,} call{'s' * (spent.calls != 1)}"
     return f"{calls}{known}, {spent.tokens:,} tokens, {cost_of(spent)}"
 
