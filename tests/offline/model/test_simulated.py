@@ -173,7 +173,7 @@ def test_another_process_gives_the_same_replies() -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         env={**os.environ, "PYTHONHASHSEED": "4242"},
         capture_output=True,
         text=True,
