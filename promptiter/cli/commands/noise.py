@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from promptiter.cli.commands.run import AsJson, Concurrency, Quiet, settings_of
 from promptiter.cli.output import console, say_error, write_text
-from promptiter.cli.run import AsJson, Concurrency, Quiet, settings_of
 from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def noise(
 
     Ctrl-C, or the end of the budget, gives what was measured so far. Exits 7 if too many runs or scores failed.
     """
-    from promptiter.cli import noise_view
+    from promptiter.cli.views import noise as noise_view
     from promptiter.config.build import build_run
     from promptiter.config.file import read_config
     from promptiter.engine.conclusion import ClaimOnce
@@ -80,7 +80,7 @@ def noise(
 
 
 def _measured(configured: ConfiguredRun, draws: int) -> NoiseReport:
-    from promptiter.cli.evaluation_view import progress
+    from promptiter.cli.views.evaluation import progress
     from promptiter.engine.checks import joined
 
     def tell(_: str) -> None:

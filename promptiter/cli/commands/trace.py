@@ -52,7 +52,7 @@ def show(
     output: Output = None,
 ) -> None:
     """Show the DAG of a recorded run: nodes, times, tokens, errors, and the path that led to the first failure."""
-    from promptiter.cli import trace_view
+    from promptiter.cli.views import trace as trace_view
     from traces.draw import diagram, mermaid, svg
 
     view = view or view_of(output)
@@ -84,7 +84,7 @@ def stats(
     output: Output = None,
 ) -> None:
     """Sum up the traces of a file: runs by status, and per node its visits, errors, times, tokens and cost."""
-    from promptiter.cli import trace_view
+    from promptiter.cli.views import trace as trace_view
     from traces.stats import statistics
 
     found = statistics(_read(file))

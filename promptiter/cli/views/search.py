@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.diff_view import diff
+from promptiter.cli.views.diff import diff
 from promptiter.engine.records import RunResult
 from traces.text import cut, one_line
 

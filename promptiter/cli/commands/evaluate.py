@@ -51,8 +51,8 @@ def evaluate(
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here.")] = None,
 ) -> None:
     """Run an agent over an eval set and score it. Exits 1 if a metric's mean is below its threshold."""
-    from promptiter.cli import evaluation_view
-    from promptiter.cli.search_view import print_never_read
+    from promptiter.cli.views import evaluation as evaluation_view
+    from promptiter.cli.views.search import print_never_read
     from promptiter.evaluation.evalset import load_eval_set
     from promptiter.evaluation.evaluator import EvaluationOptions
     from promptiter.evaluation.metric_config import load_eval_config

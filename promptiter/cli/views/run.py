@@ -14,8 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.forecast_view import compared, print_compared, stages_as_json
-from promptiter.cli.search_view import (
+from promptiter.cli.views.forecast import compared, print_compared, stages_as_json
+from promptiter.cli.views.search import (
     heading,
     in_a_line,
     print_blame,

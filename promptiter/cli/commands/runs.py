@@ -58,7 +58,7 @@ def _print(found: list[RunSummary]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from promptiter.cli.run_view import cost_of
+    from promptiter.cli.views.run import cost_of
 
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("run", "status", "verdict"):

@@ -151,7 +151,7 @@ def _forecast(found: ReadConfig) -> None:
     """Show the configuration as it was understood, and what the run is expected to take. Nothing is spent or made."""
     import yaml
 
-    from promptiter.cli import forecast_view
+    from promptiter.cli.views import forecast as forecast_view
     from promptiter.config.resolved import resolved
 
     with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints
@@ -169,7 +169,7 @@ def _forecast(found: ReadConfig) -> None:
 
 
 def _run_folder(run: str, runs: Path | None) -> Path:
-    from promptiter.cli.runs import runs_folder
+    from promptiter.cli.commands.runs import runs_folder
     from promptiter.config.file import FILE_NAME
     from promptiter.runs.listing import find_run
 
@@ -180,7 +180,7 @@ def _run_folder(run: str, runs: Path | None) -> Path:
 
 def _conduct(found: ReadConfig, *, folder: Path | None = None, claim_now: bool = False) -> NoReturn:
     """Run to the end, show what came of it, and exit with the code of the verdict. A run that has a folder goes on."""
-    from promptiter.cli import run_view
+    from promptiter.cli.views import run as run_view
 
     with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints: standard output is for the summary
         configured = _prepared(found)
@@ -221,8 +221,8 @@ def _prepared(found: ReadConfig) -> ConfiguredRun:
 
 def _result(configured: ConfiguredRun, directory: RunDirectory, *, claim_now: bool) -> RunResult:
     """The result of the run; of one that failed, what it found until then."""
-    from promptiter.cli import run_view
     from promptiter.cli.review import TerminalReviewer
+    from promptiter.cli.views import run as run_view
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.run import RunFailedError
     from promptiter.observers.progress import RunProgress

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from promptiter.cli.forecast_view import dollars
 from promptiter.cli.output import json_text, print_rows
-from promptiter.cli.run_view import CANCELLED, EXIT_CODES
+from promptiter.cli.views.forecast import dollars
+from promptiter.cli.views.run import CANCELLED, EXIT_CODES
 from promptiter.evaluation.noise import CaseDraws, NoiseReport, Reach
 from promptiter.evaluation.stats.power import POWER
 from traces.model import Json

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.check_view import Checked, findings_as_json, print_checked
 from promptiter.cli.load import build_evaluator, load_agent, metrics_file
 from promptiter.cli.output import console, write_text
+from promptiter.cli.views.check import Checked, findings_as_json, print_checked
 
 if TYPE_CHECKING:
     from promptiter.agents.base import Agent
@@ -86,7 +86,7 @@ def _needs_reference(evaluator: Evaluator | None) -> bool:
 async def _measured(
     agent: Agent, checked: Sequence[Checked], evaluators: Sequence[Evaluator], *, draws: int
 ) -> list[Checked]:
-    from promptiter.cli.evaluation_view import progress
+    from promptiter.cli.views.evaluation import progress
     from promptiter.evaluation.health import run_findings
     from promptiter.evaluation.metric_noise import metric_noise
 

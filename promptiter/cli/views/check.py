@@ -124,7 +124,7 @@ def _print_kind(
 
 
 def _noise_as_plain(noise: MetricNoiseReport, *, is_simulated: bool) -> dict[str, Json]:
-    from promptiter.cli.noise_view import as_plain
+    from promptiter.cli.views.noise import as_plain
 
     return {
         **as_plain(NoiseReport(evaluation=noise.evaluation)),
@@ -139,7 +139,7 @@ def _print_noise(screen: Console, noise: MetricNoiseReport, *, is_simulated: boo
     from rich.table import Table
     from rich.text import Text
 
-    from promptiter.cli.noise_view import noise_rows
+    from promptiter.cli.views.noise import noise_rows
 
     report = NoiseReport(evaluation=noise.evaluation)
     told = (
