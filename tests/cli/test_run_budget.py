@@ -13,7 +13,7 @@ from promptiter.engine.conclusion import Verdict
 from promptiter.engine.shapes import value_of
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot
 from promptiter.llm.messages import Message, ModelRequest
-from promptiter.llm.simulated import SimulatedModel
+from promptiter.offline.model.simulated import SimulatedModel
 from tests.cli.conftest import Run
 from tests.cli.test_run import in_file
 from tests.llm.server import LoopbackServer, serving
