@@ -33,7 +33,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import Spending
 from promptiter.runs.recorded import read_forecast
 from promptiter.runs.stages import spent_by_stage
-from traces.draw.diagram import cut, one_line
+from traces.text import cut, one_line
 
 EXIT_CODES: Mapping[Verdict, int] = {
     "improved": 0,
