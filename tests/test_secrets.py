@@ -43,11 +43,12 @@ from promptiter.evaluation.case import EvalCase
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics import FunctionMetric
 from promptiter.llm.cache.cache import FileCache
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
+from promptiter.llm.retries import Retries
 from tests.engine import desk
 from tests.llm.server import LoopbackServer, serving
 from traces import ExecutionTrace, Failure, Step, write_traces

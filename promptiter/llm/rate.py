@@ -50,7 +50,7 @@ class RateLimit:
         self._turn = asyncio.Lock()  # fair: who waits longest is next
         self._sleeper: asyncio.Future[None] | None = None
 
-    def settle_here(self) -> None:
+    def bind_to_running_loop(self) -> None:
         """Move to the running event loop; called when the one before has ended."""
         self._turn = asyncio.Lock()
 

@@ -17,10 +17,11 @@ from promptiter.backprop.prompts import MAX_PROMPT_TOKENS, MIN_PROMPT_TOKENS, po
 from promptiter.backprop.stages import AggregateRequest, SurfaceGradient
 from promptiter.errors import BudgetEndedError, ModelUnavailableError
 from promptiter.llm.budget import Budget
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.retries import Retries
 from tests.backprop.test_prompts import INSTRUCTION, prompt_tokens
 from tests.llm.server import CONTENT_FAULTS, LoopbackServer, serving
 

@@ -10,10 +10,11 @@ import pytest
 from promptiter.backprop.backward import LLMBackwarder
 from promptiter.backprop.stages import BackwardRequest, GradientPacket
 from promptiter.errors import BadAnswerError, ModelError
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.retries import Retries
 from tests.backprop.test_prompts import BACKWARD_REQUEST, MISSING_ID
 from tests.llm.server import CONTENT_FAULTS, LoopbackServer, serving
 from traces import Snapshot

@@ -12,9 +12,10 @@ from promptiter.backprop.stages import AttributeRequest, Attributor, BackwardReq
 from promptiter.backprop.trace_prompt import MOST_STEPS
 from promptiter.backprop.whole_trace import LLMAttributor
 from promptiter.errors import BadRequestError, RateLimitedError
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.retries import Retries
 from tests.backprop.test_propagate import request_of, step
 from tests.backprop.test_trace_prompt import chain
 from traces import Snapshot

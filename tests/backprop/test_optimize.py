@@ -10,10 +10,11 @@ import pytest
 from promptiter.backprop.optimize import LLMOptimizer, edited, value_schema
 from promptiter.backprop.stages import OptimizeRequest
 from promptiter.errors import BadAnswerError
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.retries import Retries
 from promptiter.structure import Limits, Surface
 from tests.backprop.test_prompts import INSTRUCTION, OPTIMIZE_REQUEST, prompt_tokens
 from tests.llm.server import CONTENT_FAULTS, LoopbackServer, serving

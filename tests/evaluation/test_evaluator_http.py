@@ -13,8 +13,9 @@ from promptiter.evaluation.judge import judge_builders
 from promptiter.evaluation.metric_config import parse_eval_config
 from promptiter.evaluation.metrics import build_metrics
 from promptiter.evaluation.result import Evaluation
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.retries import Retries
 from tests.llm.server import LoopbackServer, serving
 
 CASES = EvalSet(

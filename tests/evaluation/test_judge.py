@@ -27,11 +27,12 @@ from promptiter.evaluation.metric_config import JUDGE_METRICS, JudgeModel, Model
 from promptiter.evaluation.metrics import build_metrics
 from promptiter.evaluation.score import Finding
 from promptiter.llm.budget import Budget
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel, price_per_token_usd
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import Model, ScriptedModel
 from promptiter.llm.redaction import Redactor
+from promptiter.llm.retries import Retries
 from promptiter.llm.secret import Secret
 from tests.llm.server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall

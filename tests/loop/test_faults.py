@@ -15,9 +15,10 @@ from promptiter.engine.records import RunRequest, RunResult
 from promptiter.engine.stopping import TargetScore
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
+from promptiter.llm.retries import Retries
 from tests.llm.server import LoopbackServer, serving
 from tests.loop.expert import Expert
 from tests.loop.scenarios import Scenario, scenario

@@ -30,8 +30,9 @@ from promptiter.errors import (
 )
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import open_cache
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.retries import Retries
 from promptiter.profile import Profile
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory, check_folder
