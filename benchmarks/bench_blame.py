@@ -32,7 +32,6 @@ from promptiter.backprop.checks import weighted
 from promptiter.backprop.correct import LLMCorrector
 from promptiter.backprop.corrections import Corrector
 from promptiter.backprop.cutting import approximate_tokens, prompt_tokens
-from promptiter.backprop.evidence.corrector import ReferenceCorrector
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.propagate import Stepwise
 from promptiter.backprop.stages import AggregateRequest, AttributeRequest, Attributor, SurfaceGradient
@@ -40,6 +39,7 @@ from promptiter.backprop.support import SupportAggregator, rank
 from promptiter.backprop.whole_trace import LLMAttributor
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.profile import Profile
 from promptiter.search.gradient_check import GradientCheck, Replays
 from promptiter.search.passes import SLIPS

@@ -34,7 +34,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
-from promptiter.llm.simulated import SimulatedModel, count_tokens
+from promptiter.offline.model.simulated import SimulatedModel, count_tokens
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.recorded import forecast_of
 from tests.worlds.expert import Expert

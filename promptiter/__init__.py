@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from promptiter.backprop.backward import LLMBackwarder
     from promptiter.backprop.cheapest import AttributionChoice, CheapestAttributor
     from promptiter.backprop.correct import LLMCorrector
-    from promptiter.backprop.evidence.attributor import EvidenceAttributor
-    from promptiter.backprop.evidence.corrector import ReferenceCorrector
     from promptiter.backprop.loss import CaseLoss, Loss, LossHint, LossTarget
     from promptiter.backprop.optimize import LLMOptimizer
     from promptiter.backprop.propagate import Stepwise, propagate
-    from promptiter.backprop.rules.optimizer import RuleOptimizer
     from promptiter.backprop.stages import (
         AggregateRequest,
         AggregateResult,
@@ -101,7 +98,10 @@ if TYPE_CHECKING:
     from promptiter.llm.models import ScriptedModel
     from promptiter.llm.prices import Price, Prices
     from promptiter.llm.rate import RateLimit
-    from promptiter.llm.simulated import SimulatedModel
+    from promptiter.offline.attribution.attributor import EvidenceAttributor
+    from promptiter.offline.attribution.corrector import ReferenceCorrector
+    from promptiter.offline.model.simulated import SimulatedModel
+    from promptiter.offline.rules.optimizer import RuleOptimizer
     from promptiter.profile import PatchSet, Profile, SurfacePatch
     from promptiter.runs.directory import RunDirectory
     from promptiter.runs.listing import list_runs
@@ -276,12 +276,12 @@ _MODULES = {
     "backprop.backward": "LLMBackwarder",
     "backprop.cheapest": "AttributionChoice CheapestAttributor",
     "backprop.correct": "LLMCorrector",
-    "backprop.evidence.attributor": "EvidenceAttributor",
-    "backprop.evidence.corrector": "ReferenceCorrector",
+    "offline.attribution.attributor": "EvidenceAttributor",
+    "offline.attribution.corrector": "ReferenceCorrector",
     "backprop.loss": "CaseLoss Loss LossHint LossTarget",
     "backprop.optimize": "LLMOptimizer",
     "backprop.propagate": "Stepwise propagate",
-    "backprop.rules.optimizer": "RuleOptimizer",
+    "offline.rules.optimizer": "RuleOptimizer",
     "backprop.stages": (
         "AggregateRequest AggregateResult Aggregator AttributeRequest Attributor BackwardRequest "
         "BackwardResult Backwarder GradientPacket OptimizeRequest OptimizeResult Optimizer SurfaceGradient"
@@ -329,7 +329,7 @@ _MODULES = {
     "llm.models": "ScriptedModel",
     "llm.prices": "Price Prices",
     "llm.rate": "RateLimit",
-    "llm.simulated": "SimulatedModel",
+    "offline.model.simulated": "SimulatedModel",
     "profile": "PatchSet Profile SurfacePatch",
     "runs.directory": "RunDirectory",
     "runs.listing": "list_runs",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from promptiter.backprop.asking import ModelStage, object_schema
 from promptiter.backprop.corrections import Correction, CorrectionRequest, same_shape
 from promptiter.backprop.cutting import Section, approximate_tokens, compose, room_beside
-from promptiter.backprop.evidence.corrector import Reach
 from promptiter.backprop.prompts import DATA_RULE, EXPECTED, MAX_PROMPT_TOKENS
 from promptiter.backprop.showing import (
     call_text,
@@ -28,6 +27,7 @@ from promptiter.backprop.showing import (
     surface_quote,
 )
 from promptiter.llm.messages import Message, Role
+from promptiter.offline.attribution.corrector import Reach
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from promptiter.backprop.evidence.locating import snapshot_text
 from promptiter.backprop.loss import CaseLoss
 from promptiter.backprop.stages import SurfaceGradient
 from promptiter.llm.redaction import MASK
+from promptiter.offline.attribution.value_search import snapshot_text
 from promptiter.structure import Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.model import Json

@@ -14,16 +14,16 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from promptiter.cli import cache, trace
-from promptiter.cli.check import check
-from promptiter.cli.describe import describe
-from promptiter.cli.evaluate import evaluate
-from promptiter.cli.init import init
-from promptiter.cli.noise import noise
+from promptiter.cli.commands import cache, trace
+from promptiter.cli.commands.check import check
+from promptiter.cli.commands.describe import describe
+from promptiter.cli.commands.evaluate import evaluate
+from promptiter.cli.commands.init import init
+from promptiter.cli.commands.noise import noise
+from promptiter.cli.commands.restore import restore
+from promptiter.cli.commands.run import rerun, resume, run
+from promptiter.cli.commands.runs import runs
 from promptiter.cli.output import say_error
-from promptiter.cli.restore import restore
-from promptiter.cli.run import rerun, resume, run
-from promptiter.cli.runs import runs
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from promptiter.llm.redaction import process_redactor
 from traces import TraceError

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from promptiter.cli.diff_view import diff
+from promptiter.cli.views.diff import diff
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.errors import SetupError, SurfaceValueError
 from traces.draw.diagram import cut, one_line

@@ -16,7 +16,7 @@ from promptiter.llm.prices import Price, Prices
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import reveal, secrets_in
-from promptiter.llm.simulated import SimulatedModel
+from promptiter.offline.model.simulated import SimulatedModel
 
 if TYPE_CHECKING:
     from promptiter.search.rounds import BackpropRounds
@@ -51,9 +51,9 @@ def search_of(config: RunConfig) -> BackpropRounds:
     from promptiter.backprop.backward import LLMBackwarder
     from promptiter.backprop.cheapest import CheapestAttributor
     from promptiter.backprop.correct import LLMCorrector
-    from promptiter.backprop.evidence.corrector import ReferenceCorrector
     from promptiter.backprop.optimize import LLMOptimizer
     from promptiter.backprop.whole_trace import LLMAttributor
+    from promptiter.offline.attribution.corrector import ReferenceCorrector
     from promptiter.search.gradient_check import MOST_CHECKED, GradientCheck
     from promptiter.search.rounds import BackpropRounds
 

@@ -326,7 +326,7 @@ class Gateway:
         """The model of that name: one of the gateway's own, the simulated one, or litellm's."""
         if name not in self._models:
             if name == "simulated":
-                from promptiter.llm.simulated import SimulatedModel
+                from promptiter.offline.model.simulated import SimulatedModel
 
                 self._models[name] = SimulatedModel(seed=self._seed)
             else:

@@ -15,10 +15,7 @@ from typing import Literal
 
 from promptiter.backprop.asking import ModelStage
 from promptiter.backprop.cheapest import CheapestAttributor
-from promptiter.backprop.evidence.attributor import EvidenceAttributor
-from promptiter.backprop.evidence.corrector import ReferenceCorrector
 from promptiter.backprop.propagate import Stepwise
-from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer, Rejection
 from promptiter.backprop.support import SupportAggregator
 from promptiter.engine.evidence import AcceptanceDecision, Evidence
@@ -27,6 +24,9 @@ from promptiter.engine.records import PassResult
 from promptiter.engine.session import Session
 from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.offline.attribution.attributor import EvidenceAttributor
+from promptiter.offline.attribution.corrector import ReferenceCorrector
+from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.profile import PatchSet
 from promptiter.search.found import Found
 from promptiter.search.gradient_check import GradientCheck

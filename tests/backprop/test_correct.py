@@ -9,7 +9,6 @@ import pytest
 
 from promptiter.backprop.correct import LLMCorrector, render_correction
 from promptiter.backprop.corrections import CorrectionRequest
-from promptiter.backprop.evidence.corrector import ReferenceCorrector
 from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.stages import SurfaceGradient
 from promptiter.errors import BadAnswerError
@@ -17,6 +16,7 @@ from promptiter.evaluation.json_match import JsonCriterion, compare_json_text
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import MASK
+from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.structure import Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.model import Json

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from promptiter.cli.check import check
+from promptiter.cli.commands.check import check
 from promptiter.errors import EvalSetError, SetupError
 from traces.model import Json
 

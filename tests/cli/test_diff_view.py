@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from promptiter.cli.diff_view import diff
+from promptiter.cli.views.diff import diff
 from traces.model import Json
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from promptiter.api import load_run
-from promptiter.cli.noise import noise
+from promptiter.cli.commands.noise import noise
 from promptiter.evaluation.noise import DRAWS
 from promptiter.evaluation.stats.power import pooled_std
 from tests.cli.conftest import Run

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from promptiter.agents.base import CaseInput
 from promptiter.agents.in_place import InPlaceAgent
-from promptiter.cli.restore import restore
+from promptiter.cli.commands.restore import restore
 from promptiter.errors import SetupError
 from promptiter.profile import Profile
 from promptiter.targets import CallbackTarget, FileTarget, Target

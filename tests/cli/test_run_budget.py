@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
-from promptiter.cli.run_view import EXIT_CODES
+from promptiter.cli.views.run import EXIT_CODES
 from promptiter.engine.conclusion import Verdict
 from promptiter.engine.shapes import value_of
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot
 from promptiter.llm.messages import Message, ModelRequest
-from promptiter.llm.simulated import SimulatedModel
+from promptiter.offline.model.simulated import SimulatedModel
 from tests.cli.conftest import Run
 from tests.cli.test_run import in_file
 from tests.worlds.model_server import LoopbackServer, reply_at_once, serving

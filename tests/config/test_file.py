@@ -10,10 +10,8 @@ import pytest
 from promptiter.api import load_run
 from promptiter.backprop.aggregate import LLMAggregator
 from promptiter.backprop.cheapest import CheapestAttributor
-from promptiter.backprop.evidence.attributor import EvidenceAttributor
 from promptiter.backprop.optimize import LLMOptimizer
 from promptiter.backprop.propagate import Stepwise
-from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.support import SupportAggregator
 from promptiter.backprop.whole_trace import LLMAttributor
 from promptiter.config.build import ConfiguredRun, build_run
@@ -25,6 +23,8 @@ from promptiter.engine.goals import Goal
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.secret import Secret
+from promptiter.offline.attribution.attributor import EvidenceAttributor
+from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.search.cheaper import CheaperModel
 from promptiter.search.rounds import BackpropRounds
 from promptiter.search.shorter import Shorter

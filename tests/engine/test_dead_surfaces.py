@@ -11,7 +11,7 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Choice, Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode, View
 from promptiter.backprop.stages import AttributeRequest, BackwardResult, SurfaceGradient
-from promptiter.cli.run_view import print_run
+from promptiter.cli.views.run import print_run
 from promptiter.engine.engine import Engine
 from promptiter.engine.fold import fold
 from promptiter.engine.journal import MemoryJournal

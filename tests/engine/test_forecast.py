@@ -11,7 +11,6 @@ from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.backprop.aggregate import LLMAggregator
 from promptiter.backprop.backward import LLMBackwarder
 from promptiter.backprop.optimize import LLMOptimizer
-from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
 from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.engine import Engine
@@ -33,6 +32,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.memo import FileMemo
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
+from promptiter.offline.rules.optimizer import RuleOptimizer
 from tests.worlds import desk
 
 NODES = ("first", "second", "third", "last")

@@ -19,7 +19,6 @@ from promptiter.backprop.aggregate import LLMAggregator
 from promptiter.backprop.backward import LLMBackwarder
 from promptiter.backprop.cheapest import CheapestAttributor
 from promptiter.backprop.optimize import LLMOptimizer
-from promptiter.backprop.rules.optimizer import RuleOptimizer
 from promptiter.backprop.stages import Attributor, Backwarder, OptimizeRequest, OptimizeResult
 from promptiter.backprop.whole_trace import LLMAttributor
 from promptiter.engine.acceptance import MinGain
@@ -28,6 +27,7 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.records import RunRequest, RunResult
 from promptiter.engine.stopping import TargetScore
 from promptiter.evaluation.evaluator import EvaluationOptions
+from promptiter.offline.rules.optimizer import RuleOptimizer
 from tests.worlds.expert import Expert
 from tests.worlds.results import without_measured
 from tests.worlds.scenarios import NAMES, SEEDS, Scenario, ceiling, scenario

@@ -22,7 +22,7 @@ from promptiter.evaluation.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metric import Metric
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.simulated import SimulatedModel
+from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.profile import Profile
 from tests.worlds.domains import (
     ANSWER_KINDS,

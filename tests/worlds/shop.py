@@ -16,7 +16,7 @@ from promptiter.evaluation.metrics import FunctionMetric
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
 from promptiter.llm.prices import Price, Prices
-from promptiter.llm.simulated import SimulatedModel
+from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.structure import NO_LIMITS, Limits
 
 MATTERS = ("Include the order id in your answer.", 'End your answer with "Thank you".', 'Mention "warranty".')

@@ -33,7 +33,7 @@ from promptiter.evaluation.metric_config import load_eval_config
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.memo import Memo
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.llm.simulated import SimulatedModel
+from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.journal import FileJournal

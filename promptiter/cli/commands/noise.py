@@ -1,0 +1,93 @@
+"""`promptiter noise`: an A/A run. How noisy is the eval set, which gains can it show, what does a wanted gain need?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from promptiter.cli.commands.run import AsJson, Concurrency, Quiet, settings_of
+from promptiter.cli.output import console, say_error, write_text
+from promptiter.errors import SetupError
+
+if TYPE_CHECKING:
+    from promptiter.config.build import ConfiguredRun
+    from promptiter.evaluation.noise import NoiseReport
+
+
+def noise(
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="The configuration file, or the folder of a promptiter.yaml.")
+    ] = Path("promptiter.yaml"),
+    draws: Annotated[int, typer.Option(help="Runs of each case; as many as a claim takes in one arm.")] = 6,
+    gain: Annotated[
+        float | None,
+        typer.Option(help="Exits 4 if a gain of so much would not show. Told without it: claim.wanted_gain."),
+    ] = None,
+    max_usd: Annotated[float | None, typer.Option(min=0, help="Spend at most so many dollars.")] = None,
+    concurrency: Concurrency = None,
+    seed: Annotated[int | None, typer.Option(help="For everything that is drawn.")] = None,
+    initial_profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Measure this profile, not the baseline.")
+    ] = None,
+    as_json: AsJson = None,
+    quiet: Quiet = None,
+) -> None:
+    """Measure noise: run the baseline against itself on the validation cases, and say which gains would show.
+
+    An option wins over the key of the same name in CONFIG. Nothing is changed, and no candidate is tried.
+
+    Ctrl-C, or the end of the budget, gives what was measured so far. Exits 7 if too many runs or scores failed.
+    """
+    from promptiter.cli.views import noise as noise_view
+    from promptiter.config.build import build_run
+    from promptiter.config.file import read_config
+    from promptiter.engine.conclusion import ClaimOnce
+
+    if gain is not None and not gain > 0:
+        raise SetupError(f"--gain is {gain:g}; give the gain that you want to see, such as 0.1")
+    settings = settings_of(
+        budget={"max_usd": max_usd} if max_usd is not None else None,
+        concurrency=concurrency,
+        seed=seed,
+        initial_profile=str(initial_profile.absolute()) if initial_profile is not None else None,
+        review=None,
+        as_json=as_json,
+        quiet=quiet,
+    )
+    with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints: standard output is for the report
+        configured = build_run(read_config(config, settings=settings))
+        try:
+            report = _measured(configured, draws)
+        finally:
+            configured.gateway.memo.close()
+    is_simulated = "simulated" in configured.gateway.ledger.snapshot().by_model()
+    wanted = gain or (configured.request.claim or ClaimOnce()).wanted_gain
+    reach = None if report.problem else report.reach(wanted)
+    code = noise_view.exit_code(report, None if gain is None else reach)
+    if problem := noise_view.problem_of(report):
+        say_error(problem)
+    if configured.config.as_json:
+        write_text(noise_view.noise_as_json(report, reach, is_simulated=is_simulated, code=code), None)
+    elif reach is not None and configured.config.quiet:
+        noise_view.print_wanted(console(), report, reach)
+    elif reach is not None:
+        noise_view.print_noise(console(), report, reach, is_simulated=is_simulated)
+    raise typer.Exit(code)
+
+
+def _measured(configured: ConfiguredRun, draws: int) -> NoiseReport:
+    from promptiter.cli.views.evaluation import progress
+    from promptiter.engine.checks import joined
+
+    def tell(_: str) -> None:
+        typer.echo("stopping after the case in flight; once more stops at once", err=True)
+
+    if configured.config.quiet:
+        return configured.noise(draws=draws, tell=tell)
+    cases = joined(configured.request.validation, name="validation")
+    with progress(len(cases.cases) * draws, cases.id) as on_row:
+        return configured.noise(draws=draws, on_row=on_row, tell=tell)

@@ -1,0 +1,156 @@
+"""`promptiter trace`: look at recorded runs, sum them up, convert them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from promptiter.cli.output import View, console, json_text, view_of, write_text
+from promptiter.llm.redaction import process_redactor
+from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
+from traces.files import from_json, to_json
+from traces.otel.write import encoding_of
+
+app = typer.Typer(help="Look at execution traces, sum them up, convert them.", no_args_is_help=True)
+
+DRAWN_STEP_BY_STEP = 400
+"""Pictures of longer traces show one box per node."""
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="Traces as JSON lines, or an OTLP export (JSON, protobuf); - is standard input."
+    ),
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here instead of printing.")]
+
+
+class Encoding(StrEnum):
+    """What `trace export` can write."""
+
+    json = "json"
+    otlp_json = "otlp-json"
+    otlp_protobuf = "otlp-protobuf"
+
+
+@app.command()
+def show(
+    file: File,
+    trace_id: Annotated[
+        str | None, typer.Option("--trace", metavar="ID", help="Which trace, if the file has several.")
+    ] = None,
+    view: Annotated[
+        View | None, typer.Option("--format", help="How to show it: told by the output's name, else as text.")
+    ] = None,
+    by_node: Annotated[bool, typer.Option("--by-node", help="In pictures, one box per node, not per step.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Steps or traces to list as text; 0 lists all.")] = 200,
+    output: Output = None,
+) -> None:
+    """Show the DAG of a recorded run: nodes, times, tokens, errors, and the path that led to the first failure."""
+    from promptiter.cli.views import trace as trace_view
+    from traces.draw import diagram, svg
+
+    view = view or view_of(output)
+    if trace_id is None and view is View.text:
+        found = list(_read(file))
+        if len(found) != 1:
+            trace_view.print_list(console(output), found, limit=limit)
+            return
+        chosen = found[0]
+    else:
+        chosen = _choose(_read(file), trace_id, file)
+    match view:
+        case View.text:
+            trace_view.print_trace(console(output), chosen, limit=limit)
+        case View.json:
+            write_text(to_json(chosen).decode() + "\n", output)
+        case _:
+            whole = not by_node and len(chosen.steps) <= DRAWN_STEP_BY_STEP
+            if not whole and not by_node:
+                typer.echo(f"{len(chosen.steps):,} steps are too many boxes: drawn by node", err=True)
+            drawing = diagram.of_trace(chosen) if whole else diagram.of_nodes(chosen)
+            write_text(svg.to_svg(drawing) if view is View.svg else diagram.to_mermaid(drawing), output)
+
+
+@app.command()
+def stats(
+    file: File,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    output: Output = None,
+) -> None:
+    """Sum up the traces of a file: runs by status, and per node its visits, errors, times, tokens and cost."""
+    from promptiter.cli.views import trace as trace_view
+    from traces.stats import statistics
+
+    found = statistics(_read(file))
+    if as_json:
+        write_text(json_text(found), output)
+    else:
+        trace_view.print_statistics(console(output), found)
+
+
+@app.command()
+def export(
+    file: File,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="The file to write; .gz compresses.")],
+    trace_id: Annotated[str | None, typer.Option("--trace", metavar="ID", help="Only this trace.")] = None,
+    encoding: Annotated[
+        Encoding | None,
+        typer.Option("--to", help="What to write; else told by the name: .jsonl, .otlp.jsonl (OTLP JSON), .pb."),
+    ] = None,
+) -> None:
+    """Convert traces: to JSON lines of ours, or to OTLP spans that any OpenTelemetry back end takes."""
+    encoding = encoding or _encoding_of(output)
+    chosen = _read(file) if trace_id is None else iter([_choose(_read(file), trace_id, file)])
+    if encoding is Encoding.json:
+        typer.echo(f"{write_traces(output, chosen):,} traces written to {output}")
+    else:
+        spans = write_otel(output, chosen, encoding="protobuf" if encoding is Encoding.otlp_protobuf else "json")
+        typer.echo(f"{spans:,} spans written to {output}")
+
+
+def _read(file: Path) -> Iterator[ExecutionTrace]:
+    """The traces of a file, without secrets of the environment: what is shown or converted is handed on."""
+    redactor = process_redactor()
+    for trace in read(Path("/dev/stdin") if str(file) == "-" else file):
+        raw = to_json(trace)
+        safe = redactor.redact_known_document(raw)
+        yield trace if safe is raw else from_json(safe)
+
+
+def _encoding_of(output: Path) -> Encoding:
+    if encoding_of(output) == "protobuf":
+        return Encoding.otlp_protobuf
+    name = output.name.removesuffix(".gz")
+    if not name.endswith((".json", ".jsonl")):
+        raise TraceError(
+            f"cannot tell what {output.name!r} should hold; name it .jsonl, .otlp.jsonl or .pb, or use --to"
+        )
+    return Encoding.otlp_json if ".otlp." in name else Encoding.json
+
+
+def _choose(found: Iterator[ExecutionTrace], trace_id: str | None, file: Path) -> ExecutionTrace:
+    """The trace of that id, or the only one."""
+    ids = []
+    for trace in found:
+        if trace.id == trace_id:
+            return trace
+        ids.append(trace.id)
+    if not ids:
+        raise TraceError(f"{file} holds no traces")
+    if trace_id is None and len(ids) == 1:
+        return trace
+    if trace_id is None:
+        raise TraceError(f"{file} has {len(ids):,} traces: choose one with --trace ID ({_some(ids)})")
+    nearest = get_close_matches(trace_id, ids[:2_000], n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {_some(ids)}"
+    raise TraceError(f"{file} has no trace {trace_id!r}; {hint}")
+
+
+def _some(ids: list[str]) -> str:
+    return ", ".join(ids[:5]) + (", …" if len(ids) > 5 else "")

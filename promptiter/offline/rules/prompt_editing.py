@@ -1,0 +1,275 @@
+"""How a rule gets into a prompt: an existing sentence about the same matter is sharpened before one is added.
+
+A list of fields in it gets longer; a number, a date format or a language in it is exchanged; a sentence that speaks of
+nothing else is replaced. Otherwise a sentence is added where such sentences stand. Locked parts stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from promptiter.offline.rules.rule_templates import phrase, with_article
+from promptiter.offline.text.dates import DATE_FORMATS
+
+LONGEST_REPLACED_WORDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A rule to be asked for."""
+
+    family: str
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence of a prompt and where it stands, without the mark of a list before it."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A text to be edited. `locked` are parts that stay, `known_fields` the names that inputs have for their fields."""
+
+    text: str
+    locked: tuple[str, ...] = ()
+    known_fields: tuple[str, ...] = ()
+
+    def asking(self, ask: Ask, *, turn: int) -> Prompt:
+        """The prompt with a rule in it, in the phrasing whose turn it is."""
+        ways = self.ways(ask)
+        return replace(self, text=ways[turn % len(ways)])
+
+    def asking_briefly(self, ask: Ask) -> Prompt:
+        """The prompt with a rule in it, as short as can be."""
+        return replace(self, text=min(self.ways(ask), key=len))
+
+    def ways(self, ask: Ask) -> list[str]:
+        """The texts that come of asking for a rule, the best first.
+
+        Where one of our own phrasings stands already and did not help, the next takes its place.
+        """
+        sentences = [sentence for sentence in sentences_of(self.text) if not self._is_locked(sentence)]
+        phrasings = phrase(ask.family, ask.parameters)
+        own = next((sentence for sentence in sentences if sentence.text in phrasings), None)
+        if own is not None:
+            turn = phrasings.index(own.text)
+            return [self._replaced(own, other) for other in (*phrasings[turn + 1 :], *phrasings[:turn])]
+        edits = (
+            self._replaced(sentence, text) for sentence in sentences if (text := self._sharpened(sentence.text, ask))
+        )
+        rivals = [sentence for sentence in sentences if _is_about(sentence.text, ask)]
+        anew = [self._instead(rivals, each) if rivals else added(self.text, each) for each in phrasings]
+        sharpened = [text for text in edits if text != self.text][:1]
+        return list(dict.fromkeys((*sharpened, *anew)))
+
+    def _is_locked(self, sentence: Sentence) -> bool:
+        for part in self.locked:
+            start = self.text.find(part)
+            if start != -1 and sentence.start < start + len(part) and start < sentence.end:
+                return True
+        return False
+
+    def _replaced(self, sentence: Sentence, text: str) -> str:
+        return f"{self.text[: sentence.start]}{text}{self.text[sentence.end :]}"
+
+    def _instead(self, rivals: Sequence[Sentence], text: str) -> str:
+        """The text with one sentence in the place of the first rival; the others go."""
+        first, *others = rivals
+        shorter = self.text
+        for rival in reversed(others):
+            rest = shorter[rival.end :]
+            shorter = shorter[: rival.start].rstrip(" ") + (rest if rest[:1] != " " or rival.start else rest[1:])
+        return replace(self, text=shorter)._replaced(first, text)
+
+    def _sharpened(self, sentence: str, ask: Ask) -> str | None:
+        if ask.family == "field_carried":
+            return _with_fields(sentence, ask.parameters, self.known_fields)
+        return _exchanged(sentence, ask)
+
+
+def sentences_of(text: str) -> list[Sentence]:
+    """The sentences of a prompt: a line ends them too, and the mark of a list or a heading is no part of them."""
+    found = []
+    for line in re.finditer(r"[^\n]+", text):
+        lead = _LEAD.match(line[0])
+        start = line.start() + (lead.end() if lead else 0)
+        for gap in _GAP.finditer(text, start, line.end()):
+            found.append(Sentence(text[start : gap.start()], start, gap.start()))
+            start = gap.end()
+        rest = text[start : line.end()].rstrip()
+        if rest:
+            found.append(Sentence(rest, start, start + len(rest)))
+    return found
+
+
+def asks_to_copy(text: str) -> bool:
+    """Whether a text asks to take values over as they are written."""
+    return _COPIES.search(text) is not None
+
+
+def added(text: str, sentence: str) -> str:
+    """The text with one more sentence: as the next item of a list, before a line that holds a placeholder, or last."""
+    body = text.rstrip()
+    tail = text[len(body) :]
+    if not body:
+        return sentence
+    head, _, last = body.rpartition("\n")
+    if head.strip() and re.search(r"\{[\w. -]+\}\W*$", last):
+        before = head.rstrip()
+        return f"{added(before, sentence)}{body[len(before) : len(body) - len(last)]}{last}{tail}"
+    mark = re.match(r"(\s*)([-*•]|\d+(?=[.)]))([.)]?\s+)", last)
+    if mark:
+        item = str(int(mark[2]) + 1) if mark[2].isdecimal() else mark[2]
+        return f"{body}\n{mark[1]}{item}{mark[3]}{sentence}{tail}"
+    return f"{body}{' ' if last[-1] in '.!?' else chr(10)}{sentence}{tail}"
+
+
+_COPIES = re.compile(
+    r"\b(?<!not )(?<!never )(?:verbatim|unchanged|unmodified|as[ -]is|word for word|exactly as|cop(?:y|ies)|repeat|"
+    r"echo|(?:not|never|without) (?:chang|alter|modif|reformat|rewrit|rephras|edit)\w*)\b",
+    re.IGNORECASE,
+)
+_LEAD = re.compile(r"\s*(?:[-*•]\s+|\d+[.)]\s+|#+\s+)?")
+_GAP = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')]))\s+(?=[\"'(]?[A-Z{])")
+_KEEPS = re.compile(
+    r"\b(?:keep|include|carry|pass|mention|preserve|repeat|state|retain|copy|contain|forward|report|hand|give)\b",
+    re.IGNORECASE,
+)
+_LOSES = re.compile(r"\b(?:leave out|drop|omit|forget|lose|skip)\b", re.IGNORECASE)
+_DENIES = re.compile(r"\b(?:do not|don't|never|without|avoid|must not|should not)\b", re.IGNORECASE)
+
+
+def _with_fields(sentence: str, names: Sequence[str], known: Iterable[str]) -> str | None:
+    """The sentence with more fields in its list: `Keep the date and the amount.` → `Keep the date, the amount and …`"""
+    if not _asks_to_keep(sentence) or any(_mention(sentence, name) for name in names):
+        return None
+    mentions = [mention for name in known if (mention := _mention(sentence, name))]
+    if not mentions:
+        return None
+    last = max(mentions, key=lambda mention: (mention.end(), -mention.start()))
+    before, after = sentence[: last.start()], sentence[last.end() :]
+    joint = re.search(r",?\s+and\s+$", before)
+    items = [*([last[0]] if joint else []), *map(with_article, names)]
+    start = before[: joint.start()] if joint else f"{before}{last[0]}"
+    more = "".join(f", {item}" for item in items[:-1])
+    return f"{start}{more} and {items[-1]}{after}"
+
+
+def _asks_to_keep(sentence: str) -> bool:
+    if _LOSES.search(sentence):
+        return _DENIES.search(sentence) is not None
+    return _KEEPS.search(sentence) is not None and _DENIES.search(sentence) is None
+
+
+def _mention(sentence: str, name: str) -> re.Match[str] | None:
+    words = r"[\s_-]".join(map(re.escape, name.split()))
+    return re.search(rf"\b(?:(?:the|its|their|all|every|each|any)\s+)?{words}\b", sentence, re.IGNORECASE)
+
+
+def _exchanged(sentence: str, ask: Ask) -> str | None:
+    """The sentence with another number, date format or language in the place of the one that it asks for."""
+    if ask.family in ("max_length", "min_length", "items", "decimals"):
+        bound, noun = _BOUNDS[ask.family], _nouns(ask)
+        if re.search(bound, sentence, re.IGNORECASE) is None:
+            return None
+        counted = re.compile(rf"\b{_COUNT}\b(?=\s+(?:\w+\s+)?(?:{noun})\b)", re.IGNORECASE)
+        return counted.sub(ask.parameters[0], sentence) if len(counted.findall(sentence)) == 1 else None
+    if ask.family == "date_format":
+        return _FORMAT.sub(ask.parameters[0], sentence) if len(_FORMAT.findall(sentence)) == 1 else None
+    if ask.family == "language" and _MATTERS["language"].search(sentence) and len(_LANGUAGE.findall(sentence)) == 1:
+        return _LANGUAGE.sub(ask.parameters[0], sentence)
+    return None
+
+
+_COUNT = r"(?:\d+|one|two|three|four|five|six|seven|eight|nine|ten|a single)"
+_MOST = r"\b(?:at most|n(?:o|ot) more than|maximum|up to|fewer than|less than|within|under|limit\w*|exceed|or less)\b"
+_BOUNDS: Mapping[str, str] = {
+    "max_length": _MOST,
+    "min_length": r"\b(?:at least|no fewer than|not fewer than|minimum|or more|no less than)\b",
+    "items": r"\b(?:exactly|list|give|write|name)\b",
+    "decimals": r"\bdecimal",
+}
+
+
+def _nouns(ask: Ask) -> str:
+    if ask.family == "decimals":
+        return "decimals?|decimal places?|digits?"
+    noun = ask.parameters[1].removesuffix("s")
+    return "bullets?|points?|items?|entries" if ask.family == "items" else f"{noun}s?"
+
+
+_LANGUAGE = re.compile(
+    r"\b(?:English|German|French|Spanish|Italian|Portuguese|Dutch|Chinese|Japanese|Korean|Russian|Greek|Arabic|Hebrew|"
+    r"Hindi)\b"
+)
+_FORMAT = re.compile("|".join(map(re.escape, (*DATE_FORMATS, "ISO 8601", "MM/DD/YY", "DD-MM-YYYY"))))
+_MATTERS: Mapping[str, re.Pattern[str]] = {
+    matter: re.compile(pattern, re.IGNORECASE)
+    for matter, pattern in {
+        "shape": r"\bjson\b|\byaml\b|\bxml\b|\bbullet|\bnumbered list\b|\bcomma[- ]separated\b|\bprose\b",
+        "length": r"\b(?:words?|sentences?|characters?|paragraphs?)\b|\b(?:brief|short|concise|detail|length)\w*\b",
+        "date": r"\bdates?\b.*(?:\bformat|\bwr[io]te|\bas\b|YYYY)|YYYY",
+        "decimals": r"\bdecimals?\b|\bround(?:ed)?\b|\bwhole numbers?\b",
+        "thousands": r"\bthousands?\b|\bcommas? (?:in|into|between)\b",
+        "currency": r"\bcurrenc(?:y|ies)\b|\b(?:amounts?|prices?)\b.*\b(?:dollars?|euros?)\b",
+        "unit": r"\bunits?\b",
+        "letters": r"\b(?:upper|lower|title)[- ]?case\b|\bcapital|\ball caps\b|\bsmall letters\b",
+        "language": rf"\b(?:answer|write|reply|respond|output|speak|use)\b.*{_LANGUAGE.pattern}",
+        "labels": r"\bone of\b|\blabels?\b|\bclassify\b|\bcategor(?:y|ies)\b|\byes or no\b",
+        "start": r"\b(?:begin|start|open)s?\b.*\bwith\b",
+        "end": r"\b(?:end|finish|close)s?\b.*\bwith\b",
+        "source": r"\bcit(?:e|es|ations?)\b",
+        "doubt": r"\b(?:do not|don't) know\b|\bunknown\b|\bguess",
+        "frame": r"\b(?:full|complete) sentences?\b|\bexplain your\b|\bexplanations?\b|\bonly the (?:answer|value)\b",
+    }.items()
+}
+_MATTER_OF: Mapping[str, str] = {
+    **dict.fromkeys(("json_object", "json_keys", "bullets", "numbered", "comma_separated"), "shape"),
+    **dict.fromkeys(("max_length", "min_length"), "length"),
+    **dict.fromkeys(("decimals", "whole_numbers"), "decimals"),
+    **dict.fromkeys(("thousands", "no_thousands"), "thousands"),
+    **dict.fromkeys(("upper_case", "lower_case", "title_case"), "letters"),
+    **dict.fromkeys(("enumeration", "yes_no"), "labels"),
+    **dict.fromkeys(("cite", "cite_number"), "source"),
+    **dict.fromkeys(("unknown", "unknown_text"), "doubt"),
+    **dict.fromkeys(("value_only", "field_only"), "frame"),
+    **dict.fromkeys(("unit", "unit_named"), "unit"),
+    "date_format": "date",
+    "currency": "currency",
+    "language": "language",
+    "prefix": "start",
+    "suffix": "end",
+}
+"""What each family's rules are about: two rules about one matter do not stand side by side."""
+
+
+_WRITINGS = frozenset(("date", "decimals", "thousands", "currency"))
+"""Matters of how values are written: what is to be copied as it is has no other rule of writing beside it."""
+
+
+def _is_about(sentence: str, ask: Ask) -> bool:
+    """Whether the sentence speaks of what the rule is about and of nothing else, so that the rule may replace it."""
+    if len(sentence.split()) > LONGEST_REPLACED_WORDS or re.search(r"\{[\w. -]+\}", sentence):
+        return False
+    is_denied = _DENIES.search(sentence) is not None
+    if ask.family == "field_carried":
+        is_ruled_out = is_denied and _KEEPS.search(sentence) is not None and _LOSES.search(sentence) is None
+        return is_ruled_out and any(_mention(sentence, name) for name in ask.parameters)
+    if ask.family in ("call_tool", "call_tool_when", "no_tool"):
+        return is_denied != (ask.family == "no_tool") and _mention(sentence, ask.parameters[0]) is not None
+    if ask.family in ("keyword", "forbidden"):
+        return is_denied != (ask.family == "forbidden") and f'"{ask.parameters[0]}"' in sentence
+    matter = _MATTER_OF.get(ask.family)
+    found = {name for name, pattern in _MATTERS.items() if pattern.search(sentence)}
+    if ask.family == "verbatim":
+        return bool(found) and found <= _WRITINGS
+    if matter == "frame":
+        found.discard("length")
+    return matter is not None and found == {matter}

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from promptiter.backprop.stages import StepExample
+from promptiter.structure import Limits, Surface
+from tests.offline.rules.test_optimizer import optimize, orders, request_for
+from traces.model import Json
+
+
+def settings(surface: Surface, examples: Sequence[StepExample] = ()) -> list[Json]:
+    """All values that are proposed one after the other."""
+    tried: list[Json] = []
+    while True:
+        patch = optimize(request_for("", examples or orders(4), rejected=tried, surface=surface)).patch
+        if patch is None:
+            return tried
+        assert patch.reason
+        tried.append(patch.value)
+
+
+def test_a_parameter_goes_a_step_up_or_down_within_its_bounds() -> None:
+    top_k = Surface(
+        node_id="n", type="parameter", part="top_k", value=3, limits=Limits(kind="integer", minimum=1, maximum=5)
+    )
+    assert settings(top_k) == [4, 2, 5, 1]
+    heat = Surface(
+        node_id="n", type="parameter", part="temperature", value=0.5, limits=Limits(kind="number", minimum=0, maximum=1)
+    )
+    assert settings(heat)[:4] == [0.375, 0.625, 0.25, 0.75]
+    free = Surface(node_id="n", type="parameter", part="k", value=8, limits=Limits(kind="integer"))
+    assert settings(free)[:3] == [12, 4, 16]
+
+
+def test_a_choice_goes_to_the_next_one() -> None:
+    limits = Limits(kind="choice", choices=("a", "b", "c"))
+    assert settings(Surface(node_id="n", type="parameter", part="mode", value="b", limits=limits)) == ["c", "a"]
+    models = Surface(node_id="n", type="model", value="small", limits=Limits(choices=("small", "large")))
+    assert settings(models) == ["large"]
+    alone = Surface(node_id="n", type="model", value="small")
+    assert optimize(request_for("", orders(4), surface=alone)).reason == "there is no other value to try for n#model"
+
+
+def test_examples_gain_one_or_two_passing_exchanges() -> None:
+    surface = Surface(node_id="n", type="examples", value=[], limits=Limits(max_examples=4))
+    first = settings(surface, orders(6, passed=3))[0]
+    assert [message["role"] for message in first] == ["user", "assistant", "user", "assistant"]
+    assert first[1]["content"].startswith("Order A-")
+    small = replace(surface, limits=Limits(max_examples=2))
+    assert all(len(value) == 2 for value in settings(small, orders(6, passed=3)))
+    assert settings(surface, orders(6)) == []
