@@ -217,7 +217,7 @@ async def blame(failures: Failures, way: str, tally: Tally, *, error_rate: float
 async def checked(
     gradients: Sequence[SurfaceGradient], failures: Failures, tally: Tally, *, error_rate: float, check: str
 ) -> list[SurfaceGradient]:
-    """The gradients as a check leaves them. Each check has a memo of its own, in which the failed runs are known."""
+    """The gradients as a check leaves them. Each check has a cache of its own, in which the failed runs are known."""
     made = failures.made
     teacher = Teacher(made, error_rate=error_rate, seed=made.seed)
     evaluator = made.evaluator()

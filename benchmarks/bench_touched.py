@@ -5,7 +5,7 @@ whether they fail or not (`independent`), or because they fail (`on failure`), t
 patch can touch are those that were unlucky. A case passes with a chance of its own, drawn from Beta(0.6, 0.4).
 
     gateway   a graph of model nodes: a draft, which some drafts send on to a repair. What was recorded is replayed from
-              the memo up to the first patched read
+              the cache up to the first patched read
     opaque    an agent that records what it reads and asks nothing through the gateway
     naive     what must not be done: the touched cases of an opaque agent are run once more under the candidate and held
               against the record that made them touched

@@ -21,8 +21,8 @@ from rich.text import Text
 from promptiter.engine.events import Event, Phase
 from promptiter.engine.log import is_finished
 from promptiter.llm.ledger import NOTHING, Spending
-from traces.draw.diagram import one_line
 from traces.model import Json
+from traces.text import one_line
 
 NAMED = 4
 """So many surfaces are named in a line; the others are counted."""

@@ -23,7 +23,7 @@ NICER = {P: "Polish nicely."}
 class Told:
     """Right with a chance that its two instructions decide; the dice are those of the case, the draw and the profile.
 
-    So a run that is made again comes out the same, as it does from the memo.
+    So a run that is made again comes out the same, as it does from the cache.
     """
 
     def __init__(self, chance: Callable[[bool, bool], float]) -> None:

@@ -1,7 +1,7 @@
 """An agent that is a table of chances: what a search claims can be held against what is true.
 
 A case passes a run with a probability that the texts of the profile decide, by dice of the case, the draw and the
-profile. The agent asks nothing through the gateway, so nothing comes from the memo; a run that is made again gives the
+profile. The agent asks nothing through the gateway, so nothing comes from the cache; a run that is made again gives the
 same result. `Proposes` is a strategy that validates the patches it is given and lints nothing.
 """
 

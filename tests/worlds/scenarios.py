@@ -84,7 +84,7 @@ class Scenario:
         return Profile.of(self.agent.describe(), {each: self.fixes[each].value for each in surface_ids})
 
     def evaluator(self) -> Evaluator:
-        """A new evaluator with a memo of its own, over the scenario's model."""
+        """A new evaluator with a cache of its own, over the scenario's model."""
         return Evaluator(self.metrics, gateway=Gateway(models={self.model.name: self.model}))
 
 

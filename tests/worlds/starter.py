@@ -30,8 +30,8 @@ from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evalset import load_eval_set
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.metric_config import load_eval_config
+from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.memo import Memo
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.runs import directory as directory_module
@@ -59,9 +59,9 @@ class CountingModel:
 class Shop:
     """Everything that one process makes anew: agent, evaluator, gateway, and a run on top."""
 
-    def __init__(self, *, concurrency: int = 4, memo: Memo | None = None, **gateway: object) -> None:
+    def __init__(self, *, concurrency: int = 4, cache: Cache | None = None, **gateway: object) -> None:
         self.model = CountingModel()
-        self.gateway = Gateway(models={"simulated": self.model}, memo=memo, **gateway)  # type: ignore[arg-type]
+        self.gateway = Gateway(models={"simulated": self.model}, cache=cache, **gateway)  # type: ignore[arg-type]
         config = load_eval_config(STARTER / "metrics.json")
         evaluator = build_evaluator(config, self.gateway, EvaluationOptions(concurrency=concurrency))
         self.engine = Engine(agent, evaluator)

@@ -84,7 +84,7 @@ def _print(found: list[RunSummary]) -> None:
 
 def _told(each: RunSummary) -> str:
     """What came of it; or who works on it, or what went wrong."""
-    from traces.draw.diagram import cut, one_line
+    from traces.text import cut, one_line
 
     if each.holder is not None:
         return f"process {each.holder.pid} on {each.holder.host}"

@@ -18,8 +18,8 @@ from promptiter.evaluation.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
-from traces.draw.diagram import cut, one_line
 from traces.model import Json
+from traces.text import cut, one_line
 
 SHOWN_FAILURES = 10
 
@@ -64,7 +64,7 @@ def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway
     simulated = " (simulated)" if _is_simulated(gateway) else ""
     screen.print(
         Text(
-            f"{len(found.rows)} runs, {spent.calls} calls, {spent.memo_hits} known answers, {spent.tokens:,} tokens, "
+            f"{len(found.rows)} runs, {spent.calls} calls, {spent.cache_hits} known answers, {spent.tokens:,} tokens, "
             f"cost {cost}{simulated}",
             "dim",
         )

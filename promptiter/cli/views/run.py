@@ -33,7 +33,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import Spending
 from promptiter.runs.recorded import read_forecast
 from promptiter.runs.stages import spent_by_stage
-from traces.draw.diagram import cut, one_line
+from traces.text import cut, one_line
 
 EXIT_CODES: Mapping[Verdict, int] = {
     "improved": 0,
@@ -251,7 +251,7 @@ def _tokens(figure: float | None) -> str:
 
 
 def _calls(spent: Spending) -> str:
-    known = f", {spent.memo_hits:,} known answers" if spent.memo_hits else ""
+    known = f", {spent.cache_hits:,} known answers" if spent.cache_hits else ""
     calls = f"{spent.calls:,} call{'s' * (spent.calls != 1)}"
     return f"{calls}{known}, {spent.tokens:,} tokens, {cost_of(spent)}"
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from promptiter.cli.views.diff import diff
 from promptiter.engine.records import RunResult
-from traces.draw.diagram import cut, one_line
+from traces.text import cut, one_line
 
 NAMED = 12
 LONGEST_REASON = 400
