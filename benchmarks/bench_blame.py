@@ -43,8 +43,8 @@ from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.profile import Profile
 from promptiter.search.gradient_check import GradientCheck, Replays
 from promptiter.search.passes import SLIPS
-from tests.loop.expert import Expert, Teacher
-from tests.loop.scenarios import NAMES, Scenario, scenario
+from tests.worlds.expert import Expert, Teacher
+from tests.worlds.scenarios import NAMES, Scenario, scenario
 from traces import Usage
 
 ERROR_RATES = (0.0, 0.1, 0.2, 0.4)

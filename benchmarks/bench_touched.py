@@ -33,7 +33,6 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Literal, TypeAlias, get_args
 
-from benchmarks.honest_runs import BETA, ROUNDS, Proposes, eval_set, right
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Choice, Edge, GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode, View
@@ -50,6 +49,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.structure import StructureSnapshot
+from tests.worlds.chances import BETA, ROUNDS, Proposes, eval_set, right
 from traces import record, step
 
 Way: TypeAlias = Literal["gateway", "opaque", "naive"]

@@ -49,8 +49,8 @@ from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest,
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
-from tests.engine import desk
-from tests.llm.server import LoopbackServer, serving
+from tests.worlds import desk
+from tests.worlds.model_server import LoopbackServer, serving
 from traces import ExecutionTrace, Failure, Step, write_traces
 from traces.model import Json, Snapshot
 
@@ -468,7 +468,7 @@ def test_nothing_that_a_configured_run_is_made_of_shows_a_secret(tmp_path: Path)
     path = tmp_path / "quiet.yaml"
     document = orjson.loads((tmp_path / "broken.yaml").read_bytes())
     document["metrics"]["metrics"][1]["evaluator_name"] = "tests.test_secrets:grumpy"
-    path.write_bytes(orjson.dumps({**document, "agent": "tests.engine.desk:agent"}))
+    path.write_bytes(orjson.dumps({**document, "agent": "tests.worlds.desk:agent"}))
     run = load_run(path, environ=ENVIRON)
     for part in reachable(run):
         search.look(f"repr of {type(part).__name__}", f"{part!r} {part!s}")

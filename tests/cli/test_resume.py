@@ -17,7 +17,7 @@ from promptiter.errors import SetupError
 from promptiter.runs.journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
-from tests.runs.shop import outside_measured
+from tests.worlds.results import outside_measured
 from traces.model import Json
 
 

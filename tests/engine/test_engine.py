@@ -31,8 +31,8 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
 from promptiter.profile import PatchSet, Profile, SurfacePatch
-from tests.engine import desk
-from tests.engine.desk import DRAFT, POLISH, WORSE, Tries, Watcher
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries, Watcher
 
 
 async def test_a_run_keeps_what_validation_proves_better() -> None:

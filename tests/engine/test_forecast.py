@@ -33,7 +33,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.offline.rules.optimizer import RuleOptimizer
-from tests.engine import desk
+from tests.worlds import desk
 
 NODES = ("first", "second", "third", "last")
 TRAIN, VALIDATION = 8, 4

@@ -19,7 +19,7 @@ from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.profile import Profile
-from tests.engine.desk import DRAFT, agent, engine, eval_set, evaluator, model, request
+from tests.worlds.desk import DRAFT, agent, engine, eval_set, evaluator, model, request
 from traces import Usage
 
 

@@ -23,7 +23,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.structure import StructureSnapshot
-from tests.engine import desk
+from tests.worlds import desk
 from traces import record, step
 
 CASES = 10

@@ -16,7 +16,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.retries import Retries
-from tests.llm.server import LoopbackServer, serving
+from tests.worlds.model_server import LoopbackServer, serving
 
 CASES = EvalSet(
     id="http",

@@ -34,7 +34,7 @@ from promptiter.llm.models import Model, ScriptedModel
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
 from promptiter.llm.secret import Secret
-from tests.llm.server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
 from traces.model import Json
 

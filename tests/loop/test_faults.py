@@ -19,9 +19,9 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.retries import Retries
-from tests.llm.server import LoopbackServer, serving
-from tests.loop.expert import Expert
-from tests.loop.scenarios import Scenario, scenario
+from tests.worlds.expert import Expert
+from tests.worlds.model_server import LoopbackServer, reply_at_once, serving
+from tests.worlds.scenarios import Scenario, scenario
 
 
 class Service:
@@ -36,17 +36,7 @@ class Service:
         messages = tuple(Message(each["role"], each["content"]) for each in body["messages"])
         asked = ModelRequest(model="simulated", messages=messages, schema=schema)
         model = self.made.model if schema is None else self.expert.model
-        return now(model(asked, draw=0)).text
-
-
-def now(answer: Any) -> ModelReply:
-    """What a coroutine that waits for nothing gives."""
-    try:
-        answer.send(None)
-    except StopIteration as done:
-        reply: ModelReply = done.value
-        return reply
-    raise AssertionError("the model waited for something")
+        return reply_at_once(model(asked, draw=0)).text
 
 
 class OverHttp:

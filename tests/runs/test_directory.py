@@ -38,8 +38,9 @@ from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory, check_folder
 from promptiter.runs.lock import RunLock
 from promptiter.targets import FileTarget
-from tests.engine import desk
-from tests.runs.shop import Killed, Shop, cases, killing, outside_measured
+from tests.worlds import desk
+from tests.worlds.results import outside_measured
+from tests.worlds.starter import Killed, Shop, cases, killing
 
 
 def files(folder: Path) -> set[str]:
@@ -344,7 +345,7 @@ BOT = """
 import os, signal, sys
 from pathlib import Path
 from promptiter import Engine, InPlaceAgent, FileTarget, RunDirectory
-from tests.engine import desk
+from tests.worlds import desk
 
 folder, kill_at = Path(sys.argv[1]), int(sys.argv[2])
 prompt, asked = folder / "prompt.txt", 0

@@ -24,7 +24,7 @@ from promptiter.evaluation.metric import Metric
 from promptiter.llm.gateway import Gateway
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.profile import Profile
-from tests.loop.worlds import (
+from tests.worlds.domains import (
     ANSWER_KINDS,
     REASONS,
     SPARED,

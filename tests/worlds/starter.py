@@ -1,9 +1,10 @@
-"""A run to be killed: the starter's support desk, with fewer cases, and a model that counts what it is asked.
+"""A run that can be killed: the starter's support desk, with fewer cases and a model that counts its calls.
 
-    python -m tests.runs.shop FOLDER [--kill-at SEQ] [--how before|after|torn] [--concurrency N] [--file-limit BYTES]
+    python -m tests.worlds.starter FOLDER [--kill-at SEQ] [--how before|after|torn] [--concurrency N]
+                                          [--file-limit BYTES]
 
-begins a run in FOLDER/runs, or goes on with the one that is there, and prints what came of it. It can be told to kill
-itself when an event is appended, or to run into a full disk.
+starts a run in FOLDER/runs, or resumes the one that is there, and prints its outcome. On request it kills itself when
+an event is appended, or runs into a full disk.
 """
 
 from __future__ import annotations
@@ -119,24 +120,6 @@ class SigkillJournal(KillingJournal):
 def killing(kill_at: int, how: How, *, journal: type[KillingJournal] = KillingJournal) -> type[KillingJournal]:
     """A journal class that kills there."""
     return type("Killing", (journal,), {"kill_at": kill_at, "how": how})
-
-
-def outside_measured(folder: Path) -> object:
-    """All that a run leaves for people and must be equal, kill or not."""
-    [result] = folder.glob("*/result.json")
-    left = {
-        str(file.relative_to(result.parent)): file.read_bytes()
-        for file in sorted(result.parent.rglob("*"))
-        if file.is_file() and file.parent.name in ("profiles", "surfaces")
-    }
-    traces = sorted(file.name for file in (result.parent / "traces").rglob("*.gz"))
-    return _without_measured(orjson.loads(result.read_bytes())), left, traces
-
-
-def _without_measured(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _without_measured(each) for key, each in value.items() if key != "measured"}
-    return [_without_measured(each) for each in value] if isinstance(value, list) else value
 
 
 def main() -> None:
