@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from promptiter.backprop.loss import Severity
 from promptiter.engine.goals import MARGIN
 from promptiter.engine.sigma import Holdout
-from promptiter.llm.secret import Secret, hidden_by_name
+from promptiter.llm.secret import Secret, hide_by_name
 from traces.model import Json
 
 
@@ -64,7 +64,7 @@ def as_claim(value: Json) -> Json:
 
 
 def _as_headers(value: Json) -> Json:
-    return hidden_by_name({"headers": value})["headers"]
+    return hide_by_name({"headers": value})["headers"]
 
 
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -114,7 +114,7 @@ class ModelSettings(Section):
     api_key: Annotated[InstanceOf[Secret] | None, BeforeValidator(_as_secret)] = None
     headers: Annotated[dict[str, Any], BeforeValidator(_as_headers)] = Field(default_factory=dict)
     timeout_s: Above0 | None = None
-    options: Annotated[dict[str, Any], BeforeValidator(hidden_by_name)] = Field(default_factory=dict)
+    options: Annotated[dict[str, Any], BeforeValidator(hide_by_name)] = Field(default_factory=dict)
     price: ModelPrice | None = None
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None

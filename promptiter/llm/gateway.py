@@ -29,7 +29,7 @@ from promptiter.llm.catalog import ModelCatalog
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import Function, Model
-from promptiter.llm.prices import Price, Prices, priced
+from promptiter.llm.prices import Price, Prices, add_cost
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.retries import Retrier, Retries
@@ -304,7 +304,7 @@ class Gateway:
                         raise ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s") from None
 
             reply, attempts = await self._retrier.call(attempt, model=request.model, rate=rate)
-        reply = replace(reply, usage=priced(reply.usage, price))
+        reply = replace(reply, usage=add_cost(reply.usage, price))
         if rate is not None and _is_counted(reply.usage):
             rate.settle(bound, reply.usage.tokens)
         spent = Spending.of_call(reply.usage, seconds=time.perf_counter() - started, attempts=attempts)

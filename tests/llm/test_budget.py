@@ -288,7 +288,7 @@ async def test_ten_thousand_waiters_are_served_quickly() -> None:
     budget = Budget(max_tokens=20_000)
     started = time.process_time()
     await asyncio.gather(*(spend(budget, bound=100, actual=1) for _ in range(10_000)))
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 20  # a queue that is searched from its start takes minutes
     assert budget.state.tokens == 10_000
 
 
@@ -335,7 +335,7 @@ async def test_what_is_held_back_is_left_when_it_is_released() -> None:
     await spend(budget, bound=20, actual=20)
     budget.hold(Spending(input_tokens=30), share=0.5)
     await spend(budget, bound=50, actual=50)
-    with pytest.raises(BudgetEndedError, match="70 of max_tokens 100 is spent and 30 held back for the claim"):
+    with pytest.raises(BudgetEndedError, match="70 of max_tokens 100 is spent and 30 held back for the final test"):
         await spend(budget, bound=1, actual=1)
     budget.release()
     await spend(budget, bound=30, actual=30)
