@@ -176,8 +176,10 @@ def test_what_is_wrong_behind_the_file_is_told_together_with_what_is_wrong_in_it
     assert told[:6] == [
         "unknown key 'maxrounds' (did you mean 'max_rounds'?)",
         "agent: 'config_agent' has no 'agnt' (did you mean 'agent'?)",
-        f"cache: the cache '{folder}/somewhere' is of an unknown kind; "
-        "give 'memory' or a path in .jsonl, .sqlite or .db",
+        (
+            f"cache: the cache '{folder}/somewhere' is of an unknown kind; "
+            "give 'memory' or a path in .jsonl, .sqlite or .db"
+        ),
         told[3],
         f"train: {folder}/data/more.jsonl: {gone}",
         f"validation: {folder}/data/gone.jsonl: {gone}",

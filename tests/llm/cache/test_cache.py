@@ -95,7 +95,7 @@ def test_a_path_says_which_cache_it_is(tmp_path: Path) -> None:
         found.close()
         assert type(found) is kind
     assert type(open_cache("memory")) is MemoryCache
-    with pytest.raises(SetupError, match=r"'calls.pickle' is: give 'memory' or a path in .jsonl"):
+    with pytest.raises(SetupError, match=r"'calls.pickle' is of an unknown kind; give 'memory' or a path in .jsonl"):
         open_cache("calls.pickle")
 
 
