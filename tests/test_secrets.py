@@ -34,14 +34,11 @@ from promptiter.agents.base import AgentRun
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode, Tool
 from promptiter.api import load_run
-from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
 from promptiter.engine.engine import Engine
-from promptiter.engine.events import Event
-from promptiter.engine.journal import MemoryJournal
 from promptiter.errors import ModelError
-from promptiter.evaluation.case import EvalCase
+from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.llm.cache.cache import FileCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
@@ -49,6 +46,9 @@ from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest,
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
+from promptiter.runlog.events import Event
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from tests.worlds import desk
 from tests.worlds.model_server import LoopbackServer, serving
 from traces import ExecutionTrace, Failure, Step, write_traces
