@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from promptiter.agents.base import AgentRun
 from promptiter.agents.function import agent, ask
 from promptiter.errors import SetupError
+from promptiter.evaluation.data import near_duplicates
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.data.health import HealthFinding, HealthKind, folded, overlaps, run_findings, static_findings
 from promptiter.evaluation.data.near_duplicates import near_groups
