@@ -299,7 +299,7 @@ class Gateway:
                         await rate.acquire(bound)  # last, so that the call is sent as soon as it is granted
                     try:
                         async with asyncio.timeout(self.timeout_s):
-                            return await model(request, draw=site.draw)
+                            return await model(request, repeat=site.repeat)
                     except TimeoutError:
                         raise ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s") from None
 

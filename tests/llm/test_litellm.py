@@ -69,9 +69,9 @@ async def test_no_request_is_sent_above_the_rate_limit() -> None:
         model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=10)
 
         class Timed:
-            async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
+            async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
                 sent.append(now[0])
-                return await model(request, draw=draw)
+                return await model(request, repeat=repeat)
 
         rate = RateLimit(requests_per_minute=20, clock=lambda: now[0], sleep=sleep)
         retries = Retries(attempts=8, first_delay_s=0.01, max_delay_s=0.05)
@@ -89,7 +89,7 @@ async def test_a_refused_key_is_told_at_once() -> None:
     with serving(LoopbackServer(refuse)) as server:
         model = LiteLLMModel(api_base=f"{server.url}/nowhere", api_key="sk-canary-123456")
         with pytest.raises(BadRequestError) as caught:
-            await model(request(1), draw=0)
+            await model(request(1), repeat=0)
     assert "sk-canary" not in str(caught.value)
     assert "sk-canary" not in repr(model)
 

@@ -1,4 +1,4 @@
-"""RunProgress as people use it in scripts and notebooks: an observer of a run, without `with` and without a terminal."""
+"""RunProgress in scripts and notebooks: an observer of a run, without `with` and without a terminal."""
 
 from __future__ import annotations
 
