@@ -23,6 +23,7 @@ from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import Forecast
 from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import check_request, joined
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
 from promptiter.evaluation.data.case import EvalSet
@@ -273,12 +274,21 @@ class _Building:
             self.problems.append(f"review: {told}")
         if agent is None:
             return
+        self.attempt(lambda: self._check_models(agent, evaluator, request))
         if is_complete:
             self.attempt(lambda: check_request(request, agent.describe(), evaluator))
             return
         known = agent.describe().surface_ids
         unknown = [target for target in request.targets or () if target not in known]
         self.problems.extend(str(UnknownSurfaceError(target, known=known)) for target in unknown)
+
+    def _check_models(self, agent: Agent, evaluator: Evaluator, request: RunRequest) -> None:
+        others = [request.teacher] if isinstance(request.teacher, str) else []
+        if request.goal.kind == "score":
+            others += self.config.models.stages.models
+        if request.judge is not None:
+            evaluator = evaluator.with_judge(request.judge)
+        check_models(agent, evaluator, profile=request.initial_profile, others=others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,12 @@ class Gateway:
         return self.catalog.context_tokens(name)
 
     def find_setup_problems(self, names: Iterable[str]) -> list[str]:
-        """One line for each of these models that certainly cannot be called. Makes no call."""
+        """One line for each of these models that certainly cannot be called. Makes no call.
+
+        If the cache has answers, there are none: these may be all that is needed.
+        """
+        if self.cache.stats().entries:
+            return []
         found = (self.catalog.find_setup_problem(name) for name in sorted(set(names)))
         return [problem for problem in found if problem is not None]
 
