@@ -371,9 +371,10 @@ def test_attributes_that_are_nested_too_deeply_are_refused(
 def test_nested_attributes_are_read_whole(spans: list[dict[str, Any]], opening: bytes) -> None:
     [trace] = read_otel(one_line(spans).replace(b'{"stringValue":"some-model"}', nested(opening, 99)))
     [found] = [value for value in trace.steps[0].attributes.values() if isinstance(value, list | dict)]
+    inner: Any = found
     for _ in range(99):
-        [found] = found if isinstance(found, list) else found.values()
-    assert found == "deep"
+        [inner] = inner if isinstance(inner, list) else inner.values()
+    assert inner == "deep"
 
 
 def nested(opening: bytes, depth: int) -> bytes:

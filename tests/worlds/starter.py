@@ -23,6 +23,7 @@ from typing import Literal
 import orjson
 
 from promptiter.config.loading import build_evaluator
+from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.evalset import load_eval_set
@@ -81,6 +82,16 @@ class Shop:
         return RunDirectory.begin(folder, self.engine, self.request)
 
 
+class SmallShop(Shop):
+    """A run with every type of event and few of each: small enough to be killed at every one of them."""
+
+    @property
+    def request(self) -> RunRequest:
+        return RunRequest(
+            train=cases("train", 3), validation=cases("validation", 2), claim=ClaimOnce(draws=3), max_rounds=1
+        )
+
+
 @cache
 def cases(name: str, count: int) -> EvalSet:
     found = load_eval_set(STARTER / "data" / f"{name}.jsonl")
@@ -133,7 +144,7 @@ def main() -> None:
     if given.file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (given.file_limit, given.file_limit))
     setattr(directory_module, "FileJournal", killing(given.kill_at, given.how, journal=SigkillJournal))  # noqa: B010 - not ours to name
-    shop = Shop(concurrency=given.concurrency)
+    shop = SmallShop(concurrency=given.concurrency)
     result = shop.run(given.folder / "runs")
     sys.stdout.write(orjson.dumps({"verdict": result.verdict, "asked": shop.model.asked}).decode())
 
