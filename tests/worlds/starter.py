@@ -23,7 +23,6 @@ from typing import Literal
 import orjson
 
 from promptiter.config.loading import build_evaluator
-from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.evalset import load_eval_set
@@ -33,6 +32,7 @@ from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
+from promptiter.policies.final_test import ClaimOnce
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs import directory as directory_module
