@@ -335,7 +335,7 @@ def test_a_signal_that_was_ignored_from_the_start_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         press = Tries(DRAFT, POLISH, at_round=lambda _: os.kill(os.getpid(), signal.SIGINT))
-        result = desk.engine(strategy=press).run_sync(desk.request())
+        result = desk.engine(search=press).run_sync(desk.request())
         assert (len(result.rounds), result.verdict) == (2, "improved")
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:

@@ -69,11 +69,11 @@ class PatientClock:
         await self._is_idle.wait()
         self.now = max(self.now, until)
 
-    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
+    async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:
         self._in_flight += 1
         self._is_idle.clear()
         try:
-            return await self._model(request, draw=draw)
+            return await self._model(request, repeat=repeat)
         finally:
             self._in_flight -= 1
             if not self._in_flight:

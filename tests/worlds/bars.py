@@ -1,7 +1,7 @@
 """The bars of the loop: what a run on a scenario must reach, and the runs that are measured against them.
 
 24 train and 12 validation cases, minimum-gain acceptance: validation reaches the ceiling, only faulty surfaces change,
-in at most 72 case runs and one optimizer call for each faulty surface. The claim at the end, which costs the same
+in at most 72 case runs and one optimizer call for each faulty surface. The final test, which costs the same
 whatever found the candidate, is left out.
 """
 
@@ -16,7 +16,7 @@ from promptiter.engine.engine import Engine
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.policies.acceptance import MinGain
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import TargetScore
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.stages.contracts import Attributor, Backwarder, OptimizeRequest, OptimizeResult
@@ -37,12 +37,12 @@ class Outcome:
     calls: Counter[str]
 
 
-def request_for(made: Scenario, *, claim: ClaimOnce | None = None, **options: int) -> RunRequest:
+def request_for(made: Scenario, *, final_test: FinalTest | None = None, **options: int) -> RunRequest:
     return RunRequest(
         train=made.train,
         validation=made.validation,
         acceptance=MinGain(0.005),
-        claim=claim,
+        final_test=final_test,
         stop=TargetScore(1.0),
         evaluation=EvaluationOptions(**options) if options else None,  # type: ignore[arg-type]
         run_id="bars",

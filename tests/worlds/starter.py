@@ -32,7 +32,7 @@ from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs import directory as directory_module
@@ -88,7 +88,7 @@ class SmallShop(Shop):
     @property
     def request(self) -> RunRequest:
         return RunRequest(
-            train=cases("train", 3), validation=cases("validation", 2), claim=ClaimOnce(draws=3), max_rounds=1
+            train=cases("train", 3), validation=cases("validation", 2), final_test=FinalTest(repeats=3), max_rounds=1
         )
 
 
