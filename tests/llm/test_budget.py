@@ -286,9 +286,9 @@ def test_a_cap_that_is_no_amount_is_refused(cap: float) -> None:
 
 async def test_ten_thousand_waiters_are_served_quickly() -> None:
     budget = Budget(max_tokens=20_000)
-    started = time.process_time()
+    started = time.thread_time()
     await asyncio.gather(*(spend(budget, bound=100, actual=1) for _ in range(10_000)))
-    assert time.process_time() - started < 20  # a queue that is searched from its start takes minutes
+    assert time.thread_time() - started < 5
     assert budget.state.tokens == 10_000
 
 
