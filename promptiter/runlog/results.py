@@ -59,7 +59,7 @@ class RunRequest:
     max_rounds: int = 4
     targets: Sequence[str] | None = None
     objective: Objective = "mean_score"
-    error: float = 0.05
+    alpha: float = 0.05
     goal: Goal = SCORE
     loss_placements: tuple[LossPlacement, ...] = ()
     hints: tuple[LossHint, ...] = ()
