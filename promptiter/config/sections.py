@@ -186,7 +186,7 @@ class Goals(Section):
 
 
 class PairedGainEntry(Section):
-    """An exact test for each candidate; `error` is for all of them, `repeats` are blocks with a look after each."""
+    """An exact test for each candidate; `alpha` is for all of them, `repeats` are blocks with a look after each."""
 
     alpha: Chance = 0.05
     repeats: tuple[Count, ...] = (2, 2, 2)
@@ -238,7 +238,7 @@ class FinalTestSection(Section):
     blocks.
 
     `min_detectable_gain` is what these cases should be able to show; `ablate` takes out parts that do no good before.
-    How often a claim may be wrong is the run's `error`.
+    Its significance level is the run's `alpha`.
     """
 
     repeats: Count = 2
