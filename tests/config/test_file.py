@@ -212,7 +212,7 @@ def test_data_is_split_by_its_shares(folder: Path) -> None:
     train, validation = (joined(sets, name="") for sets in (run.request.train, run.request.validation))
     assert (len(train.cases), len(validation.cases)) == (5, 3)
     assert problems(folder, text + "train: data/train.jsonl\n") == [
-        "data: is split into train, validation and test; give either data, or the sets"
+        "data: is split into train, validation and test; give either data or the sets"
     ]
 
 
@@ -548,7 +548,7 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
         ("goal: {fewer_tokens: {margn: 0.1}}", "unknown key 'margn' (did you mean 'margin'?)"),
         (
             "goal: fewer_tokens\nreview: true",
-            "review: only patches for the score are reviewed, and the goal is fewer_tokens",
+            "review: only patches for the score are reviewed, but the goal is fewer_tokens",
         ),
     ],
 )
