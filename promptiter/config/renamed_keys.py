@@ -1,33 +1,29 @@
-"""Keys of promptiter.yaml that were renamed. An old key is an error that names the new one."""
+"""Keys of promptiter.yaml that were renamed (renamed_keys.json). An old key is an error that names the new one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from typing import TypeAlias
+
+import orjson
 
 from traces.model import Json
 
 KeyPath: TypeAlias = tuple[str, ...]
 
-RENAMED: Mapping[KeyPath, str] = {
-    ("memo",): "cache",
-    ("error",): "alpha",
-    ("claim",): "final_test",
-    ("claim", "draws"): "final_test.repeats",
-    ("claim", "wanted_gain"): "final_test.min_detectable_gain",
-    ("final_test", "draws"): "final_test.repeats",
-    ("final_test", "wanted_gain"): "final_test.min_detectable_gain",
-    ("evaluation", "draws"): "evaluation.repeats",
-    ("acceptance", "paired_gain", "error"): "acceptance.paired_gain.alpha",
-    ("acceptance", "paired_gain", "draws"): "acceptance.paired_gain.repeats",
-    ("loss_targets",): "loss_placements",
-    ("sealed",): "test",
-}
+
+@cache
+def read_renamed_keys() -> dict[KeyPath, str]:
+    """The new key of each old one."""
+    table = orjson.loads(files(__package__).joinpath("renamed_keys.json").read_bytes())
+    return {tuple(old.split(".")): new for old, new in table.items()}
 
 
 def find_renamed_keys(document: Mapping[str, Json]) -> dict[KeyPath, str]:
     """The old keys of a document, with the new key of each."""
-    return {path: new for path, new in RENAMED.items() if _contains(document, path)}
+    return {path: new for path, new in read_renamed_keys().items() if _contains(document, path)}
 
 
 def drop_key(document: Mapping[str, Json], path: KeyPath) -> dict[str, Json]:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from promptiter.config.file import read_document
-from promptiter.config.renamed_keys import RENAMED, KeyPath, drop_key, find_renamed_keys
+from promptiter.config.renamed_keys import KeyPath, drop_key, find_renamed_keys, read_renamed_keys
 from traces.model import Json
+
+RENAMED = read_renamed_keys()
 
 
 def document_with(path: KeyPath) -> dict[str, Json]:
@@ -34,14 +36,11 @@ def test_every_new_key_exists(new: str) -> None:
     assert not any("unknown key" in problem for problem in problems)
 
 
-def test_all_old_keys_are_reported_at_once() -> None:
-    document = {
-        "memo": "m.sqlite",
-        "claim": {"draws": 2, "wanted_gain": 0.1},
-        "evaluation": {"draws": 2, "concurrency": 3},
-    }
+def test_all_old_keys_are_reported_at_once_and_the_others_are_read() -> None:
+    old = [key for (key, *rest) in RENAMED if not rest]
+    document = {**dict.fromkeys(old, 1), "evaluation": {"concurrency": 3}}
     found = read_document(document, file=Path("promptiter.yaml"), environ={})
-    assert len(found.problems) == 5
+    assert len(found.problems) == len(old) > 3
     assert found.config.evaluation.concurrency == 3
 
 
