@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from promptiter.backprop.loss import Category, Loss
 from promptiter.evaluation.score import Finding
@@ -40,6 +41,8 @@ JUDGED, KNOWLEDGE = 0.3, 0.2
 
 class EvidenceAttributor:
     """An Attributor that needs no model. It makes no calls, and the same request always has the same answer."""
+
+    model: ClassVar[None] = None  # asks no model
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
         """The results of the steps that were looked at, in the order of the trace."""

@@ -11,21 +11,16 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from typing import ClassVar
 
 import orjson
 
 from promptiter.backprop.corrections import Correction, CorrectionRequest, same_shape
+from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
 from promptiter.offline.attribution.expected_values import Atoms, take_apart
 from promptiter.offline.attribution.references import references_of
-from promptiter.offline.attribution.value_search import (
-    FoldedText,
-    TraceTexts,
-    Value,
-    field_of,
-    json_text,
-    snapshot_text,
-)
+from promptiter.offline.attribution.value_search import FoldedText, TraceTexts, Value, field_of
 from promptiter.offline.text.dates import dates_in
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
@@ -33,6 +28,8 @@ _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
 
 class ReferenceCorrector:
     """A Corrector that needs no model. It makes no calls, and the same request always has the same answer."""
+
+    model: ClassVar[None] = None  # asks no model
 
     async def correct(self, request: CorrectionRequest) -> Correction:
         """The step's output with what it lost; or the expected answer, for the step that wrote the answer."""
@@ -55,6 +52,16 @@ class ReferenceCorrector:
         if reach.is_innocent:
             return Correction(kind="no_better", reason="what the answer lacks was lost elsewhere")
         return Correction(kind="unknown", reason="what the answer lacks cannot be looked for in this step")
+
+
+def find_values_lost_earlier(request: CorrectionRequest, output: str) -> list[str]:
+    """What a corrected output contains although it had been lost before the step, which could not know it."""
+    reach, corrected = Reach(request), FoldedText(output)
+    return [
+        value.text
+        for value in reach.wanted
+        if corrected.shows(value) and not reach.given.shows(value) and reach.upstream.shows(value)
+    ]
 
 
 class Reach:
@@ -121,15 +128,6 @@ class Reach:
             self.output.writes(value) or (not self.given.writes(value) and self.upstream.writes(value))
             for value in self.wanted
         )
-
-    def smuggled(self, output: str) -> list[Value]:
-        """What a correction holds although it had been lost before the step, which so could not know it."""
-        corrected = FoldedText(output)
-        return [
-            value
-            for value in self.wanted
-            if corrected.shows(value) and not self.given.shows(value) and self.upstream.shows(value)
-        ]
 
 
 def _before(request: CorrectionRequest) -> list[str]:

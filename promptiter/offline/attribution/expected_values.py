@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from promptiter.backprop.loss import Loss
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
-from promptiter.evaluation.score import Finding
+from promptiter.evaluation.score import RUN_LIMITS, Finding
 from promptiter.offline.attribution.format_rules import (
     Form,
     json_form,
@@ -32,7 +32,7 @@ from promptiter.offline.attribution.value_search import (
     fold,
     parts_of,
     plain_words,
-    value_of,
+    read_value,
 )
 from traces.model import Json
 
@@ -41,9 +41,6 @@ MOST_ATOMS = 20
 
 MOST_SWAPPED = 3
 """Where an answer has as many words of its own as it lacks, at most these, each may stand for one that it lacks."""
-
-LIMITS = frozenset(("max_duration_s", "max_cost_usd"))
-"""Predicates of the whole run, not of its answer."""
 
 AtomKind: TypeAlias = Literal["missing", "unexpected"]
 
@@ -126,14 +123,14 @@ class _Reading:
         self.output = output
         self.references = references
         self.request = request
-        wanted = [(name, value_of(leaf)) for name, leaf in _values_of(loss.expected or "")]
+        wanted = [(name, read_value(leaf)) for name, leaf in _values_of(loss.expected or "")]
         self.atoms = Atoms(loss, needed=[value for name, value in wanted if self._is_content(name, value)])
 
     def read(self, finding: Finding) -> None:
         predicate = finding.predicate
         if predicate.startswith("tool_") or finding.where.startswith("tool call"):
             self.atoms.tools.append(finding)
-        elif predicate in LIMITS:
+        elif predicate in RUN_LIMITS:
             self.atoms.limits.append(finding)
         elif finding.kind == "violated":
             self._read_violation(finding)
@@ -171,8 +168,8 @@ class _Reading:
             return
         whole = FoldedText(self.output)
         leaves = list(leaves_of(finding.expected, _last_key(finding.where)))
-        instead = [value_of(leaf) for _, leaf in leaves_of(finding.actual, "")]
-        elsewhere = [(name, leaf) for name, leaf in leaves if whole.shows(value_of(leaf))]
+        instead = [read_value(leaf) for _, leaf in leaves_of(finding.actual, "")]
+        elsewhere = [(name, leaf) for name, leaf in leaves if whole.shows(read_value(leaf))]
         missed = self._miss(finding, [pair for pair in leaves if pair not in elsewhere], came=whole, others=instead)
         if len(missed) == 1 and len(instead) == 1:
             self.atoms.values.append(replace(missed[0], counterpart=instead[0]))
@@ -182,7 +179,7 @@ class _Reading:
             place = finding.where or "the answer"
             rule = f"{place} must be {finding.expected!r:.120}, not {finding.actual!r:.120}"
             other = instead[0] if len(instead) == 1 else None
-            self.atoms.forms.append(writing_form(finding, value_of(elsewhere[0][1]), rule=rule, other=other))
+            self.atoms.forms.append(writing_form(finding, read_value(elsewhere[0][1]), rule=rule, other=other))
 
     def _compare_strictly(self, finding: Finding, expected: str) -> None:
         """What parts two texts of which every character counts, or one that the other must contain."""
@@ -223,7 +220,7 @@ class _Reading:
         """The wanted values that did not come, each with what came in its place; what all references share is form."""
         missed = []
         for name, leaf in wanted:
-            value = value_of(leaf)
+            value = read_value(leaf)
             if came.shows(value) or not self._is_content(name, value):
                 continue
             labels = self.references.labels_of(name, leaf)

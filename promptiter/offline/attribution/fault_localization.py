@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from promptiter.backprop.step_text import snapshot_text
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
-from promptiter.offline.attribution.value_search import Value, snapshot_text
+from promptiter.offline.attribution.value_search import Value
 from promptiter.stages.contracts import Peer
 from traces import ExecutionTrace
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from promptiter.backprop.step_text import json_text
 from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.fault_localization import (
     Shape,
@@ -17,7 +18,7 @@ from promptiter.offline.attribution.fault_localization import (
     suffix_shape,
 )
 from promptiter.offline.attribution.references import References
-from promptiter.offline.attribution.value_search import FoldedText, Value, fold, json_text, parts_of
+from promptiter.offline.attribution.value_search import FoldedText, Value, fold, parts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

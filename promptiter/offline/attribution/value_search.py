@@ -7,7 +7,6 @@ have borders: `12` does not show in `120`, nor `A-1` in `A-17`.
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -19,9 +18,10 @@ from typing import Literal, TypeAlias, cast
 
 import orjson
 
+from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.offline.text.dates import dates_in
 from promptiter.offline.text.fields import read_fields
-from traces import ExecutionTrace, Snapshot, Step
+from traces import ExecutionTrace, Step
 from traces.model import Json
 
 ValueKind: TypeAlias = Literal["date", "number", "id", "address", "word", "text"]
@@ -64,7 +64,7 @@ class Value:
         return self.kind, str(min(self.days)) if self.days else self.folded
 
 
-def value_of(thing: Json) -> Value:
+def read_value(thing: Json) -> Value:
     """The value of a JSON leaf or a short text, of the kind that all of it is."""
     if isinstance(thing, bool) or thing is None:
         return Value(orjson.dumps(thing).decode(), "word")
@@ -153,24 +153,6 @@ class TraceTexts:
     def handed_by(self, step: Step, value: Value) -> tuple[str, ...]:
         """The predecessors whose outputs show the value."""
         return tuple(source for source in step.predecessors if self.output(source).shows(value))
-
-
-def snapshot_text(snapshot: Snapshot) -> str:
-    """A snapshot as text; structured data as JSON."""
-    parts = [snapshot.text] if snapshot.text is not None else []
-    if snapshot.data is not None:
-        parts.append(json_text(snapshot.data))
-    return "\n".join(parts)
-
-
-def json_text(value: Json) -> str:
-    """Text as it is, anything else as JSON; nothing of None."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    try:
-        return orjson.dumps(value, default=repr).decode()
-    except TypeError:  # a number beyond 64 bits, half a surrogate pair
-        return json.dumps(value, default=repr)
 
 
 def field_of(value: Value, text: str) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from promptiter.agents import unwinding
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.agents.function import chain, node
+from promptiter.agents.in_place import exit_hooks
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.in_place.saved_baseline import restore
 from promptiter.agents.nodes import surface
@@ -97,7 +97,7 @@ def state(tmp_path: Path) -> State:
 def nothing_stays_open() -> Iterator[None]:
     """A test that does not close its agents must not leave them to the end of the test run."""
     yield
-    for subject, _ in list(unwinding._open.values()):
+    for subject, _ in list(exit_hooks._open.values()):
         subject.close()
 
 

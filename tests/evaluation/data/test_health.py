@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from promptiter.agents.base import AgentRun
 from promptiter.agents.function import agent, ask
 from promptiter.errors import SetupError
-from promptiter.evaluation import near
+from promptiter.evaluation.data import near_duplicates
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.data.health import HealthFinding, HealthKind, folded, overlaps, run_findings, static_findings
 from promptiter.evaluation.data.near_duplicates import near_groups
@@ -133,7 +133,7 @@ def test_similar_questions_in_another_state_are_no_near_duplicates() -> None:
 def brute_force(sets: list[frozenset[int]]) -> list[list[int]]:
     groups = [{number} for number in range(len(sets))]
     for one, other in combinations(range(len(sets)), 2):
-        if len(sets[one] & sets[other]) / len(sets[one] | sets[other]) >= near.NEAR:
+        if len(sets[one] & sets[other]) / len(sets[one] | sets[other]) >= near_duplicates.NEAR:
             first = next(group for group in groups if one in group)
             second = next(group for group in groups if other in group)
             if first is not second:
@@ -177,7 +177,7 @@ def test_ten_thousand_cases_of_one_template_are_not_compared_all_with_all(own: i
     sets = [Counted([*range(40), *range(100 + number * own, 100 + (number + 1) * own)]) for number in range(size)]
     groups = [numbers for numbers, _ in near_groups(sets)]
     assert groups == ([list(range(size))] if own == 1 else [])
-    assert compared <= size * near.MOST_COMPARED
+    assert compared <= size * near_duplicates.MOST_COMPARED
 
 
 def test_references_that_are_missing_or_empty_are_told_apart() -> None:

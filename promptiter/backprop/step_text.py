@@ -1,0 +1,28 @@
+"""The inputs, outputs and tool results of steps as plain text."""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+
+from traces import Snapshot
+from traces.model import Json
+
+
+def snapshot_text(snapshot: Snapshot) -> str:
+    """A snapshot as text; structured data as JSON."""
+    parts = [snapshot.text] if snapshot.text is not None else []
+    if snapshot.data is not None:
+        parts.append(json_text(snapshot.data))
+    return "\n".join(parts)
+
+
+def json_text(value: Json) -> str:
+    """A string as it is, anything else as JSON; empty for None."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    try:
+        return orjson.dumps(value, default=repr).decode()
+    except TypeError:  # a number beyond 64 bits, half a surrogate pair
+        return json.dumps(value, default=repr)
