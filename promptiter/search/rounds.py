@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
 
-from promptiter.backprop.propagate import Stepwise
+from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.plan import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
@@ -36,7 +36,7 @@ MOST_RERUN = 12
 
 
 class BackpropRounds:
-    """The Strategy made of three stages; those that are left out are the ones that need no model.
+    """The Search made of three stages; those that are left out are the ones that need no model.
 
     A surface is patched if its signal has at least `min_support` of the largest support. `check` is how blame is
     checked: by default that of models is, without asking any; None checks nothing.
@@ -98,7 +98,9 @@ class BackpropRounds:
 
     @property
     def _blaming_model(self) -> str | None:
-        return _asked_by(self.attributor.backwarder if isinstance(self.attributor, Stepwise) else self.attributor)
+        return _asked_by(
+            self.attributor.backwarder if isinstance(self.attributor, StepwiseAttributor) else self.attributor
+        )
 
     def _check_by_default(self) -> GradientCheck | None:
         return None if self._blaming_model is None else GradientCheck()
@@ -198,4 +200,4 @@ def _asked_by(stage: object) -> str | None:
 def _as_attributor(stage: Backwarder | Attributor | None) -> Attributor:
     if stage is None:
         stage = OFFLINE_STAGES.get("attributor")()
-    return stage if isinstance(stage, Attributor) else Stepwise(stage)
+    return stage if isinstance(stage, Attributor) else StepwiseAttributor(stage)
