@@ -1,8 +1,9 @@
-"""The inputs, outputs and tool results of steps as plain text."""
+"""The inputs, outputs and tool results of steps as plain text, and the single values in them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 
 import orjson
 
@@ -26,3 +27,16 @@ def json_text(value: Json) -> str:
         return orjson.dumps(value, default=repr).decode()
     except TypeError:  # a number beyond 64 bits, half a surrogate pair
         return json.dumps(value, default=repr)
+
+
+def json_leaves(value: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """Every value that is neither an object nor a list, in document order, with the keys that lead to it."""
+    waiting: list[tuple[tuple[str, ...], Json]] = [((), value)]
+    while waiting:
+        keys, item = waiting.pop()
+        if isinstance(item, Mapping):
+            waiting += reversed([((*keys, str(key)), inner) for key, inner in item.items()])
+        elif isinstance(item, list | tuple):
+            waiting += reversed([(keys, inner) for inner in item])
+        else:
+            yield keys, item
