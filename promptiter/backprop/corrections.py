@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from promptiter.backprop.loss import CaseLoss
 from promptiter.backprop.step_text import snapshot_text
 from promptiter.llm.redaction import MASK
 from promptiter.stages.contracts import SurfaceGradient
+from promptiter.stages.losses import CaseLoss
 from promptiter.structure import Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.model import Json

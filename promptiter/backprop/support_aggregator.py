@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import fsum
 from typing import ClassVar
 
-from promptiter.backprop.loss import Category, Severity
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
+from promptiter.stages.losses import Category, Severity
 
 MOST_REASONS = 5
 """So many reasons are listed in a signal."""

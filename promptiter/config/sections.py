@@ -19,11 +19,11 @@ from pydantic import (
     model_validator,
 )
 
-from promptiter.backprop.loss import Severity
 from promptiter.llm.secret import Secret, hidden_by_name
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
 from promptiter.registry import MODELS
+from promptiter.stages.losses import Severity
 from traces.model import Json
 
 

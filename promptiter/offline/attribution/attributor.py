@@ -21,7 +21,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from promptiter.backprop.loss import Category, Loss
 from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.blame_results import Blame, BlameCollector, describe_value
 from promptiter.offline.attribution.expected_values import LossAnalysis, Mismatch, analyze_loss
@@ -32,6 +31,7 @@ from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
 from promptiter.offline.attribution.value_search import normalize
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
+from promptiter.stages.losses import Category, Loss
 from traces import ExecutionTrace, Step
 
 LOST, LOST_WEAKLY, INTRODUCED, SUSPECT, ROUTE, ERROR, LIMIT = 0.9, 0.5, 0.7, 0.6, 0.5, 0.7, 0.5

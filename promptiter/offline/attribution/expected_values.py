@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from promptiter.backprop.loss import Loss
 from promptiter.backprop.step_text import json_leaves
 from promptiter.evaluation.score import RUN_LIMITS, Finding
 from promptiter.offline.attribution.format_rules import (
@@ -35,6 +34,7 @@ from promptiter.offline.attribution.value_search import (
     split_values,
 )
 from promptiter.offline.text.documents import read_document
+from promptiter.stages.losses import Loss
 from traces.model import Json
 
 MAX_MISMATCHES = 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from promptiter.backprop.loss import Severity
 from promptiter.offline.attribution.blame_results import Blame, BlameCollector
 from promptiter.offline.attribution.fault_localization import compute_spectrum
 from promptiter.offline.attribution.format_rules import FormatRule
 from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.value_search import Value
+from promptiter.stages.losses import Severity
 from traces import Step
 
 CONFIDENCE = 0.7

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from promptiter.backprop.loss import Severity
 from promptiter.backprop.step_text import json_text
 from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.blame_results import Blame, BlameCollector, describe_value
@@ -18,6 +17,7 @@ from promptiter.offline.attribution.expected_values import Mismatch, named_leave
 from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
 from promptiter.offline.attribution.value_search import normalize_name, read_value
+from promptiter.stages.losses import Severity
 from traces import Step, ToolCall
 from traces.model import Json
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from promptiter.backprop.loss import Category
 from promptiter.offline.attribution.expected_values import Mismatch
 from promptiter.offline.attribution.fault_localization import (
     TextPattern,
@@ -18,6 +17,7 @@ from promptiter.offline.attribution.fault_localization import (
 from promptiter.offline.attribution.value_search import SearchText, TraceTexts, find_field_name, normalize_name
 from promptiter.offline.rules.prompt_editing import asks_to_copy
 from promptiter.stages.contracts import AttributeRequest
+from promptiter.stages.losses import Category
 from promptiter.structure import TEXT_TYPES, Surface, SurfaceType
 from traces import Step
 
