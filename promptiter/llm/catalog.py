@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from promptiter.llm.litellm import LiteLLMModel, context_tokens
 from promptiter.llm.models import Function, Model, as_model
-from promptiter.llm.prices import Price, Prices
+from promptiter.llm.prices import Price, PricedModel, Prices
+from promptiter.registry import MODELS
 
 
 class ModelCatalog:
@@ -45,8 +46,10 @@ class ModelCatalog:
         return tuple(secret for model in served for secret in model.secrets())
 
     def price(self, name: str) -> Price | None:
-        """The price of a model, or None if it is unknown. litellm's list counts only for models that litellm serves."""
-        return self.prices.of(name, is_listed=isinstance(self.get(name), LiteLLMModel))
+        """The user's own price of a model, litellm's for what litellm serves, or the model's own; None if unknown."""
+        model = self.get(name)
+        known = self.prices.of(name, is_listed=isinstance(model, LiteLLMModel))
+        return model.price if known is None and isinstance(model, PricedModel) else known
 
     def context_tokens(self, name: str) -> int | None:
         """How many tokens a request to a model may have, or None if that is unknown."""
@@ -58,8 +61,7 @@ class ModelCatalog:
         return model.find_setup_problem(name) if isinstance(model, LiteLLMModel) else None
 
     def _find(self, name: str) -> Model:
-        if name == "simulated":
-            from promptiter.offline.model.simulated import SimulatedModel
-
-            return SimulatedModel(seed=self._seed)
+        if name in MODELS:
+            registered: Model = MODELS.get(name)(seed=self._seed)
+            return registered
         return LiteLLMModel(timeout_s=self._timeout_s)
