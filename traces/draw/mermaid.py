@@ -16,8 +16,11 @@ def to_mermaid(diagram: Diagram) -> str:
         tip = "==>" if arrow.is_marked else "-->"
         label = f'|"{_mermaid_text(arrow.label)}"|' if arrow.label else ""
         lines.append(f"    {alias[arrow.source]} {tip}{label} {alias[arrow.target]}")
-    for tone, (fill, stroke) in COLOURS.items():
-        lines.append(f"    classDef {tone} fill:{fill},stroke:{stroke},color:#1f2328")
+    if marked := [alias[box.id] for box in diagram.boxes if box.is_marked]:
+        lines.append(f"    class {','.join(marked)} marked")
+    for tone, colours in COLOURS.items():
+        lines.append(f"    classDef {tone} fill:{colours.fill},stroke:{colours.stroke},color:#1f2328")
+    lines.append(f"    classDef marked stroke:{COLOURS['failed'].stroke},stroke-width:3px")
     return "\n".join(lines) + "\n"
 
 
