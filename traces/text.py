@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-
-import orjson
 
 from traces.model import Snapshot
 
@@ -22,7 +21,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def cut_middle(name: str, limit: int) -> str:
-    """Keep both ends of a name, at most `limit` characters: `worker[3]`, `planner~2` and `search ×8` keep their number."""
+    """Keep both ends of a name, at most `limit` characters. Marks such as `[3]`, `~2` and ` ×8` stay."""
     if len(name) <= limit:
         return name
     marks = _INDEX_MARKS.search(name[-limit:])
@@ -36,7 +35,7 @@ def preview(snapshot: Snapshot, limit: int = 200) -> str:
     if snapshot.text is not None:
         value = snapshot.text
     elif snapshot.data is not None:
-        value = orjson.dumps(snapshot.data, default=str).decode()
+        value = json.dumps(snapshot.data, ensure_ascii=False, default=str)
     else:
         value = ", ".join(f"{blob.media_type}, {blob.size:,} bytes" for blob in snapshot.blobs)
     return cut(" ".join(value[: 4 * limit].split()), limit)

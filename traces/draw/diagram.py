@@ -60,7 +60,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """What is drawn: at most one arrow from one box to another, boxes in the order in which they were first reached."""
+    """What is drawn. Boxes come in the order in which they were reached, so that loops can be told from ways down."""
 
     title: str
     boxes: tuple[Box, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from traces.draw.diagram import Arrow
@@ -11,6 +11,9 @@ from traces.draw.layout import BOX_HEIGHT, Curve, Layout, Point
 _CELL = 3
 _HEIGHT = 12
 _GAP = 5
+_SAMPLES = 40
+_MOST_AVOIDED = 200
+"""In a picture with more arrows than this, labels keep clear of boxes and of each other only."""
 
 _Cells: TypeAlias = set[tuple[int, int]]
 """Small squares of the picture."""
@@ -25,16 +28,15 @@ def place_labels(
     taken: _Cells = set()
     for box in layout.boxes.values():
         taken |= _cover(Point(box.x - box_width / 2, box.y), box_width, BOX_HEIGHT)
-    for route in layout.routes:
+    for route in layout.routes if len(arrows) <= _MOST_AVOIDED else ():
         for curve in route:
-            taken |= {_cell(point_on(curve, at / 24)) for at in range(25)}
+            taken |= {_cell(point_on(curve, at / _SAMPLES)) for at in range(_SAMPLES + 1)}
     places = {}
     for number, arrow in enumerate(arrows):
         if arrow.label:
             width = measure(arrow.label)
-            covers = ((corner, _cover(corner, width, _HEIGHT)) for corner in _corners(layout.routes[number], width))
-            corner, cover = min(covers, key=lambda candidate: len(candidate[1] & taken))
-            taken |= cover
+            corner = _find_free_corner(_corners(layout.routes[number], width), width, taken)
+            taken |= _cover(corner, width, _HEIGHT)
             places[number] = Point(corner.x, corner.y + _HEIGHT - 2)
     return places
 
@@ -42,19 +44,30 @@ def place_labels(
 def point_on(curve: Curve, share: float) -> Point:
     """The point at a share of a Bézier curve."""
     rest = 1 - share
-    weights = (rest**3, 3 * rest**2 * share, 3 * rest * share**2, share**3)
-    return Point(
-        sum(weight * point.x for weight, point in zip(weights, curve, strict=True)),
-        sum(weight * point.y for weight, point in zip(weights, curve, strict=True)),
-    )
+    a, b, c, d = rest**3, 3 * rest**2 * share, 3 * rest * share**2, share**3
+    (x0, y0), (x1, y1), (x2, y2), (x3, y3) = curve
+    return Point(a * x0 + b * x1 + c * x2 + d * x3, a * y0 + b * y1 + c * y2 + d * y3)
+
+
+def _find_free_corner(corners: Iterable[Point], width: float, taken: _Cells) -> Point:
+    """The first corner at which a label covers nothing, else the one at which it covers least."""
+    least: tuple[int, Point] | None = None
+    for corner in corners:
+        covered = len(_cover(corner, width, _HEIGHT) & taken)
+        if least is None or covered < least[0]:
+            least = covered, corner
+        if not covered:
+            break
+    assert least is not None  # every arrow has a way
+    return least[1]
 
 
 def _corners(route: Sequence[Curve], width: float) -> Iterator[Point]:
     """Upper left corners to try, best first: from the middle of the way outwards, on each side of the line."""
     middle = (len(route) - 1) / 2
-    for curve in sorted(route, key=lambda curve: abs(route.index(curve) - middle)):
+    for at in sorted(range(len(route)), key=lambda at: abs(at - middle)):
         for share in (0.5, 0.35, 0.65, 0.2, 0.8):
-            x, y = point_on(curve, share)
+            x, y = point_on(route[at], share)
             yield Point(x + _GAP, y - _HEIGHT / 2)
             yield Point(x - _GAP - width, y - _HEIGHT / 2)
             yield Point(x + _GAP, y - _GAP - _HEIGHT)

@@ -20,9 +20,7 @@ def assign_layers(diagram: Diagram) -> dict[str, int]:
     closing = set(_find_closing_arrows(followers))
     forward: nx.DiGraph[str] = nx.DiGraph()
     forward.add_nodes_from(followers)
-    forward.add_edges_from(
-        (source, target) for source, targets in followers.items() for target in targets if (source, target) not in closing
-    )
+    forward.add_edges_from({(arrow.source, arrow.target) for arrow in diagram.arrows} - closing)
     layers: dict[str, int] = {}
     for box_id in nx.topological_sort(forward):
         layers[box_id] = 1 + max((layers[source] for source in forward.predecessors(box_id)), default=-1)

@@ -1,6 +1,6 @@
 """Where the boxes and arrows of a diagram go: boxes in layers, arrows around them.
 
-An arrow that passes a layer has a bend there, which takes up room like a narrow box, so that no arrow runs behind a box.
+An arrow that passes a layer has a bend there, which takes up room like a narrow box: no arrow runs behind a box.
 An arrow that closes a loop leaves its box at the side and runs up to the side of the other one; it has a bend beside
 each of the two.
 """

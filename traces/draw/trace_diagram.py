@@ -77,9 +77,7 @@ def _name_steps(steps: Sequence[Step]) -> str:
     return shared.pop() if len(shared) == 1 else steps[0].node_id
 
 
-def _draw_groups(
-    graph: TraceGraph, groups: Sequence[_Group], subtitle: str, *, count_edges: bool = False
-) -> Diagram:
+def _draw_groups(graph: TraceGraph, groups: Sequence[_Group], subtitle: str, *, count_edges: bool = False) -> Diagram:
     group_of = {step.id: group.id for group in groups for step in group.steps}
     path = [group_of[step.id] for step in graph.failing_path()]
     marked_boxes, marked_arrows = set(path), set(pairwise(path))
