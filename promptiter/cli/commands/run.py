@@ -18,7 +18,7 @@ from traces.model import Json
 if TYPE_CHECKING:
     from promptiter.config.build import ConfiguredRun
     from promptiter.config.file import ReadConfig
-    from promptiter.engine.records import RunResult
+    from promptiter.runlog.results import RunResult
     from promptiter.runs.directory import RunDirectory
 
 Concurrency = Annotated[int | None, typer.Option("--concurrency", min=1, help="Cases at once.")]

@@ -27,7 +27,7 @@ def runs(
 
     A run that was killed is `interrupted`; it, and any other without an end, goes on with `promptiter resume`.
     """
-    from promptiter.engine.shapes import plain_of
+    from promptiter.runlog.codec import plain_of
     from promptiter.runs.listing import list_runs
 
     there = runs_folder(folder)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import json_text
-from promptiter.evaluation.case import EvalCase, EvalSet
+from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway

@@ -11,7 +11,7 @@ from rich.text import Text
 from promptiter.cli.output import json_text, print_rows
 from promptiter.cli.views.forecast import dollars
 from promptiter.cli.views.run import CANCELLED, EXIT_CODES
-from promptiter.evaluation.noise import CaseDraws, NoiseReport, Reach
+from promptiter.evaluation.stats.noise import CaseDraws, NoiseReport, Reach
 from promptiter.evaluation.stats.power import POWER
 from traces.model import Json
 from traces.text import one_line

@@ -24,13 +24,13 @@ from promptiter.cli.views.search import (
     print_never_read,
     print_rejections,
 )
-from promptiter.engine.conclusion import Verdict
-from promptiter.engine.goals import GoalKind
-from promptiter.engine.records import RunResult, Status
-from promptiter.engine.shapes import plain_of
 from promptiter.evaluation.per_run import PerRun, per_run
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import Spending
+from promptiter.policies.final_test import Verdict
+from promptiter.policies.goals import GoalKind
+from promptiter.runlog.codec import plain_of
+from promptiter.runlog.results import RunResult, Status
 from promptiter.runs.recorded import read_forecast
 from promptiter.runs.stages import spent_by_stage
 from traces.text import cut, one_line

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.views.diff import diff
-from promptiter.engine.records import RunResult
+from promptiter.runlog.results import RunResult
 from traces.text import cut, one_line
 
 NAMED = 12
