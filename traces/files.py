@@ -35,8 +35,8 @@ Reader: TypeAlias = "io.BufferedReader[Any]"
 def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace]) -> int:
     """Write one trace a line and say how many; the file appears whole or not at all. `.gz` compresses."""
     written = 0
-    with replacing(path) as file:
-        for trace in only_traces(traces):
+    with write_atomically(path) as file:
+        for trace in check_traces(traces):
             file.write(to_json(trace) + b"\n")
             written += 1
     return written
@@ -44,19 +44,19 @@ def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace])
 
 def read_traces(source: Source) -> Iterator[ExecutionTrace]:
     """Yield the traces of a JSON or JSON lines file (also gzipped) as they are read."""
-    with opened(source) as (name, file):
-        yield from traces_in(name, file)
+    with open_source(source) as (name, file):
+        yield from parse_traces(name, file)
 
 
-def traces_in(name: str, file: IO[bytes]) -> Iterator[ExecutionTrace]:
+def parse_traces(name: str, file: IO[bytes]) -> Iterator[ExecutionTrace]:
     """The traces of an open file."""
-    for place, document in documents(name, file):
-        with gc_paused():
+    for place, document in split_documents(name, file):
+        with pause_gc():
             trace = from_json(document, place=place)
         yield trace
 
 
-def only_traces(traces: Iterable[ExecutionTrace]) -> Iterator[ExecutionTrace]:
+def check_traces(traces: Iterable[ExecutionTrace]) -> Iterator[ExecutionTrace]:
     """The traces, and a clear word if something else was given."""
     if isinstance(traces, ExecutionTrace):
         raise UnwritableTraceError("give a list of traces, not a single one: [trace]")
@@ -70,7 +70,7 @@ def only_traces(traces: Iterable[ExecutionTrace]) -> Iterator[ExecutionTrace]:
 
 def to_json(trace: ExecutionTrace) -> bytes:
     """The trace as one line of JSON."""
-    envelope = _envelope()
+    envelope = _get_document_model()
     try:
         document = envelope.model_construct(schema_version=SCHEMA_VERSION, trace=trace)
         raw = document.__pydantic_serializer__.to_json(document, exclude_defaults=True)
@@ -89,20 +89,20 @@ def from_json(raw: bytes, *, place: Place | None = None) -> ExecutionTrace:
     from pydantic import ValidationError
 
     try:
-        envelope: Any = _envelope().model_validate_json(raw)
+        envelope: Any = _get_document_model().model_validate_json(raw)
     except TraceError as error:
         error.place = place
         raise
     except ValidationError as invalid:
-        raise _explained(invalid, raw, place) from invalid
+        raise _explain(invalid, raw, place) from invalid
     if envelope.schema_version != SCHEMA_VERSION:
-        raise _other_version(envelope.schema_version, place)
+        raise _explain_version(envelope.schema_version, place)
     if (b"NaN" in raw or b"Infinity" in raw) and not _is_json(raw):
-        raise not_json(raw, place)
+        raise explain_invalid_json(raw, place)
     return cast("ExecutionTrace", envelope.trace)
 
 
-def documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
+def split_documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
     """The JSON documents of a file, each with its place: one a line, or a single one spread over many lines."""
     for number, line in enumerate(file, start=1):
         if number == 1:
@@ -116,7 +116,7 @@ def documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[tuple[str, Reader]]:
+def open_source(source: Source) -> Iterator[tuple[str, Reader]]:
     """Open a path or bytes for reading, with a name for messages; gzip is unpacked."""
     name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
     try:
@@ -140,7 +140,7 @@ def opened(source: Source) -> Iterator[tuple[str, Reader]]:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Write a file beside `path` and move it there at the end, so that a crash leaves the old one."""
     target = Path(path)
     if not target.name or target.is_dir():
@@ -160,7 +160,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def gc_paused(*, is_last: bool = False) -> Iterator[None]:
+def pause_gc(*, is_last: bool = False) -> Iterator[None]:
     """Reading makes millions of objects and no garbage: without collections it takes half the time.
 
     `is_last` is for a single large reading: what was read counts as old at once. In a stream that would starve the
@@ -180,7 +180,7 @@ def gc_paused(*, is_last: bool = False) -> Iterator[None]:
 
 
 @cache
-def _envelope() -> type[BaseModel]:
+def _get_document_model() -> type[BaseModel]:
     from pydantic import BaseModel, ConfigDict
 
     class TraceDocument(BaseModel):
@@ -191,23 +191,23 @@ def _envelope() -> type[BaseModel]:
     return TraceDocument
 
 
-def _explained(invalid: ValidationError, raw: bytes, place: Place | None) -> TraceError:
+def _explain(invalid: ValidationError, raw: bytes, place: Place | None) -> TraceError:
     first = invalid.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
-        return not_json(raw, place)
-    where = field_path(first["loc"])
-    version = _version(raw)
+        return explain_invalid_json(raw, place)
+    where = format_field_path(first["loc"])
+    version = _find_version(raw)
     if version is not None and version != SCHEMA_VERSION:
-        return _other_version(version, place)
+        return _explain_version(version, place)
     if where in ("", "schema_version", "trace"):
         expected = f'{{"schema_version": {SCHEMA_VERSION}, "trace": {{...}}}}'
-        return UnreadableTraceError(f"is no trace: expected {expected}, got {_short(first['input'])}", place=place)
+        return UnreadableTraceError(f"is no trace: expected {expected}, got {_shorten(first['input'])}", place=place)
     more = f" (and {invalid.error_count() - 1} more)" if invalid.error_count() > 1 else ""
-    got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
-    return UnreadableTraceError(f"{where}: {_expectation(first['type'], first['msg'])}{got}{more}", place=place)
+    got = "" if first["type"] == "missing" else f", got {_shorten(first['input'])}"
+    return UnreadableTraceError(f"{where}: {_describe_problem(first['type'], first['msg'])}{got}{more}", place=place)
 
 
-def _version(raw: bytes) -> Json:
+def _find_version(raw: bytes) -> Json:
     """The version that a document says it has, whatever else is wrong with it."""
     try:
         document = orjson.loads(raw)
@@ -217,12 +217,12 @@ def _version(raw: bytes) -> Json:
     return repr(version) if isinstance(version, bool) else version
 
 
-def _other_version(version: Json, place: Place | None) -> UnreadableTraceError:
+def _explain_version(version: Json, place: Place | None) -> UnreadableTraceError:
     message = f"schema_version is {version!r}, this release reads {SCHEMA_VERSION}; upgrade promptiter"
     return UnreadableTraceError(message, place=place)
 
 
-def not_json(raw: bytes, place: Place | None) -> UnreadableTraceError:
+def explain_invalid_json(raw: bytes, place: Place | None) -> UnreadableTraceError:
     """What is wrong with bytes that are no JSON, and where."""
     reason = "it is nested too deeply or holds a number out of range"
     try:
@@ -239,12 +239,12 @@ def not_json(raw: bytes, place: Place | None) -> UnreadableTraceError:
     )
 
 
-def field_path(location: Iterable[int | str]) -> str:
+def format_field_path(location: Iterable[int | str]) -> str:
     """`("trace", "steps", 3, "id")` as `trace.steps[3].id`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
 
 
-def _expectation(kind: str, message: str) -> str:
+def _describe_problem(kind: str, message: str) -> str:
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         return "is not a known field"
     if kind in ("missing", "missing_keyword_only_argument", "missing_argument"):
@@ -252,7 +252,7 @@ def _expectation(kind: str, message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _short(value: Json) -> str:
+def _shorten(value: Json) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 

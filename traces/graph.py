@@ -48,11 +48,11 @@ class TraceGraph:
 
     def predecessors(self, step_id: str) -> tuple[Step, ...]:
         """The steps whose results this one used."""
-        return self._in_order(self.step(step_id).predecessors)
+        return self._sort(self.step(step_id).predecessors)
 
     def successors(self, step_id: str) -> tuple[Step, ...]:
         """The steps that used this one's result."""
-        return self._in_order(self.digraph.successors(self.step(step_id).id))
+        return self._sort(self.digraph.successors(self.step(step_id).id))
 
     @property
     def roots(self) -> tuple[Step, ...]:
@@ -76,11 +76,11 @@ class TraceGraph:
 
     def ancestors(self, step_id: str) -> tuple[Step, ...]:
         """All steps that this one depends on."""
-        return self._in_order(nx.ancestors(self.digraph, self.step(step_id).id))
+        return self._sort(nx.ancestors(self.digraph, self.step(step_id).id))
 
     def descendants(self, step_id: str) -> tuple[Step, ...]:
         """All steps that depend on this one."""
-        return self._in_order(nx.descendants(self.digraph, self.step(step_id).id))
+        return self._sort(nx.descendants(self.digraph, self.step(step_id).id))
 
     @cached_property
     def layers(self) -> dict[str, int]:
@@ -97,7 +97,7 @@ class TraceGraph:
     def reverse_ready_order(self) -> Iterator[tuple[Step, ...]]:
         """Waves from the end to the start: each step comes in the first wave after all that follow it."""
         for wave in nx.topological_generations(self.digraph.reverse(copy=False)):
-            yield self._in_order(wave)
+            yield self._sort(wave)
 
     def critical_path(self) -> tuple[Step, ...]:
         """The chain of steps, each following the one before, that was busy longest.
@@ -110,7 +110,7 @@ class TraceGraph:
         for step in self.trace.steps:
             busy[step.id], before[step.id] = step.duration_ns or 0, None
             for source in step.predecessors:
-                total = busy[source] + time_after(steps[source], step)
+                total = busy[source] + measure_time_after(steps[source], step)
                 if before[step.id] is None or total > busy[step.id]:
                     busy[step.id], before[step.id] = total, steps[source]
         return _walk_back(max(self.trace.steps, key=lambda step: busy[step.id]), before)
@@ -147,22 +147,22 @@ class TraceGraph:
         members: dict[int, list[Step]] = {}
         for step in self.trace.steps:
             members.setdefault(component_of[step.node_id], []).append(step)
-        loops = (_loop_among(steps) for steps in members.values())
+        loops = (_find_loop(steps) for steps in members.values())
         return tuple(loop for loop in loops if loop)
 
-    def _in_order(self, step_ids: Iterable[str]) -> tuple[Step, ...]:
+    def _sort(self, step_ids: Iterable[str]) -> tuple[Step, ...]:
         return tuple(self.step(step_id) for step_id in sorted(step_ids, key=self._position.__getitem__))
 
 
-def _loop_among(steps: Sequence[Step]) -> Loop | None:
+def _find_loop(steps: Sequence[Step]) -> Loop | None:
     """The loop that steps of nodes which all reach each other ran through, if they did."""
     visits = Counter(step.node_id for step in steps)
-    run_through = {node_id: _most_on_a_path(node_id, steps) for node_id, count in visits.items() if count > 1}
+    run_through = {node_id: _count_visits_on_a_path(node_id, steps) for node_id, count in visits.items() if count > 1}
     repeated = tuple(node_id for node_id, times in run_through.items() if times > 1)
     return Loop(repeated, max(run_through[node_id] for node_id in repeated)) if repeated else None
 
 
-def _most_on_a_path(node_id: str, steps: Sequence[Step]) -> int:
+def _count_visits_on_a_path(node_id: str, steps: Sequence[Step]) -> int:
     """The most executions of a node on any one path through the steps."""
     count: dict[str, int] = {}
     for step in steps:
@@ -171,7 +171,7 @@ def _most_on_a_path(node_id: str, steps: Sequence[Step]) -> int:
     return max(count.values())
 
 
-def time_after(source: Step, step: Step) -> int:
+def measure_time_after(source: Step, step: Step) -> int:
     """How long a step was busy after a predecessor had ended."""
     if step.start_ns is None or step.end_ns is None:
         return 0

@@ -122,7 +122,7 @@ class Edge:
     confidence: float = 1.0
 
 
-def _edge_order(edge: Edge) -> tuple[str, str, str, float]:
+def _edge_sort_key(edge: Edge) -> tuple[str, str, str, float]:
     return edge.source, edge.kind, edge.evidence, edge.confidence
 
 
@@ -154,7 +154,7 @@ class Step:
         if len(self.predecessors) > 1:
             object.__setattr__(self, "predecessors", tuple(sorted(set(self.predecessors))))
         if len(self.edges) > 1:
-            object.__setattr__(self, "edges", tuple(sorted(self.edges, key=_edge_order)))
+            object.__setattr__(self, "edges", tuple(sorted(self.edges, key=_edge_sort_key)))
         if self.usage is not None and self.usage.input_tokens is None and self.usage == _NOTHING_KNOWN:
             object.__setattr__(self, "usage", None)
         if self.start_ns == 0:
@@ -187,12 +187,12 @@ class ExecutionTrace:
     def __post_init__(self) -> None:
         if not self.steps:
             raise EmptyTraceError(self.id)
-        object.__setattr__(self, "steps", in_canonical_order(self.steps))
+        object.__setattr__(self, "steps", sort_canonically(self.steps))
 
     @property
     def usage(self) -> Usage:
         """The sum over all steps of what is known."""
-        return total_usage(step.usage for step in self.steps)
+        return sum_usage(step.usage for step in self.steps)
 
     @property
     def start_ns(self) -> int | None:
@@ -236,7 +236,7 @@ def holds_non_finite(value: Json) -> bool:
     return False
 
 
-def total_usage(usages: Iterable[Usage | None]) -> Usage:
+def sum_usage(usages: Iterable[Usage | None]) -> Usage:
     """The sum of what is known; a figure that nobody knew stays None."""
     figures: dict[str, list[float]] = {name: [] for name in Usage.__slots__}
     for usage in usages:
@@ -247,14 +247,14 @@ def total_usage(usages: Iterable[Usage | None]) -> Usage:
     return Usage(**{name: sum(known) for name, known in figures.items() if known})  # type: ignore[arg-type]
 
 
-def in_canonical_order(steps: Sequence[Step]) -> tuple[Step, ...]:
+def sort_canonically(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The steps by their distance from a root, then by id: predecessors come first, whatever order the input had.
 
     Raises the BrokenTraceError that fits when the steps do not form a DAG.
     """
-    depths = _depths_in_one_pass(steps)
+    depths = _compute_depths_in_one_pass(steps)
     if depths is None:
-        depths = _depths(steps)
+        depths = _compute_depths(steps)
     if "" in depths:
         raise BrokenTraceError("a step has an empty id; give every step an id, such as the name of its node")
     keys = [(depths[step.id], len(step.id), step.id) for step in steps]  # the length puts ~2 before ~10
@@ -263,7 +263,7 @@ def in_canonical_order(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(step for _, step in sorted(zip(keys, steps, strict=True), key=lambda pair: pair[0]))
 
 
-def _depths_in_one_pass(steps: Sequence[Step]) -> dict[str, int] | None:
+def _compute_depths_in_one_pass(steps: Sequence[Step]) -> dict[str, int] | None:
     """The distance of each step from a root, if predecessors come first (as in all that we wrote ourselves)."""
     depths: dict[str, int] = {}
     for step in steps:
@@ -280,7 +280,7 @@ def _depths_in_one_pass(steps: Sequence[Step]) -> dict[str, int] | None:
     return depths
 
 
-def _depths(steps: Sequence[Step]) -> dict[str, int]:
+def _compute_depths(steps: Sequence[Step]) -> dict[str, int]:
     waiting_for: dict[str, int] = {}
     for step in steps:
         if step.id in waiting_for:
@@ -307,11 +307,11 @@ def _depths(steps: Sequence[Step]) -> dict[str, int]:
                     reached.append(follower)
         ready, depth = reached, depth + 1
     if len(depths) < len(steps):
-        raise CycleError(_a_cycle(step for step in steps if step.id not in depths))
+        raise CycleError(_find_cycle(step for step in steps if step.id not in depths))
     return depths
 
 
-def _a_cycle(steps: Iterable[Step]) -> list[str]:
+def _find_cycle(steps: Iterable[Step]) -> list[str]:
     """A cycle among steps that each have a predecessor among them, in the order of execution."""
     predecessors = {step.id: step.predecessors for step in steps}
     walked: dict[str, int] = {}

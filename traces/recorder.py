@@ -47,7 +47,7 @@ from traces.model import (
     Usage,
     digest,
 )
-from traces.snapshots import bounded, plain, said, snapshot
+from traces.snapshots import describe_value, take_snapshot, to_bounded_json, to_plain_json
 
 Resolver: TypeAlias = Callable[[str], Json]
 """Gives the current value of a surface."""
@@ -94,7 +94,7 @@ def step(
 
 def current_step() -> OpenStep:
     """The innermost open step."""
-    opened = _here().parent
+    opened = _enter_scope().parent
     if opened is None:
         raise NoActiveRecordingError("no step is open: surfaces are read and tools called inside `with step(...)`")
     return opened
@@ -137,14 +137,14 @@ class Recording:
     def trace(self) -> ExecutionTrace:
         """What has been recorded so far; a step that is still open has no end, and makes the trace incomplete."""
         with self._lock:
-            steps = tuple(opened.frozen() for opened in self._steps.values())
+            steps = tuple(opened.freeze() for opened in self._steps.values())
         unfinished = any(recorded.end_ns is None for recorded in steps)
         return ExecutionTrace(
             id=self.trace_id,
             steps=steps,
             status="incomplete" if unfinished and self._status == "completed" else self._status,
             conversation_id=self.conversation_id,
-            attributes=plain(self.attributes),
+            attributes=to_plain_json(self.attributes),
         )
 
     @property
@@ -174,12 +174,12 @@ class Recording:
     def _register(self, opened: OpenStep, path: str) -> None:
         """Give a step its id and its place in the order of starts."""
         try:
-            self._place(opened, path)
+            self._assign_id(opened, path)
         except TraceError as error:
             self._misuse = self._misuse or error
             raise
 
-    def _place(self, opened: OpenStep, path: str) -> None:
+    def _assign_id(self, opened: OpenStep, path: str) -> None:
         with self._lock:
             for source in opened.predecessors:
                 if source not in self._steps:
@@ -250,22 +250,22 @@ class OpenStep:
         return self._end_ns is not None
 
     def __enter__(self) -> OpenStep:
-        self.scope = scope = _here()
+        self.scope = scope = _enter_scope()
         if self.after is None:
             self.predecessors = scope.join()
         else:
             self.predecessors = frozenset(source if isinstance(source, str) else source.id for source in self.after)
-        scope.recording._register(self, scope.path_to(self))
+        scope.recording._register(self, scope.build_path(self))
         self._inner = _Scope(scope.recording, parent=self, tips=self.predecessors)
         self._start_ns = scope.recording.clock()
         _position.set(_Position(self._inner, self._inner.tips))
         if self.input is not None:
-            self._input = snapshot(self.input, scope.recording.blobs)
+            self._input = take_snapshot(self.input, scope.recording.blobs)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         recording = self.scope.recording
-        self._error = None if error is None else _failure(error)
+        self._error = None if error is None else _to_failure(error)
         self._end_ns = recording.clock()
         ends = self._inner.join()
         if ends != self._inner.start:
@@ -274,11 +274,11 @@ class OpenStep:
         self.scope.move_to(self.id)
         position = _position.get()
         if position is not None and position.scope is self._inner:  # else a generator was closed out of turn
-            outer = self.scope.still_open()
+            outer = self.scope.find_open_scope()
             _position.set(_Position(outer, outer.tips))
         if self._input is EMPTY:
-            self._input = snapshot(self.input, recording.blobs)  # it was set inside the step
-        self._output = snapshot(self.output, recording.blobs)
+            self._input = take_snapshot(self.input, recording.blobs)  # it was set inside the step
+        self._output = take_snapshot(self.output, recording.blobs)
 
     def read_surface(self, surface_id: str) -> Json:
         """The value of a surface; that it was read, and its digest, go into the step, also when it is empty."""
@@ -295,7 +295,7 @@ class OpenStep:
         """Record a tool call of this step: a context manager with a `result` to set."""
         return OpenToolCall(self, name, arguments, call_id)
 
-    def frozen(self) -> Step:
+    def freeze(self) -> Step:
         return Step(
             id=self.id,
             node_id=self.node_id,
@@ -304,12 +304,12 @@ class OpenStep:
             surface_reads=dict(self._surface_reads),
             input=self._input,
             output=self._output,
-            tool_calls=tuple(call.frozen() for call in self.tool_calls),
+            tool_calls=tuple(call.freeze() for call in self.tool_calls),
             error=self._error,
             usage=self.usage,
             start_ns=self._start_ns,
             end_ns=self._end_ns,
-            attributes=plain(self.attributes),
+            attributes=to_plain_json(self.attributes),
         )
 
 
@@ -321,7 +321,7 @@ class OpenToolCall:
         self.name = name
         self.call_id = call_id
         self.result: Any = None
-        self._arguments = bounded(arguments, caller.scope.recording.blobs)
+        self._arguments = to_bounded_json(arguments, caller.scope.recording.blobs)
         self._result: Json = None
         self._error: Failure | None = None
         self._start_ns: int | None = None
@@ -334,11 +334,11 @@ class OpenToolCall:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         recording = self.caller.scope.recording
-        self._error = None if error is None else _failure(error)
+        self._error = None if error is None else _to_failure(error)
         self._end_ns = recording.clock()
-        self._result = bounded(self.result, recording.blobs)
+        self._result = to_bounded_json(self.result, recording.blobs)
 
-    def frozen(self) -> ToolCall:
+    def freeze(self) -> ToolCall:
         return ToolCall(
             name=self.name,
             id=self.call_id,
@@ -367,7 +367,7 @@ class _Scope:
         self.tips = tips
         self.has_moved = False
         self.branches: list[_Scope] = []
-        self.owner = weakref.ref(_line_of_control())
+        self.owner = weakref.ref(_current_line_of_control())
         self.loop_inside: weakref.ref[asyncio.AbstractEventLoop] | None = None
 
     def branch(self, tips: frozenset[str]) -> _Scope:
@@ -375,7 +375,7 @@ class _Scope:
             tips = self._enter_loop()
         child = _Scope(self.recording, parent=self.parent, tips=tips)
         with self.recording._lock:
-            self.still_open().branches.append(child)  # a task may begin after the step that started it has ended
+            self.find_open_scope().branches.append(child)  # a task may begin after the step that started it has ended
         return child
 
     def _enter_loop(self) -> frozenset[str]:
@@ -388,7 +388,7 @@ class _Scope:
         self.loop_inside = weakref.ref(loop)
         return self.join()
 
-    def path_to(self, opened: OpenStep) -> str:
+    def build_path(self, opened: OpenStep) -> str:
         name = opened.node_id if opened.index is None else f"{opened.node_id}[{opened.index}]"
         if self.parent is None:
             return name
@@ -421,7 +421,7 @@ class _Scope:
         owner = self.owner()
         return isinstance(owner, asyncio.Task) and not owner.done()
 
-    def still_open(self) -> _Scope:
+    def find_open_scope(self) -> _Scope:
         """This line, or the nearest around it whose step has not ended."""
         scope = self
         while scope.parent is not None and scope.parent.has_ended:
@@ -436,7 +436,7 @@ _OUTSIDE_THE_LOOP = (
 _LOOKS_LIKE_A_VISIT = re.compile(r"~\d+$")
 
 
-def _here() -> _Scope:
+def _enter_scope() -> _Scope:
     position = _position.get()
     if position is None:
         raise NoActiveRecordingError(
@@ -446,13 +446,13 @@ def _here() -> _Scope:
     scope, tips = position
     if not scope.recording.is_active:
         raise NoActiveRecordingError(f"the recording {scope.recording.trace_id!r} has ended; await all tasks inside it")
-    if scope.owner() is not _line_of_control():
+    if scope.owner() is not _current_line_of_control():
         scope = scope.branch(tips)
         _position.set(_Position(scope, tips))
     return scope
 
 
-def _line_of_control() -> object:
+def _current_line_of_control() -> object:
     try:
         return asyncio.current_task() or threading.current_thread()
     except RuntimeError:  # no event loop in this thread
@@ -465,9 +465,9 @@ def _is_cancellation(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError | KeyboardInterrupt | TimeoutError)
 
 
-def _failure(error: BaseException) -> Failure:
+def _to_failure(error: BaseException) -> Failure:
     if isinstance(error, asyncio.CancelledError):
-        return Failure("cancelled", said(error))
+        return Failure("cancelled", describe_value(error))
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return Failure(name, said(error))
+    return Failure(name, describe_value(error))

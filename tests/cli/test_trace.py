@@ -109,10 +109,10 @@ def test_pictures_of_long_traces_show_nodes_unless_steps_are_asked_for(run: Run,
     for options, boxes in (([], 4), (["--by-node"], 4), (["--by-step"], 61), (["--unfold"], 100)):
         said = run("trace", "show", tmp_path / "long.jsonl", *options, "-o", picture, stream="err")
         assert picture.read_text(encoding="utf-8").count("data-id=") == boxes
-        assert ("100 steps: drawn with one box per node; --by-step draws the steps" in said) is (options == [])
+        assert ("100 steps: shown with one box per node; use --by-step for the steps" in said) is (options == [])
     assert "work ×40" in run("trace", "show", tmp_path / "long.jsonl", "--format", "svg", "--by-step")
     refused = run("trace", "show", tmp_path / "long.jsonl", "-o", picture, "--by-node", "--unfold", code=2)
-    assert "--unfold draws every step" in refused
+    assert "--unfold shows every step" in refused
 
 
 def test_stats_sum_up(run: Run, several: Path, tmp_path: Path) -> None:

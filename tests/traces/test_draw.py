@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from tests.traces.strategies import traces
 from traces import ExecutionTrace, Failure, Snapshot, Step, TraceGraph
 from traces.draw.diagram import Arrow, Box, Diagram
-from traces.draw.labels import place_labels, point_on
+from traces.draw.labels import find_point, place_labels
 from traces.draw.lanes import to_lanes
 from traces.draw.layers import assign_layers
 from traces.draw.layout import BOX_HEIGHT, Layout, arrange
@@ -100,7 +100,7 @@ def test_no_arrow_runs_behind_a_box(random_trace: ExecutionTrace) -> None:
         for route in layout.routes:
             for curve in route:
                 for share in range(11):
-                    x, y = point_on(curve, share / 10)
+                    x, y = find_point(curve, share / 10)
                     assert not any(
                         abs(x - box.x) < BOX_WIDTH / 2 - 0.1 and 0.1 < y - box.y < BOX_HEIGHT - 0.1
                         for box in layout.boxes.values()

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from tests.traces.strategies import traces
 from traces import Edge, ExecutionTrace, Failure, Loop, Step, TraceGraph, UnknownStepError
-from traces.graph import time_after
+from traces.graph import measure_time_after
 
 
 def ids(steps: tuple[Step, ...]) -> list[str]:
@@ -62,9 +62,9 @@ def test_critical_path_is_the_longest_weighted_path(trace: ExecutionTrace) -> No
         if not step.predecessors:
             weighted.add_edge("", step.id, weight=step.duration_ns)
         for source in graph.predecessors(step.id):
-            weighted.add_edge(source.id, step.id, weight=time_after(source, step))
+            weighted.add_edge(source.id, step.id, weight=measure_time_after(source, step))
     path = graph.critical_path()
-    busy = (path[0].duration_ns or 0) + sum(time_after(first, second) for first, second in pairwise(path))
+    busy = (path[0].duration_ns or 0) + sum(measure_time_after(first, second) for first, second in pairwise(path))
     assert busy == nx.dag_longest_path_length(weighted)
     assert not path[0].predecessors
     assert all(expected.has_edge(first.id, second.id) for first, second in pairwise(path))

@@ -9,7 +9,7 @@ from opentelemetry.trace import Link, Span, Status, StatusCode, set_span_in_cont
 
 from tests.traces.strategies import traces
 from traces import CycleError, ExecutionTrace, TraceError, TraceProcessor
-from traces.otel.write import spans_of
+from traces.otel.write import build_spans
 
 
 def provider_for(processor: TraceProcessor) -> TracerProvider:
@@ -22,7 +22,7 @@ def emit(trace: ExecutionTrace, provider: TracerProvider) -> None:
     """Live SDK spans for a trace, as an application that is instrumented with our attributes makes them."""
     tracer = provider.get_tracer("app")
     live: dict[str, Span] = {}
-    made = list(spans_of(trace))
+    made = list(build_spans(trace))
     for span in made:
         links = [
             Link(live[link.span_id].get_span_context(), link.attributes) for link in span.links if link.span_id in live

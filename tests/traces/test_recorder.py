@@ -35,7 +35,7 @@ from traces import (
     step,
     write_traces,
 )
-from traces.snapshots import INLINE_LIMIT, snapshot
+from traces.snapshots import INLINE_LIMIT, take_snapshot
 
 
 def shape(trace: ExecutionTrace) -> dict[str, tuple[str, ...]]:
@@ -390,14 +390,14 @@ class Point:
     ],
 )
 def test_any_value_has_a_snapshot(value: object, expected: Snapshot) -> None:
-    assert snapshot(value, {}) == expected
+    assert take_snapshot(value, {}) == expected
 
 
 def test_objects_are_snapshotted_as_text_and_cycles_too() -> None:
     cycle: list[Any] = []
     cycle.append(cycle)
-    assert snapshot(cycle, {}) == Snapshot(data=["[[...]]"])
-    text = snapshot({"f": print}, {}).data
+    assert take_snapshot(cycle, {}) == Snapshot(data=["[[...]]"])
+    text = take_snapshot({"f": print}, {}).data
     assert text == {"f": "<built-in function print>"}
 
 
@@ -416,7 +416,7 @@ def test_later_changes_do_not_reach_a_snapshot() -> None:
 )
 def test_large_and_binary_values_are_kept_by_digest(value: Any, media_type: str | None) -> None:
     live = recording()
-    made = snapshot(value, live.blobs)
+    made = take_snapshot(value, live.blobs)
     [blob] = made.blobs
     assert blob.media_type == media_type or media_type is None
     assert digest(live.blobs[blob.digest]) == blob.digest
@@ -426,7 +426,7 @@ def test_large_and_binary_values_are_kept_by_digest(value: Any, media_type: str 
 
 def test_bytes_inside_a_value_are_kept_by_digest() -> None:
     live = recording()
-    made = snapshot({"image": b"\x89PNG"}, live.blobs)
+    made = take_snapshot({"image": b"\x89PNG"}, live.blobs)
     blob = Blob(digest(b"\x89PNG"), 4)
     assert made == Snapshot(
         data={"image": {"digest": blob.digest, "size": 4, "media_type": blob.media_type}}, blobs=(blob,)
@@ -564,7 +564,7 @@ def test_an_unknown_predecessor_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("value", [{"v": math.nan, "s": {"c", "b", "a"}, "p": Point(1)}])
 def test_snapshots_do_not_depend_on_hash_order(value: object) -> None:
-    assert snapshot(value, {}).data == {"v": "NaN", "s": ["a", "b", "c"], "p": {"x": 1}}
+    assert take_snapshot(value, {}).data == {"v": "NaN", "s": ["a", "b", "c"], "p": {"x": 1}}
 
 
 def test_consumers_of_a_stream_are_still_collected(tmp_path: Path) -> None:

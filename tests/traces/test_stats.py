@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from traces import ExecutionTrace, Failure, Step, Usage
-from traces.stats import statistics
+from traces.stats import compute_statistics
 
 SECOND = 10**9
 
@@ -19,7 +19,7 @@ def test_figures_are_summed_per_node() -> None:
         )
         for number in (1, 2, 3)
     ]
-    found = statistics(runs)
+    found = compute_statistics(runs)
     assert (found.traces, found.by_status, found.steps) == (3, {"completed": 2, "failed": 1}, 9)
     assert found.traces_with_loops == 3
     assert found.errors == {"Oops": 1}
@@ -30,5 +30,5 @@ def test_figures_are_summed_per_node() -> None:
 
 
 def test_no_traces_are_nothing() -> None:
-    found = statistics([])
+    found = compute_statistics([])
     assert (found.traces, found.steps, found.median_s, found.nodes) == (0, 0, None, ())

@@ -35,15 +35,15 @@ def _group_alike(graph: TraceGraph, path: set[str], apart: set[str]) -> list[lis
         else (step.node_id, graph.layers[step.id], step.error is not None, step.id in path)
         for step in steps
     }
-    upstream = _number((step.id, own[step.id], step.predecessors) for step in steps)
-    downstream = _number((step.id, own[step.id], graph.digraph.successors(step.id)) for step in reversed(steps))
+    upstream = _number_alike((step.id, own[step.id], step.predecessors) for step in steps)
+    downstream = _number_alike((step.id, own[step.id], graph.digraph.successors(step.id)) for step in reversed(steps))
     groups: dict[tuple[int, int], list[Step]] = {}
     for step in steps:
         groups.setdefault((upstream[step.id], downstream[step.id]), []).append(step)
     return list(groups.values())
 
 
-def _number(steps: Iterable[tuple[str, Hashable, Iterable[str]]]) -> dict[str, int]:
+def _number_alike(steps: Iterable[tuple[str, Hashable, Iterable[str]]]) -> dict[str, int]:
     """Give steps that look alike, with neighbours that look alike, one number; neighbours must come first."""
     known: dict[Hashable, int] = {}
     numbers: dict[str, int] = {}

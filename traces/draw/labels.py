@@ -30,18 +30,18 @@ def place_labels(
         taken |= _cover(Point(box.x - box_width / 2, box.y), box_width, BOX_HEIGHT)
     for route in layout.routes if len(arrows) <= _MOST_AVOIDED else ():
         for curve in route:
-            taken |= {_cell(point_on(curve, at / _SAMPLES)) for at in range(_SAMPLES + 1)}
+            taken |= {_find_cell(find_point(curve, at / _SAMPLES)) for at in range(_SAMPLES + 1)}
     places = {}
     for number, arrow in enumerate(arrows):
         if arrow.label:
             width = measure(arrow.label)
-            corner = _find_free_corner(_corners(layout.routes[number], width), width, taken)
+            corner = _find_free_corner(_propose_corners(layout.routes[number], width), width, taken)
             taken |= _cover(corner, width, _HEIGHT)
             places[number] = Point(corner.x, corner.y + _HEIGHT - 2)
     return places
 
 
-def point_on(curve: Curve, share: float) -> Point:
+def find_point(curve: Curve, share: float) -> Point:
     """The point at a share of a Bézier curve."""
     rest = 1 - share
     a, b, c, d = rest**3, 3 * rest**2 * share, 3 * rest * share**2, share**3
@@ -62,12 +62,12 @@ def _find_free_corner(corners: Iterable[Point], width: float, taken: _Cells) -> 
     return least[1]
 
 
-def _corners(route: Sequence[Curve], width: float) -> Iterator[Point]:
+def _propose_corners(route: Sequence[Curve], width: float) -> Iterator[Point]:
     """Upper left corners to try, best first: from the middle of the way outwards, on each side of the line."""
     middle = (len(route) - 1) / 2
     for at in sorted(range(len(route)), key=lambda at: abs(at - middle)):
         for share in (0.5, 0.35, 0.65, 0.2, 0.8):
-            x, y = point_on(route[at], share)
+            x, y = find_point(route[at], share)
             yield Point(x + _GAP, y - _HEIGHT / 2)
             yield Point(x - _GAP - width, y - _HEIGHT / 2)
             yield Point(x + _GAP, y - _GAP - _HEIGHT)
@@ -75,10 +75,10 @@ def _corners(route: Sequence[Curve], width: float) -> Iterator[Point]:
 
 
 def _cover(corner: Point, width: float, height: float) -> _Cells:
-    left, top = _cell(corner)
-    right, bottom = _cell(Point(corner.x + width, corner.y + height))
+    left, top = _find_cell(corner)
+    right, bottom = _find_cell(Point(corner.x + width, corner.y + height))
     return {(column, row) for column in range(left, right + 1) for row in range(top, bottom + 1)}
 
 
-def _cell(point: Point) -> tuple[int, int]:
+def _find_cell(point: Point) -> tuple[int, int]:
     return int(point.x // _CELL), int(point.y // _CELL)

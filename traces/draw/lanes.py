@@ -18,10 +18,15 @@ def to_lanes(graph: TraceGraph, steps: Sequence[Step], *, widest: int = 40) -> l
     lanes: list[str | None] = []
     for step in steps:
         if step.id not in lanes:
-            _put(lanes, step.id)
+            _open_lane(lanes, step.id)
         column = lanes.index(step.id)
         rows.append(
-            (" ".join(_node(step) if at == column else "│" if lane else " " for at, lane in enumerate(lanes)), step)
+            (
+                " ".join(
+                    _choose_symbol(step) if at == column else "│" if lane else " " for at, lane in enumerate(lanes)
+                ),
+                step,
+            )
         )
         if 2 * len(lanes) > widest:
             return None
@@ -33,23 +38,23 @@ def to_lanes(graph: TraceGraph, steps: Sequence[Step], *, widest: int = 40) -> l
                 if lanes[column] is None:
                     lanes[column] = follower.id
                 else:
-                    _put(lanes, follower.id)
+                    _open_lane(lanes, follower.id)
             reached.append(lanes.index(follower.id))
         if any(at != column for at in reached):
-            rows.append((_connector(before, lanes, column, reached), None))
+            rows.append((_draw_connector(before, lanes, column, reached), None))
         while lanes and lanes[-1] is None:
             lanes.pop()
     return rows
 
 
-def _put(lanes: list[str | None], step_id: str) -> None:
+def _open_lane(lanes: list[str | None], step_id: str) -> None:
     if None in lanes:
         lanes[lanes.index(None)] = step_id
     else:
         lanes.append(step_id)
 
 
-def _node(step: Step) -> str:
+def _choose_symbol(step: Step) -> str:
     if step.error:
         return "✗"
     return "●" if step.end_ns is not None or step.start_ns is None else "○"
@@ -59,7 +64,9 @@ _LINES = dict(zip((3, 12, 10, 6, 9, 5, 11, 7, 14, 13, 15, 2, 1), "│─╭╮�
 """Box drawing by where lines lead: up 1, down 2, left 4, right 8."""
 
 
-def _connector(before: Sequence[str | None], after: Sequence[str | None], column: int, reached: Iterable[int]) -> str:
+def _draw_connector(
+    before: Sequence[str | None], after: Sequence[str | None], column: int, reached: Iterable[int]
+) -> str:
     """The row below a step whose followers are in other lanes: lines from its column to theirs."""
     width = max(len(before), len(after))
     arms = [0] * width

@@ -58,13 +58,13 @@ def arrange(diagram: Diagram, *, box_width: float, measure_label: Callable[[str]
     grid = _Grid(diagram, box_width, measure_label)
     grid.sort_layers()
     x = grid.spread_columns()
-    left = min(x[item] - grid.extent(item)[0] for item in x)
+    left = min(x[item] - grid.measure_extent(item)[0] for item in x)
     places = {
         item: Point(x[item] - left, number * (BOX_HEIGHT + _GAP_LAYERS))
         for number, row in enumerate(grid.rows())
         for item in row
     }
-    width = max(place.x + grid.extent(item)[1] for item, place in places.items())
+    width = max(place.x + grid.measure_extent(item)[1] for item, place in places.items())
     height = len(grid.layers) * (BOX_HEIGHT + _GAP_LAYERS) - _GAP_LAYERS
     routes = [list(grid.route(number, places)) for number in range(len(diagram.arrows))]
     return Layout({box.id: places[box.id] for box in diagram.boxes}, routes, width, height)
@@ -131,10 +131,10 @@ class _Grid:
         for at, item in enumerate(self.layers[number]):
             ranks[item] = at
             if isinstance(item, str):
-                ranks |= {bend: at + 0.4 * self._sign(bend.arrow) for bend in self.beside[item]}
+                ranks |= {bend: at + 0.4 * self._side_of(bend.arrow) for bend in self.beside[item]}
         return ranks
 
-    def _sign(self, arrow: int) -> int:
+    def _side_of(self, arrow: int) -> int:
         return -1 if arrow in self.is_left else 1
 
     def _belongs_left(self, number: int, chain: Sequence[_Item]) -> bool:
@@ -156,21 +156,21 @@ class _Grid:
                 right: list[_Item] = []
                 if isinstance(item, str):
                     # The nearer the other end, the nearer to the box: then loops nest and do not cross.
-                    for bend in sorted(self.beside[item], key=lambda bend: self._reach(bend, layer, ranks)):
+                    for bend in sorted(self.beside[item], key=lambda bend: self._measure_reach(bend, layer, ranks)):
                         (left if bend.arrow in self.is_left else right).append(bend)
                 row += [*reversed(left), item, *right]
             rows.append(row)
         return rows
 
-    def _reach(self, bend: _Bend, layer: int, ranks: Sequence[Mapping[_Item, float]]) -> tuple[int, float]:
+    def _measure_reach(self, bend: _Bend, layer: int, ranks: Sequence[Mapping[_Item, float]]) -> tuple[int, float]:
         chain = self.chains[bend.arrow]
         first, last = chain[0], chain[-1]
         assert isinstance(first, _Bend)
         assert isinstance(last, _Bend)
         other = last if bend == first else first
-        return abs(other.layer - layer), self._sign(bend.arrow) * ranks[other.layer][other]
+        return abs(other.layer - layer), self._side_of(bend.arrow) * ranks[other.layer][other]
 
-    def extent(self, item: _Item) -> tuple[float, float]:
+    def measure_extent(self, item: _Item) -> tuple[float, float]:
         """How far something reaches to the left and to the right of its middle."""
         if isinstance(item, str):
             return self.box_width / 2, self.box_width / 2
@@ -196,8 +196,8 @@ class _Grid:
             if isinstance(item, str):
                 for bend in self.beside[item]:
                     away = self.box_width / 2 + _GAP_BENDS
-                    wanted[bend] = wanted[item] + away * self._sign(bend.arrow)
-        distances = [self._distance(one, other) for one, other in pairwise(row)]
+                    wanted[bend] = wanted[item] + away * self._side_of(bend.arrow)
+        distances = [self._measure_distance(one, other) for one, other in pairwise(row)]
         from_left = [wanted[item] for item in row]
         from_right = list(from_left)
         for at, distance in enumerate(distances):
@@ -213,7 +213,7 @@ class _Grid:
             bends = [item for item in chain if isinstance(item, _Bend)]
             if len(bends) < 2:
                 continue
-            columns = sorted({x[bend] for bend in bends}, key=lambda column: -self._sign(number) * column)
+            columns = sorted({x[bend] for bend in bends}, key=lambda column: -self._side_of(number) * column)
             if isinstance(chain[0], _Bend):
                 columns = columns[:1]
             for column in columns:
@@ -223,13 +223,13 @@ class _Grid:
 
     def _has_room(self, row: Sequence[_Item], bend: _Bend, column: float, x: Mapping[_Item, float]) -> bool:
         at = row.index(bend)
-        is_right_of_left = at == 0 or x[row[at - 1]] + self._distance(row[at - 1], bend) <= column
-        is_left_of_right = at == len(row) - 1 or column + self._distance(bend, row[at + 1]) <= x[row[at + 1]]
+        is_right_of_left = at == 0 or x[row[at - 1]] + self._measure_distance(row[at - 1], bend) <= column
+        is_left_of_right = at == len(row) - 1 or column + self._measure_distance(bend, row[at + 1]) <= x[row[at + 1]]
         return is_right_of_left and is_left_of_right
 
-    def _distance(self, left: _Item, right: _Item) -> float:
+    def _measure_distance(self, left: _Item, right: _Item) -> float:
         gap = _GAP_BOXES if isinstance(left, str) and isinstance(right, str) else _GAP_BENDS
-        return self.extent(left)[1] + gap + self.extent(right)[0]
+        return self.measure_extent(left)[1] + gap + self.measure_extent(right)[0]
 
     def route(self, number: int, places: Mapping[_Item, Point]) -> Iterator[Curve]:
         """The way of an arrow, from its source to its target."""
@@ -237,7 +237,7 @@ class _Grid:
         if isinstance(chain[0], str):
             yield from _route_down([places[item] for item in chain])
             return
-        side = self._sign(number) * self.box_width / 2
+        side = self._side_of(number) * self.box_width / 2
         source, target = places[self.arrows[number].source], places[self.arrows[number].target]
         bends = [places[item] for item in reversed(chain)]
         if source == target:

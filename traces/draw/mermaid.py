@@ -10,11 +10,11 @@ def to_mermaid(diagram: Diagram) -> str:
     alias = {box.id: f"s{number}" for number, box in enumerate(diagram.boxes)}
     lines = ["flowchart TD"]
     for box in diagram.boxes:
-        label = "<br/>".join(_mermaid_text(part) for part in (box.title, box.detail) if part)
+        label = "<br/>".join(_escape(part) for part in (box.title, box.detail) if part)
         lines.append(f'    {alias[box.id]}["{label}"]:::{box.tone}')
     for arrow in diagram.arrows:
         tip = "==>" if arrow.is_marked else "-->"
-        label = f'|"{_mermaid_text(arrow.label)}"|' if arrow.label else ""
+        label = f'|"{_escape(arrow.label)}"|' if arrow.label else ""
         lines.append(f"    {alias[arrow.source]} {tip}{label} {alias[arrow.target]}")
     if marked := [alias[box.id] for box in diagram.boxes if box.is_marked]:
         lines.append(f"    class {','.join(marked)} marked")
@@ -24,6 +24,6 @@ def to_mermaid(diagram: Diagram) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mermaid_text(text: str) -> str:
+def _escape(text: str) -> str:
     """Text inside quotes: only these four characters mean something to Mermaid."""
     return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")

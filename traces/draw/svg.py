@@ -20,19 +20,19 @@ _LEGEND_ROW = 22
 
 def to_svg(diagram: Diagram) -> str:
     """Draw a diagram. The tooltip of each box shows its `hover`; the background is that of the page."""
-    box_width = _box_width(diagram.boxes)
+    box_width = _choose_box_width(diagram.boxes)
     layout = arrange(diagram, box_width=box_width, measure_label=_measure_small)
     labels = place_labels(diagram.arrows, layout, box_width=box_width, measure=_measure_small)
     head = _measure(diagram.title, _TITLE, is_bold=True), _measure_small(diagram.subtitle)
     inner = max(layout.width, *head)
     left, top = (inner - layout.width) / 2, 46 if diagram.subtitle else 28
-    legend, legend_height = _legend(diagram.boxes, inner, top + layout.height + 18)
+    legend, legend_height = _draw_legend(diagram.boxes, inner, top + layout.height + 18)
     width, height = inner + 2 * _MARGIN, top + layout.height + legend_height + 2 * _MARGIN
     arrows = sorted(enumerate(diagram.arrows), key=lambda numbered: numbered[1].is_marked)
     parts = [
-        *(_arrow(arrow, layout.routes[number]) for number, arrow in arrows),
-        *(_box(box, layout.boxes[box.id], box_width) for box in diagram.boxes),
-        *(_label(diagram.arrows[number].label, place) for number, place in labels.items()),
+        *(_draw_arrow(arrow, layout.routes[number]) for number, arrow in arrows),
+        *(_draw_box(box, layout.boxes[box.id], box_width) for box in diagram.boxes),
+        *(_draw_label(diagram.arrows[number].label, place) for number, place in labels.items()),
     ]
     return f"""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="{-_MARGIN} {-_MARGIN} {width:.0f} {height:.0f}" width="{width:.0f}" \
@@ -41,7 +41,7 @@ font-family="ui-sans-serif, system-ui, sans-serif">
 <title>{escape(one_line(diagram.title))}</title>
 <style>
 {_STYLE}</style>
-<defs>{_tip("tip")}{_tip("marked-tip")}</defs>
+<defs>{_draw_tip("tip")}{_draw_tip("marked-tip")}</defs>
 <text y="4" font-size="{_TITLE}" font-weight="600">{escape(one_line(diagram.title))}</text>
 <text y="23" font-size="{_SMALL}" class="small">{escape(one_line(diagram.subtitle))}</text>
 <g transform="translate({left:.1f} {top})">
@@ -50,7 +50,7 @@ font-family="ui-sans-serif, system-ui, sans-serif">
 """
 
 
-def _style() -> str:
+def _build_style() -> str:
     """The style sheet. Colours are rules, not attributes, so that a dark page can change them."""
     light, dark = [], []
     for tone, colours in COLOURS.items():
@@ -81,17 +81,17 @@ def _style() -> str:
     )
 
 
-_STYLE = _style()
+_STYLE = _build_style()
 
 
-def _tip(name: str) -> str:
+def _draw_tip(name: str) -> str:
     return (
         f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="10" markerHeight="10" '
         f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" class="{name}"/></marker>'
     )
 
 
-def _box(box: Box, place: Point, width: float) -> str:
+def _draw_box(box: Box, place: Point, width: float) -> str:
     room = width - 2 * _PADDING
     name, outline = (f"{box.tone} marked", 2.5) if box.is_marked else (box.tone, 1.2)
     return f"""\
@@ -106,7 +106,7 @@ class="{name}" stroke-width="{outline}"/>
 """
 
 
-def _arrow(arrow: Arrow, route: Sequence[Curve]) -> str:
+def _draw_arrow(arrow: Arrow, route: Sequence[Curve]) -> str:
     start = route[0][0]
     path = f"M{start.x:.1f} {start.y:.1f}" + "".join(
         "C" + " ".join(f"{point.x:.1f} {point.y:.1f}" for point in curve[1:]) for curve in route
@@ -115,11 +115,11 @@ def _arrow(arrow: Arrow, route: Sequence[Curve]) -> str:
     return f'<path d="{path}" class="{name}" fill="none" stroke-width="{width}" marker-end="url(#{tip})"/>\n'
 
 
-def _label(text: str, place: Point) -> str:
+def _draw_label(text: str, place: Point) -> str:
     return f'<text x="{place.x:.1f}" y="{place.y:.1f}" font-size="{_SMALL}" class="small label">{escape(text)}</text>\n'
 
 
-def _legend(boxes: Sequence[Box], width: float, top: float) -> tuple[str, float]:
+def _draw_legend(boxes: Sequence[Box], width: float, top: float) -> tuple[str, float]:
     """Explain the colours that occur, if there are several; the height of it too."""
     words: dict[str, str] = {tone: MEANINGS[tone] for tone in COLOURS if any(box.tone == tone for box in boxes)}
     if any(box.is_marked for box in boxes):
@@ -140,7 +140,7 @@ def _legend(boxes: Sequence[Box], width: float, top: float) -> tuple[str, float]
     return "".join(parts), y - top + _LEGEND_ROW
 
 
-def _box_width(boxes: Sequence[Box]) -> float:
+def _choose_box_width(boxes: Sequence[Box]) -> float:
     """Wide enough for the texts, within bounds: all boxes are alike, so that columns line up."""
     texts = (
         max(_measure(box.title, _BOX_TITLE, is_bold=True) + 2 * _PADDING, _measure_small(box.detail) + _PADDING)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from traces.draw.diagram import Arrow, Box, Diagram
 from traces.draw.folding import fold_steps
 from traces.graph import TraceGraph
-from traces.model import ExecutionTrace, Step, total_usage
+from traces.model import ExecutionTrace, Step, sum_usage
 from traces.text import cut, cut_middle, format_duration, one_line, preview
 
 MOST_BOXES = 25
@@ -86,9 +86,9 @@ def _draw_groups(graph: TraceGraph, groups: Sequence[_Group], subtitle: str, *, 
         Box(
             group.id,
             one_line(group.name) + (f" ×{len(group.steps):,}" if len(group.steps) > 1 else ""),
-            _figures(group.steps),
+            _summarize_steps(group.steps),
             "failed" if any(step.error for step in group.steps) else group.steps[0].kind,
-            _hover(group.steps),
+            _describe_steps(group.steps),
             is_marked=group.id in marked_boxes,
         )
         for group in groups
@@ -97,20 +97,20 @@ def _draw_groups(graph: TraceGraph, groups: Sequence[_Group], subtitle: str, *, 
         Arrow(*ends, is_marked=ends in marked_arrows, label=f"×{count:,}" if count_edges and count > 1 else "")
         for ends, count in edges.items()
     )
-    return Diagram(_title_diagram(graph.trace), boxes, arrows, subtitle)
+    return Diagram(_write_title(graph.trace), boxes, arrows, subtitle)
 
 
-def _title_diagram(trace: ExecutionTrace) -> str:
+def _write_title(trace: ExecutionTrace) -> str:
     duration = f", {format_duration(trace.duration_ns)}" if trace.duration_ns is not None else ""
     steps = f"{len(trace.steps):,} step{'s' * (len(trace.steps) != 1)}"
     return f"{cut_middle(one_line(trace.id), 60)}: {trace.status}, {steps}{duration}"
 
 
-def _figures(steps: Sequence[Step]) -> str:
+def _summarize_steps(steps: Sequence[Step]) -> str:
     """Error, time, tokens and dollars of the steps, in a few characters."""
     error = next((step.error for step in steps if step.error), None)
     durations = [step.duration_ns for step in steps if step.duration_ns is not None]
-    usage = total_usage(step.usage for step in steps)
+    usage = sum_usage(step.usage for step in steps)
     parts = [
         f"✗ {error.type.rpartition('.')[2]}".strip() if error else "",
         format_duration(sum(durations)) + " total" * (len(durations) > 1) if durations else "",
@@ -120,7 +120,7 @@ def _figures(steps: Sequence[Step]) -> str:
     return " · ".join(one_line(part) for part in parts if part)
 
 
-def _hover(steps: Sequence[Step], *, most: int = 3) -> str:
+def _describe_steps(steps: Sequence[Step], *, most: int = 3) -> str:
     """Input and output of the steps, failed ones first; of several steps only the first few."""
     shown = sorted(steps, key=lambda step: step.error is None)[:most]
     limit = 400 if len(steps) == 1 else 160

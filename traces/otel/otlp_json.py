@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
-from traces.files import not_json
+from traces.files import explain_invalid_json
 from traces.model import Json
 from traces.otel.spans import Link, Span, add_exception_type
 
@@ -104,14 +104,14 @@ def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
             told = f"is neither a trace of ours nor an OTLP export: {error}"
             raise UnreadableTraceError(told, place=place) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise not_json(raw, place) from error
+            raise explain_invalid_json(raw, place) from error
         except RecursionError as error:
             raise UnreadableTraceError("is nested too deeply", place=place) from error
         yield [
-            _span(span, scope_spans.scope.name if scope_spans.scope else "", place)
+            _read_span(span, scope_spans.scope.name if scope_spans.scope else "", place)
             for request in (document if isinstance(document, list) else [document])
             for resource_spans in request.resourceSpans
-            for scope_spans in _current(resource_spans, place)
+            for scope_spans in _check_version(resource_spans, place)
             for span in scope_spans.spans
         ]
 
@@ -119,28 +119,30 @@ def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
 def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
     """One line with all these spans."""
     try:
-        scope_spans = [{"scope": {"name": scope}, "spans": group} for scope, group in _by_scope(spans).items()]
-        request = {"resourceSpans": [{"resource": {"attributes": _key_values(resource)}, "scopeSpans": scope_spans}]}
+        scope_spans = [{"scope": {"name": scope}, "spans": group} for scope, group in _group_by_scope(spans).items()]
+        request = {
+            "resourceSpans": [{"resource": {"attributes": _write_attributes(resource)}, "scopeSpans": scope_spans}]
+        }
         return orjson.dumps(request) + b"\n"
     except (TypeError, RecursionError) as error:  # orjson.JSONEncodeError is a TypeError
         raise UnwritableTraceError(f"a span of trace {spans[0].trace_id} cannot be written as JSON: {error}") from error
 
 
-def _current(resource_spans: _ResourceSpans, place: Place) -> list[_ScopeSpans]:
+def _check_version(resource_spans: _ResourceSpans, place: Place) -> list[_ScopeSpans]:
     if resource_spans.instrumentationLibrarySpans is not None:
         raise UnreadableTraceError("is OTLP of before 2022 (instrumentationLibrarySpans); export it anew", place=place)
     return resource_spans.scopeSpans
 
 
-def _span(span: _Span, scope: str, place: Place) -> Span:
+def _read_span(span: _Span, scope: str, place: Place) -> Span:
     trace_id, span_id, status = span.traceId.lower(), span.spanId.lower(), span.status
     is_error = status is not None and status.code == 2
     try:
         if len(bytes.fromhex(trace_id)) != 16 or len(bytes.fromhex(span_id)) != 8 or len(trace_id) + len(span_id) != 48:
             raise ValueError("traceId and spanId must have 32 and 16 hex digits")  # noqa: TRY301 - told below
-        attributes = _attributes(span.attributes) if span.attributes else {}
+        attributes = _read_attributes(span.attributes) if span.attributes else {}
         if is_error and span.events:
-            events = ((event.name, _attributes(event.attributes or [])) for event in span.events)
+            events = ((event.name, _read_attributes(event.attributes or [])) for event in span.events)
             add_exception_type(attributes, events)
         return Span(
             trace_id,
@@ -148,10 +150,10 @@ def _span(span: _Span, scope: str, place: Place) -> Span:
             span.parentSpanId.lower() if span.parentSpanId else None,
             span.name,
             span.kind,
-            _time(span.startTimeUnixNano),
-            _time(span.endTimeUnixNano),
+            _read_time(span.startTimeUnixNano),
+            _read_time(span.endTimeUnixNano),
             attributes,
-            tuple(map(_link, span.links)) if span.links else (),
+            tuple(map(_read_link, span.links)) if span.links else (),
             is_error,
             status.message if status else "",
             scope,
@@ -162,7 +164,7 @@ def _span(span: _Span, scope: str, place: Place) -> Span:
         raise UnreadableTraceError(told, place=place) from error
 
 
-def _time(nanoseconds: int | str | None) -> int | None:
+def _read_time(nanoseconds: int | str | None) -> int | None:
     if not nanoseconds:
         return None
     if isinstance(nanoseconds, str):
@@ -174,34 +176,34 @@ def _time(nanoseconds: int | str | None) -> int | None:
     return nanoseconds or None
 
 
-def _link(link: _Link) -> Link:
-    return Link(link.traceId.lower(), link.spanId.lower(), _attributes(link.attributes) if link.attributes else {})
+def _read_link(link: _Link) -> Link:
+    return Link(link.traceId.lower(), link.spanId.lower(), _read_attributes(link.attributes) if link.attributes else {})
 
 
-def _attributes(items: list[_KeyValue]) -> dict[str, Json]:
+def _read_attributes(items: list[_KeyValue]) -> dict[str, Json]:
     # Almost all are text, and this is the hottest line of all reading.
-    return {item.key: _any_value(item.value) if (text := item.value.stringValue) is None else text for item in items}
+    return {item.key: _read_value(item.value) if (text := item.value.stringValue) is None else text for item in items}
 
 
-def _any_value(value: _AnyValue) -> Json:
+def _read_value(value: _AnyValue) -> Json:
     if value.stringValue is not None:
         return value.stringValue
     if value.intValue is not None:
         return int(value.intValue)
     if value.arrayValue is not None:
-        return [_any_value(item) for item in value.arrayValue.values]
+        return [_read_value(item) for item in value.arrayValue.values]
     if value.boolValue is not None:
         return value.boolValue
     if value.doubleValue is not None:
         return float(_NON_FINITE[value.doubleValue]) if isinstance(value.doubleValue, str) else value.doubleValue
     if value.kvlistValue is not None:
-        return _attributes(value.kvlistValue.values)
+        return _read_attributes(value.kvlistValue.values)
     if value.bytesValue is not None:
         return base64.b64decode(value.bytesValue, validate=True).hex()
     return None
 
 
-def _by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
+def _group_by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
     by_scope: dict[str, list[dict[str, Any]]] = {}
     for span in spans:
         fields: dict[str, Any] = {
@@ -211,7 +213,7 @@ def _by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
             "kind": span.kind,
             "startTimeUnixNano": str(span.start_ns or 0),
             "endTimeUnixNano": str(span.end_ns or 0),
-            "attributes": _key_values(span.attributes),
+            "attributes": _write_attributes(span.attributes),
         }
         if span.parent_id:
             fields["parentSpanId"] = span.parent_id
@@ -220,7 +222,7 @@ def _by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
                 {
                     "traceId": link.trace_id,
                     "spanId": link.span_id,
-                    **({"attributes": _key_values(link.attributes)} if link.attributes else {}),
+                    **({"attributes": _write_attributes(link.attributes)} if link.attributes else {}),
                 }
                 for link in span.links
             ]
@@ -230,13 +232,13 @@ def _by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
     return by_scope
 
 
-def _key_values(attributes: Any) -> list[dict[str, Any]]:
+def _write_attributes(attributes: Any) -> list[dict[str, Any]]:
     if not all(isinstance(key, str) for key in attributes):
         raise UnwritableTraceError(f"attribute names must be text, got {list(attributes)!r:.60}")
-    return [{"key": key, "value": _value(value)} for key, value in attributes.items()]
+    return [{"key": key, "value": _write_value(value)} for key, value in attributes.items()]
 
 
-def _value(value: Json) -> dict[str, Any]:
+def _write_value(value: Json) -> dict[str, Any]:
     match value:
         case str():
             return {"stringValue": value}
@@ -253,9 +255,9 @@ def _value(value: Json) -> dict[str, Any]:
                 else str(value).replace("inf", "Infinity").replace("nan", "NaN")
             }
         case list() | tuple():
-            return {"arrayValue": {"values": [_value(item) for item in value]}}
+            return {"arrayValue": {"values": [_write_value(item) for item in value]}}
         case dict():
-            return {"kvlistValue": {"values": _key_values(value)}}
+            return {"kvlistValue": {"values": _write_attributes(value)}}
         case None:
             return {}
         case _:

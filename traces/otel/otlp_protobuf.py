@@ -23,28 +23,28 @@ _LARGEST_FRAME_BYTE = 0x08  # a frame starts with its length, big-endian; none h
 
 def decode(name: str, file: IO[bytes]) -> Iterator[list[Span]]:
     """Yield the spans of an OTLP protobuf file, batch by batch."""
-    for place, raw in _resource_spans(name, file):
+    for place, raw in _split_resource_spans(name, file):
         try:
             message = trace_pb2.ResourceSpans.FromString(raw)
         except DecodeError as error:
             raise UnreadableTraceError(f"is no OTLP protobuf: {error}; export it again", place=place) from error
         yield [
-            _span(span, scope_spans.scope.name, place)
+            _read_span(span, scope_spans.scope.name, place)
             for scope_spans in message.scope_spans
             for span in scope_spans.spans
         ]
 
 
-def _span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
+def _read_span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
     trace_id, span_id = span.trace_id.hex(), span.span_id.hex()
     if len(trace_id) != 32 or len(span_id) != 16:
         raise UnreadableTraceError(
             f"span {span.name!r}: trace id {trace_id!r} and span id {span_id!r} must have 16 and 8 bytes", place=place
         )
     is_error = span.status.code == 2
-    attributes = _attributes(span.attributes)
+    attributes = _read_attributes(span.attributes)
     if is_error and span.events:
-        add_exception_type(attributes, ((event.name, _attributes(event.attributes)) for event in span.events))
+        add_exception_type(attributes, ((event.name, _read_attributes(event.attributes)) for event in span.events))
     return Span(
         trace_id,
         span_id,
@@ -54,7 +54,7 @@ def _span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
         span.start_time_unix_nano or None,
         span.end_time_unix_nano or None,
         attributes,
-        tuple(Link(link.trace_id.hex(), link.span_id.hex(), _attributes(link.attributes)) for link in span.links),
+        tuple(Link(link.trace_id.hex(), link.span_id.hex(), _read_attributes(link.attributes)) for link in span.links),
         is_error,
         span.status.message if is_error else "",
         scope,
@@ -72,13 +72,13 @@ def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
             if span.scope not in scopes:
                 scopes[span.scope] = resource_spans.scope_spans.add()
                 scopes[span.scope].scope.name = span.scope
-            _fill(scopes[span.scope].spans.add(), span)
+            _fill_span(scopes[span.scope].spans.add(), span)
         return trace_pb2.TracesData(resource_spans=[resource_spans]).SerializeToString(deterministic=True)
     except (ValueError, TypeError, RecursionError, DecodeError) as error:
         raise UnwritableTraceError(f"a span of trace {spans[0].trace_id} cannot be written: {error}") from error
 
 
-def _resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
+def _split_resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
     """The serialized ResourceSpans of a file, with the byte at which each starts."""
     position = 0
     is_framed: bool | None = None
@@ -90,7 +90,7 @@ def _resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]
             header = head + file.read(3)
             size, width = (int.from_bytes(header, "big"), 4) if len(header) == 4 else (0, 4)
         elif head[0] == _RESOURCE_SPANS_TAG:
-            size, width = _varint(file)
+            size, width = _read_varint(file)
             width += 1
         else:
             raise UnreadableTraceError(
@@ -98,7 +98,7 @@ def _resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]
                 "as JSON lines",
                 place=place,
             )
-        raw = _exactly(file, size)
+        raw = _read_bytes(file, size)
         if len(raw) < size or size == 0:
             raise UnreadableTraceError(
                 f"is cut off or no OTLP export: a message of {size:,} bytes starts here and {len(raw):,} follow; "
@@ -106,13 +106,13 @@ def _resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]
                 place=place,
             )
         if is_framed:
-            yield from _resource_spans_of_frame(name, raw, position)
+            yield from _split_frame(name, raw, position)
         else:
             yield place, raw
         position += width + size
 
 
-def _exactly(file: IO[bytes], size: int) -> bytes:
+def _read_bytes(file: IO[bytes], size: int) -> bytes:
     """So many bytes, or what there is; a wrong size does not ask for the memory."""
     parts = []
     while size > 0 and (part := file.read(min(size, 1 << 22))):
@@ -121,7 +121,7 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
     return b"".join(parts)
 
 
-def _resource_spans_of_frame(name: str, raw: bytes, start: int) -> Iterator[tuple[Place, bytes]]:
+def _split_frame(name: str, raw: bytes, start: int) -> Iterator[tuple[Place, bytes]]:
     try:
         message = trace_pb2.TracesData.FromString(raw)
     except DecodeError as error:
@@ -132,7 +132,7 @@ def _resource_spans_of_frame(name: str, raw: bytes, start: int) -> Iterator[tupl
         yield Place(name, byte=start), resource_spans.SerializeToString()
 
 
-def _varint(file: IO[bytes]) -> tuple[int, int]:
+def _read_varint(file: IO[bytes]) -> tuple[int, int]:
     """A variable-length integer and its width; 0 if the file ends inside it."""
     value = 0
     for width in range(1, 11):
@@ -145,29 +145,29 @@ def _varint(file: IO[bytes]) -> tuple[int, int]:
     return 0, 0
 
 
-def _attributes(items: Any) -> dict[str, Json]:
+def _read_attributes(items: Any) -> dict[str, Json]:
     attributes: dict[str, Json] = {}
     for item in items:
         value = item.value
-        attributes[item.key] = value.string_value or _any_value(value)
+        attributes[item.key] = value.string_value or _read_value(value)
     return attributes
 
 
-def _any_value(value: AnyValue) -> Json:
+def _read_value(value: AnyValue) -> Json:
     match value.WhichOneof("value"):
         case None:
             return None
         case "array_value":
-            return [_any_value(item) for item in value.array_value.values]
+            return [_read_value(item) for item in value.array_value.values]
         case "kvlist_value":
-            return {item.key: _any_value(item.value) for item in value.kvlist_value.values}
+            return {item.key: _read_value(item.value) for item in value.kvlist_value.values}
         case "bytes_value":
             return value.bytes_value.hex()
         case field:
             return getattr(value, field)
 
 
-def _fill(message: Any, span: Span) -> None:
+def _fill_span(message: Any, span: Span) -> None:
     message.trace_id = bytes.fromhex(span.trace_id)
     message.span_id = bytes.fromhex(span.span_id)
     if span.parent_id:

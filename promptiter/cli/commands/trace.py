@@ -15,7 +15,7 @@ from promptiter.llm.redaction import process_redactor
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
 from traces.draw.diagram import Diagram
 from traces.files import from_json, to_json
-from traces.otel.write import encoding_of
+from traces.otel.write import guess_encoding
 
 app = typer.Typer(help="Look at execution traces, sum them up, convert them.", no_args_is_help=True)
 
@@ -54,7 +54,7 @@ def show(
         ),
     ] = None,
     unfold: Annotated[
-        bool, typer.Option("--unfold", help="In pictures, draw every step: do not fold parallel ones into one box.")
+        bool, typer.Option("--unfold", help="In pictures, give every step its own box: do not fold parallel steps.")
     ] = False,
     limit: Annotated[int, typer.Option(min=0, help="Steps or traces to list as text; 0 lists all.")] = 200,
     output: Output = None,
@@ -91,9 +91,9 @@ def stats(
 ) -> None:
     """Sum up the traces of a file: runs by status, and per node its visits, errors, times, tokens and cost."""
     from promptiter.cli.views import trace as trace_view
-    from traces.stats import statistics
+    from traces.stats import compute_statistics
 
-    found = statistics(_read(file))
+    found = compute_statistics(_read(file))
     if as_json:
         write_text(json_text(found), output)
     else:
@@ -124,10 +124,10 @@ def _draw(trace: ExecutionTrace, *, by_node: bool | None, unfold: bool) -> Diagr
     from traces.draw.trace_diagram import draw_nodes, draw_steps, needs_node_view
 
     if by_node and unfold:
-        raise typer.BadParameter("--unfold draws every step, so it cannot be used with --by-node")
+        raise typer.BadParameter("--unfold shows every step, so it cannot be combined with --by-node")
     if by_node is None and not unfold and needs_node_view(trace):
         typer.echo(
-            f"{len(trace.steps):,} steps: drawn with one box per node; --by-step draws the steps, --unfold every one",
+            f"{len(trace.steps):,} steps: shown with one box per node; use --by-step for the steps, --unfold for every one",
             err=True,
         )
         by_node = True
@@ -144,7 +144,7 @@ def _read(file: Path) -> Iterator[ExecutionTrace]:
 
 
 def _encoding_of(output: Path) -> Encoding:
-    if encoding_of(output) == "protobuf":
+    if guess_encoding(output) == "protobuf":
         return Encoding.otlp_protobuf
     name = output.name.removesuffix(".gz")
     if not name.endswith((".json", ".jsonl")):
