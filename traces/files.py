@@ -1,6 +1,6 @@
-"""Traces in files: JSON for one, JSON lines for many, written and read as a stream.
+"""Files of traces: JSON for one trace, JSON lines for many, written and read as a stream.
 
-A document is `{"schema_version": 1, "trace": {...}}`; fields that have their default value are left out.
+A document is `{"schema_version": 1, "trace": {...}}`. Fields with their default value are omitted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 Source: TypeAlias = str | os.PathLike[str] | bytes
 """A path, or the bytes themselves."""
 Reader: TypeAlias = "io.BufferedReader[Any]"
-"""An open file that can be looked into before it is read."""
+"""An open file whose first bytes can be peeked at."""
 
 
 def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace]) -> int:
-    """Write one trace a line and say how many; the file appears whole or not at all. `.gz` compresses."""
+    """Write one trace per line, atomically, and return how many. A name that ends in `.gz` compresses."""
     written = 0
     with write_atomically(path) as file:
         for trace in check_traces(traces):
@@ -43,13 +43,13 @@ def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace])
 
 
 def read_traces(source: Source) -> Iterator[ExecutionTrace]:
-    """Yield the traces of a JSON or JSON lines file (also gzipped) as they are read."""
+    """Yield the traces of a JSON or JSON lines file, which may be gzipped, as they are read."""
     with open_source(source) as (name, file):
         yield from parse_traces(name, file)
 
 
 def parse_traces(name: str, file: IO[bytes]) -> Iterator[ExecutionTrace]:
-    """The traces of an open file."""
+    """Yield the traces of an open file; `name` is for error messages."""
     for place, document in split_documents(name, file):
         with pause_gc():
             trace = from_json(document, place=place)
@@ -57,35 +57,37 @@ def parse_traces(name: str, file: IO[bytes]) -> Iterator[ExecutionTrace]:
 
 
 def check_traces(traces: Iterable[ExecutionTrace]) -> Iterator[ExecutionTrace]:
-    """The traces, and a clear word if something else was given."""
+    """Yield the traces, or raise a clear error if something else was passed."""
     if isinstance(traces, ExecutionTrace):
-        raise UnwritableTraceError("give a list of traces, not a single one: [trace]")
+        raise UnwritableTraceError("pass a list of traces, not a single one: [trace]")
     for trace in traces:
         if not isinstance(trace, ExecutionTrace):
             raise UnwritableTraceError(
-                f"give a list of ExecutionTrace, got {type(trace).__name__}; of a recording, `recording.trace`"
+                f"pass a list of ExecutionTrace, got {type(trace).__name__}; for a recording, pass `recording.trace`"
             )
         yield trace
 
 
 def to_json(trace: ExecutionTrace) -> bytes:
-    """The trace as one line of JSON."""
+    """Serialize a trace as one line of JSON."""
     envelope = _get_document_model()
     try:
         document = envelope.model_construct(schema_version=SCHEMA_VERSION, trace=trace)
         raw = document.__pydantic_serializer__.to_json(document, exclude_defaults=True)
-    except ValueError as error:  # pydantic's PydanticSerializationError is one
-        raise UnwritableTraceError(f"trace {trace.id!r} holds a value that JSON cannot: {error}") from error
-    # NaN and the infinities are written as such, which is no JSON; the words may also stand in a text, so look closer.
+    except ValueError as error:  # includes pydantic's PydanticSerializationError
+        raise UnwritableTraceError(
+            f"trace {trace.id!r} contains a value that JSON cannot represent: {error}"
+        ) from error
+    # pydantic writes NaN and Infinity, which are not valid JSON. A text may contain these words too: parse to be sure.
     if (b"NaN" in raw or b"Infinity" in raw) and not _is_json(raw):
         raise UnwritableTraceError(
-            f"trace {trace.id!r} holds a NaN or infinite number, which JSON cannot; write it as text"
+            f"trace {trace.id!r} contains a NaN or infinite number, which JSON cannot represent; record it as text"
         )
     return raw
 
 
 def from_json(raw: bytes, *, place: Place | None = None) -> ExecutionTrace:
-    """The trace of one JSON document; TraceError says what is wrong with it, and where."""
+    """Parse a trace from one JSON document. A TraceError says what is wrong with it, and where."""
     from pydantic import ValidationError
 
     try:
@@ -103,7 +105,7 @@ def from_json(raw: bytes, *, place: Place | None = None) -> ExecutionTrace:
 
 
 def split_documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
-    """The JSON documents of a file, each with its place: one a line, or a single one spread over many lines."""
+    """Yield the JSON documents of a file with their places: one per line, or a single one spread over many lines."""
     for number, line in enumerate(file, start=1):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
@@ -117,13 +119,13 @@ def split_documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]
 
 @contextmanager
 def open_source(source: Source) -> Iterator[tuple[str, Reader]]:
-    """Open a path or bytes for reading, with a name for messages; gzip is unpacked."""
+    """Open a path or bytes for reading, unpacking gzip; also returns a name for error messages."""
     name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
     try:
         with io.BufferedReader(io.BytesIO(source) if isinstance(source, bytes) else io.FileIO(source), 1 << 20) as raw:
             magic = raw.peek(4)[:4]
             if magic.startswith(b"\x28\xb5\x2f\xfd"):
-                raise UnreadableTraceError("is compressed with zstd; unpack it first: zstd -d", place=Place(name))
+                raise UnreadableTraceError("is compressed with zstd; decompress it first: zstd -d", place=Place(name))
             if magic.startswith(b"\x1f\x8b"):
                 with gzip.GzipFile(fileobj=raw) as unpacked:
                     yield name, io.BufferedReader(cast("io.RawIOBase", unpacked), 1 << 20)
@@ -136,12 +138,12 @@ def open_source(source: Source) -> Iterator[tuple[str, Reader]]:
     except ValueError as error:
         if "null" not in str(error):
             raise
-        raise UnreadableTraceError(f"is no path: {error}", place=Place(repr(name))) from error
+        raise UnreadableTraceError(f"is not a path: {error}", place=Place(repr(name))) from error
 
 
 @contextmanager
 def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Write a file beside `path` and move it there at the end, so that a crash leaves the old one."""
+    """Write a temporary file beside `path` and rename it at the end, so that a crash leaves the old file intact."""
     target = Path(path)
     if not target.name or target.is_dir():
         raise UnwritableTraceError(f"{os.fspath(path)!r} is a folder; name a file in it")
@@ -161,10 +163,10 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def pause_gc(*, is_last: bool = False) -> Iterator[None]:
-    """Reading makes millions of objects and no garbage: without collections it takes half the time.
+    """Pause the garbage collector, which halves the time of reading: millions of new objects and no garbage.
 
-    `is_last` is for a single large reading: what was read counts as old at once. In a stream that would starve the
-    collector, and with it whoever consumes the stream.
+    Pass `is_last` when everything is read at once: the new objects then move to the oldest generation. In a stream that
+    would keep the collector from ever freeing what the consumer drops.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -173,7 +175,7 @@ def pause_gc(*, is_last: bool = False) -> Iterator[None]:
     finally:
         if was_enabled:
             if is_last and not gc.get_freeze_count():
-                # All that was made counts as young now and would be walked at once; this makes it old, unwalked.
+                # The new objects would all be scanned by the next collection; this makes them old without a scan.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
@@ -201,14 +203,14 @@ def _explain(invalid: ValidationError, raw: bytes, place: Place | None) -> Trace
         return _explain_version(version, place)
     if where in ("", "schema_version", "trace"):
         expected = f'{{"schema_version": {SCHEMA_VERSION}, "trace": {{...}}}}'
-        return UnreadableTraceError(f"is no trace: expected {expected}, got {_shorten(first['input'])}", place=place)
+        return UnreadableTraceError(f"is not a trace: expected {expected}, got {_shorten(first['input'])}", place=place)
     more = f" (and {invalid.error_count() - 1} more)" if invalid.error_count() > 1 else ""
     got = "" if first["type"] == "missing" else f", got {_shorten(first['input'])}"
     return UnreadableTraceError(f"{where}: {_describe_problem(first['type'], first['msg'])}{got}{more}", place=place)
 
 
 def _find_version(raw: bytes) -> Json:
-    """The version that a document says it has, whatever else is wrong with it."""
+    """Find the version that a document states, whatever else is wrong with it."""
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -223,8 +225,8 @@ def _explain_version(version: Json, place: Place | None) -> UnreadableTraceError
 
 
 def explain_invalid_json(raw: bytes, place: Place | None) -> UnreadableTraceError:
-    """What is wrong with bytes that are no JSON, and where."""
-    reason = "it is nested too deeply or holds a number out of range"
+    """Build the error for bytes that are not JSON: what is wrong with them, and where."""
+    reason = "it is nested too deeply or contains a number out of range"
     try:
         raw.decode()
         orjson.loads(raw)
@@ -235,12 +237,12 @@ def explain_invalid_json(raw: bytes, place: Place | None) -> UnreadableTraceErro
         if place is not None and place.line is None:
             place = Place(place.source, line=error.lineno)
     return UnreadableTraceError(
-        f"is not valid JSON: {reason}; the file was cut off or damaged: write it again", place=place
+        f"is not valid JSON: {reason}; the file is truncated or damaged: write it again", place=place
     )
 
 
 def format_field_path(location: Iterable[int | str]) -> str:
-    """`("trace", "steps", 3, "id")` as `trace.steps[3].id`."""
+    """Format `("trace", "steps", 3, "id")` as `trace.steps[3].id`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
 
 
@@ -261,5 +263,5 @@ def _is_json(raw: bytes) -> bool:
     try:
         orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        return "number out of range" in str(error)  # an integer beyond 64 bits is JSON all the same
+        return "number out of range" in str(error)  # an integer beyond 64 bits is still JSON
     return True

@@ -1,16 +1,18 @@
-"""Record a trace in-process, under asyncio and threads.
+"""Record a trace in-process, with asyncio and threads.
 
     with record("case-7", resolve=profile.value) as recording:
         with step("planner", input=question) as planner:
             planner.output = plan(read_surface("planner#instruction"), question)
     trace = recording.trace
 
-A step follows what ran before it in the same line of control. A task or thread that is started (with a copy of the
-context, as asyncio and `asyncio.to_thread` make one) is a branch; the next step of the line that started it joins all
-branches that have ended. `after=` says otherwise. A step opened inside another is nested: the outer one follows its
-last inner steps, for it used their results. Ids are paths that do not depend on timing: `planner`, `planner~2` for the
-second visit, `research[3]` for an indexed branch, `outer/inner` for a nested step. Only a task that nobody awaits can
-make an edge depend on timing: whether it had ended when the next step began.
+A step follows whatever ran before it in the same line of control. A new task or thread with a copy of the context (as
+asyncio and `asyncio.to_thread` make one) is a branch; the next step of the line that started it joins all branches
+that have ended. Pass `after=` to override this. A step opened inside another is nested: the outer step follows its
+last inner steps, because it used their results.
+
+Ids are paths that do not depend on timing: `planner`, `planner~2` for the second visit, `research[3]` for an indexed
+branch, `outer/inner` for a nested step. Only a task that is never awaited can make an edge depend on timing: it may or
+may not have ended when the next step begins.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from traces.model import (
 from traces.snapshots import describe_value, take_snapshot, to_bounded_json, to_plain_json
 
 Resolver: TypeAlias = Callable[[str], Json]
-"""Gives the current value of a surface."""
+"""Returns the current value of a surface."""
 
 _position: ContextVar[_Position | None] = ContextVar("traces_position", default=None)
 
@@ -64,7 +66,7 @@ def record(
     blobs: MutableMapping[str, bytes] | None = None,
     clock: Callable[[], int] = time.time_ns,
 ) -> Recording:
-    """Start a recording: a context manager, active in the code below it and in tasks and threads started there."""
+    """Record a trace: a context manager, active in its body and in the tasks and threads started there."""
     return Recording(
         trace_id,
         resolve=resolve,
@@ -79,12 +81,12 @@ def step(
     node_id: str,
     *,
     kind: StepKind = "function",
-    input: Any = None,  # noqa: A002 - the word of the model
+    input: Any = None,  # noqa: A002 - the name of the field of Step
     index: int | str | None = None,
     after: Iterable[OpenStep | str] | None = None,
     attributes: Mapping[str, Json] | None = None,
 ) -> OpenStep:
-    """Open a step of the active recording: a context manager. `index` tells parallel executions of a node apart."""
+    """Open a step of the active recording: a context manager. Parallel executions of a node need an `index`."""
     if kind not in STEP_KINDS:
         raise BrokenTraceError(f"step {node_id!r}: kind must be one of {', '.join(STEP_KINDS)}, got {kind!r}")
     if isinstance(after, str | OpenStep):
@@ -93,20 +95,20 @@ def step(
 
 
 def current_step() -> OpenStep:
-    """The innermost open step."""
+    """Return the innermost open step."""
     opened = _enter_scope().parent
     if opened is None:
-        raise NoActiveRecordingError("no step is open: surfaces are read and tools called inside `with step(...)`")
+        raise NoActiveRecordingError("no step is open: read surfaces and call tools inside `with step(...)`")
     return opened
 
 
 def read_surface(surface_id: str) -> Json:
-    """The value of a surface under the active recording; reading it is what records it in the current step."""
+    """Return the value of a surface, and record in the current step that it was read."""
     return current_step().read_surface(surface_id)
 
 
 class Recording:
-    """A trace in the making."""
+    """A trace while it is being recorded."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class Recording:
 
     @property
     def trace(self) -> ExecutionTrace:
-        """What has been recorded so far; a step that is still open has no end, and makes the trace incomplete."""
+        """The trace recorded so far. It is incomplete as long as a step is open."""
         with self._lock:
             steps = tuple(opened.freeze() for opened in self._steps.values())
         unfinished = any(recorded.end_ns is None for recorded in steps)
@@ -149,11 +151,11 @@ class Recording:
 
     @property
     def has_steps(self) -> bool:
-        """Whether there is anything to make a trace of."""
+        """Whether any step was recorded: without one there is no trace."""
         return bool(self._steps)
 
     def fail(self) -> None:
-        """Mark the run as failed although its error was caught inside the recording."""
+        """Mark the run as failed, for an error that was caught inside the recording."""
         self._status = "failed"
 
     def __enter__(self) -> Recording:
@@ -169,10 +171,10 @@ class Recording:
             self._status = "incomplete" if _is_cancellation(error) else "failed"
         elif self._misuse is not None:
             self._status = "failed"
-            raise self._misuse  # it was swallowed inside, and steps are missing
+            raise self._misuse  # it was caught inside the recording, but steps are missing
 
     def _register(self, opened: OpenStep, path: str) -> None:
-        """Give a step its id and its place in the order of starts."""
+        """Give a step its id and its number in the order of starts."""
         try:
             self._assign_id(opened, path)
         except TraceError as error:
@@ -189,7 +191,7 @@ class Recording:
                 raise AmbiguousStepError(path)
             while True:
                 visit += 1
-                # A node whose own name looks like a visit counts from ~1, so that it is not taken for one.
+                # A node whose name already ends in ~2 gets ~1 for its first visit, so that the two are not confused.
                 opened.id = path if visit == 1 and not _LOOKS_LIKE_A_VISIT.search(path) else f"{path}~{visit}"
                 if opened.id not in self._steps:
                     break
@@ -199,7 +201,7 @@ class Recording:
             self._followed |= opened.predecessors
 
     def _comes_before(self, previous: OpenStep, opened: OpenStep) -> bool:
-        """Whether a step surely runs after the previous visit of its node, and not merely happened to this time."""
+        """Whether a step always runs after the previous visit of its node, not just by chance this time."""
         if previous.scope is opened.scope:
             return True
         seen = set(opened.predecessors)
@@ -208,7 +210,7 @@ class Recording:
             ancestor = self._steps[waiting.pop()]
             if ancestor is previous:
                 return True
-            if ancestor.number > previous.number:  # what started before the previous visit does not follow it
+            if ancestor.number > previous.number:  # a step that started before the previous visit does not follow it
                 further = ancestor.predecessors - seen
                 seen |= further
                 waiting.extend(further)
@@ -217,7 +219,7 @@ class Recording:
 
 @dataclass(eq=False, slots=True)
 class OpenStep:
-    """A step while it runs: set `output` and `usage`, read surfaces, call tools."""
+    """A step while it is running: set `output` and `usage`, read surfaces, call tools."""
 
     node_id: str
     kind: StepKind
@@ -269,19 +271,19 @@ class OpenStep:
         self._end_ns = recording.clock()
         ends = self._inner.join()
         if ends != self._inner.start:
-            self.predecessors = ends  # it used what ran inside it, which used what it follows
+            self.predecessors = ends  # the outer step follows its last inner steps
         self.scope.take_over(self._inner)
         self.scope.move_to(self.id)
         position = _position.get()
-        if position is not None and position.scope is self._inner:  # else a generator was closed out of turn
+        if position is not None and position.scope is self._inner:  # otherwise a generator was closed out of order
             outer = self.scope.find_open_scope()
             _position.set(_Position(outer, outer.tips))
         if self._input is EMPTY:
-            self._input = take_snapshot(self.input, recording.blobs)  # it was set inside the step
+            self._input = take_snapshot(self.input, recording.blobs)  # set inside the step
         self._output = take_snapshot(self.output, recording.blobs)
 
     def read_surface(self, surface_id: str) -> Json:
-        """The value of a surface; that it was read, and its digest, go into the step, also when it is empty."""
+        """Return the value of a surface, and record its digest in this step, even if the value is empty."""
         resolve = self.scope.recording.resolve
         if resolve is None:
             raise NoActiveRecordingError(
@@ -292,7 +294,7 @@ class OpenStep:
         return value
 
     def call_tool(self, name: str, arguments: Any = None, *, call_id: str | None = None) -> OpenToolCall:
-        """Record a tool call of this step: a context manager with a `result` to set."""
+        """Record a tool call of this step: a context manager; set its `result`."""
         return OpenToolCall(self, name, arguments, call_id)
 
     def freeze(self) -> Step:
@@ -314,7 +316,7 @@ class OpenStep:
 
 
 class OpenToolCall:
-    """A tool call while it runs: set `result`."""
+    """A tool call while it is running: set `result`."""
 
     def __init__(self, caller: OpenStep, name: str, arguments: Any, call_id: str | None) -> None:
         self.caller = caller
@@ -351,14 +353,14 @@ class OpenToolCall:
 
 
 class _Position(NamedTuple):
-    """Where code stands: in which line of control, after which steps. A task started here takes a copy along."""
+    """Where in the recording code is running: its scope, and the last steps. A new task inherits a copy."""
 
     scope: _Scope
     tips: frozenset[str]
 
 
 class _Scope:
-    """A line of control inside a recording or a step: `tips` are what its next step follows."""
+    """A line of control inside a recording or a step; its next step follows the `tips`."""
 
     def __init__(self, recording: Recording, *, parent: OpenStep | None, tips: frozenset[str]) -> None:
         self.recording = recording
@@ -375,11 +377,13 @@ class _Scope:
             tips = self._enter_loop()
         child = _Scope(self.recording, parent=self.parent, tips=tips)
         with self.recording._lock:
-            self.find_open_scope().branches.append(child)  # a task may begin after the step that started it has ended
+            self.find_open_scope().branches.append(
+                child
+            )  # a task may start running after the step that created it has ended
         return child
 
     def _enter_loop(self) -> frozenset[str]:
-        """A thread's line goes on in the event loop that it runs; only one of the loop's tasks can be that."""
+        """Continue a thread's line of control in the event loop that the thread runs; only one task of it can."""
         loop = asyncio.get_running_loop()
         if self.loop_inside is not None and self.loop_inside() is loop:
             error = AmbiguousStepError("", why=_OUTSIDE_THE_LOOP)
@@ -399,11 +403,11 @@ class _Scope:
         self.has_moved = True
 
     def join(self) -> frozenset[str]:
-        """The ends of this line and of all its branches that have ended since they were last joined."""
+        """Return the last steps of this line, and of its branches that have ended since they were last joined."""
         with self.recording._lock:
             joined = set(self.tips)
             waiting = list(self.branches)
-            for branch in waiting:  # grows while it is walked: a branch may have branches
+            for branch in waiting:  # grows during the loop: a branch may have branches
                 if branch.has_moved and not branch.is_running():
                     joined |= branch.tips
                     branch.has_moved = False
@@ -412,17 +416,17 @@ class _Scope:
             return frozenset(joined - self.recording._followed) or frozenset(joined)
 
     def take_over(self, inner: _Scope) -> None:
-        """Keep the branches that outlive a nested step, to be joined later."""
+        """Keep the branches that outlive a nested step, so that they are joined later."""
         with self.recording._lock:
             self.branches += inner.branches
 
     def is_running(self) -> bool:
-        """Whether more may come from this line. Of a pool's thread nobody knows; it has ended as far as can be told."""
+        """Whether this line may open more steps. For a pool's thread that is unknown, so it counts as ended."""
         owner = self.owner()
         return isinstance(owner, asyncio.Task) and not owner.done()
 
     def find_open_scope(self) -> _Scope:
-        """This line, or the nearest around it whose step has not ended."""
+        """Return this scope, or the nearest one around it whose step has not ended."""
         scope = self
         while scope.parent is not None and scope.parent.has_ended:
             scope = scope.parent.scope
@@ -430,8 +434,8 @@ class _Scope:
 
 
 _OUTSIDE_THE_LOOP = (
-    "several tasks of an event loop opened steps before the one that started them did, so what joins them cannot be "
-    "told: start the recording inside the loop, `async def main(): with record(...)`, or open a step before the tasks"
+    "several tasks of an event loop opened steps before the code that started them did, so it is unclear which step "
+    "joins them: start the recording inside the loop, `async def main(): with record(...)`, or open a step first"
 )
 _LOOKS_LIKE_A_VISIT = re.compile(r"~\d+$")
 
@@ -441,7 +445,7 @@ def _enter_scope() -> _Scope:
     if position is None:
         raise NoActiveRecordingError(
             "no recording is active here: wrap the run in `with record(...)`; "
-            "a thread needs a copy of the context, as asyncio.to_thread makes one"
+            "a new thread needs a copy of the context, as made by asyncio.to_thread"
         )
     scope, tips = position
     if not scope.recording.is_active:

@@ -1,4 +1,4 @@
-"""Figures over many traces, in one pass that keeps durations and counts but no trace."""
+"""Statistics over many traces, computed in one pass that keeps durations and counts but no traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traces.model import ExecutionTrace, Usage, sum_usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatistics:
-    """One node over all its visits; times in seconds, None where nothing was recorded."""
+    """Statistics of one node over all its steps. Times are in seconds; None if none were recorded."""
 
     node_id: str
     kind: str
@@ -26,7 +26,7 @@ class NodeStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceStatistics:
-    """What a set of traces has in sum; nodes come in the order in which they first ran."""
+    """Statistics of a set of traces; nodes are in the order in which they first ran."""
 
     traces: int
     by_status: dict[str, int]
@@ -50,7 +50,7 @@ class _Node:
 
 
 def compute_statistics(traces: Iterable[ExecutionTrace]) -> TraceStatistics:
-    """Sum up traces."""
+    """Compute the statistics of traces, which may be a stream."""
     by_status: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     durations_ns: list[int] = []

@@ -109,7 +109,7 @@ def test_pictures_of_long_traces_show_nodes_unless_steps_are_asked_for(run: Run,
     for options, boxes in (([], 4), (["--by-node"], 4), (["--by-step"], 61), (["--unfold"], 100)):
         said = run("trace", "show", tmp_path / "long.jsonl", *options, "-o", picture, stream="err")
         assert picture.read_text(encoding="utf-8").count("data-id=") == boxes
-        assert ("100 steps: shown with one box per node; use --by-step for the steps" in said) is (options == [])
+        assert ("100 steps: shown with one box per node; use --by-step for steps" in said) is (options == [])
     assert "work ×40" in run("trace", "show", tmp_path / "long.jsonl", "--format", "svg", "--by-step")
     refused = run("trace", "show", tmp_path / "long.jsonl", "-o", picture, "--by-node", "--unfold", code=2)
     assert "--unfold shows every step" in refused
@@ -170,13 +170,13 @@ def test_piped_traces_are_read(run: Run, tmp_path: Path) -> None:
         writer.join()
 
 
-def test_outputs_that_cannot_be_written_are_told(run: Run, tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_written_are_reported(run: Run, tmp_path: Path) -> None:
     for arguments in (["show", "--format", "svg"], ["stats"], ["export"]):
         command, *options = arguments
         for output in (tmp_path / "no" / "folder", tmp_path):
-            told = run("trace", command, BUNDLED, *options, "-o", output, code=2)
-            assert told.startswith("error: ")
-            assert len(told.splitlines()) == 1
+            error = run("trace", command, BUNDLED, *options, "-o", output, code=2)
+            assert error.startswith("error: ")
+            assert len(error.splitlines()) == 1
 
 
 def test_an_empty_file_is_told(run: Run, tmp_path: Path) -> None:

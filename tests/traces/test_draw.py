@@ -250,13 +250,13 @@ def test_the_legend_names_the_colours_that_occur() -> None:
     assert "model call" not in picture
 
 
-def test_the_background_is_that_of_the_page() -> None:
+def test_the_background_is_transparent() -> None:
     picture = to_svg(draw_steps(trace(step("a"))))
     assert "@media (prefers-color-scheme: dark)" in picture
     assert len(list(ElementTree.fromstring(picture).iter(f"{SVG}rect"))) == 1
 
 
-def test_lanes_part_and_meet() -> None:
+def test_lanes_split_and_merge() -> None:
     diamond = trace(step("a"), step("b", "a"), step("c", "a"), step("d", "b", "c"), step("e", "d"))
     rows = to_lanes(TraceGraph(diamond), diamond.steps)
     assert rows is not None

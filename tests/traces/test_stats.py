@@ -6,7 +6,7 @@ from traces.stats import compute_statistics
 SECOND = 10**9
 
 
-def test_figures_are_summed_per_node() -> None:
+def test_statistics_are_computed_per_node() -> None:
     runs = [
         ExecutionTrace(
             id=f"run-{number}",
@@ -29,6 +29,6 @@ def test_figures_are_summed_per_node() -> None:
     assert (node_b.visits, node_b.errors, node_b.median_s, node_b.usage) == (3, 1, None, Usage())
 
 
-def test_no_traces_are_nothing() -> None:
+def test_no_traces_give_empty_statistics() -> None:
     found = compute_statistics([])
     assert (found.traces, found.steps, found.median_s, found.nodes) == (0, 0, None, ())

@@ -1,4 +1,4 @@
-"""A graph to be drawn: boxes, and arrows between them. Arrows may form loops."""
+"""A graph to draw: boxes, and arrows between them. Arrows may form loops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 Tone: TypeAlias = Literal["agent", "llm", "function", "tool", "failed"]
-"""What the colour of a box means: the kind of its node, or that it failed."""
+"""What the colour of a box stands for: the kind of its node, or a failure."""
 
 
 class Colours(NamedTuple):
@@ -33,7 +33,7 @@ MEANINGS: dict[Tone, str] = {
     "tool": "tool",
     "failed": "failed",
 }
-"""The words of the legend."""
+"""The texts of the legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """What is drawn. Boxes come in the order in which they were reached, so that loops can be told from ways down."""
+    """A graph to draw, with a title. Boxes are in the order in which they were reached."""
 
     title: str
     boxes: tuple[Box, ...]

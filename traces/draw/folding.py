@@ -1,4 +1,4 @@
-"""Which steps of a trace can share a box: parallel executions that look alike."""
+"""Folding: parallel steps that look alike share one box."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from traces.graph import TraceGraph
 from traces.model import Step
 
 FEWEST_FOLDED = 5
-"""Fewer steps that look alike than this are drawn side by side."""
+"""Smallest number of steps that are folded into one box."""
 
 
 def fold_steps(graph: TraceGraph) -> list[list[Step]]:
     """Group the steps of a trace, in canonical order, so that each group can be drawn as one box.
 
-    Steps share a group if they are executions of one node, at one depth, between groups of the same nodes. Failed steps
-    and those on the failing path keep apart from the others. The boxes form a DAG, as the steps do.
+    Steps are in one group if they are executions of the same node at the same depth, and their predecessors and
+    successors are in the same groups. Failed steps and steps on the failing path are grouped separately. The groups
+    form a DAG, as the steps do.
     """
     path = {step.id for step in graph.failing_path()}
     apart: set[str] = set()
@@ -24,7 +25,7 @@ def fold_steps(graph: TraceGraph) -> list[list[Step]]:
         few = {step.id for group in groups if 1 < len(group) < FEWEST_FOLDED for step in group}
         if not few:
             return groups
-        apart |= few  # drawn one by one, they tell their neighbours apart too
+        apart |= few  # drawn separately, so their neighbours are no longer alike
 
 
 def _group_alike(graph: TraceGraph, path: set[str], apart: set[str]) -> list[list[Step]]:
@@ -44,7 +45,7 @@ def _group_alike(graph: TraceGraph, path: set[str], apart: set[str]) -> list[lis
 
 
 def _number_alike(steps: Iterable[tuple[str, Hashable, Iterable[str]]]) -> dict[str, int]:
-    """Give steps that look alike, with neighbours that look alike, one number; neighbours must come first."""
+    """Give the same number to steps that look alike and have neighbours that look alike. Neighbours must come first."""
     known: dict[Hashable, int] = {}
     numbers: dict[str, int] = {}
     for step_id, own, neighbours in steps:

@@ -1,4 +1,4 @@
-"""Where the labels of arrows go: beside their line, clear of boxes, of other lines and of each other."""
+"""The positions of arrow labels: beside their line, without covering boxes, lines or each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEIGHT = 12
 _GAP = 5
 _SAMPLES = 40
 _MOST_AVOIDED = 200
-"""In a picture with more arrows than this, labels keep clear of boxes and of each other only."""
+"""With more arrows than this, labels may cover lines."""
 
 _Cells: TypeAlias = set[tuple[int, int]]
 """Small squares of the picture."""
@@ -22,7 +22,7 @@ _Cells: TypeAlias = set[tuple[int, int]]
 def place_labels(
     arrows: Sequence[Arrow], layout: Layout, *, box_width: float, measure: Callable[[str], float]
 ) -> dict[int, Point]:
-    """Find a place for the label of each arrow that has one: where its text begins, on the base line."""
+    """Find a position for the label of each arrow that has one: the start of its text, on the baseline."""
     if not any(arrow.label for arrow in arrows):
         return {}
     taken: _Cells = set()
@@ -42,7 +42,7 @@ def place_labels(
 
 
 def find_point(curve: Curve, share: float) -> Point:
-    """The point at a share of a Bézier curve."""
+    """Return the point at parameter `share` (0 to 1) of a Bézier curve."""
     rest = 1 - share
     a, b, c, d = rest**3, 3 * rest**2 * share, 3 * rest * share**2, share**3
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = curve
@@ -50,7 +50,7 @@ def find_point(curve: Curve, share: float) -> Point:
 
 
 def _find_free_corner(corners: Iterable[Point], width: float, taken: _Cells) -> Point:
-    """The first corner at which a label covers nothing, else the one at which it covers least."""
+    """Return the first corner at which the label covers nothing, otherwise the one at which it covers least."""
     least: tuple[int, Point] | None = None
     for corner in corners:
         covered = len(_cover(corner, width, _HEIGHT) & taken)
@@ -58,12 +58,12 @@ def _find_free_corner(corners: Iterable[Point], width: float, taken: _Cells) -> 
             least = covered, corner
         if not covered:
             break
-    assert least is not None  # every arrow has a way
+    assert least is not None  # every route has a curve
     return least[1]
 
 
 def _propose_corners(route: Sequence[Curve], width: float) -> Iterator[Point]:
-    """Upper left corners to try, best first: from the middle of the way outwards, on each side of the line."""
+    """Yield upper left corners to try, best first: from the middle of the route outwards, on both sides of the line."""
     middle = (len(route) - 1) / 2
     for at in sorted(range(len(route)), key=lambda at: abs(at - middle)):
         for share in (0.5, 0.35, 0.65, 0.2, 0.8):

@@ -9,10 +9,10 @@ from traces.model import Step
 
 
 def to_lanes(graph: TraceGraph, steps: Sequence[Step], *, widest: int = 40) -> list[tuple[str, Step | None]] | None:
-    """Rows of text that draw the edges: one per step, and one between where lanes part or meet.
+    """Draw the edges as rows of text: one per step, and one between steps where lanes split or merge.
 
-    A lane runs down from a step to the next one that follows it; `steps` must be all, in canonical order. None if more
-    than `widest` columns would be needed.
+    A lane runs down from a step to its next successor. `steps` must be all steps, in canonical order. Returns None if
+    the drawing would be wider than `widest` columns.
     """
     rows: list[tuple[str, Step | None]] = []
     lanes: list[str | None] = []
@@ -61,13 +61,13 @@ def _choose_symbol(step: Step) -> str:
 
 
 _LINES = dict(zip((3, 12, 10, 6, 9, 5, 11, 7, 14, 13, 15, 2, 1), "│─╭╮╰╯├┤┬┴┼╷╵", strict=True))
-"""Box drawing by where lines lead: up 1, down 2, left 4, right 8."""
+"""Box-drawing characters by the directions of their lines: up 1, down 2, left 4, right 8."""
 
 
 def _draw_connector(
     before: Sequence[str | None], after: Sequence[str | None], column: int, reached: Iterable[int]
 ) -> str:
-    """The row below a step whose followers are in other lanes: lines from its column to theirs."""
+    """Draw the row below a step whose successors are in other lanes: lines from its column to theirs."""
     width = max(len(before), len(after))
     arms = [0] * width
     for at in range(width):

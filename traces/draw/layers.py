@@ -1,4 +1,4 @@
-"""Layers of a graph that may have loops: every arrow leads down, except those that close a loop."""
+"""Layers of a graph that may have loops: every arrow points down, except those that close a loop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from traces.draw.diagram import Diagram
 
 
 def assign_layers(diagram: Diagram) -> dict[str, int]:
-    """Number each box by its longest way from the top, along arrows that do not close a loop.
+    """Give each box the length of the longest path from the top to it, ignoring arrows that close a loop.
 
-    So an arrow leads to a lower layer, or it closes a loop and leads to a higher one (or to its own box).
+    An arrow then points to a lower layer, unless it closes a loop: those point to a higher layer or to their own box.
     """
     followers: dict[str, list[str]] = {box.id: [] for box in diagram.boxes}
     for arrow in diagram.arrows:
@@ -28,22 +28,22 @@ def assign_layers(diagram: Diagram) -> dict[str, int]:
 
 
 def _find_closing_arrows(followers: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Walk depth first, in the order of the boxes, and yield arrows that lead back to a box on the current way."""
+    """Search depth first, in the order of the boxes, and yield arrows that point back to a box on the current path."""
     is_done: dict[str, bool] = {}
     for start in followers:
         if start in is_done:
             continue
         is_done[start] = False
-        way = [(start, iter(followers[start]))]
-        while way:
-            box_id, rest = way[-1]
+        path = [(start, iter(followers[start]))]
+        while path:
+            box_id, rest = path[-1]
             for follower in rest:
                 if follower not in is_done:
                     is_done[follower] = False
-                    way.append((follower, iter(followers[follower])))
+                    path.append((follower, iter(followers[follower])))
                     break
                 if not is_done[follower]:
                     yield box_id, follower
             else:
                 is_done[box_id] = True
-                way.pop()
+                path.pop()

@@ -1,8 +1,8 @@
-"""Where the boxes and arrows of a diagram go: boxes in layers, arrows around them.
+"""The layout of a diagram: boxes in layers, arrows around them.
 
-An arrow that passes a layer has a bend there, which takes up room like a narrow box: no arrow runs behind a box.
-An arrow that closes a loop leaves its box at the side and runs up to the side of the other one; it has a bend beside
-each of the two.
+An arrow that passes through a layer has a bend there, which takes up space like a narrow box, so arrows never run
+behind boxes. An arrow that closes a loop leaves its box at the side and goes up to the side of the other box, with a
+bend beside each of the two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RADIUS = 12
 
 
 class Point(NamedTuple):
-    """A place in the picture."""
+    """A point of the picture, in pixels."""
 
     x: float
     y: float
@@ -45,7 +45,7 @@ _Near: TypeAlias = dict[_Item, list[_Item]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things go. A box is placed by the middle of its top edge; arrows are in the order of the diagram."""
+    """The position of each box (the middle of its top edge) and the route of each arrow, in the diagram's order."""
 
     boxes: Mapping[str, Point]
     routes: Sequence[Sequence[Curve]]
@@ -54,14 +54,14 @@ class Layout:
 
 
 def arrange(diagram: Diagram, *, box_width: float, measure_label: Callable[[str], float]) -> Layout:
-    """Place boxes and arrows, with room for the labels of arrows."""
+    """Compute the layout, with space for the labels of arrows."""
     grid = _Grid(diagram, box_width, measure_label)
     grid.sort_layers()
     x = grid.spread_columns()
     left = min(x[item] - grid.measure_extent(item)[0] for item in x)
     places = {
         item: Point(x[item] - left, number * (BOX_HEIGHT + _GAP_LAYERS))
-        for number, row in enumerate(grid.rows())
+        for number, row in enumerate(grid.build_rows())
         for item in row
     }
     width = max(place.x + grid.measure_extent(item)[1] for item, place in places.items())
@@ -71,7 +71,7 @@ def arrange(diagram: Diagram, *, box_width: float, measure_label: Callable[[str]
 
 
 class _Grid:
-    """Boxes and bends while they find their places."""
+    """The boxes and bends of a diagram while they are being arranged."""
 
     def __init__(self, diagram: Diagram, box_width: float, measure_label: Callable[[str], float]) -> None:
         self.arrows = diagram.arrows
@@ -79,9 +79,9 @@ class _Grid:
         self.layer_of = assign_layers(diagram)
         # Per layer, from left to right: its boxes, and the bends of arrows that pass it.
         self.layers: list[list[_Item]] = [[] for _ in range(max(self.layer_of.values()) + 1)]
-        # Per arrow, what it leads through, from top to bottom.
+        # Per arrow, the items it connects, from top to bottom.
         self.chains: list[list[_Item]] = []
-        # Per box, the bends beside it: those of arrows that begin or end at its side.
+        # Per box, the bends beside it, of arrows that start or end at its side.
         self.beside: dict[str, list[_Bend]] = {box.id: [] for box in diagram.boxes}
         self.is_left: set[int] = set()
         self.labels: dict[_Bend, float] = {}
@@ -111,7 +111,7 @@ class _Grid:
                 self.above.setdefault(lower, []).append(upper)
 
     def sort_layers(self) -> None:
-        """Order each layer by the middle of its neighbours, down and up again, so that few arrows cross."""
+        """Sort each layer by the mean position of its neighbours, top down and bottom up, so that few arrows cross."""
         down, up = range(1, len(self.layers)), range(len(self.layers) - 2, -1, -1)
         for _ in range(2):
             for near, numbers, step in [(self.above, down, -1), (self.below, up, 1)] * 3:
@@ -126,27 +126,28 @@ class _Grid:
         )
 
     def _rank(self, number: int) -> dict[_Item, float]:
-        """Number what is in a layer from left to right; bends beside a box are just next to it."""
+        """Number the items of a layer from left to right; bends beside a box rank right next to it."""
         ranks: dict[_Item, float] = {}
         for at, item in enumerate(self.layers[number]):
             ranks[item] = at
             if isinstance(item, str):
-                ranks |= {bend: at + 0.4 * self._side_of(bend.arrow) for bend in self.beside[item]}
+                ranks |= {bend: at + 0.4 * self._get_side(bend.arrow) for bend in self.beside[item]}
         return ranks
 
-    def _side_of(self, arrow: int) -> int:
+    def _get_side(self, arrow: int) -> int:
+        """On which side of its boxes an arrow closes a loop: -1 is left, 1 is right."""
         return -1 if arrow in self.is_left else 1
 
     def _belongs_left(self, number: int, chain: Sequence[_Item]) -> bool:
-        """Whether an arrow closes a loop from a box in the left half of its layer."""
+        """Whether an arrow closes a loop and starts in the left half of its layer."""
         if isinstance(chain[0], str):
             return False
         source = self.arrows[number].source
         boxes = [item for item in self.layers[self.layer_of[source]] if isinstance(item, str)]
         return 2 * boxes.index(source) + 1 < len(boxes)
 
-    def rows(self) -> list[list[_Item]]:
-        """Everything in a layer, from left to right, layer by layer."""
+    def build_rows(self) -> list[list[_Item]]:
+        """List all items of each layer from left to right."""
         ranks = [self._rank(number) for number in range(len(self.layers))]
         rows: list[list[_Item]] = []
         for layer, items in enumerate(self.layers):
@@ -155,7 +156,7 @@ class _Grid:
                 left: list[_Item] = []
                 right: list[_Item] = []
                 if isinstance(item, str):
-                    # The nearer the other end, the nearer to the box: then loops nest and do not cross.
+                    # The closer the other end, the closer to the box: this way loops nest and do not cross.
                     for bend in sorted(self.beside[item], key=lambda bend: self._measure_reach(bend, layer, ranks)):
                         (left if bend.arrow in self.is_left else right).append(bend)
                 row += [*reversed(left), item, *right]
@@ -168,25 +169,25 @@ class _Grid:
         assert isinstance(first, _Bend)
         assert isinstance(last, _Bend)
         other = last if bend == first else first
-        return abs(other.layer - layer), self._side_of(bend.arrow) * ranks[other.layer][other]
+        return abs(other.layer - layer), self._get_side(bend.arrow) * ranks[other.layer][other]
 
     def measure_extent(self, item: _Item) -> tuple[float, float]:
-        """How far something reaches to the left and to the right of its middle."""
+        """Measure how far an item extends to the left and right of its x position."""
         if isinstance(item, str):
             return self.box_width / 2, self.box_width / 2
         label = self.labels.get(item, 0)
         return (label, 0) if item.arrow in self.is_left else (0, label)
 
     def spread_columns(self) -> dict[_Item, float]:
-        """Find horizontal places: each item as near to the middle of its neighbours as those beside it allow."""
-        rows = self.rows()
+        """Compute x positions: each item as close to the mean of its neighbours as the items beside it allow."""
+        rows = self.build_rows()
         step = self.box_width + _GAP_BOXES
         x = {item: (at - (len(row) - 1) / 2) * step for row in rows for at, item in enumerate(row)}
         both = {item: self.above.get(item, []) + self.below.get(item, []) for item in x}
         for near, sweep in [(self.above, rows), (self.below, rows[::-1])] * 3 + [(both, rows), (both, rows[::-1])]:
             for row in sweep:
                 self._spread_row(row, near, x)
-        for _ in range(2):  # a line that has moved may make room for another
+        for _ in range(2):  # moving one line may make room for another
             self._straighten(rows, x)
         return x
 
@@ -196,7 +197,7 @@ class _Grid:
             if isinstance(item, str):
                 for bend in self.beside[item]:
                     away = self.box_width / 2 + _GAP_BENDS
-                    wanted[bend] = wanted[item] + away * self._side_of(bend.arrow)
+                    wanted[bend] = wanted[item] + away * self._get_side(bend.arrow)
         distances = [self._measure_distance(one, other) for one, other in pairwise(row)]
         from_left = [wanted[item] for item in row]
         from_right = list(from_left)
@@ -208,12 +209,12 @@ class _Grid:
             x[item] = (low + high) / 2
 
     def _straighten(self, rows: Sequence[Sequence[_Item]], x: dict[_Item, float]) -> None:
-        """Put the bends of each arrow into one column, where there is room; loops swing out as far as they have to."""
+        """Align the bends of each arrow in one column if there is room; loops use their outermost column."""
         for number, chain in enumerate(self.chains):
             bends = [item for item in chain if isinstance(item, _Bend)]
             if len(bends) < 2:
                 continue
-            columns = sorted({x[bend] for bend in bends}, key=lambda column: -self._side_of(number) * column)
+            columns = sorted({x[bend] for bend in bends}, key=lambda column: -self._get_side(number) * column)
             if isinstance(chain[0], _Bend):
                 columns = columns[:1]
             for column in columns:
@@ -232,12 +233,12 @@ class _Grid:
         return self.measure_extent(left)[1] + gap + self.measure_extent(right)[0]
 
     def route(self, number: int, places: Mapping[_Item, Point]) -> Iterator[Curve]:
-        """The way of an arrow, from its source to its target."""
+        """Yield the curves of an arrow, from its source to its target."""
         chain = self.chains[number]
         if isinstance(chain[0], str):
             yield from _route_down([places[item] for item in chain])
             return
-        side = self._side_of(number) * self.box_width / 2
+        side = self._get_side(number) * self.box_width / 2
         source, target = places[self.arrows[number].source], places[self.arrows[number].target]
         bends = [places[item] for item in reversed(chain)]
         if source == target:
@@ -247,7 +248,7 @@ class _Grid:
 
 
 def _route_down(places: Sequence[Point]) -> Iterator[Curve]:
-    """From the bottom of the first place, straight through those between, to the top of the last."""
+    """Go from the bottom of the first item, straight through the bends, to the top of the last."""
     for at, (upper, lower) in enumerate(pairwise(places)):
         if at:
             yield _swing(upper, Point(upper.x, upper.y + BOX_HEIGHT))
@@ -256,7 +257,7 @@ def _route_down(places: Sequence[Point]) -> Iterator[Curve]:
 
 
 def _route_up(source: Point, target: Point, side: float, bends: Sequence[Point]) -> Iterator[Curve]:
-    """From the side of the source, up through the bends, to the side of the target."""
+    """Go from the side of the source, up through the bends, to the side of the target."""
     start = Point(source.x + side, source.y + 0.32 * BOX_HEIGHT)
     end = Point(target.x + side + (2 if side > 0 else -2), target.y + 0.68 * BOX_HEIGHT)
     yield from _turn(start, Point(bends[0].x, start.y), bends[0])
@@ -268,7 +269,7 @@ def _route_up(source: Point, target: Point, side: float, bends: Sequence[Point])
 
 
 def _turn(start: Point, corner: Point, end: Point) -> Iterator[Curve]:
-    """Two straight lines with a round corner."""
+    """Draw two straight lines with a round corner."""
     first = _go_towards(corner, start)
     last = _go_towards(corner, end)
     yield start, first, start, first
@@ -277,7 +278,7 @@ def _turn(start: Point, corner: Point, end: Point) -> Iterator[Curve]:
 
 
 def _go_towards(start: Point, end: Point) -> Point:
-    """A point on the line, at most a corner's radius away."""
+    """Return the point on the line that is a corner's radius away from `start`, or `end` if that is closer."""
     length = abs(end.x - start.x) + abs(end.y - start.y)
     share = min(1, _RADIUS / length) if length else 0
     return Point(start.x + share * (end.x - start.x), start.y + share * (end.y - start.y))
@@ -291,6 +292,6 @@ def _route_to_itself(box: Point, side: float, bend_x: float) -> Curve:
 
 
 def _swing(start: Point, end: Point) -> Curve:
-    """A curve that begins and ends vertically."""
+    """Draw a curve that starts and ends vertically."""
     middle = (start.y + end.y) / 2
     return start, Point(start.x, middle), Point(end.x, middle), end

@@ -1,4 +1,4 @@
-"""A Diagram as Mermaid flowchart text, for Markdown pages that render it."""
+"""Write a Diagram as a Mermaid flowchart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from traces.draw.diagram import COLOURS, Diagram
 
 
 def to_mermaid(diagram: Diagram) -> str:
-    """Mermaid flowchart text, for Markdown pages that render it."""
+    """Write a diagram as Mermaid text, for Markdown pages that render it."""
     alias = {box.id: f"s{number}" for number, box in enumerate(diagram.boxes)}
     lines = ["flowchart TD"]
     for box in diagram.boxes:
@@ -25,5 +25,5 @@ def to_mermaid(diagram: Diagram) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text inside quotes: only these four characters mean something to Mermaid."""
+    """Escape text in quotes, where only these four characters are special to Mermaid."""
     return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")

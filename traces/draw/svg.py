@@ -1,4 +1,4 @@
-"""A Diagram as a self-contained SVG picture, for light and for dark pages."""
+"""Draw a Diagram as a self-contained SVG picture, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEGEND_ROW = 22
 
 
 def to_svg(diagram: Diagram) -> str:
-    """Draw a diagram. The tooltip of each box shows its `hover`; the background is that of the page."""
+    """Draw a diagram as SVG. The tooltip of a box shows its `hover` text. The background is transparent."""
     box_width = _choose_box_width(diagram.boxes)
     layout = arrange(diagram, box_width=box_width, measure_label=_measure_small)
     labels = place_labels(diagram.arrows, layout, box_width=box_width, measure=_measure_small)
@@ -51,7 +51,7 @@ font-family="ui-sans-serif, system-ui, sans-serif">
 
 
 def _build_style() -> str:
-    """The style sheet. Colours are rules, not attributes, so that a dark page can change them."""
+    """Build the style sheet. Colours are in rules, not attributes, so that dark mode can change them."""
     light, dark = [], []
     for tone, colours in COLOURS.items():
         light.append(f".{tone} {{ fill: {colours.fill}; stroke: {colours.stroke} }}")
@@ -120,7 +120,7 @@ def _draw_label(text: str, place: Point) -> str:
 
 
 def _draw_legend(boxes: Sequence[Box], width: float, top: float) -> tuple[str, float]:
-    """Explain the colours that occur, if there are several; the height of it too."""
+    """Draw a legend of the colours in use, if there are several. Also returns its height."""
     words: dict[str, str] = {tone: MEANINGS[tone] for tone in COLOURS if any(box.tone == tone for box in boxes)}
     if any(box.is_marked for box in boxes):
         words["marked"] = "on the failing path"
@@ -141,7 +141,7 @@ def _draw_legend(boxes: Sequence[Box], width: float, top: float) -> tuple[str, f
 
 
 def _choose_box_width(boxes: Sequence[Box]) -> float:
-    """Wide enough for the texts, within bounds: all boxes are alike, so that columns line up."""
+    """Choose one width for all boxes that fits their texts, within limits."""
     texts = (
         max(_measure(box.title, _BOX_TITLE, is_bold=True) + 2 * _PADDING, _measure_small(box.detail) + _PADDING)
         for box in boxes
@@ -154,7 +154,7 @@ def _measure_small(text: str) -> float:
 
 
 def _measure(text: str, size: int, *, is_bold: bool = False) -> float:
-    """Estimate the width of a text; fonts differ, so this is on the wide side."""
+    """Estimate the width of a text in pixels. Fonts differ, so the estimate is generous."""
     letters = sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.56 for letter in text)
     capitals = sum(letter.isupper() for letter in text)
     return size * (letters + 0.14 * capitals) * (1.12 if is_bold else 1)
@@ -167,7 +167,7 @@ def _fit(text: str, room: float, size: int, *, is_bold: bool = False) -> str:
 
 
 def _fit_parts(text: str, room: float) -> str:
-    """Leave out the last figures of a line until it fits."""
+    """Drop figures from the end of a line until it fits."""
     while _measure_small(text) > room and " · " in text:
         text = text.rpartition(" · ")[0]
     return _fit(text, room, _SMALL)

@@ -15,7 +15,7 @@ from traces.model import ExecutionTrace, Step, sum_usage
 from traces.text import cut, cut_middle, format_duration, one_line, preview
 
 MOST_BOXES = 25
-"""A trace that needs more boxes than this is drawn by node, unless every step is asked for."""
+"""A trace that needs more boxes than this is drawn by node by default."""
 
 _INDEX = re.compile(r"\[[^\[\]]*\]")
 
@@ -44,7 +44,7 @@ def draw_steps(trace: ExecutionTrace, *, unfold: bool = False) -> Diagram:
 
 
 def draw_nodes(trace: ExecutionTrace) -> Diagram:
-    """Draw one box per node, however often it ran: for long traces, and to see the loops."""
+    """Draw one box per node, however often it ran: for long traces, and to show loops."""
     visits: dict[str, list[Step]] = {}
     for step in trace.steps:
         visits.setdefault(step.node_id, []).append(step)
@@ -61,7 +61,7 @@ class _Group(NamedTuple):
 
 
 def _order_by_start(graph: TraceGraph) -> Callable[[Sequence[Step]], tuple[int, int]]:
-    """A sort key: layer by layer, branches in the order in which their nodes started."""
+    """Make a sort key: layer by layer, branches in the order in which their nodes started."""
     starts: dict[tuple[int, str], int] = {}
     for step in graph.trace.steps:
         key = graph.layers[step.id], step.node_id
@@ -70,7 +70,7 @@ def _order_by_start(graph: TraceGraph) -> Callable[[Sequence[Step]], tuple[int, 
 
 
 def _name_steps(steps: Sequence[Step]) -> str:
-    """The id of a step; for several, the id that they share apart from their index, else their node."""
+    """Return the id of a step; for several, the id they share apart from the index, otherwise their node."""
     if len(steps) == 1:
         return steps[0].id
     shared = {_INDEX.sub("", step.id) for step in steps}
@@ -107,7 +107,7 @@ def _write_title(trace: ExecutionTrace) -> str:
 
 
 def _summarize_steps(steps: Sequence[Step]) -> str:
-    """Error, time, tokens and dollars of the steps, in a few characters."""
+    """Summarize error, time, tokens and cost of the steps in a few characters."""
     error = next((step.error for step in steps if step.error), None)
     durations = [step.duration_ns for step in steps if step.duration_ns is not None]
     usage = sum_usage(step.usage for step in steps)
@@ -121,7 +121,7 @@ def _summarize_steps(steps: Sequence[Step]) -> str:
 
 
 def _describe_steps(steps: Sequence[Step], *, most: int = 3) -> str:
-    """Input and output of the steps, failed ones first; of several steps only the first few."""
+    """Show input and output of the steps, failed ones first, and at most `most` of them."""
     shown = sorted(steps, key=lambda step: step.error is None)[:most]
     limit = 400 if len(steps) == 1 else 160
     lines = []

@@ -1,7 +1,7 @@
-"""OTLP spans as JSON lines: one ExportTraceServiceRequest a line, as the OTLP file exporters write them.
+"""OTLP spans as JSON lines: one ExportTraceServiceRequest per line, as OTLP file exporters write them.
 
-Read by msgspec straight into typed records: `google.protobuf.json_format` takes the hex ids for base64 and is thirty
-times slower. Field names are those of the format.
+msgspec decodes them straight into typed records. `google.protobuf.json_format` misreads the hex ids as base64 and is
+thirty times slower. Field names are those of the format.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ _decoder = msgspec.json.Decoder(_Request | list[_Request])
 
 
 def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
-    """Yield the spans of each OTLP/JSON document; integers may be written as text, unknown fields are ignored."""
+    """Yield the spans of each OTLP/JSON document. Integers may be strings; unknown fields are ignored."""
     for place, raw in documents:
         try:
             document = _decoder.decode(raw)
         except msgspec.ValidationError as error:
-            told = f"is neither a trace of ours nor an OTLP export: {error}"
-            raise UnreadableTraceError(told, place=place) from error
+            message = f"is neither a promptiter trace nor an OTLP export: {error}"
+            raise UnreadableTraceError(message, place=place) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise explain_invalid_json(raw, place) from error
         except RecursionError as error:
@@ -117,7 +117,7 @@ def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
 
 
 def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
-    """One line with all these spans."""
+    """Encode all these spans as one line."""
     try:
         scope_spans = [{"scope": {"name": scope}, "spans": group} for scope, group in _group_by_scope(spans).items()]
         request = {
@@ -130,7 +130,9 @@ def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
 
 def _check_version(resource_spans: _ResourceSpans, place: Place) -> list[_ScopeSpans]:
     if resource_spans.instrumentationLibrarySpans is not None:
-        raise UnreadableTraceError("is OTLP of before 2022 (instrumentationLibrarySpans); export it anew", place=place)
+        raise UnreadableTraceError(
+            "is OTLP from before 2022 (instrumentationLibrarySpans); export it with a newer version", place=place
+        )
     return resource_spans.scopeSpans
 
 
@@ -139,7 +141,7 @@ def _read_span(span: _Span, scope: str, place: Place) -> Span:
     is_error = status is not None and status.code == 2
     try:
         if len(bytes.fromhex(trace_id)) != 16 or len(bytes.fromhex(span_id)) != 8 or len(trace_id) + len(span_id) != 48:
-            raise ValueError("traceId and spanId must have 32 and 16 hex digits")  # noqa: TRY301 - told below
+            raise ValueError("traceId and spanId must have 32 and 16 hex digits")  # noqa: TRY301 - explained below
         attributes = _read_attributes(span.attributes) if span.attributes else {}
         if is_error and span.events:
             events = ((event.name, _read_attributes(event.attributes or [])) for event in span.events)
@@ -160,8 +162,8 @@ def _read_span(span: _Span, scope: str, place: Place) -> Span:
             place,
         )
     except (ValueError, KeyError) as error:
-        told = f"span {span.name!r} (traceId {trace_id!r}, spanId {span_id!r}): {error}"
-        raise UnreadableTraceError(told, place=place) from error
+        message = f"span {span.name!r} (traceId {trace_id!r}, spanId {span_id!r}): {error}"
+        raise UnreadableTraceError(message, place=place) from error
 
 
 def _read_time(nanoseconds: int | str | None) -> int | None:
@@ -169,10 +171,10 @@ def _read_time(nanoseconds: int | str | None) -> int | None:
         return None
     if isinstance(nanoseconds, str):
         if not nanoseconds.isdecimal():
-            raise ValueError(f"{nanoseconds!r} is no time in nanoseconds")
+            raise ValueError(f"{nanoseconds!r} is not a time in nanoseconds")
         nanoseconds = int(nanoseconds)
     if not 0 <= nanoseconds < 2**64:
-        raise ValueError(f"{nanoseconds} is no time in nanoseconds")
+        raise ValueError(f"{nanoseconds} is not a time in nanoseconds")
     return nanoseconds or None
 
 
@@ -181,7 +183,7 @@ def _read_link(link: _Link) -> Link:
 
 
 def _read_attributes(items: list[_KeyValue]) -> dict[str, Json]:
-    # Almost all are text, and this is the hottest line of all reading.
+    # Almost all values are strings, and this is the hottest line when reading.
     return {item.key: _read_value(item.value) if (text := item.value.stringValue) is None else text for item in items}
 
 
@@ -246,7 +248,7 @@ def _write_value(value: Json) -> dict[str, Any]:
             return {"boolValue": value}
         case int():
             if not -(2**63) <= value < 2**63:
-                raise UnwritableTraceError(f"OTLP holds integers of 64 bits; {value} is larger: write it as text")
+                raise UnwritableTraceError(f"OTLP integers have 64 bits and {value} is larger; record it as text")
             return {"intValue": str(value)}
         case float():
             return {
@@ -261,4 +263,4 @@ def _write_value(value: Json) -> dict[str, Any]:
         case None:
             return {}
         case _:
-            raise UnwritableTraceError(f"{value!r} is no JSON value and cannot be an attribute")
+            raise UnwritableTraceError(f"{value!r} is not a JSON value and cannot be an attribute")

@@ -1,7 +1,7 @@
 """OTLP spans as protobuf: an ExportTraceServiceRequest, or the length-prefixed batches that collectors write.
 
-Concatenated messages are one message with all their repeated fields, so a file can be written batch by batch; it is
-read one ResourceSpans at a time too, so that memory is bounded and errors know their byte.
+Concatenated protobuf messages form one message with all their repeated fields, so a file can be written batch by batch.
+It is read one ResourceSpans at a time, which bounds memory and lets errors name the byte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traces.model import Json
 from traces.otel.spans import Link, Span, add_exception_type
 
 _RESOURCE_SPANS_TAG = 0x0A  # field 1, length-delimited: the only field of the message
-_LARGEST_FRAME_BYTE = 0x08  # a frame starts with its length, big-endian; none has 128 MB
+_LARGEST_FRAME_BYTE = 0x08  # a frame starts with its big-endian length, which is below 128 MB
 
 
 def decode(name: str, file: IO[bytes]) -> Iterator[list[Span]]:
@@ -27,7 +27,7 @@ def decode(name: str, file: IO[bytes]) -> Iterator[list[Span]]:
         try:
             message = trace_pb2.ResourceSpans.FromString(raw)
         except DecodeError as error:
-            raise UnreadableTraceError(f"is no OTLP protobuf: {error}; export it again", place=place) from error
+            raise UnreadableTraceError(f"is not OTLP protobuf: {error}; export it again", place=place) from error
         yield [
             _read_span(span, scope_spans.scope.name, place)
             for scope_spans in message.scope_spans
@@ -63,7 +63,7 @@ def _read_span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
 
 
 def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
-    """A message with all these spans."""
+    """Encode all these spans as one message."""
     resource_spans = trace_pb2.ResourceSpans()
     _set_attributes(resource_spans.resource.attributes, resource)
     scopes: dict[str, Any] = {}
@@ -79,7 +79,7 @@ def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
 
 
 def _split_resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
-    """The serialized ResourceSpans of a file, with the byte at which each starts."""
+    """Yield the serialized ResourceSpans of a file, each with the byte at which it starts."""
     position = 0
     is_framed: bool | None = None
     while head := file.read(1):
@@ -94,15 +94,15 @@ def _split_resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, b
             width += 1
         else:
             raise UnreadableTraceError(
-                f"is neither JSON nor OTLP protobuf: it starts with byte {head[0]:#04x}; give an OTLP export or traces "
+                f"is neither JSON nor OTLP protobuf: it starts with byte {head[0]:#04x}; pass an OTLP export or traces "
                 "as JSON lines",
                 place=place,
             )
         raw = _read_bytes(file, size)
         if len(raw) < size or size == 0:
             raise UnreadableTraceError(
-                f"is cut off or no OTLP export: a message of {size:,} bytes starts here and {len(raw):,} follow; "
-                "export it again",
+                f"is truncated or not an OTLP export: a message of {size:,} bytes starts here, but only {len(raw):,} "
+                "follow; export it again",
                 place=place,
             )
         if is_framed:
@@ -113,7 +113,7 @@ def _split_resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, b
 
 
 def _read_bytes(file: IO[bytes], size: int) -> bytes:
-    """So many bytes, or what there is; a wrong size does not ask for the memory."""
+    """Read up to `size` bytes in pieces, so that a wrong size does not allocate that much memory."""
     parts = []
     while size > 0 and (part := file.read(min(size, 1 << 22))):
         parts.append(part)
@@ -126,14 +126,14 @@ def _split_frame(name: str, raw: bytes, start: int) -> Iterator[tuple[Place, byt
         message = trace_pb2.TracesData.FromString(raw)
     except DecodeError as error:
         raise UnreadableTraceError(
-            f"is no OTLP protobuf: {error}; export it again", place=Place(name, byte=start)
+            f"is not OTLP protobuf: {error}; export it again", place=Place(name, byte=start)
         ) from error
     for resource_spans in message.resource_spans:
         yield Place(name, byte=start), resource_spans.SerializeToString()
 
 
 def _read_varint(file: IO[bytes]) -> tuple[int, int]:
-    """A variable-length integer and its width; 0 if the file ends inside it."""
+    """Read a variable-length integer; returns it with its width, or zeros if the file ends inside it."""
     value = 0
     for width in range(1, 11):
         byte = file.read(1)
@@ -198,7 +198,7 @@ def _set_value(target: AnyValue, value: Json) -> None:
             target.bool_value = value
         case int():
             if not -(2**63) <= value < 2**63:
-                raise UnwritableTraceError(f"OTLP holds integers of 64 bits; {value} is larger: write it as text")
+                raise UnwritableTraceError(f"OTLP integers have 64 bits and {value} is larger; record it as text")
             target.int_value = value
         case float():
             target.double_value = value
@@ -214,4 +214,4 @@ def _set_value(target: AnyValue, value: Json) -> None:
         case None:
             pass
         case _:
-            raise UnwritableTraceError(f"{value!r} is no JSON value and cannot be an attribute")
+            raise UnwritableTraceError(f"{value!r} is not a JSON value and cannot be an attribute")

@@ -1,4 +1,4 @@
-"""Turn the spans of the running process into traces as they finish.
+"""Turn the spans of the running process into traces as they end.
 
 provider.add_span_processor(TraceProcessor(on_trace=collected.append))
 """
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 class TraceProcessor(SpanProcessor):
-    """Collects ended spans; when the last open span of an OTLP trace ends, its traces go to `on_trace`.
+    """Collects ended spans. When the last open span of an OTLP trace ends, `on_trace` gets its traces.
 
-    `on_trace` is called on the thread that ended the span and should be quick; if it raises, that is logged and the
-    application goes on. Traces that no convention recognises are not ours and are let go; broken ones go to `on_error`,
-    which logs by default. A trace whose spans never all end is handed out incomplete at `shutdown`.
+    `on_trace` is called on the thread that ended the span and should be quick. If it raises, the error is logged and
+    the application continues. Traces that no dialect recognises are ignored. Broken ones are passed to `on_error`,
+    which logs them by default. A trace with spans that never end is delivered incomplete at `shutdown`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TraceProcessor(SpanProcessor):
         on_error: Callable[[TraceError], None] | None = None,
     ) -> None:
         self._on_trace = on_trace
-        self._on_error = on_error or (lambda error: logger.error("a trace was dropped: %s", error))
+        self._on_error = on_error or (lambda error: logger.error("dropped a trace: %s", error))
         self._ended: dict[int, list[ReadableSpan]] = {}
         self._open: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class TraceProcessor(SpanProcessor):
         self._deliver(spans)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        """Nothing waits but traces whose spans have not all ended; half of one would be wrong."""
+        """Do nothing: only traces with open spans are pending, and delivering half of one would be wrong."""
         return True
 
     def shutdown(self) -> None:

@@ -1,4 +1,4 @@
-"""Read OTLP exports (JSON, JSON lines, protobuf, gzipped or not; a file, a pipe or bytes), or whatever a file holds."""
+"""Read traces from OTLP exports (JSON, JSON lines or protobuf, gzipped or not), or from any trace file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST_KEY = re.compile(rb'\s*[\[{][\s\[{]*(?:"[^"\x00-\x1f]*"\s*:|[\]}])')
 
 
 def read(source: Source) -> Iterator[ExecutionTrace]:
-    """The traces of a file of either kind: our own JSON, as a stream, or an OTLP export."""
+    """Yield the traces of a file: promptiter's own JSON, read as a stream, or an OTLP export."""
     with open_source(source) as (name, file):
         if _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)):
             yield from parse_traces(name, file)
@@ -30,16 +30,16 @@ def read(source: Source) -> Iterator[ExecutionTrace]:
 
 
 def read_otel(source: Source) -> list[ExecutionTrace]:
-    """The traces of an OTLP export, in the order of their first spans. Spans may come in any order, and twice.
+    """Read the traces of an OTLP export, in the order of their first spans. Spans may be in any order, and repeated.
 
-    OTLP traces in which nothing is a step are left out with a warning; if there is nothing else, that is an error.
+    OTLP traces without any step are skipped with a warning. If there are no others, that is an error.
     """
     with open_source(source) as (name, file):
         return _read_otlp(name, file)
 
 
 def read_spans(name: str, file: Reader) -> Iterator[list[Span]]:
-    """The bare spans of an open OTLP export, batch by batch as they come."""
+    """Yield the spans of an open OTLP export, batch by batch."""
     start = file.peek()
     if _is_json(start):
         return otlp_json.decode(split_documents(name, file))
@@ -51,12 +51,12 @@ def read_spans(name: str, file: Reader) -> Iterator[list[Span]]:
 
 
 def drop_duplicates(spans: list[Span]) -> list[Span]:
-    """The spans without those that were exported twice; two that differ under one id are an error."""
+    """Drop spans that were exported twice. Two different spans with the same id are an error."""
     by_id = {span.span_id: span for span in spans}
     if len(by_id) == len(spans):
         return spans
     for span in spans:
-        if span[:-1] != by_id[span.span_id][:-1]:  # all but the place
+        if span[:-1] != by_id[span.span_id][:-1]:  # everything but the place
             raise UnreadableTraceError(
                 f"span {span.span_id} ({span.name!r}) occurs twice with different content; export the trace again",
                 place=span.place,
@@ -80,11 +80,11 @@ def _read_otlp(name: str, file: Reader) -> list[ExecutionTrace]:
     if foreign and not found:
         raise foreign[0]
     if foreign:
-        logger.warning("%d traces of %s were left out: %s", len(foreign), name, foreign[0].message)
+        logger.warning("skipped %d traces of %s: %s", len(foreign), name, foreign[0].message)
     return found
 
 
 def _is_json(start: bytes) -> bool:
-    """Whether a file is JSON. Protobuf starts with a line feed too, so one counts only before a first key."""
+    """Whether a file is JSON. Protobuf also starts with a line feed, so that counts only if a JSON key follows."""
     start = start.removeprefix(codecs.BOM_UTF8)
     return start.lstrip(b" \t\r")[:1] in (b"{", b"[") or (start[:1].isspace() and bool(_FIRST_KEY.match(start)))

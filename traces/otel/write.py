@@ -1,8 +1,8 @@
 """Write traces as OTLP spans, batch by batch: JSON lines or protobuf.
 
-A trace is a root span, a span per step below it (or below the step it is nested in), and a span per tool call.
-Predecessors are written twice, as span links and as an attribute, because some back ends drop links. Content goes into
-the GenAI attributes where they can hold it exactly, so that other tools show it, and into ours where they cannot.
+A trace becomes a root span, a span per step below it (or below the step it is nested in), and a span per tool call.
+Predecessors are written twice, as span links and as an attribute, because some back ends drop links. Content is written
+to the GenAI attributes if they can represent it exactly, so that other tools show it, and to our own otherwise.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def write_otel(
     *,
     encoding: Literal["json", "protobuf"] | None = None,
 ) -> int:
-    """Write traces and say how many spans; `.pb` means protobuf, anything else JSON lines; `.gz` behind it compresses.
+    """Write traces as OTLP and return the number of spans.
 
-    The file appears whole or not at all. Any OpenTelemetry back end takes it; read_otel gives the same traces back.
+    A name that ends in `.pb` means protobuf, any other JSON lines; `.gz` after that compresses. The file is written
+    atomically. Any OpenTelemetry back end can import it, and `read_otel` returns the same traces.
     """
     encode = otlp_json.encode
     if (encoding or guess_encoding(path)) == "protobuf":
@@ -55,7 +56,7 @@ def write_otel(
 
 
 def guess_encoding(path: str | os.PathLike[str]) -> Literal["json", "protobuf"]:
-    """What the name of a file says it holds."""
+    """Guess the encoding of a file from its name."""
     return (
         "protobuf"
         if Path(os.fspath(path).removesuffix(".gz")).suffix in (".pb", ".binpb", ".proto", ".protobuf")
@@ -64,7 +65,7 @@ def guess_encoding(path: str | os.PathLike[str]) -> Literal["json", "protobuf"]:
 
 
 def build_spans(trace: ExecutionTrace) -> Iterator[Span]:
-    """The spans that say all of a trace, its root first."""
+    """Yield the spans that represent a trace, the root first."""
     trace_id = _make_trace_id(trace)
     root_id = _make_span_id(trace_id, "trace")
     attributes = _escape(trace.attributes)
@@ -103,7 +104,7 @@ def _build_all_spans(traces: Iterable[ExecutionTrace]) -> Iterator[Span]:
     for trace in check_traces(traces):
         trace_id = _make_trace_id(trace)
         if trace_id in seen:
-            raise UnwritableTraceError(f"two traces have the id {trace.id!r} and started at one time: rename one")
+            raise UnwritableTraceError(f"two traces have the id {trace.id!r} and the same start time; rename one")
         seen.add(trace_id)
         yield from build_spans(trace)
 
@@ -223,12 +224,14 @@ def _dump_json(value: Any) -> str:
     except TypeError as error:  # orjson.JSONEncodeError
         raise UnwritableTraceError(f"{value!r:.60} cannot be written: {error}") from error
     if b"null" in raw and holds_non_finite(value):
-        raise UnwritableTraceError(f"{value!r:.60} holds a NaN or infinite number, which JSON cannot; write it as text")
+        raise UnwritableTraceError(
+            f"{value!r:.60} contains a NaN or infinite number, which JSON cannot represent; record it as text"
+        )
     return raw.decode()
 
 
 def _make_trace_id(trace: ExecutionTrace) -> str:
-    """An id of OTLP's form: the trace's own if it has it, else one that repeated runs of a case do not share."""
+    """Use the trace's own id if it is a valid OTLP id, else derive one that repeated runs of a case do not share."""
     is_one = len(trace.id) == 32 and not trace.id.strip("0123456789abcdef") and trace.id.strip("0")
     return trace.id if is_one else _hash(f"{trace.id}\0{trace.start_ns}\0{len(trace.steps)}", 16)
 

@@ -127,7 +127,7 @@ def _draw(trace: ExecutionTrace, *, by_node: bool | None, unfold: bool) -> Diagr
         raise typer.BadParameter("--unfold shows every step, so it cannot be combined with --by-node")
     if by_node is None and not unfold and needs_node_view(trace):
         typer.echo(
-            f"{len(trace.steps):,} steps: shown with one box per node; use --by-step for the steps, --unfold for every one",
+            f"{len(trace.steps):,} steps: shown with one box per node; use --by-step for steps, --unfold for every one",
             err=True,
         )
         by_node = True

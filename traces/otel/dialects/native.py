@@ -1,6 +1,7 @@
-"""Our own spans, read back to the same trace: a root span, a span per step, a span per tool call of a step.
+"""promptiter's own spans, read back to the same trace: a root span, a span per step, a span per tool call.
 
-Spans instrumented by hand need only `promptiter.node.id`; predecessors come from our attribute, or else from links.
+Spans instrumented by hand need only the attribute `promptiter.node.id`. Predecessors come from our attribute if it is
+there, otherwise from span links.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ _BLOBS = msgspec.json.Decoder(tuple[Blob, ...])
 
 
 def recognises(span: Span) -> bool:
-    """Whether a span is one of ours."""
+    """Whether promptiter wrote this span, or it has our attributes."""
     return names.NODE_ID in span.attributes or names.TRACE_ID in span.attributes
 
 
 def build_traces(spans: Sequence[Span]) -> list[ExecutionTrace]:
-    """The traces whose spans have one OTLP trace id: one, or one per root span of ours among them."""
+    """Build the traces of one OTLP trace: one, or one per root span if there are several."""
     roots = [span for span in spans if names.TRACE_ID in span.attributes]
     if len(roots) <= 1:
         return [_build_trace(roots[0] if roots else None, spans)]
@@ -64,7 +65,7 @@ def _build_trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
             default = "failed" if root.is_error else "completed"
             status = _check_choice(_STATUSES, of_trace[names.TRACE_STATUS] or default, names.TRACE_STATUS)
             conversation_id = _check_type(of_trace[names.CONVERSATION_ID], str | None, names.CONVERSATION_ID)
-            if names.NODE_ID not in root.attributes:  # else the rest belongs to its step
+            if names.NODE_ID not in root.attributes:  # otherwise the other attributes belong to its step
                 attributes = _unescape(root.attributes)
     step_spans: list[Span] = []
     calls: dict[str, list[tuple[int, ToolCall]]] = {}
@@ -88,7 +89,7 @@ def _build_trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
             steps.append(_build_step(span, step_ids, tool_calls, known_reads))
         except (TraceError, TypeError) as error:
             raise _explain(error, span) from error
-    skipped += sum(map(len, calls.values()))  # calls of a step that is not there
+    skipped += sum(map(len, calls.values()))  # calls of steps that are missing
     if skipped:
         attributes[names.SKIPPED_SPANS] = skipped
     try:
@@ -127,7 +128,7 @@ def _build_step(
                 raise _explain_wrong_value(names.PREDECESSORS, "a list of step ids", predecessors)
     surface_reads = None
     if (text := take(names.SURFACE_READS, None)) is not None:
-        # Steps of one node mostly read the same values: they share one mapping.
+        # Steps of one node usually read the same values, so they share one mapping.
         surface_reads = known_reads.get(text)
         if surface_reads is None:
             surface_reads = known_reads[text] = _decode(_READS, text, names.SURFACE_READS)
@@ -154,7 +155,7 @@ def _build_step(
 
 
 def _assign_step_ids(step_spans: Sequence[Span], spans: Sequence[Span]) -> dict[str, str]:
-    """The step id of each span, of those inside a step its own. Spans made by hand are counted by node, by time."""
+    """Find the step id of each span, also of spans inside a step. Spans without one are numbered per node, by time."""
     step_ids: dict[str, str] = {}
     visits: Counter[str] = Counter()
     for span in sorted(step_spans, key=lambda span: (span.start_ns or 0, span.span_id)):
@@ -165,13 +166,13 @@ def _assign_step_ids(step_spans: Sequence[Span], spans: Sequence[Span]) -> dict[
         step_ids[span.span_id] = step_id
     parents = {span.span_id: span.parent_id for span in spans}
     inside: dict[str, str | None] = dict(step_ids)
-    for span in spans:  # a link may lead to a span inside a step
+    for span in spans:  # a link may point to a span inside a step
         _resolve_upwards(span.span_id, parents, inside)
     return {span_id: step_id for span_id, step_id in inside.items() if step_id is not None}
 
 
 def _resolve_upwards(span_id: str, parents: Mapping[str, str | None], known: dict[str, str | None]) -> str | None:
-    """What is known of the nearest span above, remembered for all on the way."""
+    """Look up the nearest ancestor that is known, and remember the answer for all spans on the way."""
     walked: list[str] = []
     at: str | None = span_id
     while at is not None and at in parents and at not in known and len(walked) <= len(parents):
@@ -183,7 +184,7 @@ def _resolve_upwards(span_id: str, parents: Mapping[str, str | None], known: dic
 
 
 def _read_tool_call(span: Span) -> tuple[int, ToolCall]:
-    """A tool call of the step above its span, with its place among that step's calls."""
+    """Read a tool call, with its index among the calls of its step."""
     with _name_span_in_errors(span):
         get = span.attributes.get
         index = _check_type(get(names.TOOL_CALL_INDEX), int, names.TOOL_CALL_INDEX, wanted="a whole number")
@@ -242,7 +243,7 @@ def _read_failure(span: Span, error_type: Json) -> Failure:
 
 
 def _group_by_root(roots: Sequence[Span], spans: Sequence[Span]) -> Iterator[tuple[Span, list[Span]]]:
-    """Each of several roots, with the spans below it."""
+    """Yield each root with the spans below it."""
     parents = {span.span_id: span.parent_id for span in spans}
     root_of: dict[str, str | None] = {root.span_id: root.span_id for root in roots}
     below: dict[str, list[Span]] = {root.span_id: [] for root in roots}
@@ -252,8 +253,8 @@ def _group_by_root(roots: Sequence[Span], spans: Sequence[Span]) -> Iterator[tup
             below[root_id].append(span)
         elif recognises(span):
             raise UnreadableTraceError(
-                f"span {span.name!r} ({span.span_id}) stands below none of the {len(roots)} promptiter root spans "
-                "of its trace; export the spans between them too",
+                f"span {span.name!r} ({span.span_id}) is not below any of the {len(roots)} promptiter root spans "
+                "of its trace; also export the spans between them",
                 place=span.place,
             )
     for root in sorted(roots, key=lambda root: (root.start_ns or 0, root.span_id)):
@@ -261,7 +262,7 @@ def _group_by_root(roots: Sequence[Span], spans: Sequence[Span]) -> Iterator[tup
 
 
 def _unescape(attributes: dict[str, Json]) -> dict[str, Json]:
-    """What is left when the fields are taken out: the user's own attributes, under their own names."""
+    """Restore the names of the user's own attributes, which are left after all fields are taken out."""
     for key in names.DERIVED:
         attributes.pop(key, None)
     for key in attributes:
@@ -293,7 +294,7 @@ def _decode(decoder: msgspec.json.Decoder[T], text: Json, key: str) -> T:
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
-        raise UnreadableTraceError(f"attribute {key} is wrong: {error}; got {text!r:.60}") from error
+        raise UnreadableTraceError(f"attribute {key} is invalid: {error}; got {text!r:.60}") from error
 
 
 def _explain_wrong_value(key: str, wanted: str, value: Json) -> UnreadableTraceError:
@@ -302,7 +303,7 @@ def _explain_wrong_value(key: str, wanted: str, value: Json) -> UnreadableTraceE
 
 @contextmanager
 def _name_span_in_errors(span: Span) -> Iterator[None]:
-    """Errors below say which span they are about."""
+    """Make errors raised in the body name the span."""
     try:
         yield
     except (TraceError, TypeError) as error:
