@@ -1,39 +1,22 @@
 """Ablation: parts of the working profile that do no good go, before anything is claimed of it.
 
 A part is a surface that differs from the profile that the run started with. It goes if the profile without it is no
-worse on identical draws; one at a time, because of two parts that do the same each can go, but not both. The last part
-stays: whether that is any good is what the claim tests.
+worse on identical repeats; one at a time, because of two parts that do the same each can go, but not both. The last
+part stays: whether that is any good is what the claim tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, combinations
-from typing import TYPE_CHECKING
 
+from promptiter.engine.session import Session
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.shares import next_to_drop, shapley_shares
 from promptiter.policies.evidence import Evidence
-from promptiter.profile import Profile, SurfacePatch
-from promptiter.structure import StructureSnapshot
-
-if TYPE_CHECKING:
-    from promptiter.engine.session import Session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ablation:
-    """What the working profile loses without each part, and which parts went because it loses nothing.
-
-    `shares` divides the gain over the first profile fairly among the parts that stay, where all that this takes was
-    run anyway; else it is empty.
-    """
-
-    losses: Mapping[str, float] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
-    shares: Mapping[str, float] = field(default_factory=dict)
+from promptiter.profile import Profile
+from promptiter.runlog.results import Ablation
 
 
 async def ablate(session: Session) -> Ablation | None:
@@ -54,21 +37,14 @@ async def ablate(session: Session) -> Ablation | None:
         left = tuple(part for part in left if part != gone)
     found = Ablation(losses=losses, dropped=tuple(dropped), shares=working.shares(left))
     if dropped:
-        session.go_on_from(working.profile_with(left), await working.evaluation(left, working.first))
+        session.continue_from(working.profile_with(left), await working.evaluation(left, working.first))
     return found
 
 
-def without(profile: Profile, surface_ids: Iterable[str], *, initial: Profile, structure: StructureSnapshot) -> Profile:
-    """A profile with the initial values of these surfaces."""
-    values = {surface_id: initial.value(surface_id, structure) for surface_id in surface_ids}
-    patches = (SurfacePatch(surface_id=name, value=value, reason="taken out") for name, value in values.items())
-    return profile.apply(patches, structure)
-
-
 class _Working:
-    """The working profile with some of its parts only, each combination run once on the draws of the first record.
+    """The working profile with some of its parts only, each combination run once on the repeats of the first record.
 
-    A part that seems useless there is looked at on as many draws once more: by chance, many a good part seems so.
+    A part that seems useless there is looked at on as many repeats once more: by chance, many a good part seems so.
     """
 
     def __init__(self, session: Session) -> None:
@@ -77,11 +53,11 @@ class _Working:
         self.initial = session.baseline
         changes = self.initial.profile.changes(self.whole.profile, session.snapshot)
         self.parts = tuple(change.surface_id for change in changes)
-        draws = session.comparisons.draws
-        self.first, self.again = range(draws), session.comparisons.next_draws(draws)
+        repeats = session.comparisons.repeats
+        self.first, self.again = range(repeats), session.comparisons.next_repeats(repeats)
         self.known: dict[tuple[frozenset[str], range], Evaluation] = {}
         rows = self.whole.validation.rows
-        if rows and all(row.draw in self.first for row in rows):
+        if rows and all(row.repeat in self.first for row in rows):
             self.known[frozenset(self.parts), self.first] = self.whole.validation
 
     async def loss(self, left: tuple[str, ...], part: str) -> float:
@@ -89,17 +65,17 @@ class _Working:
         seen = await self._loss(left, part, self.first)
         return seen if seen > 0 else (seen + await self._loss(left, part, self.again)) / 2
 
-    async def _loss(self, left: tuple[str, ...], part: str, draws: range) -> float:
-        whole = await self.evaluation(left, draws)
-        rest = await self.evaluation(tuple(each for each in left if each != part), draws, beside=(whole, part))
+    async def _loss(self, left: tuple[str, ...], part: str, repeats: range) -> float:
+        whole = await self.evaluation(left, repeats)
+        rest = await self.evaluation(tuple(each for each in left if each != part), repeats, beside=(whole, part))
         gain = Evidence(baseline=rest, candidate=whole, objective=self.session.request.objective).gain
         return gain or 0.0
 
     async def evaluation(
-        self, parts: tuple[str, ...], draws: range, *, beside: tuple[Evaluation, str] | None = None
+        self, parts: tuple[str, ...], repeats: range, *, beside: tuple[Evaluation, str] | None = None
     ) -> Evaluation:
-        """The profile with these parts on such draws. Cases that cannot differ have the rows of the one `beside`."""
-        session, name = self.session, (frozenset(parts), draws)
+        """The profile with these parts on such repeats. Cases that cannot differ have the rows of the one `beside`."""
+        session, name = self.session, (frozenset(parts), repeats)
         if name not in self.known:
             record, changed = (self.whole.validation, self.parts) if beside is None else (beside[0], (beside[1],))
             touched = session.comparisons.touched(record.rows, changed)
@@ -108,19 +84,21 @@ class _Working:
                 session.validation,
                 self.profile_with(parts),
                 phase="ablation",
-                runs=runs_of(replace(session.validation, cases=cases), draws),
+                runs=runs_of(replace(session.validation, cases=cases), repeats),
                 kept=[row for row in record.rows if row.case_id not in touched],
             )
         return self.known[name]
 
     def profile_with(self, parts: tuple[str, ...]) -> Profile:
         gone = tuple(part for part in self.parts if part not in parts)
-        return without(self.whole.profile, gone, initial=self.initial.profile, structure=self.session.snapshot)
+        return self.whole.profile.reset(gone, to=self.initial.profile, snapshot=self.session.snapshot)
 
     def shares(self, left: tuple[str, ...]) -> dict[str, float]:
-        """Fair shares of the gain, if all combinations were run on the draws of the first profile's record."""
+        """Fair shares of the gain, if all combinations were run on the repeats of the first profile's record."""
         objective = self.session.request.objective
-        known = {name: found.objective(objective) for (name, draws), found in self.known.items() if draws == self.first}
+        known = {
+            name: found.objective(objective) for (name, repeats), found in self.known.items() if repeats == self.first
+        }
         known[frozenset()] = self.initial.validation.objective(objective)
         values = {name: value for name, value in known.items() if value is not None}
         subsets = chain.from_iterable(combinations(left, size) for size in range(len(left) + 1))

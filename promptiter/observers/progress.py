@@ -120,7 +120,7 @@ class _Now:
     baseline: float | None = None
     best: float | None = None
     sizes: tuple[int, int] = (0, 0)
-    draws: int = 1
+    repeats: int = 1
     all_runs: int = 0
     runs_in_round: int = 0
     candidate: float | None = None
@@ -156,7 +156,7 @@ class _Now:
                 self.tried, self.candidate = event.data["profile_digest"], None
             case "ablation" if event.data["value"]["dropped"]:
                 return self._line(f"taken out, no worse without: {_listed(event.data['value']['dropped'])}")
-            case "claim":
+            case "final_test":
                 return self._claim(event.data["value"])
             case "stop":
                 return self._stop(event.data["value"]["reasons"])
@@ -166,8 +166,8 @@ class _Now:
 
     @property
     def _place(self) -> str:
-        if self.phase in ("ablation", "claim", "sealed"):
-            return "claim"
+        if self.phase in ("ablation", "final_test", "test"):
+            return "final_test"
         return f"round {self.round}" if self.round else "baseline"
 
     def bar(self) -> Table:
@@ -202,11 +202,11 @@ class _Now:
         if self.all_runs < FEWEST_CASES:
             return None
         train, validation = self.sizes
-        a_round = (train + min(MOST_RERUN, 2 * train) + validation) * self.draws
-        at_most = validation * self.draws + self.max_rounds * a_round
+        a_round = (train + min(MOST_RERUN, 2 * train) + validation) * self.repeats
+        at_most = validation * self.repeats + self.max_rounds * a_round
         done = self.runs_in_round
         if self.round:
-            done = validation * self.draws + (self.round - 1) * a_round + min(self.runs_in_round, a_round)
+            done = validation * self.repeats + (self.round - 1) * a_round + min(self.runs_in_round, a_round)
         return max(0, at_most - done) * seconds / self.all_runs
 
     def _start(self, data: Json) -> Text:
@@ -226,7 +226,7 @@ class _Now:
         if event.phase == "baseline":
             self.first = self.kept = self.profile
         self.cases, self.runs = event.data["cases"], event.data["runs"]
-        self.draws = max(1, self.runs // max(1, self.cases))
+        self.repeats = max(1, self.runs // max(1, self.cases))
         self.runs_done, self.values = 0, []
 
     def _count(self, row: Json) -> None:
@@ -251,9 +251,9 @@ class _Now:
 
     def _what(self, phase: Phase) -> str:
         """What was run."""
-        if phase in ("claim", "sealed"):
+        if phase in ("final_test", "test"):
             who = "baseline" if self.profile == self.first else "what was kept"
-            return f"{who}, {'sealed cases' if phase == 'sealed' else 'fresh draws'}"
+            return f"{who}, {'test cases' if phase == 'test' else 'fresh repeats'}"
         if phase == "validation" and self.profile == self.kept:
             return "validation, accepted profile once more"
         return (_RAN if self.is_for_score else _SCREENED).get(phase, "cases")
@@ -280,9 +280,7 @@ class _Now:
         return self._line(f"stop: {told}") if told else None
 
     def _claim(self, claim: Json) -> Text:
-        return self._line(
-            f"{claim['scope']}: {claim['reason']}", "green" if claim["outcome"] == "claimed" else "yellow"
-        )
+        return self._line(f"{claim['scope']}: {claim['reason']}", "green" if claim["outcome"] == "shown" else "yellow")
 
     def _line(self, text: str, style: str = "") -> Text:
         name = self._place
@@ -296,8 +294,8 @@ _RUNNING = {
     "train_again": "comparing on train",
     "validation": "validating the candidate",
     "ablation": "looking for parts that do no good",
-    "claim": "running both profiles afresh",
-    "sealed": "running the sealed cases",
+    "final_test": "running both profiles afresh",
+    "test": "running the test cases",
 }
 _RAN = {
     "baseline": "validation",

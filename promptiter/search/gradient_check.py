@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from promptiter.agents.base import Agent, Substitute, SubstitutingAgent
-from promptiter.backprop.blame_check import BlameCheck, BlameChecks
 from promptiter.backprop.corrections import Correction, CorrectionRequest, Corrector
 from promptiter.backprop.loss import extract_losses
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
@@ -31,7 +30,7 @@ from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.offline.attribution.expected_values import LIMITS
 from promptiter.profile import Profile
 from promptiter.search.blame_sample import most_blamed, run_of, sample
-from promptiter.stages.contracts import BlameVerdict, SurfaceGradient
+from promptiter.stages.contracts import BlameCheck, BlameChecks, BlameVerdict, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Step
 
@@ -107,7 +106,7 @@ class _RunCheck:
         self.turn = first.turn
         self.case: EvalCase = next(each for each in runs.eval_set.cases if each.id == first.case_id)
         self.row = next(
-            each for each in runs.evaluation.rows if (each.case_id, each.draw) == (first.case_id, first.draw)
+            each for each in runs.evaluation.rows if (each.case_id, each.repeat) == (first.case_id, first.repeat)
         )
         self.limits = frozenset(
             score.metric for score in self.row.scores if any(each.predicate in LIMITS for each in score.findings)
@@ -146,7 +145,7 @@ class _RunCheck:
             check = BlameCheck(
                 surface_id=surface_id,
                 case_id=self.row.case_id,
-                draw=self.row.draw,
+                repeat=self.row.repeat,
                 turn=self.turn,
                 step_ids=tuple(sorted({each.step_id for each in self.blamed if each.surface_id == surface_id})),
                 verdict=best,
@@ -259,7 +258,7 @@ class _RunCheck:
             self.replays += 1
             runs = self.runs
             self._rows[key] = await runs.evaluator.replay(
-                runs.agent, self.case, runs.profile, draw=self.row.draw, substitutes=substitutes
+                runs.agent, self.case, runs.profile, repeat=self.row.repeat, substitutes=substitutes
             )
         return self._rows[key]
 

@@ -11,7 +11,6 @@ import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import GraphAgent
-from promptiter.backprop.blame_check import BlameChecks
 from promptiter.backprop.corrections import Correction, CorrectionRequest
 from promptiter.engine.engine import Engine
 from promptiter.errors import BudgetEndedError, SetupError
@@ -21,7 +20,7 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.search.gradient_check import GradientCheck, Replays
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.contracts import OptimizeRequest, OptimizeResult, SurfaceGradient
+from promptiter.stages.contracts import BlameChecks, OptimizeRequest, OptimizeResult, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from tests.worlds.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
 from tests.worlds.results import without_measured
@@ -189,12 +188,14 @@ def engine(
     accused: Iterable[str], optimizer: Mends, *, check: GradientCheck | Literal["auto"] | None = "auto"
 ) -> Engine:
     rounds = BackpropRounds(Accuser(*accused), None, optimizer, check=check)
-    return Engine(office(second="keep order day"), evaluator(), strategy=rounds)
+    return Engine(office(second="keep order day"), evaluator(), search=rounds)
 
 
 def request() -> RunRequest:
     train, validation = cases(12), cases(3, start=12)
-    return RunRequest(train=train, validation=validation, stop=TargetScore(1.0), claim=None, max_rounds=1, run_id="r")
+    return RunRequest(
+        train=train, validation=validation, stop=TargetScore(1.0), final_test=None, max_rounds=1, run_id="r"
+    )
 
 
 async def test_innocent_surfaces_are_left_alone_once_blame_is_checked() -> None:

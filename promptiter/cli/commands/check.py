@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from promptiter.evaluation.evaluator import Evaluator
 
 JUDGE_REPEATS = 2
-"""So often each output is judged; with several cases and draws that is enough to see a judge's noise."""
+"""So often each output is judged; with several cases and repeats that is enough to see a judge's noise."""
 
 INVALID_EVAL = 7
 
@@ -38,7 +38,7 @@ def check(
             "--metrics", "-m", metavar="FILE", help="Metrics; with --agent, test_config.json beside the eval set."
         ),
     ] = None,
-    draws: Annotated[int, typer.Option(min=2, help="Runs of each case, with --agent.")] = 3,
+    repeats: Annotated[int, typer.Option(min=2, help="Runs of each case, with --agent.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here.")] = None,
 ) -> None:
@@ -58,7 +58,7 @@ def check(
     ]
     if subject is not None:
         judged = [evaluator for evaluator in evaluators if evaluator is not None]
-        checked = asyncio.run(_measured(subject, checked, judged, draws=draws))
+        checked = asyncio.run(_measured(subject, checked, judged, repeats=repeats))
     shared = overlaps(loaded)
     if as_json:
         write_text(findings_as_json(checked, shared), output)
@@ -84,7 +84,7 @@ def _needs_reference(evaluator: Evaluator | None) -> bool:
 
 
 async def _measured(
-    agent: Agent, checked: Sequence[Checked], evaluators: Sequence[Evaluator], *, draws: int
+    agent: Agent, checked: Sequence[Checked], evaluators: Sequence[Evaluator], *, repeats: int
 ) -> list[Checked]:
     from promptiter.cli.views.evaluation import progress
     from promptiter.evaluation.data.health import run_findings
@@ -92,9 +92,9 @@ async def _measured(
 
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):
-        with progress(len(each.eval_set.cases) * draws, each.source) as on_row:
+        with progress(len(each.eval_set.cases) * repeats, each.source) as on_row:
             found = await metric_noise(
-                evaluator, agent, each.eval_set, draws=draws, judge_repeats=JUDGE_REPEATS, on_row=on_row
+                evaluator, agent, each.eval_set, repeats=repeats, judge_repeats=JUDGE_REPEATS, on_row=on_row
             )
         of_runs = run_findings([found.evaluation])
         failing = sum(finding.kind == "always_errors" for finding in of_runs)

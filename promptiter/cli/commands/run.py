@@ -93,7 +93,8 @@ def resume(
     review: Review = None,
     runs: Annotated[Path | None, typer.Option("--runs", "-o", metavar="FOLDER", help="Where runs are.")] = None,
     claim: Annotated[
-        bool, typer.Option("--claim", help="After the round in flight end the search for good, and test what it kept.")
+        bool,
+        typer.Option("--final-test", help="After the round in flight end the search for good, and test what it kept."),
     ] = False,
     as_json: AsJson = None,
     quiet: Quiet = None,
@@ -107,7 +108,7 @@ def resume(
 
     folder = _run_folder(run, runs)
     settings = settings_of(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
-    _conduct(config_to_resume(folder, settings=settings), folder=folder, claim_now=claim)
+    _conduct(config_to_resume(folder, settings=settings), folder=folder, test_now=claim)
 
 
 def rerun(
@@ -178,7 +179,7 @@ def _run_folder(run: str, runs: Path | None) -> Path:
     return find_run(run, runs_folder(runs))
 
 
-def _conduct(found: ReadConfig, *, folder: Path | None = None, claim_now: bool = False) -> NoReturn:
+def _conduct(found: ReadConfig, *, folder: Path | None = None, test_now: bool = False) -> NoReturn:
     """Run to the end, show what came of it, and exit with the code of the verdict. A run that has a folder goes on."""
     from promptiter.cli.views import run as run_view
 
@@ -186,7 +187,7 @@ def _conduct(found: ReadConfig, *, folder: Path | None = None, claim_now: bool =
         configured = _prepared(found)
         try:
             directory = configured.begin() if folder is None else configured.resume(folder)
-            result = _result(configured, directory, claim_now=claim_now)
+            result = _result(configured, directory, test_now=test_now)
         finally:
             configured.gateway.cache.close()
     for note in directory.notes:
@@ -219,7 +220,7 @@ def _prepared(found: ReadConfig) -> ConfiguredRun:
     return build_run(found, problems=problems)
 
 
-def _result(configured: ConfiguredRun, directory: RunDirectory, *, claim_now: bool) -> RunResult:
+def _result(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:
     """The result of the run; of one that failed, what it found until then."""
     from promptiter.cli.review import TerminalReviewer
     from promptiter.cli.views import run as run_view
@@ -238,7 +239,7 @@ def _result(configured: ConfiguredRun, directory: RunDirectory, *, claim_now: bo
                 progress.catch_up(directory.journal.read())
             return directory.run_sync(
                 observers=() if config.quiet else (progress,),
-                interrupt=Interrupt(claim_now=claim_now),
+                interrupt=Interrupt(test_now=test_now),
                 reviewer=reviewer,
                 tell=progress.say,
             )

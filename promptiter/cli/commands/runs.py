@@ -27,13 +27,13 @@ def runs(
 
     A run that was killed is `interrupted`; it, and any other without an end, goes on with `promptiter resume`.
     """
-    from promptiter.runlog.codec import plain_of
+    from promptiter.runlog.codec import to_plain
     from promptiter.runs.listing import list_runs
 
     there = runs_folder(folder)
     found = list(list_runs(there))
     if as_json:
-        write_text(json_text([plain_of(each) for each in found]), None)
+        write_text(json_text([to_plain(each) for each in found]), None)
         return
     if not found:
         typer.echo(f"no runs in {there}")

@@ -29,7 +29,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import Spending
 from promptiter.policies.final_test import Verdict
 from promptiter.policies.goals import GoalKind
-from promptiter.runlog.codec import plain_of
+from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult, Status
 from promptiter.runs.recorded import read_forecast
 from promptiter.runs.stages import spent_by_stage
@@ -110,7 +110,7 @@ def as_json(result: RunResult, path: Path | None) -> str:
     stages = None if path is None or forecast is None else stages_as_json(forecast, spent_by_stage(path))
     document = {
         **orjson.loads(result.to_json()),
-        "forecast": None if forecast is None else plain_of(forecast.total),
+        "forecast": None if forecast is None else to_plain(forecast.total),
         "stages": stages,
         "path": None if path is None else str(path),
         "exit_code": exit_code(result),
@@ -137,7 +137,7 @@ def print_run(screen: Console, result: RunResult, path: Path | None) -> None:
     print_blame(screen, result)
     print_changes(screen, result)
     print_left_alone(screen, result)
-    print_never_read(screen, result.dead_surfaces)
+    print_never_read(screen, result.unread_surfaces)
     print_rejections(screen, result)
     _print_end(screen, result, path)
 
@@ -157,7 +157,7 @@ def _print_scores(screen: Console, result: RunResult) -> None:
     if before is None or after is None:
         return
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("validation, fresh draws" if found is not None and found.claims else "validation")
+    table.add_column("validation, fresh repeats" if found is not None and found.results else "validation")
     for name in ("baseline", "best"):
         table.add_column(name, justify="right")
     table.add_column("")
@@ -222,7 +222,7 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     if path is not None:
         rows.add_row("Files", Text(f"{from_here(path)}/", overflow="fold"))
     if path is not None and not result.is_final:
-        kept = " (with --claim: end the search, and test what it kept)" if result.changes else ""
+        kept = " (with --final-test: end the search, and test what it kept)" if result.changes else ""
         rows.add_row("Go on", Text(f"promptiter resume {from_here(path)}{kept}", overflow="fold"))
     if path is not None and result.changes and result.conclusion is not None:
         rows.add_row("Use it", "run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md")

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
 from promptiter.backprop.llm.trace_prompt import MOST_STEPS, ShownTrace
-from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.propagate import TraceView
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AttributeRequest
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Node, StructureSnapshot, Surface
 from tests.backprop.llm.test_prompts import FINDINGS, GOLDEN, LIMIT, LONG, as_text, prompt_tokens
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
@@ -83,7 +83,7 @@ TONE = Loss(metric="tone", step_id="writer", severity="P2", category="response",
 ATTRIBUTE_REQUEST = AttributeRequest(
     case_loss=CaseLoss(
         case_id="c1",
-        draw=2,
+        repeat=2,
         turn=1,
         input=USER,
         trace_digest="d",
@@ -162,7 +162,7 @@ def test_surfaces_have_their_current_values_and_stand_there_once() -> None:
 
 
 def test_no_id_of_a_case_or_a_step_is_told() -> None:
-    other = replace(ATTRIBUTE_REQUEST.case_loss, case_id="c2", draw=0, turn=0, trace_digest="e")
+    other = replace(ATTRIBUTE_REQUEST.case_loss, case_id="c2", repeat=0, turn=0, trace_digest="e")
     trace = replace(ATTRIBUTE_REQUEST.trace, id="u")
     assert render(replace(ATTRIBUTE_REQUEST, case_loss=other, trace=trace)) == render(ATTRIBUTE_REQUEST)
 
