@@ -18,6 +18,9 @@ from traces.files import explain_invalid_json
 from traces.model import Json
 from traces.otel.spans import Link, Span, add_exception_type
 
+MAX_DEPTH = 100
+"""How many levels an attribute may be nested: more than any exporter writes, and few enough for any Python's stack."""
+
 _NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
@@ -182,24 +185,28 @@ def _read_link(link: _Link) -> Link:
     return Link(link.traceId.lower(), link.spanId.lower(), _read_attributes(link.attributes) if link.attributes else {})
 
 
-def _read_attributes(items: list[_KeyValue]) -> dict[str, Json]:
+def _read_attributes(items: list[_KeyValue], depth: int = 0) -> dict[str, Json]:
     # Almost all values are strings, and this is the hottest line when reading.
-    return {item.key: _read_value(item.value) if (text := item.value.stringValue) is None else text for item in items}
+    return {
+        item.key: _read_value(item.value, depth) if (text := item.value.stringValue) is None else text for item in items
+    }
 
 
-def _read_value(value: _AnyValue) -> Json:
+def _read_value(value: _AnyValue, depth: int) -> Json:
+    if depth == MAX_DEPTH:
+        raise ValueError(f"an attribute is nested more than {MAX_DEPTH} levels deep")
     if value.stringValue is not None:
         return value.stringValue
     if value.intValue is not None:
         return int(value.intValue)
     if value.arrayValue is not None:
-        return [_read_value(item) for item in value.arrayValue.values]
+        return [_read_value(item, depth + 1) for item in value.arrayValue.values]
     if value.boolValue is not None:
         return value.boolValue
     if value.doubleValue is not None:
         return float(_NON_FINITE[value.doubleValue]) if isinstance(value.doubleValue, str) else value.doubleValue
     if value.kvlistValue is not None:
-        return _read_attributes(value.kvlistValue.values)
+        return _read_attributes(value.kvlistValue.values, depth + 1)
     if value.bytesValue is not None:
         return base64.b64decode(value.bytesValue, validate=True).hex()
     return None
