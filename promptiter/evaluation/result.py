@@ -18,7 +18,7 @@ from promptiter.errors import AccessDeniedError, ModelUnavailableError, RateLimi
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import Reads
 from traces import Failure, Usage
-from traces.model import total_usage
+from traces.model import sum_usage
 from traces.notebook import html_block, html_heading, html_table
 
 Origin: TypeAlias = Literal["executed", "cache", "kept", "audited"]
@@ -175,7 +175,7 @@ class Evaluation:
 
     @property
     def usage(self) -> Usage:
-        return total_usage(row.usage for row in self.rows)
+        return sum_usage(row.usage for row in self.rows)
 
     @property
     def errored_fraction(self) -> float:

@@ -36,7 +36,7 @@ from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import read_header
 from traces import ExecutionTrace, Step, TraceError
-from traces.files import replacing
+from traces.files import write_atomically
 
 FILE_NAME = "forecast.json"
 CALLS, TRACES = "calls.jsonl", "traces"
@@ -66,7 +66,7 @@ def recorded_in(runs: str | os.PathLike[str], engine: Engine, request: RunReques
 def write_forecast(folder: str | os.PathLike[str], forecast: Forecast) -> Path:
     """Write forecast.json into the folder of a run, whole or not at all."""
     path = Path(folder) / FILE_NAME
-    with replacing(path) as file:
+    with write_atomically(path) as file:
         file.write(orjson.dumps(to_plain(forecast), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return path
 
