@@ -122,7 +122,7 @@ def _blamed(result: RunResult) -> dict[str, _Blame]:
     """By surface, as they were found, over all rounds; the reason is the one that was told last."""
     found: dict[str, _Blame] = {}
     for each in (each for one in result.rounds for each in one.passes):
-        for signal in (*each.signals, *each.left):
+        for signal in (*each.signals, *each.below_support):
             blame = found.setdefault(signal.surface_id, _Blame())
             blame.case_ids.update(signal.case_ids)
             blame.text = signal.text or blame.text
