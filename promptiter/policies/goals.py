@@ -83,7 +83,7 @@ def decide_on_test_set(goal: Goal, cases: Sequence[PairedScores], *, alpha: floa
     """The same for new cases, on cases of a test set."""
     if goal.kind == "score":
         return decide_for_new_cases(cases, alpha=alpha, seed=seed)
-    return decide_non_inferiority_for_new_cases(cases, margin=goal.margin, alpha=error)
+    return decide_non_inferiority_for_new_cases(cases, margin=goal.margin, alpha=alpha)
 
 
 def check_scores(goal: Goal, found: Evaluation) -> None:

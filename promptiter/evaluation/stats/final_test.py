@@ -43,7 +43,7 @@ class Block:
 
 def plan_blocks(alpha: float, *, repeats: int = 2) -> tuple[Block, ...]:
     """The blocks of a claim with this error in all, most of it for the last look."""
-    return tuple(Block(repeats=repeats, alpha=round(error * share, 12)) for share in (0.2, 0.3, 0.5))
+    return tuple(Block(repeats=repeats, alpha=round(alpha * share, 12)) for share in (0.2, 0.3, 0.5))
 
 
 BLOCKS = plan_blocks(0.05)
@@ -123,14 +123,14 @@ def decide_for_new_cases(cases: Sequence[PairedScores], *, alpha: float = 0.05, 
 
     Each case counts once, by its mean over repeats, so repeats make a case less noisy and are no further evidence.
     """
-    check_claim(cases, [Block(repeats=1, alpha=error)])
+    check_claim(cases, [Block(repeats=1, alpha=alpha)])
     test = sign_flip([case.gain for case in cases], seed=seed)
     repeats = min(case.repeats for case in cases)
-    look = Look(repeats=repeats, gain=test.gain, p_value=test.p_value, alpha=error)
+    look = Look(repeats=repeats, gain=test.gain, p_value=test.p_value, alpha=alpha)
     told = f"{_told(look)} over {len(cases)} test cases"
     if look.claims:
         return FinalTestResult(scope="new cases", outcome="shown", looks=(look,), reason=told)
-    if (least := 0.5 ** len(cases)) > error:
+    if (least := 0.5 ** len(cases)) > alpha:
         told += f"; with so few cases no gain could be shown, the p-value is at least {least:.2g}"
     return FinalTestResult(scope="new cases", outcome="not_shown", looks=(look,), reason=told)
 

@@ -69,7 +69,7 @@ def decide_non_inferiority_for_new_cases(
     cases: Sequence[PairedScores], *, margin: float, alpha: float = 0.05, spread: float = 1.0
 ) -> FinalTestResult:
     """The same for cases like these, none of which the search ever used: one look, and one bet for each case."""
-    check_claim(cases, [Block(repeats=1, alpha=error)])
+    check_claim(cases, [Block(repeats=1, alpha=alpha)])
     _check(cases, margin=margin, spread=spread)
     wealth = _mixed(_wealths([case.gain for case in cases], margin=margin, spread=spread))
     look = _look(cases, min(case.repeats for case in cases), wealth, alpha=alpha, margin=margin)

@@ -192,12 +192,12 @@ def _is_shown(
 
 def _power_new(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
     alpha, repeats = math.fsum(block.alpha for block in blocks), sum(block.repeats for block in blocks)
-    if 0.5**cases > error:
+    if 0.5**cases > alpha:
         return 0.0
     mended = gain / noise.room
     square = (2 - mended) * noise.variance / repeats + mended * noise.square_room
     spread = math.sqrt(max(square - gain**2, 0.0) / cases)
-    above = gain - _NORMAL.inv_cdf(1 - error) * math.sqrt(square / cases)
+    above = gain - _NORMAL.inv_cdf(1 - alpha) * math.sqrt(square / cases)
     return _NORMAL.cdf(above / spread) if spread else float(above >= 0)
 
 
