@@ -13,26 +13,22 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
 
-from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
-from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.plan import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
-from promptiter.offline.attribution.attributor import EvidenceAttributor
-from promptiter.offline.attribution.corrector import ReferenceCorrector
-from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.profile import PatchSet
+from promptiter.registry import OFFLINE_STAGES
 from promptiter.runlog.results import PassResult
 from promptiter.search.blame import BlameFinder
 from promptiter.search.blame_report import BlameReport
 from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.propose import PatchProposer
 from promptiter.search.stage_calls import StageCalls
-from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer, Rejection
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, NamesModel, Optimizer, Rejection
 
 MAX_PASSES = 3
 """Maximum number of passes from losses to patches in a round."""
@@ -61,7 +57,7 @@ class BackpropRounds:
     ) -> None:
         self.attributor = _as_attributor(backwarder)
         self.aggregator = aggregator or SupportAggregator()
-        self.optimizer = optimizer or RuleOptimizer()
+        self.optimizer: Optimizer = optimizer or OFFLINE_STAGES.get("optimizer")()
         self.passes = passes
         self.most_rerun = most_rerun
         self.min_support = min_support
@@ -207,16 +203,11 @@ def _build_rejections(proposal: RoundProposal, decision: AcceptanceDecision) -> 
 
 
 def _find_model(stage: object) -> str | None:
-    """The model that a stage calls, None if it calls none, UNKNOWN_MODEL for a class that is not built in."""
-    if isinstance(stage, ModelStage):
-        return stage.model
-    if isinstance(stage, CheapestAttributor):
-        return stage.whole.model
-    is_known = isinstance(stage, EvidenceAttributor | SupportAggregator | RuleOptimizer | ReferenceCorrector)
-    return None if is_known else UNKNOWN_MODEL
+    """The model that a stage calls, None if it calls none, UNKNOWN_MODEL if the stage does not say."""
+    return stage.model if isinstance(stage, NamesModel) else UNKNOWN_MODEL
 
 
 def _as_attributor(stage: Backwarder | Attributor | None) -> Attributor:
     if stage is None:
-        return EvidenceAttributor()
+        stage = OFFLINE_STAGES.get("attributor")()
     return stage if isinstance(stage, Attributor) else StepwiseAttributor(stage)
