@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
 from collections.abc import Iterable
 from enum import StrEnum
@@ -53,8 +55,23 @@ def console(output: Path | None = None) -> Console:
         except OSError as error:
             raise UnwritableTraceError(f"{str(output)!r} cannot be written: {error.strerror}") from error
         return Console(file=file, width=120, highlight=False, force_terminal=False, color_system=None)
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS") or 120)
-    return Console(width=width, highlight=False)
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(file=_Trimmed(), width=int(os.environ.get("COLUMNS") or 120), highlight=False)
+
+
+class _Trimmed(io.StringIO):
+    """Standard output without the spaces that fill up lines: they are noise in a pipe."""
+
+    def write(self, text: str) -> int:
+        sys.stdout.write(_FILLED.sub("\n", text))
+        return len(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+_FILLED = re.compile(" +\n")
 
 
 def print_rows(screen: Console, rows: Iterable[tuple[str, str]]) -> None:

@@ -110,12 +110,17 @@ class _Working:
                 phase="ablation",
                 runs=runs_of(replace(session.validation, cases=cases), draws),
                 kept=[row for row in record.rows if row.case_id not in touched],
+                without=self._left_out(parts),
             )
         return self.known[name]
 
+    def _left_out(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(part for part in self.parts if part not in parts)
+
     def profile_with(self, parts: tuple[str, ...]) -> Profile:
-        gone = tuple(part for part in self.parts if part not in parts)
-        return without(self.whole.profile, gone, initial=self.initial.profile, structure=self.session.snapshot)
+        return without(
+            self.whole.profile, self._left_out(parts), initial=self.initial.profile, structure=self.session.snapshot
+        )
 
     def shares(self, left: tuple[str, ...]) -> dict[str, float]:
         """Fair shares of the gain, if all combinations were run on the draws of the first profile's record."""

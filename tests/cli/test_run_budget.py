@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from promptiter.cli.views.run import EXIT_CODES
+from promptiter.cli.exit_codes import EXIT_CODES
 from promptiter.engine.conclusion import Verdict
 from promptiter.engine.shapes import value_of
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot

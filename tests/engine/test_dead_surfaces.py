@@ -11,12 +11,13 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Choice, Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode, View
 from promptiter.backprop.stages import AttributeRequest, BackwardResult, SurfaceGradient
-from promptiter.cli.views.run import print_run
+from promptiter.cli.views.run import print_end
 from promptiter.engine.engine import Engine
 from promptiter.engine.fold import fold
 from promptiter.engine.journal import MemoryJournal
 from promptiter.engine.records import RunResult
 from promptiter.profile import Profile
+from promptiter.runs.summary import summarize
 from promptiter.structure import StructureSnapshot
 from tests.engine import desk
 from tests.engine.desk import DRAFT, Tries
@@ -97,7 +98,7 @@ async def test_a_hidden_read_leaves_nothing_that_is_surely_dead() -> None:
 async def test_the_summary_says_what_was_never_read() -> None:
     result = await Engine(with_a_lawyer(), desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request())
     screen = Console(file=StringIO(), width=120)
-    print_run(screen, result, None)
+    print_end(screen, summarize(result))
     assert isinstance(screen.file, StringIO)
     shown = screen.file.getvalue().splitlines()
-    assert "Never read: lawyer#instruction; a patch there cannot change anything" in shown
+    assert "  never read: lawyer#instruction; a patch there cannot change anything" in shown

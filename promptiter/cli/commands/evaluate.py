@@ -52,7 +52,6 @@ def evaluate(
 ) -> None:
     """Run an agent over an eval set and score it. Exits 1 if a metric's mean is below its threshold."""
     from promptiter.cli.views import evaluation as evaluation_view
-    from promptiter.cli.views.search import print_never_read
     from promptiter.evaluation.evalset import load_eval_set
     from promptiter.evaluation.evaluator import EvaluationOptions
     from promptiter.evaluation.metric_config import load_eval_config
@@ -95,7 +94,9 @@ def evaluate(
     else:
         screen = console(output)
         evaluation_view.print_evaluation(screen, found, cases, gateway)
-        print_never_read(screen, sorted(unread(subject.describe().surface_ids, (row.reads for row in found.rows))))
+        evaluation_view.print_never_read(
+            screen, sorted(unread(subject.describe().surface_ids, (row.reads for row in found.rows)))
+        )
     gateway.memo.close()
     if not found.is_reliable or not evaluation_view.reaches_thresholds(found):
         raise typer.Exit(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from xml.etree import ElementTree
 
@@ -18,6 +18,7 @@ from promptiter.evaluation.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
+from promptiter.wording import join_names
 from traces.draw.diagram import cut, one_line
 from traces.model import Json
 
@@ -84,6 +85,14 @@ def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway
     screen.print()
     screen.print(table)
     _print_failures(screen, found, cases)
+
+
+def print_never_read(screen: Console, surface_ids: Sequence[str]) -> None:
+    """Surfaces that no run has read, in a line; nothing if there are none."""
+    if surface_ids:
+        text = f"Never read: {join_names(surface_ids, limit=12)}; a patch there cannot change anything"
+        screen.print()
+        screen.print(Text(one_line(text), "yellow"))
 
 
 def as_json(found: Evaluation, gateway: Gateway) -> str:

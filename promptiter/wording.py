@@ -1,0 +1,22 @@
+"""Wording: counts and lists as people write them, in one place for messages, reports and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def plural(count: int, noun: str, plural_noun: str = "") -> str:
+    """`1 case`, `2 cases`, `1,200 cases`."""
+    return f"{count:,} {noun if count == 1 else plural_noun or f'{noun}s'}"
+
+
+def join_names(names: Sequence[str], *, limit: int | None = None) -> str:
+    """`a, b and 3 more`: at most `limit` names, the others counted."""
+    if limit is None or len(names) <= limit:
+        return ", ".join(names)
+    return f"{', '.join(names[:limit])} and {len(names) - limit:,} more"
+
+
+def dollars(amount: float) -> str:
+    """`$0`, `$0.0312`, `$1.25`: to the cent from a dollar on, below to a hundredth of a cent."""
+    return "$0" if amount == 0 else f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"
