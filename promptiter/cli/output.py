@@ -15,9 +15,9 @@ from rich.console import Console
 
 from promptiter.llm.redaction import process_redactor
 from traces import UnwritableTraceError
-from traces.draw.diagram import one_line
 from traces.files import replacing
 from traces.model import Json
+from traces.text import one_line
 
 
 class View(StrEnum):

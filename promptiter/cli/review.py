@@ -20,8 +20,8 @@ from rich.text import Text
 from promptiter.cli.views.diff import diff
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.errors import SetupError, SurfaceValueError
-from traces.draw.diagram import cut, one_line
 from traces.model import Json
+from traces.text import cut, one_line
 
 END_OF_TEXT = "."
 """Alone on a line, it ends a text that is typed in."""

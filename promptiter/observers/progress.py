@@ -22,8 +22,8 @@ from promptiter.engine.events import Event, Phase
 from promptiter.engine.log import is_finished
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.wording import dollars, join_names, plural
-from traces.draw.diagram import one_line
 from traces.model import Json
+from traces.text import one_line
 
 NAMED = 4
 """Surfaces named in a line; the others are counted."""

@@ -7,9 +7,11 @@ from hypothesis import given
 
 from tests.traces.strategies import traces
 from traces import ExecutionTrace, Failure, Step, TraceGraph
-from traces.draw.diagram import Diagram, of_nodes, of_trace, seconds, to_mermaid
+from traces.draw.diagram import Diagram, of_nodes, of_trace
 from traces.draw.lanes import to_lanes
+from traces.draw.mermaid import to_mermaid
 from traces.draw.svg import to_svg
+from traces.text import format_duration
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -106,7 +108,7 @@ def test_an_empty_diagram_title_does_not_matter() -> None:
 
 
 def test_durations_read_well() -> None:
-    assert [seconds(ns) for ns in (900, 2_500_000, 1_234_000_000, 125 * 10**9)] == [
+    assert [format_duration(ns) for ns in (900, 2_500_000, 1_234_000_000, 125 * 10**9)] == [
         "1 µs",
         "2 ms",
         "1.23 s",

@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from traces.graph import TraceGraph
-from traces.model import ExecutionTrace, Snapshot, Step, total_usage
+from traces.model import ExecutionTrace, Step, total_usage
+from traces.text import cut, format_duration, one_line, preview
 
 Tone: TypeAlias = Literal["agent", "llm", "function", "tool", "path", "failed"]
 
@@ -99,27 +100,6 @@ def of_nodes(trace: ExecutionTrace) -> Diagram:
     return Diagram(_title(trace), boxes, arrows)
 
 
-def to_mermaid(diagram: Diagram) -> str:
-    """Mermaid flowchart text, for Markdown pages that render it."""
-    alias = {box.id: f"s{number}" for number, box in enumerate(diagram.boxes)}
-    lines = ["flowchart TD"]
-    for box in diagram.boxes:
-        label = "<br/>".join(_mermaid_text(part) for part in (box.title, box.detail) if part)
-        lines.append(f'    {alias[box.id]}["{label}"]:::{box.tone}')
-    for arrow in diagram.arrows:
-        tip = "==>" if arrow.is_marked else "-->"
-        label = f'|"{_mermaid_text(arrow.label)}"|' if arrow.label else ""
-        lines.append(f"    {alias[arrow.source]} {tip}{label} {alias[arrow.target]}")
-    for tone, (fill, stroke) in COLOURS.items():
-        lines.append(f"    classDef {tone} fill:{fill},stroke:{stroke},color:#1f2328")
-    return "\n".join(lines) + "\n"
-
-
-def _mermaid_text(text: str) -> str:
-    """Text inside quotes: only these four characters mean something to Mermaid."""
-    return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
-
-
 def _figures(steps: Sequence[Step]) -> str:
     """Time, tokens and dollars of some steps, in a few characters."""
     error = next((step.error for step in steps if step.error), None)
@@ -127,27 +107,15 @@ def _figures(steps: Sequence[Step]) -> str:
     usage = total_usage(step.usage for step in steps)
     parts = [
         error.type.rpartition(".")[2] if error else "",
-        seconds(sum(durations)) if durations else "",
+        format_duration(sum(durations)) if durations else "",
         f"{usage.tokens:,} tok" if usage.tokens else "",
         f"${usage.cost_usd:.4f}" if usage.cost_usd else "",
     ]
     return " · ".join(one_line(part) for part in parts if part)
 
 
-def seconds(nanoseconds: int) -> str:
-    """A duration as people say it."""
-    if nanoseconds < 1_000_000:
-        return f"{nanoseconds / 1e3:.0f} µs"
-    if nanoseconds < 1_000_000_000:
-        return f"{nanoseconds / 1e6:.0f} ms"
-    if nanoseconds < 60_000_000_000:
-        return f"{nanoseconds / 1e9:.2f} s"
-    minutes, rest = divmod(round(nanoseconds / 1e9), 60)
-    return f"{minutes} min {rest:02d} s"
-
-
 def _title(trace: ExecutionTrace) -> str:
-    duration = f", {seconds(trace.duration_ns)}" if trace.duration_ns is not None else ""
+    duration = f", {format_duration(trace.duration_ns)}" if trace.duration_ns is not None else ""
     return f"{one_line(trace.id)}: {trace.status}, {len(trace.steps):,} steps{duration}"
 
 
@@ -156,19 +124,3 @@ def _hover(step: Step) -> str:
     if step.error:
         lines.append(str(step.error))
     return cut("\n".join(map(one_line, lines)), 600)
-
-
-def preview(snapshot: Snapshot, limit: int = 200) -> str:
-    """The beginning of a snapshot on one line."""
-    value = snapshot.text if snapshot.text is not None else "" if snapshot.data is None else str(snapshot.data)
-    return cut(" ".join(value[: 4 * limit].split()), limit)
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks and control characters, which XML, Mermaid and terminals take badly."""
-    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def cut(text: str, limit: int) -> str:
-    """The beginning of a text."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"

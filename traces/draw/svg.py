@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
-from traces.draw.diagram import COLOURS, Arrow, Box, Diagram, cut, one_line
+from traces.draw.diagram import COLOURS, Arrow, Box, Diagram
+from traces.text import cut, one_line
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN, _TOP = 190, 50, 30, 42, 24, 48
 

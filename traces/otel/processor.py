@@ -16,7 +16,7 @@ from opentelemetry.trace import StatusCode
 
 from traces.errors import TraceError, UnknownConventionError
 from traces.model import ExecutionTrace, Json
-from traces.otel import conventions
+from traces.otel.dialects import registry
 from traces.otel.spans import Link, Span, add_exception_type
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class TraceProcessor(SpanProcessor):
 
     def _hand_out(self, spans: list[ReadableSpan]) -> None:
         try:
-            found = conventions.traces_of([_span(span) for span in spans])
+            found = registry.build_traces([_span(span) for span in spans])
         except UnknownConventionError:
             return
         except TraceError as error:

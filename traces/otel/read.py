@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from traces.errors import Place, UnknownConventionError, UnreadableTraceError
 from traces.files import Reader, Source, documents, gc_paused, opened, traces_in
 from traces.model import ExecutionTrace
-from traces.otel import conventions, otlp_json
+from traces.otel import otlp_json
+from traces.otel.dialects import registry
 from traces.otel.spans import Span
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ def _traces(name: str, file: Reader) -> list[ExecutionTrace]:
         foreign: list[UnknownConventionError] = []
         for trace_id in list(by_trace):
             try:
-                found += conventions.traces_of(without_repeats(by_trace.pop(trace_id)))
+                found += registry.build_traces(without_repeats(by_trace.pop(trace_id)))
             except UnknownConventionError as error:
                 foreign.append(error)
     if foreign and not found:

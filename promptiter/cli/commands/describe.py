@@ -11,8 +11,10 @@ from promptiter.cli.load import load_agent
 from promptiter.cli.output import View, console, json_text, view_of, write_text
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
-from traces.draw.diagram import Arrow, Box, Diagram, cut, one_line, to_mermaid
+from traces.draw.diagram import Arrow, Box, Diagram
+from traces.draw.mermaid import to_mermaid
 from traces.draw.svg import to_svg
+from traces.text import cut, one_line
 
 
 def describe(

@@ -53,7 +53,7 @@ def show(
 ) -> None:
     """Show the DAG of a recorded run: nodes, times, tokens, errors, and the path that led to the first failure."""
     from promptiter.cli.views import trace as trace_view
-    from traces.draw import diagram, svg
+    from traces.draw import diagram, mermaid, svg
 
     view = view or view_of(output)
     if trace_id is None and view is View.text:
@@ -74,7 +74,7 @@ def show(
             if not whole and not by_node:
                 typer.echo(f"{len(chosen.steps):,} steps are too many boxes: drawn by node", err=True)
             drawing = diagram.of_trace(chosen) if whole else diagram.of_nodes(chosen)
-            write_text(svg.to_svg(drawing) if view is View.svg else diagram.to_mermaid(drawing), output)
+            write_text(svg.to_svg(drawing) if view is View.svg else mermaid.to_mermaid(drawing), output)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from promptiter.evaluation.result import CaseRow
 from promptiter.runs.case_history import CaseHistory, CaseRun
 from promptiter.runs.summary import path_from_here
 from promptiter.wording import plural
-from traces.draw.diagram import one_line
+from traces.text import one_line
 
 LONGEST_OUTPUT = 2000
 

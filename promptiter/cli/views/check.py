@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptiter.cli.output import json_text, print_rows
-from traces.draw.diagram import cut, one_line
 from traces.model import Json
+from traces.text import cut, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

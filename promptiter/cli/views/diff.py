@@ -11,8 +11,8 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from traces.draw.diagram import one_line
 from traces.model import Json
+from traces.text import one_line
 
 CONTEXT = 1
 """So many unchanged sentences are shown around a change."""

@@ -19,8 +19,8 @@ from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
 from promptiter.wording import join_names
-from traces.draw.diagram import cut, one_line
 from traces.model import Json
+from traces.text import cut, one_line
 
 SHOWN_FAILURES = 10
 

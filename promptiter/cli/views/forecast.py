@@ -14,8 +14,8 @@ from promptiter.engine.shapes import plain_of
 from promptiter.engine.till import STAGES, Stage
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.wording import dollars
-from traces.draw.diagram import one_line
 from traces.model import Json
+from traces.text import one_line
 
 NEVER = Band(0, 0, 0)
 NOTHING_EXPECTED = Expected(calls=NEVER, tokens=NEVER, usd=NEVER, seconds=NEVER)

@@ -13,8 +13,8 @@ from promptiter.cli.output import json_text, print_rows
 from promptiter.evaluation.noise import CaseDraws, NoiseReport, Reach
 from promptiter.evaluation.stats.power import POWER
 from promptiter.wording import dollars
-from traces.draw.diagram import one_line
 from traces.model import Json
+from traces.text import one_line
 
 TIMES = (1, 2, 4)
 """The smallest gain is also told for so many times the cases."""

@@ -21,7 +21,7 @@ from promptiter.runs.recorded import read_forecast
 from promptiter.runs.stages import spent_by_stage
 from promptiter.runs.summary import Change, Costs, FigureChange, RunSummary
 from promptiter.wording import dollars, join_names, plural
-from traces.draw.diagram import cut, one_line
+from traces.text import cut, one_line
 
 LONGEST_REASON = 400
 LONGEST_CAUSE = 1000

@@ -12,7 +12,7 @@ from promptiter.cli.views.run import MARKS, OTHER_MARK, price
 from promptiter.runs.listing import ListedRun
 from promptiter.runs.summary import path_from_here
 from promptiter.wording import plural
-from traces.draw.diagram import cut, one_line
+from traces.text import cut, one_line
 
 LONGEST_ERROR = 200
 

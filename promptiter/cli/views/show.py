@@ -26,7 +26,7 @@ from promptiter.runs.round_summary import BlameOutcome, Figures, Rejected
 from promptiter.runs.stages import spent_by_stage
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import join_names, plural
-from traces.draw.diagram import one_line
+from traces.text import one_line
 
 SHOWN_NAMES = 12
 SHOWN_REJECTIONS = 5

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from traces import ExecutionTrace, Step, TraceGraph, Usage
-from traces.draw.diagram import one_line, preview, seconds
 from traces.draw.lanes import to_lanes
 from traces.stats import TraceStatistics
+from traces.text import format_duration, one_line, preview
 
 KIND_STYLES = {"agent": "magenta", "llm": "blue", "function": "default", "tool": "yellow"}
 STATUS_STYLES = {"completed": "green", "incomplete": "yellow", "failed": "red"}
@@ -51,7 +51,7 @@ def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int
             Text(one_line(trace.id)),
             Text(trace.status, STATUS_STYLES[trace.status]),
             f"{len(trace.steps):,}",
-            "" if trace.duration_ns is None else seconds(trace.duration_ns),
+            "" if trace.duration_ns is None else format_duration(trace.duration_ns),
             *_usage_cells(trace.usage),
             Text(one_line(f"{failed.id}: {failed.error}"), "red") if failed else "",
         )
@@ -102,7 +102,7 @@ def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -
     nodes = len({step.node_id for step in trace.steps})
     parts = [f"{counted(len(trace.steps), 'step')} of {counted(nodes, 'node')}"]
     if trace.duration_ns is not None:
-        parts.append(seconds(trace.duration_ns))
+        parts.append(format_duration(trace.duration_ns))
     parts += [f"{tokens} tokens" if tokens else "tokens unknown", cost or "cost unknown"]
     console.print(", ".join(parts), style="dim")
     for loop in graph.unrolled_loops():
@@ -149,7 +149,7 @@ def _graph_table(
             *([Text(step.kind, KIND_STYLES[step.kind])] if has_kind else []),
             *([] if is_drawn else [Text(one_line(", ".join(step.predecessors)), "dim")]),
             *([_timeline(step, trace, style or KIND_STYLES[step.kind])] if has_timeline else []),
-            "" if step.duration_ns is None else seconds(step.duration_ns),
+            "" if step.duration_ns is None else format_duration(step.duration_ns),
             *_usage_cells(step.usage),
             _note(step),
         )
@@ -229,4 +229,4 @@ def _chain(names: Sequence[str]) -> str:
 
 
 def _span(value_s: float | None) -> str:
-    return "" if value_s is None else seconds(round(value_s * 1e9))
+    return "" if value_s is None else format_duration(round(value_s * 1e9))

@@ -45,7 +45,7 @@ def recognises(span: Span) -> bool:
     return names.NODE_ID in span.attributes or names.TRACE_ID in span.attributes
 
 
-def traces_of(spans: Sequence[Span]) -> list[ExecutionTrace]:
+def build_traces(spans: Sequence[Span]) -> list[ExecutionTrace]:
     """The traces whose spans have one OTLP trace id: one, or one per root span of ours among them."""
     roots = [span for span in spans if names.TRACE_ID in span.attributes]
     if len(roots) <= 1:
