@@ -27,7 +27,7 @@ _HEADLINES: Mapping[Outcome, str] = {
     "underpowered": "Underpowered: too few or too noisy cases to show an improvement, nothing adopted",
     "overfit_risk": "Overfit risk: better on the cases of the search only, nothing adopted",
     "budget_ended": "The budget ended before the final test",
-    "invalid_eval": "Invalid evaluation: too many runs or scores failed",
+    "invalid_eval": "Invalid evaluation",
     "baseline_only": "Baseline",
     "target_reached": "Nothing to fix: the baseline reaches the target",
     "running": "Running",
@@ -94,7 +94,7 @@ def _cause(result: RunResult, outcome: Outcome) -> str:
     if outcome in ("invalid_eval", "budget_ended"):
         reasons = result.conclusion.reasons if result.conclusion is not None else ()
         return result.stop.text if result.stop is not None and not reasons else "; ".join(reasons[:2])
-    return "kept changes are not tested yet" if result.changes else ""
+    return "accepted changes are not tested yet" if result.changes else ""
 
 
 def _evidence(found: Conclusion) -> str:

@@ -256,6 +256,8 @@ def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Comman
     """What a person may want to do next, ready to paste."""
     run = shlex.quote(str(path_from_here(folder)))
     found = [Command(purpose="details", command=f"promptiter show {run}")]
+    if len(result.initial_profile.changes(result.working_profile, result.structure)) > 1:
+        found.append(Command(purpose="all diffs", command=f"promptiter show {run} --diff"))
     if outcome == "running":
         return tuple(found)
     if not result.is_final:

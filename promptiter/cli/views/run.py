@@ -84,13 +84,13 @@ def print_headline(screen: Console, summary: RunSummary) -> None:
 def _because(summary: RunSummary) -> Text:
     """`: mean score 0.500 → 1.000 (p = 0.008)`, as far as it is known."""
     text = Text()
-    if summary.score is not None:
+    if summary.score is not None and summary.outcome not in ("failed", "invalid_eval"):
         where = " on validation" if summary.headline.endswith("new cases") else ""
         text.append(f": {figure_change(summary.score)}{where}")
     if summary.reason:
         is_long = summary.outcome not in ("improved", "no_evidence", "underpowered", "overfit_risk")
         reason = cut(one_line(" ".join(summary.reason.split())), LONGEST_CAUSE)
-        text.append(f"; {reason}" if is_long and summary.score else f": {reason}" if is_long else f" ({reason})")
+        text.append(f" ({reason})" if not is_long else f"; {reason}" if text else f": {reason}")
     return text
 
 
@@ -165,9 +165,9 @@ def _print_first_change(screen: Console, summary: RunSummary) -> None:
     _print_first_lines(screen, Padding(diff(first.before, first.after), (0, 0, 0, 4), expand=False))
     if first.reasons:
         print_indented(screen, Text(f"why: {cut(in_a_line(first.reasons[-1].text), 150)}", "dim"), by=4)
-    if more and summary.commands:
+    if more:
         names = join_names([one_line(each.surface_id) for each in more], limit=3)
-        screen.print(Text(f"  also {names}: {summary.commands[0].command} --diff"), soft_wrap=True)
+        print_indented(screen, Text(f"and {plural(len(more), 'more surface')}: {names}"))
 
 
 def changes_title(summary: RunSummary) -> str:
