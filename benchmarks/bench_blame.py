@@ -43,8 +43,8 @@ from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.profile import Profile
 from promptiter.search.gradient_check import GradientCheck, Replays
 from promptiter.search.passes import SLIPS
-from tests.loop.expert import Expert, Teacher
-from tests.loop.scenarios import NAMES, Scenario, scenario
+from tests.worlds.expert import Expert, Teacher
+from tests.worlds.scenarios import NAMES, Scenario, scenario
 from traces import Usage
 
 ERROR_RATES = (0.0, 0.1, 0.2, 0.4)
@@ -217,7 +217,7 @@ async def blame(failures: Failures, way: str, tally: Tally, *, error_rate: float
 async def checked(
     gradients: Sequence[SurfaceGradient], failures: Failures, tally: Tally, *, error_rate: float, check: str
 ) -> list[SurfaceGradient]:
-    """The gradients as a check leaves them. Each check has a memo of its own, in which the failed runs are known."""
+    """The gradients as a check leaves them. Each check has a cache of its own, in which the failed runs are known."""
     made = failures.made
     teacher = Teacher(made, error_rate=error_rate, seed=made.seed)
     evaluator = made.evaluator()

@@ -1,6 +1,6 @@
 """How good forecasts are: 200 simulated runs, each forecast from one earlier evaluation or short run of the same agent.
 
-The agents are those of the bars (tests/loop/scenarios): ten simulated models with known faults, in chains, joins and
+The agents are those of the bars (tests/worlds/scenarios): ten simulated models with known faults, in chains, joins and
 loops; with sets of several sizes, several draws, models that obey always or not always, stages that ask models or do
 not, sealed cases, runs without a claim, and budgets that cut the search. A forecast is right if what the run took lies
 between p5 and p95. Goal: in at least 85% of the runs, for calls, tokens and dollars; for seconds, too, unless the
@@ -37,8 +37,8 @@ from promptiter.llm.prices import Price, Prices
 from promptiter.offline.model.simulated import SimulatedModel, count_tokens
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.recorded import forecast_of
-from tests.loop.expert import Expert
-from tests.loop.scenarios import NAMES, Scenario, scenario
+from tests.worlds.expert import Expert
+from tests.worlds.scenarios import NAMES, Scenario, scenario
 from traces import Usage
 
 RUNS, QUICK_RUNS = 200, 40

@@ -35,12 +35,13 @@ from random import Random
 from statistics import fmean, stdev
 from typing import TypeAlias
 
-from benchmarks.honest_runs import BETA, CANDIDATES, ROUNDS, through_the_engine
+from benchmarks.honest_runs import through_the_engine
 from benchmarks.tables import GAINS, SIZES, goal, head, row
 from promptiter.evaluation.stats.claim import BLOCKS, claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.permutation import PairedDraws, sign_flip
 from promptiter.evaluation.stats.power import noise_bar
 from promptiter.evaluation.stats.shares import next_to_drop
+from tests.worlds.chances import BETA, CANDIDATES, ROUNDS
 
 SWEEPS = 3
 ROUNDING = 1e-12

@@ -5,7 +5,7 @@ whether they fail or not (`independent`), or because they fail (`on failure`), t
 patch can touch are those that were unlucky. A case passes with a chance of its own, drawn from Beta(0.6, 0.4).
 
     gateway   a graph of model nodes: a draft, which some drafts send on to a repair. What was recorded is replayed from
-              the memo up to the first patched read
+              the cache up to the first patched read
     opaque    an agent that records what it reads and asks nothing through the gateway
     naive     what must not be done: the touched cases of an opaque agent are run once more under the candidate and held
               against the record that made them touched
@@ -33,7 +33,6 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Literal, TypeAlias, get_args
 
-from benchmarks.honest_runs import BETA, ROUNDS, Proposes, eval_set, right
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Choice, Edge, GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode, View
@@ -50,6 +49,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.structure import StructureSnapshot
+from tests.worlds.chances import BETA, ROUNDS, Proposes, eval_set, right
 from traces import record, step
 
 Way: TypeAlias = Literal["gateway", "opaque", "naive"]

@@ -1,49 +1,33 @@
 """Runs of the whole Engine for the benchmark of honesty: what it claims of patches whose worth is known.
 
-The agent is a table: a case passes a run with a chance that the texts of the profile decide, by dice of the case, the
-draw and the profile. It asks nothing through the gateway, so nothing comes from the memo; a run that is made again is
-the same, as it would be from one, so that a claim on draws which were used before would show. The strategy proposes
-what it is told and lints nothing.
+The agent and the patches are those of `tests.worlds.chances`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import sqrt
 from multiprocessing import get_context
 from random import Random
 from statistics import fmean, stdev
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from benchmarks.tables import GAINS, SIZES, goal, head, row
-from promptiter.agents.base import AgentRun, CaseInput, RunContext
-from promptiter.agents.graph import Edge, GraphAgent
-from promptiter.agents.nodes import ModelNode
 from promptiter.engine.acceptance import AcceptancePolicy, AnyGain, MinGain
 from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.engine import Engine
 from promptiter.engine.evidence import Answer, Evidence
 from promptiter.engine.records import RunRequest
-from promptiter.engine.session import Session
 from promptiter.engine.sigma import SigmaGain
 from promptiter.engine.stopping import MaxRounds
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics import FunctionMetric
-from promptiter.profile import PatchSet, Profile, SurfacePatch
-from promptiter.structure import StructureSnapshot
+from tests.worlds.chances import CANDIDATES, MENDS, ROUNDS, Proposes, Table, Wanted, eval_set, proposals, right
 
-BETA = (0.6, 0.4)
 WORKERS = 2
-ROUNDS, CANDIDATES = 20, 10
-SURFACES = 4
-"""A search of 20 rounds comes back to the same few texts; each of 10 candidates has one of its own."""
-
-Kind: TypeAlias = Literal["alike", "placebo", "one of ten", "settled", "settled, alike"]
 
 
 class PairedError:
@@ -62,17 +46,6 @@ RULES: dict[str, tuple[Callable[[], AcceptancePolicy], bool]] = {
     "paired 1 SE": (PairedError, False),
 }
 """Which candidates a run keeps, and whether it claims at its end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """One run of the Engine: which patches, kept by which rule, on how many cases."""
-
-    kind: Kind
-    size: int
-    number: int
-    rule: str = "default"
-    gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,86 +84,6 @@ def run_once(wanted: Wanted) -> Found:
         adopts_real=any(text.startswith(MENDS) for text in changed),
         case_runs=result.measured.paid_case_runs,
     )
-
-
-RESTYLES, RESHUFFLES, MENDS = "Words", "Rewritten", "Better"
-
-
-def proposals(wanted: Wanted, random: Random) -> Iterator[tuple[str, str]]:
-    """The surface and the text of each candidate."""
-    if wanted.kind == "one of ten":
-        real = random.randrange(CANDIDATES)
-        for number in range(CANDIDATES):
-            yield f"part{number}#instruction", f"{MENDS if number == real else RESTYLES} {number}."
-        return
-    word = {"placebo": RESHUFFLES, "settled": MENDS}.get(wanted.kind, RESTYLES)
-    for number in range(1 if wanted.kind == "settled" else ROUNDS):
-        yield f"part{number % SURFACES}#instruction", f"{word} {number}."
-
-
-class Proposes:
-    """Validates one patch a round; without a claim to come, until one is kept."""
-
-    def __init__(self, patches: Sequence[tuple[str, str]], *, until_kept: bool) -> None:
-        self.patches = patches
-        self.until_kept = until_kept
-
-    async def search(self, session: Session) -> None:
-        for surface_id, text in self.patches:
-            await session.begin_round()
-            patch = SurfacePatch(surface_id=surface_id, value=text, reason="proposed")
-            decision = await session.validate(session.candidate(PatchSet((patch,))))
-            await session.complete_round()
-            if decision.accepted and self.until_kept:
-                return
-
-
-class Table:
-    """Passes each case with a chance of its own, which the texts of the profile change."""
-
-    def __init__(self, wanted: Wanted, *, seed: str) -> None:
-        self.wanted = wanted
-        self.seed = seed
-        names = [f"part{number}" for number in range(CANDIDATES if wanted.kind == "one of ten" else SURFACES)]
-        nodes = tuple(ModelNode(name=name, instruction="As it was.") for name in names)
-        edges = tuple(Edge(first, second) for first, second in pairwise(names))
-        self.snapshot = GraphAgent(name="table", nodes=nodes, edges=edges).describe()
-        self.texts = [f"{name}#instruction" for name in names]
-        known = [self.baseline(f"validation-{number}") for number in range(wanted.size)]
-        self.mended = min(1.0, wanted.gain / (1 - fmean(known))) if wanted.gain else 0.0
-        failing = (f"validation-{number}" for number, chance in enumerate(known) if chance < 1)
-        self.first_failing = next(failing, "")
-
-    def describe(self) -> StructureSnapshot:
-        return self.snapshot
-
-    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
-        dice = Random(f"{self.seed} {context.case_id} {context.draw} {profile.digest}")
-        return AgentRun(output="right" * (dice.random() < self.chance(context.case_id, profile)))
-
-    def baseline(self, case_id: str, rewritten: tuple[str, ...] = ()) -> float:
-        random = Random(f"{self.seed} {case_id} {' '.join(rewritten)}")
-        if self.wanted.kind in ("settled", "settled, alike"):
-            return float(random.random() < 0.6)
-        return random.betavariate(*BETA)
-
-    def chance(self, case_id: str, profile: Profile) -> float:
-        texts = [str(profile.value(surface_id, self.snapshot)) for surface_id in self.texts]
-        chance = self.baseline(case_id, tuple(text for text in texts if text.startswith(RESHUFFLES)))
-        if any(text.startswith(MENDS) for text in texts):
-            if self.wanted.kind == "settled":
-                return 1.0 if case_id == self.first_failing else chance
-            return chance + self.mended * (1 - chance)
-        return chance
-
-
-def eval_set(name: str, count: int) -> EvalSet:
-    cases = (EvalCase(id=f"{name}-{n}", turns=(Turn(user=f"{name} {n}", expected="right"),)) for n in range(count))
-    return EvalSet(id=name, cases=tuple(cases))
-
-
-async def right(_case: EvalCase, run: AgentRun) -> bool:
-    return run.output == "right"
 
 
 def through_the_engine(runs: int) -> None:

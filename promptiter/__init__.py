@@ -91,9 +91,9 @@ if TYPE_CHECKING:
     from promptiter.evaluation.score import Finding, Score
     from promptiter.evaluation.splits import check_disjoint, split
     from promptiter.llm.budget import Budget
+    from promptiter.llm.cache.cache import open_cache
     from promptiter.llm.gateway import Gateway
     from promptiter.llm.litellm import LiteLLMModel
-    from promptiter.llm.memo import open_memo
     from promptiter.llm.messages import Message, ModelReply, ModelRequest
     from promptiter.llm.models import ScriptedModel
     from promptiter.llm.prices import Price, Prices
@@ -258,7 +258,7 @@ __all__ = [
     "load_run",
     "measure_noise",
     "node",
-    "open_memo",
+    "open_cache",
     "propagate",
     "resume_run",
     "split",
@@ -324,7 +324,7 @@ _MODULES = {
     "llm.budget": "Budget",
     "llm.gateway": "Gateway",
     "llm.litellm": "LiteLLMModel",
-    "llm.memo": "open_memo",
+    "llm.cache.cache": "open_cache",
     "llm.messages": "Message ModelReply ModelRequest",
     "llm.models": "ScriptedModel",
     "llm.prices": "Price Prices",

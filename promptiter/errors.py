@@ -15,7 +15,7 @@ PromptiterError
 │   └── ChangedInputsError      a run cannot go on: its inputs are not those it began with
 ├── AgentError                  a run went wrong by the agent's own graph: an endless loop, an unknown route
 ├── ModelError                  a model or tool call failed for good, after all retries
-│   ├── PassingError            may pass, so it was tried again; `retry_after_s` is what the server asked for
+│   ├── TransientModelError            may pass, so it was tried again; `retry_after_s` is what the server asked for
 │   │   ├── RateLimitedError        429
 │   │   ├── ModelTimeoutError       no answer in time
 │   │   └── ModelUnavailableError   5xx, or no connection
@@ -120,7 +120,7 @@ class ModelError(PromptiterError):
     """A model or tool call failed for good, after all retries."""
 
 
-class PassingError(ModelError):
+class TransientModelError(ModelError):
     """A failure that may pass, so that the call is tried again; the server may have said after how long."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
@@ -128,15 +128,15 @@ class PassingError(ModelError):
         self.retry_after_s = retry_after_s
 
 
-class RateLimitedError(PassingError):
+class RateLimitedError(TransientModelError):
     """The server asked for a pause."""
 
 
-class ModelTimeoutError(PassingError):
+class ModelTimeoutError(TransientModelError):
     """No answer in time."""
 
 
-class ModelUnavailableError(PassingError):
+class ModelUnavailableError(TransientModelError):
     """The server failed, or could not be reached."""
 
 

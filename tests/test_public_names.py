@@ -32,7 +32,7 @@ RuleOptimizer RunContext RunDirectory RunFailedError RunRequest RunResult Score 
 Shorter SigmaGain SimulatedModel Stepwise StopDecision StopFile StopPolicy Strategy StructureSnapshot
 SupportAggregator Surface SurfaceGradient SurfacePatch Target TargetScore TieBreak Tool Turn View __version__ agent
 ask ask_sync build_metrics chain check_disjoint dump_eval_set fold list_runs load_eval_config load_eval_set load_rerun
-load_run measure_noise node open_memo propagate resume_run split surface
+load_run measure_noise node open_cache propagate resume_run split surface
 """
 COMMANDS = (
     "cache clear, cache stats, check, describe, evaluate, init, noise, rerun, restore, resume, run, runs, "

@@ -42,14 +42,14 @@ from promptiter.errors import ModelError
 from promptiter.evaluation.case import EvalCase
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.llm.cache.cache import FileCache
 from promptiter.llm.gateway import Gateway, Retries
 from promptiter.llm.litellm import LiteLLMModel
-from promptiter.llm.memo import FileMemo
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
-from tests.engine import desk
-from tests.llm.server import LoopbackServer, serving
+from tests.worlds import desk
+from tests.worlds.model_server import LoopbackServer, serving
 from traces import ExecutionTrace, Failure, Step, write_traces
 from traces.model import Json, Snapshot
 
@@ -380,7 +380,7 @@ def gossip_agent(text: str) -> GraphAgent:
     )
 
 
-async def test_no_secret_reaches_events_memos_traces_and_logs_of_a_run_from_code(
+async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_code(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Keys are given in Python; the agent, its tools, the metric, the optimizer and an observer all repeat them."""
@@ -394,7 +394,7 @@ async def test_no_secret_reaches_events_memos_traces_and_logs_of_a_run_from_code
         return 0.0, text
 
     with caplog.at_level(logging.DEBUG, logger="promptiter"), gossiping() as server:
-        gateway = Gateway(models={"openai/echo": model_at(server.url)}, memo=FileMemo(tmp_path / "calls.jsonl"))
+        gateway = Gateway(models={"openai/echo": model_at(server.url)}, cache=FileCache(tmp_path / "calls.jsonl"))
         gateway.add_model("with_password", model_at(with_password(server.url)))
         gateway.add_model("with_query", LiteLLMModel(api_base=f"{server.url}?key={CANARY['query_key']}"))
         evaluator = Evaluator(
@@ -404,7 +404,7 @@ async def test_no_secret_reaches_events_memos_traces_and_logs_of_a_run_from_code
         )
         engine = Engine(gossip_agent(text), evaluator, optimizer=Gossiping(text))
         result = await engine.run(desk.request(), observers=[watcher, Gossiping(text)], journal=journal)
-        gateway.memo.close()
+        gateway.cache.close()
     assert all(CANARY[place] in "".join(server.heard) for place in ("python_key", "python_header"))
     search.look("the result", result.to_json())
     assert "RuntimeError: writer#instruction: ***" in search.text, "the optimizer was not asked"
@@ -446,7 +446,7 @@ async def test_no_error_of_a_server_repeats_what_it_was_sent(status: int, caplog
     search.check("the error", "logs")
 
 
-async def test_an_answer_is_the_same_at_first_and_from_the_memo() -> None:
+async def test_an_answer_is_the_same_at_first_and_from_the_cache() -> None:
     secret = CANARY["python_key"]
     wish = ToolRequest("1", "vault", {"key": secret, "keys": [f"a {secret}"]})
     model = ScriptedModel([ModelReply(text=f"it is {secret}", tool_requests=(wish,))])
@@ -467,7 +467,7 @@ def test_nothing_that_a_configured_run_is_made_of_shows_a_secret(tmp_path: Path)
     path = tmp_path / "quiet.yaml"
     document = orjson.loads((tmp_path / "broken.yaml").read_bytes())
     document["metrics"]["metrics"][1]["evaluator_name"] = "tests.test_secrets:grumpy"
-    path.write_bytes(orjson.dumps({**document, "agent": "tests.engine.desk:agent"}))
+    path.write_bytes(orjson.dumps({**document, "agent": "tests.worlds.desk:agent"}))
     run = load_run(path, environ=ENVIRON)
     for part in reachable(run):
         search.look(f"repr of {type(part).__name__}", f"{part!r} {part!s}")

@@ -102,7 +102,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function that a model may call. A live one (it looks at the world) is never answered from the memo."""
+    """A function that a model may call. A live one (it looks at the world) is never answered from the cache."""
 
     name: str
     description: str
@@ -116,7 +116,7 @@ class FunctionNode:
     """A Python function. Its parameters are named after what they get: a node, `input`, `item` or `view`.
 
     A single parameter of another name gets what the node was handed. Declared surfaces are read with `surface(name)`.
-    With a `version`, an expensive node is answered from the memo while version, arguments and declared surfaces are the
+    With a `version`, an expensive node is answered by the cache while version, arguments and declared surfaces are the
     same; without one it always runs. Change the version when the code changes: nobody looks at the code.
     """
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
-from promptiter.errors import BudgetEndedError, PassingError, SetupError, nearest
+from promptiter.errors import BudgetEndedError, SetupError, TransientModelError, nearest
 from promptiter.evaluation.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
@@ -162,7 +162,12 @@ def may_be_mended(failure: Failure) -> bool:
     return _plain_type(failure) not in _BEYOND_PROMPTS
 
 
-_PASSING: tuple[type[Exception], ...] = (PassingError, *PassingError.__subclasses__(), BudgetEndedError, TimeoutError)
+_PASSING: tuple[type[Exception], ...] = (
+    TransientModelError,
+    *TransientModelError.__subclasses__(),
+    BudgetEndedError,
+    TimeoutError,
+)
 _BEYOND_PROMPTS = frozenset(kind.__name__ for kind in _PASSING) | {"cancelled", "CancelledError"}
 
 

@@ -35,8 +35,8 @@ from promptiter.evaluation.metric_config import EvalConfig, load_eval_config, pa
 from promptiter.evaluation.noise import DRAWS, NoiseReport
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.splits import split
+from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.memo import open_memo
 from promptiter.profile import Profile
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredRun:
-    """A run that can start. The gateway has the ledger, and the memo that runs share, if there is one.
+    """A run that can start. The gateway has the ledger, and the cache that runs share, if there is one.
 
     `run.engine.run_sync(run.request)` leaves nothing on disk; `run.begin().run_sync()` can be killed and resumed.
     """
@@ -84,7 +84,7 @@ class ConfiguredRun:
         on_row: Callable[[CaseRow], None] | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> NoiseReport:
-        """An A/A run on the validation cases; leaves nothing on disk but answers in the memo.
+        """An A/A run on the validation cases; leaves nothing on disk but answers in the cache.
 
         Ctrl-C, or the end of the budget, gives what was measured so far.
         """
@@ -141,7 +141,7 @@ class _Building:
         if agent is not None and evaluator is not None:
             engine = self.attempt(lambda: _engine(agent, evaluator, config))
         if self.problems or engine is None:
-            gateway.memo.close()
+            gateway.cache.close()
             raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
         return ConfiguredRun(
             config=config,
@@ -207,8 +207,8 @@ class _Building:
         return found if len(found) == len(loaded) else None
 
     def _gateway(self) -> Gateway:
-        memo = self.attempt(lambda: open_memo(self.config.memo), place="memo")
-        return gateway_of(self.config, memo, environ=self.environ)
+        cache = self.attempt(lambda: open_cache(self.config.cache), place="cache")
+        return gateway_of(self.config, cache, environ=self.environ)
 
     def _evaluator(self, gateway: Gateway) -> Evaluator | None:
         if not self._is_given("metrics", wanted="name a metrics file, or list metrics here"):

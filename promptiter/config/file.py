@@ -36,9 +36,9 @@ from promptiter.config.sections import (
     Section,
     Shares,
     Stop,
+    as_cache,
     as_claim,
     as_goal,
-    as_memo,
     as_metrics,
 )
 from promptiter.errors import MetricError, RequestError, SetupError
@@ -80,7 +80,7 @@ class RunConfig(Section):
     loss_targets: tuple[LossTargetEntry, ...] = ()
     hints: tuple[HintEntry, ...] = ()
     seed: Annotated[int, Field(strict=True)] = 0
-    memo: Annotated[str, PlainValidator(as_memo)] = "memory"
+    cache: Annotated[str, PlainValidator(as_cache)] = "memory"
     runs: Annotated[File, Field(validate_default=True)] = Path("runs")
     keep_traces: Literal["all", "failed", "none"] = "all"
     python_path: Annotated[Files, Field(validate_default=True)] = (Path(),)

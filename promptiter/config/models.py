@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from promptiter.config.file import RunConfig
 from promptiter.config.sections import ModelSettings
 from promptiter.llm.budget import Budget
+from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
-from promptiter.llm.memo import Memo
 from promptiter.llm.models import Model
 from promptiter.llm.prices import Price, Prices
 from promptiter.llm.rate import RateLimit
@@ -25,7 +25,7 @@ TIMEOUT_S = 120.0
 LEAST_CONCURRENCY = 16
 
 
-def gateway_of(config: RunConfig, memo: Memo | None, *, environ: Mapping[str, str]) -> Gateway:
+def gateway_of(config: RunConfig, cache: Cache | None, *, environ: Mapping[str, str]) -> Gateway:
     """The gateway with the file's models, prices, limits and caps; it keeps their keys to itself."""
     settings = config.models.settings
     served: dict[str, Model] = {name: _served(each) for name, each in settings.items()}
@@ -34,7 +34,7 @@ def gateway_of(config: RunConfig, memo: Memo | None, *, environ: Mapping[str, st
     given = [[each.api_key, each.headers, each.options] for each in settings.values()]
     return Gateway(
         models=served,
-        memo=memo,
+        cache=cache,
         budget=_budget(config),
         rates={name: limit for name, each in settings.items() if (limit := _rate_limit(each)) is not None},
         prices=Prices({name: Price(**each.price.model_dump()) for name, each in settings.items() if each.price}),

@@ -34,7 +34,7 @@ def resolved(run: ConfiguredRun) -> dict[str, Json]:
 _ORDER = (
     *("agent", "python_path", "train", "validation", "test", "data", "split", "metrics", "models", "teacher", "judge"),
     *("targets", "initial_profile", "objective", "goal", "acceptance", "claim", "error", "stop", "max_rounds"),
-    *("budget", "evaluation", "loss_targets", "hints", "seed", "memo", "runs", "keep_traces"),
+    *("budget", "evaluation", "loss_targets", "hints", "seed", "cache", "runs", "keep_traces"),
 )
 
 

@@ -31,7 +31,7 @@ def as_metrics(value: Json, info: ValidationInfo) -> Json:
     raise ValueError("must be a metrics file, or a list of metrics")
 
 
-def as_memo(value: Json, info: ValidationInfo) -> Json:
+def as_cache(value: Json, info: ValidationInfo) -> Json:
     if not isinstance(value, str):
         raise ValueError("must be 'memory', or a path in .jsonl, .sqlite or .db")  # noqa: TRY004 - pydantic catches these
     return value if value == "memory" else str(_in_folder(Path(value), info))

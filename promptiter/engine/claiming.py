@@ -98,9 +98,9 @@ def _expected(session: Session, rule: ClaimOnce) -> Spending:
     runs = 2 * (draws * len(session.validation.cases) + sealed) / max(1, len(rows))
     judges = session.spending.ledger.by_role().get("judge", Spending())
     usage = session.baseline.validation.usage
-    calls = sum(row.measured.paid_calls + row.measured.memo_hits for row in rows)
+    calls = sum(row.measured.paid_calls + row.measured.cache_hits for row in rows)
     return Spending(
-        calls=round(runs * (calls + judges.calls + judges.memo_hits)),
+        calls=round(runs * (calls + judges.calls + judges.cache_hits)),
         input_tokens=round(runs * (usage.tokens + judges.tokens)),
         cost_usd=runs * ((usage.cost_usd or 0.0) + (judges.cost_usd or 0.0)),
     )

@@ -3,9 +3,9 @@
 A case that reads nothing that was patched cannot change: it is not run again. Whether it can is told by recorded
 reads, and a score is never held against the record that chose its case. So both arms run afresh, on draws that no
 decision has seen, on the cases that may change. Only the first candidate is held against the baseline's own record:
-the memo replays that up to the first patched read, and nothing was decided on it before.
+the cache replays that up to the first patched read, and nothing was decided on it before.
 
-Cases that cannot change are replayed all the same where that is free, because their answers are in the memo. If one
+Cases that cannot change are replayed all the same where that is free, because their answers are in the cache. If one
 turns out differently, a node reads what its trace does not tell: from then on nobody trusts that node's reads.
 """
 
@@ -203,7 +203,7 @@ class Comparisons:
         return await session.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs, kept=kept)
 
     async def _audit(self, recorded: Sequence[CaseRow], found: Evaluation, candidate: Profile) -> None:
-        """Look for runs that could not change and did. It costs nothing: they were replayed from the memo.
+        """Look for runs that could not change and did. It costs nothing: they were replayed from the cache.
 
         A trace may be named after its profile, so another digest does not say that something else happened.
         """
@@ -238,7 +238,7 @@ def _by_case(rows: Iterable[CaseRow]) -> dict[str, list[CaseRow]]:
 def _may_stand(record: Evaluation, touched: frozenset[str]) -> bool:
     """Whether a candidate may be held against a record that nothing was decided on yet.
 
-    It may if all cases are run again: then the record chose none. Or if the memo replays what was recorded up to the
+    It may if all cases are run again: then the record chose none. Or if the cache replays what was recorded up to the
     first patched read, which is not so for runs that asked nothing through the gateway.
     """
     of_touched = [row for row in record.rows if row.case_id in touched]
@@ -246,11 +246,11 @@ def _may_stand(record: Evaluation, touched: frozenset[str]) -> bool:
 
 
 def _is_replayed(row: CaseRow) -> bool:
-    return row.measured.paid_calls + row.measured.memo_hits > 0
+    return row.measured.paid_calls + row.measured.cache_hits > 0
 
 
 def _parted(rows: Iterable[CaseRow]) -> tuple[list[CaseRow], list[CaseRow]]:
-    """Runs that the memo replays for nothing, and runs that would have to be executed again."""
+    """Runs that the cache replays for nothing, and runs that would have to be executed again."""
     free: list[CaseRow] = []
     kept: list[CaseRow] = []
     for row in rows:

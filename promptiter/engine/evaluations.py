@@ -83,7 +83,7 @@ class Evaluations:
         if without:
             head["without"] = list(without)
         gateway = self._evaluator.gateway
-        started = await self._log.note("evaluation_started", {**head, "measured": {"mark": gateway.memo.mark()}})
+        started = await self._log.note("evaluation_started", {**head, "measured": {"mark": gateway.cache.mark()}})
         rows: dict[CaseDraw, CaseRow] = {}
         paid: set[str] = set()
 
@@ -134,7 +134,7 @@ class Evaluations:
             yield row
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
-        """Record traces of an evaluation that are gone once more: answers are in the memo, so nothing is paid.
+        """Record traces of an evaluation that are gone once more: answers are in the cache, so nothing is paid.
 
         They may be gone when a run goes on: after a loss of power, or because nobody wanted to keep them.
         """

@@ -146,7 +146,7 @@ def check_figures(policy: object, metrics: Collection[str]) -> Iterator[str]:
 def _of_runs(name: str, evaluation: Evaluation) -> float | None:
     values = [_of_run(name, row) for row in evaluation.rows if row.error is None]
     if name == "latency_s":
-        values = [value for value in values if value is not None]  # an answer from the memo takes no time
+        values = [value for value in values if value is not None]  # an answer from the cache takes no time
     known = [value for value in values if value is not None]
     return _mean(known) if len(known) == len(values) else None
 

@@ -19,7 +19,7 @@ from promptiter.engine.plan import UNKNOWN_MODEL, RunPlan, plan_of
 from promptiter.engine.records import RunRequest
 from promptiter.engine.rehearsal import MOST_ROUNDS, rehearse
 from promptiter.engine.till import AGENT_STAGES, STAGES, Amount, Rehearsal, Stage, held_back
-from promptiter.llm.memo import MemoryMemo
+from promptiter.llm.cache.cache import MemoryCache
 
 MOST_REHEARSALS, FEWEST_REHEARSALS = 200, 60
 WORK = 20_000
@@ -94,7 +94,7 @@ def forecast_run(engine: Engine, request: RunRequest, recorded: Recorded = NOTHI
     plan = plan_of(engine, request, recorded)
     seed = engine.evaluator_for(request).options.seed
     rehearsals = [rehearse(plan, Random(f"forecast {seed} {number}")) for number in range(_rehearsals(plan))]
-    has_memo = not isinstance(engine.evaluator.gateway.memo, MemoryMemo)
+    has_cache = not isinstance(engine.evaluator.gateway.cache, MemoryCache)
     return Forecast(
         total=_expected(plan, [each.total for each in rehearsals], models=_asked_models(plan, rehearsals)),
         rounds=_band([each.rounds for each in rehearsals]),
@@ -102,7 +102,7 @@ def forecast_run(engine: Engine, request: RunRequest, recorded: Recorded = NOTHI
         nodes=_nodes(plan, rehearsals, stages=AGENT_STAGES),
         budget=tuple(_budget(plan, seed)),
         source=recorded.source,
-        notes=tuple(_notes(plan, has_memo=has_memo)),
+        notes=tuple(_notes(plan, has_cache=has_cache)),
     )
 
 
@@ -230,7 +230,7 @@ def _rounds(count: int) -> str:
     return "only the baseline" if count == 0 else f"{count} round{'s' * (count != 1)}"
 
 
-def _notes(plan: RunPlan, *, has_memo: bool) -> Iterable[str]:
+def _notes(plan: RunPlan, *, has_cache: bool) -> Iterable[str]:
     if not plan.is_recorded:
         yield (
             "tokens are estimated by the length of instructions and inputs (4 characters a token), answers at 120 "
@@ -259,5 +259,5 @@ def _notes(plan: RunPlan, *, has_memo: bool) -> Iterable[str]:
         yield "a simulated model answers: its tokens and seconds say nothing about a real one"
     if plan.max_rounds > MOST_ROUNDS:
         yield f"only {MOST_ROUNDS} of {plan.max_rounds:,} rounds were looked at"
-    if has_memo:
-        yield "answers in the memo that runs share are not paid again, and make it less"
+    if has_cache:
+        yield "answers in the cache that runs share are not paid again, and make it less"

@@ -3,7 +3,7 @@
     report = await measure_noise(engine, request)
     print(report.noise.std, report.smallest_gain(), report.reach(0.1))
 
-It takes the cases, teacher, judge, seed and budget of a run request, and goes through the same gateway: what the memo
+It takes the cases, teacher, judge, seed and budget of a run request, and goes through the same gateway: what the cache
 knows is not paid again. Cut short, by a budget or by a person, it gives the draws that were finished for all cases.
 """
 

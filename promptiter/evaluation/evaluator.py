@@ -22,10 +22,10 @@ from promptiter.evaluation.result import CaseRow, Evaluation, Measured
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.spool import TraceSpool
 from promptiter.evaluation.user_simulator import UserSimulator, converse
+from promptiter.llm.call_counter import count_calls
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
 from promptiter.llm.redaction import Redactor
-from promptiter.llm.tally import counting
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, Step, ToolCall
@@ -147,7 +147,7 @@ class Evaluator:
     async def replay(
         self, agent: Agent, case: EvalCase, profile: Profile, *, draw: int, substitutes: tuple[Substitute, ...]
     ) -> CaseRow:
-        """Run one case again with some outputs given, and score it. What does not follow from them is in the memo."""
+        """Run one case again with some outputs given, and score it. What does not follow from them is in the cache."""
         job = CaseJob(agent_ref=case.id, case_id=case.id, profile=profile, draw=draw, substitutes=substitutes)
         [row] = [row async for row in self._executed(agent, {case.id: case}, [job])]
         return row
@@ -169,7 +169,7 @@ class Evaluator:
 
     async def _row(self, agent: Agent, case: EvalCase, job: CaseJob) -> CaseRow:
         started = time.perf_counter()
-        with counting() as calls:
+        with count_calls() as calls:
             run = await self._run(agent, case, job)
         try:
             async with asyncio.TaskGroup() as group:
@@ -190,9 +190,9 @@ class Evaluator:
             reads=None if run.error else reads_of(turn.trace for turn in run.by_turn),  # it might have gone on
             measured=Measured(
                 duration_s=time.perf_counter() - started,
-                origin="memo" if calls.known and not calls.paid else "executed",
+                origin="cache" if calls.cached and not calls.paid else "executed",
                 paid_calls=calls.paid,
-                memo_hits=calls.known,
+                cache_hits=calls.cached,
             ),
         )
 

@@ -62,7 +62,7 @@ async def metric_noise(
 ) -> MetricNoiseReport:
     """Run each case `draws` times and judge each output `judge_repeats` times, and tell the two scatters apart.
 
-    A judge is really asked again: each judgement has draws of its own in the memo, so the same report costs nothing a
+    A judge is really asked again: each judgement has draws of its own in the cache, so the same report costs nothing a
     second time. This holds for LLM judges, and for metrics that ask `current_gateway()`.
     """
     if draws < 2 or judge_repeats < 2:
@@ -165,10 +165,10 @@ class _Sample:
 
 
 class _Shifted(Gateway):
-    """A gateway behind which every draw is another: answers of the memo that were given before do not serve."""
+    """A gateway behind which every draw is another: answers of the cache that were given before do not serve."""
 
     def __init__(self, gateway: Gateway, shift: int) -> None:
-        super().__init__(memo=gateway.memo, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.prices)
+        super().__init__(cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.prices)
         self.ledger = gateway.ledger
         self._gateway = gateway
         self._shift = shift

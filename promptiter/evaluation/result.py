@@ -20,7 +20,7 @@ from promptiter.evaluation.score import Score
 from traces import Failure, Usage
 from traces.model import total_usage
 
-Origin: TypeAlias = Literal["executed", "memo", "kept", "audited"]
+Origin: TypeAlias = Literal["executed", "cache", "kept", "audited"]
 """Where a row came from: calls that were paid, only known answers, an earlier evaluation, a check of one."""
 
 OUTAGES = tuple(each.__name__ for each in (AccessDeniedError, ModelUnavailableError, RateLimitedError))
@@ -46,7 +46,7 @@ class Measured:
     duration_s: float = 0.0
     origin: Origin = "executed"
     paid_calls: int = 0
-    memo_hits: int = 0
+    cache_hits: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The one door through which every model call and declared tool call goes, of every role.
 
-On the way in: the memo (an answer that is known is not paid again), the budget (a call that does not fit is not made),
-the rate limit, the concurrency limit. On the way out: retries, the ledger, and the memo again, before anyone uses it.
+On the way in: the cache (an answer that is known is not paid again), the budget (a call that does not fit is not made),
+the rate limit, the concurrency limit. On the way out: retries, the ledger, and the cache again, before anyone uses it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from promptiter.errors import (
     BadAnswerError,
     ModelError,
     ModelTimeoutError,
-    PassingError,
     PromptiterError,
     RateLimitedError,
     SetupError,
     ToolFailedError,
+    TransientModelError,
 )
-from promptiter.llm.answers import FREE, StoredAnswer, ToolAnswer
 from promptiter.llm.budget import Budget, Budgets
-from promptiter.llm.flight import Flight
-from promptiter.llm.ledger import FROM_MEMO, TOOL, Ledger, LedgerEntry, Spending
-from promptiter.llm.memo import Memo, MemoKey, MemoryMemo
+from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
+from promptiter.llm.cache.in_flight import InFlightCall
+from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer
+from promptiter.llm.call_counter import record_call
+from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import Function, Model, as_model
 from promptiter.llm.prices import Price, Prices, priced
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
-from promptiter.llm.tally import count
 from traces import Usage, digest
 from traces.model import Json
 
@@ -74,7 +74,7 @@ class Gateway:
         self,
         *,
         models: Mapping[str, Model | Function] | None = None,
-        memo: Memo | None = None,
+        cache: Cache | None = None,
         budget: Budget | Budgets | None = None,
         rates: Mapping[str, RateLimit] | None = None,
         prices: Prices | None = None,
@@ -87,7 +87,7 @@ class Gateway:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.ledger = Ledger()
-        self.memo = memo if memo is not None else MemoryMemo()
+        self.cache = cache if cache is not None else MemoryCache()
         self.budget = budget
         self.prices = prices or Prices()
         self.redactor = redactor or Redactor(secrets_from_environment(os.environ))
@@ -103,14 +103,14 @@ class Gateway:
         self._seed = seed
         self._rng = random.Random(seed)
         self._sleep = sleep
-        self._flights: dict[MemoKey, Flight] = {}
+        self._in_flight: dict[CacheKey, InFlightCall] = {}
         self.recent_from: int | None = None
-        """A mark of the memo: what was paid since counts as paid, also if a killed process did it."""
+        """A mark of the cache: what was paid since counts as paid, also if a killed process did it."""
 
     async def ask(
         self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
     ) -> ModelReply:
-        """Answer a request: from the memo, or by the model. A live node is never served from the memo.
+        """Answer a request: from the cache, or by the model. A live node is never served from the cache.
 
         Raises a ModelError when all attempts failed, BudgetEndedError when it does not fit into the budget.
         """
@@ -123,10 +123,10 @@ class Gateway:
         async def execute(asking: _Asking) -> _Answered:
             return await self._paid(request, site, node_id, asking=asking)
 
-        key, answered = MemoKey.of(site, request.digest), self._anew if is_live else self._once
+        key, answered = CacheKey.of(site, request.digest), self._anew if is_live else self._once
         reply = await answered(key, execute, model=request.model, node_id=node_id)
         if not isinstance(reply, ModelReply):
-            raise BadAnswerError(f"the memo holds a tool's answer under the key of a model call of node {node_id!r}")
+            raise BadAnswerError(f"the cache holds a tool's answer under the key of a model call of node {node_id!r}")
         return reply
 
     async def call_tool(
@@ -139,7 +139,7 @@ class Gateway:
         node_id: str = "",
         is_live: bool = False,
     ) -> Json:
-        """Call a declared tool; equal calls at the same place are answered from the memo. Its error is a ModelError."""
+        """Call a declared tool; equal calls at the same place are answered by the cache. Its error is a ModelError."""
         return await self._at_home(self._call_tool(name, arguments, function, site, node_id, is_live=is_live))
 
     async def _call_tool(
@@ -161,10 +161,10 @@ class Gateway:
             spent = Spending.of_call(FREE, seconds=time.perf_counter() - started)
             return answer, LedgerEntry(role=site.role, model=model, node_id=node_id, spent=spent)
 
-        key, answered = MemoKey.of(site, digest(["tool", name, arguments])), self._anew if is_live else self._once
+        key, answered = CacheKey.of(site, digest(["tool", name, arguments])), self._anew if is_live else self._once
         answer = await answered(key, execute, model=model, node_id=node_id)
         if not isinstance(answer, ToolAnswer):
-            raise BadAnswerError(f"the memo holds a model's answer under the key of a call of tool {name!r}")
+            raise BadAnswerError(f"the cache holds a model's answer under the key of a call of tool {name!r}")
         if answer.error is not None:
             raise ToolFailedError(name, answer.error)
         return answer.value
@@ -190,56 +190,56 @@ class Gateway:
 
     async def _once(
         self,
-        key: MemoKey,
+        key: CacheKey,
         execute: Callable[[_Asking], Awaitable[_Answered]],
         *,
         model: str,
         node_id: str,
     ) -> StoredAnswer:
-        """The answer under a key; equal calls at one time share one execution. Only here an answer enters the memo."""
+        """The answer under a key; equal calls at one time share one execution. Only here an answer enters the cache."""
         known = await self._known(key)
         if known is not None:
-            self.ledger.count(LedgerEntry(role=key.role, model=model, node_id=node_id, spent=FROM_MEMO))
-            count(paid=self.recent_from is not None and self.memo.is_since(key, self.recent_from))
+            self.ledger.count(LedgerEntry(role=key.role, model=model, node_id=node_id, spent=FROM_CACHE))
+            record_call(paid=self.recent_from is not None and self.cache.is_since(key, self.recent_from))
             return known
 
         async def execute_and_keep() -> StoredAnswer:
-            answer, paid = await execute(self.memo.asking(key, model=model, node_id=node_id))
-            return await self.memo.put(key, self._counted((answer, paid)), paid=paid)
+            answer, paid = await execute(self.cache.asking(key, model=model, node_id=node_id))
+            return await self.cache.put(key, self._counted((answer, paid)), paid=paid)
 
-        def land() -> None:
-            if self._flights.get(key) is flight:
-                del self._flights[key]
+        def forget() -> None:
+            if self._in_flight.get(key) is call:
+                del self._in_flight[key]
 
-        flight = self._flights[key] = Flight(asyncio.ensure_future(execute_and_keep()), land)
-        flight.task.add_done_callback(lambda _: land())
+        call = self._in_flight[key] = InFlightCall(asyncio.ensure_future(execute_and_keep()), forget)
+        call.task.add_done_callback(lambda _: forget())
         # An error is looked at also if nobody waits for it any more; else asyncio complains.
-        flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await flight.join()
+        call.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await call.join()
 
     async def _anew(
-        self, key: MemoKey, execute: Callable[[_Asking], Awaitable[_Answered]], *, model: str, node_id: str
+        self, key: CacheKey, execute: Callable[[_Asking], Awaitable[_Answered]], *, model: str, node_id: str
     ) -> StoredAnswer:
-        """The answer of a live node: asked for each time. Of the memo it needs only the account."""
-        answer, paid = await execute(self.memo.asking(key, model=model, node_id=node_id))
+        """The answer of a live node: asked for each time. Of the cache it needs only the account."""
+        answer, paid = await execute(self.cache.asking(key, model=model, node_id=node_id))
         counted = self._counted((answer, paid))
-        await self.memo.note_paid(key, paid)
+        await self.cache.note_paid(key, paid)
         return counted
 
-    async def _known(self, key: MemoKey) -> StoredAnswer | None:
-        """What the memo has, or what a call that is under way brings."""
-        if key in self._flights:
-            return await self._flights[key].join()
-        known = await self.memo.get(key)
-        if known is None and key in self._flights:  # someone took off while the memo was asked
-            return await self._flights[key].join()
+    async def _known(self, key: CacheKey) -> StoredAnswer | None:
+        """What the cache has, or what a call that is under way brings."""
+        if key in self._in_flight:
+            return await self._in_flight[key].join()
+        known = await self.cache.get(key)
+        if known is None and key in self._in_flight:  # someone took off while the cache was asked
+            return await self._in_flight[key].join()
         return known
 
     def _counted(self, answered: _Answered) -> StoredAnswer:
         """An answer as it may be kept, after its cost was counted."""
         answer, paid = answered
         self.ledger.count(paid)
-        count(paid=True)
+        record_call(paid=True)
         return self._without_secrets(answer)
 
     async def _paid(
@@ -283,8 +283,10 @@ class Gateway:
                         async with asyncio.timeout(self.timeout_s):
                             reply = await model(request, draw=site.draw)
                 except TimeoutError:
-                    failure: PassingError = ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s")
-                except PassingError as error:
+                    failure: TransientModelError = ModelTimeoutError(
+                        f"no answer from {request.model!r} in {self.timeout_s} s"
+                    )
+                except TransientModelError as error:
                     failure = error
                 except ModelError as error:
                     raise type(error)(self.redactor.redact_text(str(error))) from None  # the cause may hold a secret
@@ -309,7 +311,7 @@ class Gateway:
         )
         return replace(answer, text=self.redactor.redact_known(answer.text), tool_requests=tuple(wishes))
 
-    async def _back_off(self, failure: PassingError, attempt: int, rate: RateLimit | None) -> None:
+    async def _back_off(self, failure: TransientModelError, attempt: int, rate: RateLimit | None) -> None:
         delay = self.retries.delay_s(attempt, self._rng)
         if failure.retry_after_s is not None:
             if failure.retry_after_s > self.retries.longest_retry_after_s:
@@ -374,7 +376,7 @@ class Gateway:
 
 
 def current_gateway() -> Gateway:
-    """The active gateway; outside an evaluation, a plain one of its own with no memo to share and no budget."""
+    """The active gateway; outside an evaluation, a plain one of its own with no cache to share and no budget."""
     gateway = _active.get()
     if gateway is None:
         gateway = Gateway()

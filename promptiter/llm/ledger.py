@@ -1,6 +1,6 @@
 """The ledger: what calls cost, by role, model and node.
 
-Only calls that were made count as calls, tokens, dollars and seconds; an answer from the memo is a hit, and free. Sums
+Only calls that were made count as calls, tokens, dollars and seconds; an answer from the cache is a hit, and free. Sums
 do not depend on the order in which calls ended: dollars and seconds are added as whole numbers of 10^-9.
 """
 
@@ -31,7 +31,7 @@ class Spending:
     """
 
     calls: int = 0
-    memo_hits: int = 0
+    cache_hits: int = 0
     attempts: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -77,7 +77,7 @@ class Spending:
         parts = in_parts(self.cost_usd or 0.0) + sign * in_parts(other.cost_usd or 0.0)
         return Spending(
             calls=calls,
-            memo_hits=self.memo_hits + sign * other.memo_hits,
+            cache_hits=self.cache_hits + sign * other.cache_hits,
             attempts=self.attempts + sign * other.attempts,
             input_tokens=self.input_tokens + sign * other.input_tokens,
             output_tokens=self.output_tokens + sign * other.output_tokens,
@@ -91,7 +91,7 @@ class Spending:
 
 
 NOTHING = Spending()
-FROM_MEMO = Spending(memo_hits=1)
+FROM_CACHE = Spending(cache_hits=1)
 """An answer that was known, whatever it once cost."""
 
 
@@ -157,7 +157,7 @@ class Ledger:
         self._spent: dict[_Place, Spending] = {}
 
     def count(self, entry: LedgerEntry) -> None:
-        """Count what an entry says: one call, with all its attempts, or one answer from the memo."""
+        """Count what an entry says: one call, with all its attempts, or one answer from the cache."""
         self.merge(LedgerSnapshot((entry,)))
 
     def merge(self, snapshot: LedgerSnapshot) -> None:

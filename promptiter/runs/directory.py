@@ -37,9 +37,9 @@ from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Ended
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
 from promptiter.evaluation.spool import TraceSpool
-from promptiter.llm.call_log import FILE_NAME as CALLS
-from promptiter.llm.call_log import CallLog
-from promptiter.llm.memo import MemoryMemo
+from promptiter.llm.cache.cache import MemoryCache
+from promptiter.llm.cache.call_log import FILE_NAME as CALLS
+from promptiter.llm.cache.call_log import CallLog
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
 from promptiter.runs.header import Configuration, changed_code, differences, header_of, read_header, write_header
 from promptiter.runs.journal import DECISIONS, FileJournal
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 class RunDirectory:
     """One run, ready to start or to go on. `notes` are what a person should know of how it was kept.
 
-    An engine's memo is shared with other runs, unless it is one in memory: answers are copied into this run's own.
+    An engine's cache is shared with other runs, unless it is one in memory: answers are copied into this run's own.
     """
 
     def __init__(
@@ -177,19 +177,19 @@ class RunDirectory:
         """The files of the run, open, with the engine writing into them."""
         self._tidy()
         gateway, evaluator = self._engine.evaluator.gateway, self._engine.evaluator
-        memo, spool = gateway.memo, evaluator.spool
-        if isinstance(memo, CallLog):
+        cache, spool = gateway.cache, evaluator.spool
+        if isinstance(cache, CallLog):
             raise SetupError(
                 "another run of this engine is under way; give each run an engine and a gateway of its own"
             )
-        calls = CallLog(self.path / CALLS, shared=None if isinstance(memo, MemoryMemo) else memo)
+        calls = CallLog(self.path / CALLS, shared=None if isinstance(cache, MemoryCache) else cache)
         with FileJournal(self.path / JOURNAL, lock=lock) as journal:
             kept = _Kept(journal, calls, TraceSpool(self.path / TRACES, durable=True))
-            gateway.memo, evaluator.spool = calls, kept.traces
+            gateway.cache, evaluator.spool = calls, kept.traces
             try:
                 yield kept
             finally:
-                gateway.memo, evaluator.spool = memo, spool
+                gateway.cache, evaluator.spool = cache, spool
                 calls.close()
                 if journal.dropped:
                     self.notes.append(journal.dropped)

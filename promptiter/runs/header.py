@@ -37,7 +37,7 @@ FILE_NAME = "run.json"
 SCHEMA_VERSION = 1
 
 FREE = (
-    *("quiet", "json", "review", "runs", "memo", "keep_traces", "evaluation.concurrency", "budget.*"),
+    *("quiet", "json", "review", "runs", "cache", "keep_traces", "evaluation.concurrency", "budget.*"),
     "models.simulated.latency_s",
     *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.timeout_s"),
 )

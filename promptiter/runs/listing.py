@@ -13,8 +13,8 @@ from promptiter.engine.log import is_finished
 from promptiter.engine.records import RunMeasured, Status
 from promptiter.engine.shapes import value_of
 from promptiter.errors import PromptiterError, SetupError, nearest
-from promptiter.llm.call_log import FILE_NAME as CALLS
-from promptiter.llm.call_log import CallLog
+from promptiter.llm.cache.call_log import FILE_NAME as CALLS
+from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import read_header

@@ -27,7 +27,7 @@ from promptiter.engine.shapes import plain_of, value_of
 from promptiter.errors import PromptiterError
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.spool import TraceSpool
-from promptiter.llm.call_log import paid_calls
+from promptiter.llm.cache.call_log import paid_calls
 from promptiter.llm.ledger import TOOL, LedgerEntry
 from promptiter.llm.messages import Role
 from promptiter.profile import Profile
@@ -287,7 +287,7 @@ def _asks(step: Step) -> bool:
 
 def _calls_of(asking: Sequence[Step], row: CaseRow) -> list[tuple[Step, float]]:
     """How many calls each step made. A row knows their sum; what is more than one a step is that of tools and code."""
-    known = row.measured.paid_calls + row.measured.memo_hits - sum(len(step.tool_calls) for step in asking)
+    known = row.measured.paid_calls + row.measured.cache_hits - sum(len(step.tool_calls) for step in asking)
     weights = [float(len(step.tool_calls)) if step.kind == "llm" else 1.0 for step in asking]
     more = max(0.0, float(known - len(asking)))
     each = more / sum(weights) if any(weights) else 0.0

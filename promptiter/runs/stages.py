@@ -14,8 +14,8 @@ from pathlib import Path
 
 from promptiter.engine.events import Phase
 from promptiter.engine.till import AGENT_STAGES, STAGES, Stage
-from promptiter.llm.call_log import FILE_NAME as CALLS
-from promptiter.llm.call_log import paid_calls_from
+from promptiter.llm.cache.call_log import FILE_NAME as CALLS
+from promptiter.llm.cache.call_log import paid_calls_from
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerEntry, Spending
 from promptiter.runs.journal import FILE_NAME as JOURNAL
 from promptiter.runs.journal import FileJournal

@@ -17,8 +17,8 @@ from promptiter.engine.records import RunMeasured, RunResult
 from promptiter.errors import SetupError
 from promptiter.evaluation.per_run import per_run
 from promptiter.evaluation.result import Evaluation
-from promptiter.llm.call_log import FILE_NAME as CALLS
-from promptiter.llm.call_log import CallLog
+from promptiter.llm.cache.call_log import FILE_NAME as CALLS
+from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.runs.header import read_header
 from promptiter.runs.journal import FILE_NAME as JOURNAL

@@ -3,7 +3,7 @@
 Failed runs are looked at one by one. All nodes that a run is blamed on are corrected in turn, each visit in the run
 that the corrections before it led to; then each node's correction is left out. Blame is supported if the score is lower
 without it, and unsupported if it is not: the correction changes nothing, or with its input the node could do no better.
-Everything before a corrected step comes from the memo. What many other runs are blamed on is corrected along, because
+Everything before a corrected step comes from the cache. What many other runs are blamed on is corrected along, because
 it would be patched along: a fault behind another shows only then.
 
 The last step needs no special rule: correctors may give it the expected answer only if all that this is made of had

@@ -181,7 +181,7 @@ async def test_a_replay_pays_only_what_follows_from_the_substitute() -> None:
     for paid, known in ((2, 1), (0, 3)):
         row = await evaluator.replay(subject, case, profile, draw=0, substitutes=substitutes)
         assert row.scores[0].value == 1.0
-        assert (row.measured.paid_calls, row.measured.memo_hits) == (paid, known)
+        assert (row.measured.paid_calls, row.measured.cache_hits) == (paid, known)
     same = await evaluator.replay(
         subject, case, profile, draw=0, substitutes=(Substitute(step_id="b", output="b(a(hi))"),)
     )

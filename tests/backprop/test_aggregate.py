@@ -22,7 +22,7 @@ from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from tests.backprop.test_prompts import INSTRUCTION, prompt_tokens
-from tests.llm.server import CONTENT_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
 
 RULES = ("Repeat the order id in the answer.", "Give dates in ISO form.", "Name the carrier of the parcel.")
 

@@ -15,7 +15,7 @@ from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message
 from promptiter.llm.models import ScriptedModel
 from tests.backprop.test_prompts import BACKWARD_REQUEST, MISSING_ID
-from tests.llm.server import CONTENT_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
 from traces import Snapshot
 from traces.model import Json
 

@@ -27,9 +27,9 @@ from promptiter.errors import (
     BudgetEndedError,
     ModelTimeoutError,
     ModelUnavailableError,
-    PassingError,
     RateLimitedError,
     SetupError,
+    TransientModelError,
 )
 from promptiter.evaluation.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.evaluator import Evaluator
@@ -333,7 +333,7 @@ def test_an_answer_that_the_agent_could_not_read_is_blamed_on_the_last_steps() -
 @pytest.mark.parametrize(
     "error",
     [
-        *(kind.__name__ for kind in (PassingError, RateLimitedError, ModelTimeoutError, ModelUnavailableError)),
+        *(kind.__name__ for kind in (TransientModelError, RateLimitedError, ModelTimeoutError, ModelUnavailableError)),
         f"promptiter.errors.{RateLimitedError.__name__}",
         BudgetEndedError.__name__,
         "TimeoutError",

@@ -16,7 +16,7 @@ from promptiter.llm.messages import Message
 from promptiter.llm.models import ScriptedModel
 from promptiter.structure import Limits, Surface
 from tests.backprop.test_prompts import INSTRUCTION, OPTIMIZE_REQUEST, prompt_tokens
-from tests.llm.server import CONTENT_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
 from traces.model import Json
 
 BETTER = "You answer customers of a shop.\nBe brief and polite. Repeat the order id. Order: {order}"

@@ -201,4 +201,4 @@ async def test_equal_questions_of_different_cases_are_one_call_also_at_the_same_
     found = [[(each.case_id, each.draw) for each in results[1].gradients] for results in (first, second, again, later)]
     assert found == [[("c1", 0)], [("c2", 0)], [("c1", 3)], [("c3", 0)]]
     spent = gateway.ledger.snapshot().by_role()["backwarder"]
-    assert (spent.calls, spent.memo_hits) == (asked, 3 * asked)
+    assert (spent.calls, spent.cache_hits) == (asked, 3 * asked)

@@ -11,9 +11,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from promptiter.llm.call_log import CallLog
-from promptiter.llm.memo import Memo, MemoKey, StoredAnswer, ToolAnswer, open_memo
-from promptiter.llm.memo_lines import as_line
+from promptiter.llm.cache.cache import Cache, CacheKey, StoredAnswer, ToolAnswer, open_cache
+from promptiter.llm.cache.call_log import CallLog
+from promptiter.llm.cache.lines import as_line
 from promptiter.llm.messages import ModelReply, Role
 from tests.cli.conftest import Run
 from traces import Usage
@@ -29,34 +29,34 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(params=["memo.jsonl", "memo.sqlite", "memo.db"])
+@pytest.fixture(params=["cache.jsonl", "cache.sqlite", "cache.db"])
 def path(request: pytest.FixtureRequest, folder: Path) -> Path:
     return folder / str(request.param)
 
 
-def key(number: int, role: Role = "agent") -> MemoKey:
-    return MemoKey(role=role, request_digest=str(number))
+def key(number: int, role: Role = "agent") -> CacheKey:
+    return CacheKey(role=role, request_digest=str(number))
 
 
-def fill(memo: Memo, *more: tuple[Role, StoredAnswer]) -> None:
+def fill(cache: Cache, *more: tuple[Role, StoredAnswer]) -> None:
     answers: list[tuple[Role, StoredAnswer]] = [("agent", PRICED), ("agent", ToolAnswer(["x"])), *more]
 
     async def put() -> None:
         for number, (role, answer) in enumerate(answers):
-            await memo.put(key(number, role), answer)
+            await cache.put(key(number, role), answer)
 
     asyncio.run(put())
 
 
 def filled(path: Path, *more: tuple[Role, StoredAnswer]) -> Path:
-    with closing(open_memo(path)) as memo:
-        fill(memo, *more)
+    with closing(open_cache(path)) as cache:
+        fill(cache, *more)
     return path
 
 
 def entries(path: Path) -> int:
-    with closing(open_memo(path)) as memo:
-        return memo.stats().entries
+    with closing(open_cache(path)) as cache:
+        return cache.stats().entries
 
 
 class Terminal(io.StringIO):
@@ -66,7 +66,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def foreign(folder: Path) -> Iterator[list[Path]]:
-    """Files that look like memos by name only."""
+    """Files that look like caches by name only."""
     half = filled(folder / "half.jsonl").read_bytes()
     files = {
         "train.jsonl": b'{"input": "a"}\n{"input": "b"}\n',
@@ -117,15 +117,15 @@ def test_stats_as_json(run: Run, path: Path) -> None:
     }
 
 
-def test_a_memo_that_does_not_exist_is_not_made(run: Run, path: Path) -> None:
+def test_a_cache_that_does_not_exist_is_not_made(run: Run, path: Path) -> None:
     assert run("cache", "stats", path) == f"nothing is kept there yet: {path.name}\n"
     assert orjson.loads(run("cache", "stats", path, "--json"))["total"]["answers"] == 0
     assert run("cache", "clear", path) == f"nothing is kept there yet: {path.name}\n"
     assert not path.exists()
 
 
-def test_a_memo_without_answers_stays(run: Run, path: Path) -> None:
-    open_memo(path).close()
+def test_a_cache_without_answers_stays(run: Run, path: Path) -> None:
+    open_cache(path).close()
     assert "0 answers" in run("cache", "stats", path)
     assert "nothing is kept" in run("cache", "clear", "--yes", path)
     path.write_bytes(b"")
@@ -135,7 +135,7 @@ def test_a_memo_without_answers_stays(run: Run, path: Path) -> None:
 
 
 def test_a_torn_line_is_passed_over(run: Run, folder: Path) -> None:
-    path = filled(folder / "memo.jsonl")
+    path = filled(folder / "cache.jsonl")
     whole = path.read_bytes()
     for size in (3, 40):
         path.write_bytes(whole + whole[:size])
@@ -155,7 +155,7 @@ def test_clearing_says_what_goes_and_then_it_is_gone(run: Run, path: Path) -> No
 
 
 def test_clearing_gives_space_back(run: Run, folder: Path) -> None:
-    path = filled(folder / "memo.sqlite", ("agent", ModelReply(text="x" * 1_000_000)))
+    path = filled(folder / "cache.sqlite", ("agent", ModelReply(text="x" * 1_000_000)))
     assert path.stat().st_size > 1_000_000
     run("cache", "clear", "--yes", path)
     assert path.stat().st_size < 50_000
@@ -174,29 +174,29 @@ def test_clearing_wants_a_yes(run: Run, path: Path, monkeypatch: pytest.MonkeyPa
     assert not path.exists() or entries(path) == 0
 
 
-def test_who_uses_the_memo_is_not_disturbed(run: Run, path: Path) -> None:
-    with closing(open_memo(path)) as memo:
-        fill(memo)
+def test_who_uses_the_cache_is_not_disturbed(run: Run, path: Path) -> None:
+    with closing(open_cache(path)) as cache:
+        fill(cache)
         run("cache", "clear", "--yes", path)
-        assert asyncio.run(memo.put(key(7), PRICED)) == PRICED
-        assert asyncio.run(memo.get(key(7))) == PRICED
-        fill(memo)
+        assert asyncio.run(cache.put(key(7), PRICED)) == PRICED
+        assert asyncio.run(cache.get(key(7))) == PRICED
+        fill(cache)
 
 
-def test_what_is_no_memo_is_refused_and_left(run: Run, foreign: list[Path], folder: Path) -> None:
+def test_what_is_no_cache_is_refused_and_left(run: Run, foreign: list[Path], folder: Path) -> None:
     for path in foreign:
         for command in (["stats"], ["clear", "--yes"]):
-            assert "is no memo: " in run("cache", *command, path, code=2), path
+            assert "is no cache: " in run("cache", *command, path, code=2), path
     assert "cannot be read" in run("cache", "stats", folder / "folder.db", code=2)
     assert "cannot tell what 'notes.txt' is" in run("cache", "clear", "--yes", "notes.txt", code=2)
 
 
-def test_a_newer_memo_is_refused(run: Run, folder: Path) -> None:
-    (folder / "memo.jsonl").write_bytes(as_line(b'{"v":2,"other":1}'))
-    filled(folder / "memo.db")
-    with closing(sqlite3.connect(folder / "memo.db")) as database:
+def test_a_newer_cache_is_refused(run: Run, folder: Path) -> None:
+    (folder / "cache.jsonl").write_bytes(as_line(b'{"v":2,"other":1}'))
+    filled(folder / "cache.db")
+    with closing(sqlite3.connect(folder / "cache.db")) as database:
         database.execute("PRAGMA user_version = 2")
-    for name in ("memo.jsonl", "memo.db"):
+    for name in ("cache.jsonl", "cache.db"):
         assert "has version 2, this release reads 1" in run("cache", "clear", "--yes", name, code=2)
         assert (folder / name).exists()
 
@@ -220,26 +220,26 @@ def test_the_log_of_a_run_is_shown_but_not_cleared(run: Run, folder: Path) -> No
     assert calls.exists()
 
 
-def test_a_configuration_names_its_memo(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_names_its_cache(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = folder / "project"
     project.mkdir()
-    (project / "promptiter.yaml").write_text("memo: .promptiter/memo.sqlite\nmodels: {m: {api_key: '${NOT_SET}'}}\n")
-    assert run("cache", "stats", project) == "nothing is kept there yet: project/.promptiter/memo.sqlite\n"
-    filled(project / ".promptiter" / "memo.sqlite")
+    (project / "promptiter.yaml").write_text("cache: .promptiter/cache.sqlite\nmodels: {m: {api_key: '${NOT_SET}'}}\n")
+    assert run("cache", "stats", project) == "nothing is kept there yet: project/.promptiter/cache.sqlite\n"
+    filled(project / ".promptiter" / "cache.sqlite")
     assert "2 answers" in run("cache", "stats", project)
     assert "2 answers" in run("cache", "stats", project / "promptiter.yaml")
     monkeypatch.chdir(project)
-    assert run("cache", "stats").startswith(".promptiter/memo.sqlite  2 answers")
+    assert run("cache", "stats").startswith(".promptiter/cache.sqlite  2 answers")
     run("cache", "clear", "--yes")
-    assert entries(project / ".promptiter" / "memo.sqlite") == 0
+    assert entries(project / ".promptiter" / "cache.sqlite") == 0
 
 
-def test_a_configuration_without_a_memo_is_told_how_to_share_one(run: Run, folder: Path) -> None:
-    assert "no promptiter.yaml is here: name a memo (.jsonl, .sqlite, .db)" in run("cache", "stats", code=2)
+def test_a_configuration_without_a_cache_is_told_how_to_share_one(run: Run, folder: Path) -> None:
+    assert "no promptiter.yaml is here: name a cache (.jsonl, .sqlite, .db)" in run("cache", "stats", code=2)
     (folder / "promptiter.yaml").write_text("agent: a:b\n")
     for command in ("stats", "clear"):
-        assert "write `memo: .promptiter/memo.sqlite` into it" in run("cache", command, code=2)
-    (folder / "promptiter.yaml").write_text("memo: 3\n")
+        assert "write `cache: .promptiter/cache.sqlite` into it" in run("cache", command, code=2)
+    (folder / "promptiter.yaml").write_text("cache: 3\n")
     assert "must be 'memory', or a path in .jsonl" in run("cache", "stats", code=2)
-    (folder / "promptiter.yaml").write_text("memo: answers.pickle\n")
-    assert "cannot tell what memo" in run("cache", "stats", code=2)
+    (folder / "promptiter.yaml").write_text("cache: answers.pickle\n")
+    assert "cannot tell what cache" in run("cache", "stats", code=2)

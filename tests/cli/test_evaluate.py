@@ -59,7 +59,7 @@ def test_json_holds_rows_and_figures(run: Run, better: Path, tmp_path: Path) -> 
     found = orjson.loads((tmp_path / "out.json").read_bytes())
     assert (found["mean_score"], found["is_simulated"], len(found["rows"])) == (1.0, True, 6)
     assert {row["draw"] for row in found["rows"]} == {0, 1}
-    assert set(found["rows"][0]["measured"]) == {"duration_s", "origin", "paid_calls", "memo_hits"}
+    assert set(found["rows"][0]["measured"]) == {"duration_s", "origin", "paid_calls", "cache_hits"}
 
 
 def test_junit_holds_what_is_needed_to_look_into_a_failure(run: Run, tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_junit_holds_what_is_needed_to_look_into_a_failure(run: Run, tmp_path: P
     )
 
 
-def test_a_kept_memo_pays_nothing_twice(run: Run, better: Path, tmp_path: Path) -> None:
-    arguments = ("evaluate", AGENT, *GIVEN, "--profile", better, "--memo", tmp_path / "memo.sqlite")
+def test_a_kept_cache_pays_nothing_twice(run: Run, better: Path, tmp_path: Path) -> None:
+    arguments = ("evaluate", AGENT, *GIVEN, "--profile", better, "--cache", tmp_path / "cache.sqlite")
     assert "0 known answers" in run(*arguments)
     assert "0 calls" in run(*arguments)
 

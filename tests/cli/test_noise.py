@@ -111,8 +111,8 @@ def test_every_objective_is_measured(run: Run, wavering: Path, objective: str) -
     )
 
 
-def test_one_seed_gives_one_report_and_a_shared_memo_pays_once(run: Run, wavering: Path) -> None:
-    in_file(wavering, memo="memo.sqlite")
+def test_one_seed_gives_one_report_and_a_shared_cache_pays_once(run: Run, wavering: Path) -> None:
+    in_file(wavering, cache="cache.sqlite")
     first, again = (orjson.loads(run("noise", "--json", "--seed", "3")) for _ in range(2))
     assert (first["measured"]["paid_runs"], again["measured"]["paid_runs"]) == (48, 0)
     assert first["measured"]["tokens_per_case_run"] == pytest.approx(again["measured"]["tokens_per_case_run"])
@@ -167,7 +167,7 @@ def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
         desk,
         models={"simulated": {"compliance": 0.9, "latency_s": 0.05}},
         evaluation={"concurrency": 4},
-        memo="memo.jsonl",
+        cache="cache.jsonl",
     )
     # Tests that were started in the background by a shell ignore SIGINT, and so would what they start.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -175,7 +175,7 @@ def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
     command = [sys.executable, "-c", code, "noise", "--draws", "300", "--json"]
     with subprocess.Popen(command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         try:
-            while not (desk / "memo.jsonl").exists() or (desk / "memo.jsonl").read_bytes().count(b"\n") < 8 * 6 * 3:
+            while not (desk / "cache.jsonl").exists() or (desk / "cache.jsonl").read_bytes().count(b"\n") < 8 * 6 * 3:
                 assert running.poll() is None
                 time.sleep(0.02)
             running.send_signal(signal.SIGINT)

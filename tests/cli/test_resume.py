@@ -17,7 +17,7 @@ from promptiter.errors import SetupError
 from promptiter.runs.journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
-from tests.runs.shop import outside_measured
+from tests.worlds.results import outside_measured
 from traces.model import Json
 
 HEADLINE = "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)"

@@ -16,8 +16,7 @@ from promptiter.llm.messages import Message, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
 from tests.cli.conftest import Run
 from tests.cli.test_run import in_file
-from tests.llm.server import LoopbackServer, serving
-from tests.loop.test_faults import now
+from tests.worlds.model_server import LoopbackServer, reply_at_once, serving
 from traces.model import Json
 
 PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 4.0}
@@ -26,7 +25,7 @@ SIMULATED = SimulatedModel(compliance=1.0)
 
 def answer(body: dict[str, Any]) -> str:
     messages = tuple(Message(each["role"], each["content"]) for each in body["messages"])
-    return now(SIMULATED(ModelRequest(model="simulated", messages=messages), draw=0)).text
+    return reply_at_once(SIMULATED(ModelRequest(model="simulated", messages=messages), draw=0)).text
 
 
 def on_the_server(desk: Path, server: LoopbackServer, budget: dict[str, Json]) -> None:

@@ -84,7 +84,7 @@ def test_a_small_file_has_its_defaults_and_paths_relative_to_itself(folder: Path
     assert config.train == (folder / "data" / "train.jsonl",)
     assert config.validation == (folder / "data" / "validation.jsonl",)
     assert config.metrics == folder / "metrics.json"
-    assert (config.runs, config.memo, config.max_rounds, config.seed) == (folder / "runs", "memory", 4, 0)
+    assert (config.runs, config.cache, config.max_rounds, config.seed) == (folder / "runs", "memory", 4, 0)
     assert load_config(folder) == config
 
 
@@ -167,7 +167,7 @@ def test_what_is_wrong_behind_the_file_is_told_together_with_what_is_wrong_in_it
         validation: data/gone.jsonl
         metrics: metrics.json
         initial_profile: gone.json
-        memo: somewhere
+        cache: somewhere
         teacher: no_such_module:teacher
         maxrounds: 3
         """,
@@ -176,7 +176,7 @@ def test_what_is_wrong_behind_the_file_is_told_together_with_what_is_wrong_in_it
     assert told[:6] == [
         "unknown key 'maxrounds' (did you mean 'max_rounds'?)",
         "agent: 'config_agent' has no 'agnt' (did you mean 'agent'?)",
-        f"memo: cannot tell what memo '{folder}/somewhere' is: give 'memory' or a path in .jsonl, .sqlite or .db",
+        f"cache: cannot tell what cache '{folder}/somewhere' is: give 'memory' or a path in .jsonl, .sqlite or .db",
         told[3],
         f"train: {folder}/data/more.jsonl: {gone}",
         f"validation: {folder}/data/gone.jsonl: {gone}",

@@ -11,8 +11,8 @@ from promptiter.engine.records import RunRequest, RunResult
 from promptiter.engine.stopping import MaxRounds
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
-from tests.engine import desk
-from tests.engine.desk import DRAFT, POLISH, Tries
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, POLISH, Tries
 
 SNAPSHOT = desk.agent().describe()
 D, P = "draft#instruction", "polish#instruction"
@@ -23,7 +23,7 @@ NICER = {P: "Polish nicely."}
 class Told:
     """Right with a chance that its two instructions decide; the dice are those of the case, the draw and the profile.
 
-    So a run that is made again comes out the same, as it does from the memo.
+    So a run that is made again comes out the same, as it does from the cache.
     """
 
     def __init__(self, chance: Callable[[bool, bool], float]) -> None:

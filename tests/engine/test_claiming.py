@@ -25,8 +25,8 @@ from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
-from tests.engine import desk
-from tests.engine.desk import DRAFT, POLISH, Tries
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, POLISH, Tries
 from traces import ExecutionTrace, Failure, Step
 
 SNAPSHOT = desk.agent().describe()

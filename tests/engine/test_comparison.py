@@ -17,8 +17,8 @@ from promptiter.engine.records import RunRequest, RunResult
 from promptiter.engine.sigma import SigmaGain
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
-from tests.engine import desk
-from tests.engine.desk import DRAFT, POLISH, Tries
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, POLISH, Tries
 
 SNAPSHOT = desk.agent().describe()
 RESTYLED = {"draft#instruction": "Draft, in other words."}

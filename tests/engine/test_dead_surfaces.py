@@ -19,9 +19,9 @@ from promptiter.engine.records import RunResult
 from promptiter.profile import Profile
 from promptiter.runs.summary import summarize
 from promptiter.structure import StructureSnapshot
-from tests.engine import desk
-from tests.engine.desk import DRAFT, Tries
-from tests.search.test_rounds import Writes
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, Tries
+from tests.worlds.desk_stages import Writes
 
 
 def with_a_lawyer(*, is_asked: bool = False) -> GraphAgent:

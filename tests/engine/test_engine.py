@@ -31,8 +31,8 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
 from promptiter.profile import PatchSet, Profile, SurfacePatch
-from tests.engine import desk
-from tests.engine.desk import DRAFT, POLISH, WORSE, Tries, Watcher
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries, Watcher
 
 
 async def test_a_run_keeps_what_validation_proves_better() -> None:
@@ -213,7 +213,7 @@ async def test_a_run_that_goes_on_leaves_the_claim_as_much_as_one_that_never_fai
     assert first.result.status == "failed"
     spent, budget = first.result.measured.spent, Budget(max_calls=150)
     budget.charge(spent.of_models, of="run")
-    gateway = Gateway(models={"scripted": desk.model()}, memo=gateway.memo, budget=budget)
+    gateway = Gateway(models={"scripted": desk.model()}, cache=gateway.cache, budget=budget)
     ended = await desk.engine(*tries, gateway=gateway).conduct(asked, journal=journal, spent_before=spent)
     assert ended.result == whole
     assert ended.result.measured.spent.total.calls == whole.measured.spent.total.calls <= 150
@@ -231,7 +231,7 @@ async def test_an_ablation_is_cut_rather_than_the_claim() -> None:
         part = MemoryJournal()
         for event in list(journal.read())[:end]:
             await part.append(event)
-        gateway = Gateway(models={"scripted": desk.model()}, memo=gateway.memo, budget=Budget(max_calls=72))
+        gateway = Gateway(models={"scripted": desk.model()}, cache=gateway.cache, budget=Budget(max_calls=72))
         assert await desk.engine(DRAFT, POLISH, gateway=gateway).run(asked, journal=part) == result
 
 

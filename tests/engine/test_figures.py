@@ -72,8 +72,8 @@ def test_a_case_that_a_metric_could_not_score_counts_as_the_worst() -> None:
     assert figure_of("clear", after(row("a", 1.0), row("b", None))) == (0.5, 0.5)
 
 
-def test_answers_from_the_memo_take_no_time() -> None:
-    known = replace(row("b", 0.5), measured=Measured(duration_s=0.001, origin="memo"))
+def test_answers_from_the_cache_take_no_time() -> None:
+    known = replace(row("b", 0.5), measured=Measured(duration_s=0.001, origin="cache"))
     assert figure_of("latency_s", after(replace(row("a", 0.5), measured=Measured(duration_s=3.0)), known))[1] == 3.0
     assert figure_of("latency_s", after(known))[1] is None
 

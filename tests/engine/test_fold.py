@@ -30,10 +30,10 @@ from promptiter.evaluation.result import CaseRow
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runs.journal import FileJournal
 from promptiter.structure import Limits, Node, StructureSnapshot, Surface
-from tests.engine import desk
-from tests.engine.desk import DRAFT, POLISH, WORSE, Tries
-from tests.search.test_rounds import Writes
-from tests.search.test_rounds import engine as backprop
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries
+from tests.worlds.desk_stages import Writes
+from tests.worlds.desk_stages import engine as backprop
 
 T = TypeVar("T")
 

@@ -28,12 +28,12 @@ from promptiter.evaluation.judge import judge_builders
 from promptiter.evaluation.metric_config import parse_eval_config
 from promptiter.evaluation.metrics import FunctionMetric, build_metrics
 from promptiter.llm.budget import Budget
+from promptiter.llm.cache.cache import FileCache
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.memo import FileMemo
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.offline.rules.optimizer import RuleOptimizer
-from tests.engine import desk
+from tests.worlds import desk
 
 NODES = ("first", "second", "third", "last")
 TRAIN, VALIDATION = 8, 4
@@ -389,10 +389,10 @@ def test_concurrency_and_waiting_make_the_time() -> None:
     assert seconds(1) > 6 * seconds(16)
 
 
-def test_a_memo_that_runs_share_is_told(tmp_path: object) -> None:
-    memo = FileMemo(f"{tmp_path}/memo.jsonl")
-    found = forecast_run(engine(through=gateway(memo=memo)), request(), recorded())
-    memo.close()
+def test_a_cache_that_runs_share_is_told(tmp_path: object) -> None:
+    cache = FileCache(f"{tmp_path}/cache.jsonl")
+    found = forecast_run(engine(through=gateway(cache=cache)), request(), recorded())
+    cache.close()
     assert any("not paid again" in note for note in found.notes)
 
 

@@ -21,7 +21,7 @@ from promptiter.llm.prices import Price, Prices
 from promptiter.search.cheaper import CheaperModel
 from promptiter.search.shorter import Shorter
 from promptiter.structure import Limits, Surface
-from tests.engine import desk
+from tests.worlds import desk
 
 DEAR, CHEAP = (
     Price(input_usd_per_million=10.0, output_usd_per_million=30.0),

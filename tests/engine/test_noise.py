@@ -15,11 +15,11 @@ from promptiter.evaluation.metrics import FunctionMetric
 from promptiter.evaluation.noise import NoiseReport
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.budget import Budget
+from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.memo import open_memo
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.profile import Profile
-from tests.engine.desk import DRAFT, agent, engine, eval_set, evaluator, model, request
+from tests.worlds.desk import DRAFT, agent, engine, eval_set, evaluator, model, request
 from traces import Usage
 
 
@@ -41,8 +41,8 @@ class Wavering:
         return ModelReply(text=text, usage=Usage(input_tokens=10, output_tokens=5, cost_usd=0.001))
 
 
-def wavering(subject: Wavering | None = None, *, budget: Budget | None = None, memo: str = "memory") -> Engine:
-    gateway = Gateway(models={"scripted": subject or Wavering()}, budget=budget, memo=open_memo(memo))
+def wavering(subject: Wavering | None = None, *, budget: Budget | None = None, cache: str = "memory") -> Engine:
+    gateway = Gateway(models={"scripted": subject or Wavering()}, budget=budget, cache=open_cache(cache))
     return engine(gateway=gateway)
 
 
@@ -66,7 +66,7 @@ async def test_it_is_the_profile_that_a_run_would_start_with() -> None:
     assert (found.draws, found.noise.mean, found.noise.variance) == (6, -0.5, 0.0)
 
 
-async def test_what_the_memo_knows_is_not_paid_again() -> None:
+async def test_what_the_cache_knows_is_not_paid_again() -> None:
     subject = Wavering()
     conducted = wavering(subject)
     first = await measure_noise(conducted, request(), draws=3)

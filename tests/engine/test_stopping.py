@@ -174,7 +174,7 @@ def test_a_text_tells_neither_the_clock_nor_what_was_spent() -> None:
         (MaxEvaluations(60), Progress(round=1, evaluations=59), Progress(round=1, evaluations=60)),
         (
             MaxCalls(5),
-            Progress(round=1, spent=Spending(calls=4, memo_hits=9)),
+            Progress(round=1, spent=Spending(calls=4, cache_hits=9)),
             Progress(round=1, spent=Spending(calls=5)),
         ),
         (

@@ -23,7 +23,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.structure import StructureSnapshot
-from tests.engine import desk
+from tests.worlds import desk
 from traces import record, step
 
 CASES = 10
@@ -147,12 +147,12 @@ def origins(rows: tuple[CaseRow, ...] | None) -> Counter[str]:
     return Counter(row.origin for row in rows or ())
 
 
-async def test_the_first_candidate_pays_for_what_it_touches_and_the_memo_replays_the_rest() -> None:
+async def test_the_first_candidate_pays_for_what_it_touches_and_the_cache_replays_the_rest() -> None:
     agent = Desk()
     result = await gateway_engine(agent, REFUND_ALIKE).run(request())
     [only] = result.rounds
     assert only.validation is not None
-    assert origins(only.validation.rows) == {"executed": 2, "memo": 8}
+    assert origins(only.validation.rows) == {"executed": 2, "cache": 8}
     assert only.compared is None, "the baseline's record stands"
     assert result.measured.paid_case_runs == CASES + 2
     assert agent.asked.total() == 2 * CASES + 2, "the sorting of a refund is replayed up to the patched read"
@@ -165,7 +165,7 @@ async def test_a_later_candidate_runs_both_arms_afresh_on_what_it_touches() -> N
     later = result.rounds[1]
     assert later.validation is not None
     assert later.compared is not None
-    assert origins(later.validation.rows) == {"executed": 2, "memo": 8}
+    assert origins(later.validation.rows) == {"executed": 2, "cache": 8}
     assert [(row.case_id, row.draw) for row in later.compared.rows] == [("validation-0", 1), ("validation-5", 1)]
     assert result.measured.paid_case_runs == CASES + 2 + 4
     assert agent.asked.total() == 2 * CASES + 2 + 4 + 2, "what comes before the patched read is asked once"
@@ -224,7 +224,7 @@ async def test_a_node_that_reads_in_secret_is_told_and_its_cases_are_always_run_
 
 
 async def test_a_run_cut_anywhere_near_its_audit_goes_on_to_the_same_result() -> None:
-    """Also without its memo and its traces."""
+    """Also without its cache and its traces."""
     whole, rounds = MemoryJournal(), (REFUND_ALIKE, REFUND)
     asked = request(validation=desk.eval_set("validation", 3))
     await gateway_engine(Desk(peeks=True), *rounds).run(asked, journal=whole)

@@ -150,9 +150,9 @@ async def test_a_candidate_pays_only_from_the_first_changed_request_on() -> None
         six_nodes(), cases, candidate
     )
     assert warm.rows == cold.rows
-    assert {row.measured.memo_hits for row in warm.rows} == {3}
+    assert {row.measured.cache_hits for row in warm.rows} == {3}
     unchanged = await subject.evaluate(six_nodes(), cases, candidate)
-    assert {row.origin for row in unchanged.rows} == {"memo"}
+    assert {row.origin for row in unchanged.rows} == {"cache"}
 
 
 async def test_a_failing_case_is_a_row_and_not_a_zero() -> None:

@@ -15,7 +15,7 @@ from promptiter.evaluation.metrics import build_metrics
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.gateway import Gateway, Retries
 from promptiter.llm.litellm import LiteLLMModel
-from tests.llm.server import LoopbackServer, serving
+from tests.worlds.model_server import LoopbackServer, serving
 
 CASES = EvalSet(
     id="http",

@@ -358,7 +358,7 @@ async def test_a_steady_agent_leaves_all_noise_to_the_judge_which_is_asked_again
     assert exact == MetricNoise(metric="exact", agent_variance=0.0, judge_variance=0.0)
 
     again = await metric_noise(subject, steady, QUESTIONS, draws=3, judge_repeats=4)
-    assert (again, model.asked) == (report, 20 * 3 * 4)  # the memo knows all samples
+    assert (again, model.asked) == (report, 20 * 3 * 4)  # the cache knows all samples
 
 
 async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:

@@ -33,7 +33,7 @@ from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import Model, ScriptedModel
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.secret import Secret
-from tests.llm.server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
 from traces.model import Json
 
@@ -564,7 +564,7 @@ async def test_keys_reach_the_server_and_nothing_else() -> None:
         lost = await metric("llm_final_response", gateway, environ=environ, judge_model=nowhere)(case("a"), said("a"))
     assert bodies[0]["route_token"] == "canary-route-1"
     assert lost.value is None
-    assert "canary" not in f"{there!r} {there.judges!r} {lost!r} {vars(gateway.memo)}"
+    assert "canary" not in f"{there!r} {there.judges!r} {lost!r} {vars(gateway.cache)}"
 
 
 async def test_an_error_that_repeats_the_key_does_so_no_more() -> None:

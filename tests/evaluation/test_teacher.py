@@ -71,7 +71,7 @@ async def test_cases_that_lack_nothing_scenarios_and_recordings_are_left_alone()
     assert taught.eval_set.cases == cases
 
 
-async def test_answers_are_written_once_and_come_from_the_memo_after() -> None:
+async def test_answers_are_written_once_and_come_from_the_cache_after() -> None:
     model = ScriptedModel(echo)
     gateway = Gateway(models={"m": model})
     cases = eval_set(case(("one", None)))

@@ -115,7 +115,7 @@ async def test_an_empty_message_that_does_not_end_it_is_repaired() -> None:
     assert "the message is empty" in model.requests[1].messages[-1].content
 
 
-async def test_draws_are_conversations_of_their_own_and_equal_ones_come_from_the_memo() -> None:
+async def test_draws_are_conversations_of_their_own_and_equal_ones_come_from_the_cache() -> None:
     class Drawn:
         draws: list[int]
 

@@ -15,8 +15,8 @@ from promptiter.llm.ledger import Spending
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.prices import Price, Prices
-from tests.engine import desk
-from tests.llm.server import HTTP_FAULTS, LoopbackServer, serving
+from tests.worlds import desk
+from tests.worlds.model_server import HTTP_FAULTS, LoopbackServer, serving
 
 MODEL = "scripted"
 CALLS = 500

@@ -13,15 +13,15 @@ from promptiter.errors import (
     BudgetEndedError,
     ModelTimeoutError,
     ModelUnavailableError,
-    PassingError,
     RateLimitedError,
     SetupError,
     ToolFailedError,
+    TransientModelError,
 )
 from promptiter.llm.budget import Budget
+from promptiter.llm.cache.cache import CacheKey, MemoryCache, StoredAnswer, open_cache
 from promptiter.llm.gateway import Gateway, Retries, current_gateway
 from promptiter.llm.ledger import LedgerEntry
-from promptiter.llm.memo import MemoKey, MemoryMemo, StoredAnswer, open_memo
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, Role
 from promptiter.llm.models import Answer, Model, ScriptedModel
 from promptiter.llm.prices import Price, Prices
@@ -66,7 +66,7 @@ async def test_an_answer_is_asked_for_once_and_kept() -> None:
     assert (await door.ask(request(), CallSite(role="agent", case_id="c1", step_id="bot", draw=1))).text == "three"
     assert (await door.ask(request(temperature=1), AGENT)).text == "four"
     total = door.ledger.snapshot().total
-    assert (total.calls, total.memo_hits) == (4, 1)
+    assert (total.calls, total.cache_hits) == (4, 1)
 
 
 @pytest.mark.parametrize("role", [role for role in get_args(Role) if role != "agent"])
@@ -83,24 +83,24 @@ async def test_equal_requests_of_different_cases_of_the_agent_are_answered_each(
     assert len({reply.text for reply in await asyncio.gather(*(door.ask(request(), site) for site in sites))}) == 20
 
 
-async def test_live_calls_are_never_served_from_the_memo_and_are_counted() -> None:
+async def test_live_calls_are_never_served_from_the_cache_and_are_counted() -> None:
     door = gateway(ScriptedModel(["one", "two", "three"]))
     assert [(await door.ask(request(), AGENT, is_live=True)).text for _ in range(2)] == ["one", "two"]
-    assert (door.ledger.snapshot().total.calls, door.memo.stats().entries) == (2, 0)
+    assert (door.ledger.snapshot().total.calls, door.cache.stats().entries) == (2, 0)
     assert (await door.ask(request(), AGENT)).text == "three"
-    assert (door.ledger.snapshot().total.calls, door.memo.stats().entries) == (3, 1)
+    assert (door.ledger.snapshot().total.calls, door.cache.stats().entries) == (3, 1)
 
 
-async def test_the_memo_is_told_what_an_answer_cost_after_the_ledger_was() -> None:
+async def test_the_cache_is_told_what_an_answer_cost_after_the_ledger_was() -> None:
     told: list[LedgerEntry | None] = []
 
-    class Telling(MemoryMemo):
-        async def put(self, key: MemoKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
+    class Telling(MemoryCache):
+        async def put(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
             assert door.ledger.snapshot().total.calls == 1
             told.append(paid)
             return await super().put(key, answer)
 
-    door = gateway(failing(ModelUnavailableError("503")), memo=Telling())
+    door = gateway(failing(ModelUnavailableError("503")), cache=Telling())
     for _ in range(2):
         await door.ask(request(), AGENT, node_id="bot")
     [paid] = told
@@ -110,12 +110,12 @@ async def test_the_memo_is_told_what_an_answer_cost_after_the_ledger_was() -> No
     assert paid.spent.seconds > 0
 
 
-async def test_the_memo_is_told_when_a_call_begins_and_ends() -> None:
+async def test_the_cache_is_told_when_a_call_begins_and_ends() -> None:
     told: list[str] = []
 
-    class Telling(MemoryMemo):
+    class Telling(MemoryCache):
         @asynccontextmanager
-        async def asking(self, key: MemoKey, *, model: str, node_id: str) -> AsyncIterator[None]:
+        async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
             told.append(f"asking {model} at {node_id} for {key.step_id}")
             try:
                 yield
@@ -136,7 +136,7 @@ async def test_the_memo_is_told_when_a_call_begins_and_ends() -> None:
         told.append("called")
         return "x"
 
-    door = gateway(model, memo=Telling())
+    door = gateway(model, cache=Telling())
     with pytest.raises(BadRequestError):
         await door.ask(request(), AGENT, node_id="bot")
     assert told == ["asking m at bot for bot", "called", "called", "BadRequestError"]
@@ -155,20 +155,20 @@ async def test_the_memo_is_told_when_a_call_begins_and_ends() -> None:
 
 
 async def test_a_call_that_the_budget_refuses_is_not_asked() -> None:
-    class Silent(MemoryMemo):
+    class Silent(MemoryCache):
         @asynccontextmanager
-        async def asking(self, key: MemoKey, *, model: str, node_id: str) -> AsyncIterator[None]:
+        async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
             raise AssertionError(f"{key} was asked of {model} at {node_id}")
             yield
 
     with pytest.raises(BudgetEndedError):
-        await gateway(ScriptedModel([]), memo=Silent(), budget=Budget(max_calls=0)).ask(request(), AGENT)
+        await gateway(ScriptedModel([]), cache=Silent(), budget=Budget(max_calls=0)).ask(request(), AGENT)
 
 
-async def test_an_answer_is_in_the_memo_before_it_is_used(tmp_path: Any) -> None:
+async def test_an_answer_is_in_the_cache_before_it_is_used(tmp_path: Any) -> None:
     for script in (["paid"], []):
-        with closing(open_memo(tmp_path / "memo.jsonl")) as memo:
-            assert (await gateway(ScriptedModel(script), memo=memo).ask(request(), AGENT)).text == "paid"
+        with closing(open_cache(tmp_path / "cache.jsonl")) as cache:
+            assert (await gateway(ScriptedModel(script), cache=cache).ask(request(), AGENT)).text == "paid"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ async def test_an_answer_is_in_the_memo_before_it_is_used(tmp_path: Any) -> None
         [ModelUnavailableError("500"), ModelTimeoutError("slow"), RateLimitedError("429")],
     ],
 )
-async def test_errors_that_pass_are_tried_again(errors: list[PassingError]) -> None:
+async def test_errors_that_pass_are_tried_again(errors: list[TransientModelError]) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -282,7 +282,7 @@ async def test_one_call_is_given_up_only_when_all_who_wait_are() -> None:
     assert door.ledger.snapshot().total.calls == 1
 
 
-async def test_tools_are_answered_from_the_memo_and_their_errors_too() -> None:
+async def test_tools_are_answered_from_the_cache_and_their_errors_too() -> None:
     calls: list[str] = []
 
     def search(query: str) -> list[str]:
@@ -291,7 +291,7 @@ async def test_tools_are_answered_from_the_memo_and_their_errors_too() -> None:
             raise OSError("down, key sk-secret-12345")
         return [query]
 
-    door = gateway(ScriptedModel([]), memo=MemoryMemo(), redactor=Redactor(["sk-secret-12345"]))
+    door = gateway(ScriptedModel([]), cache=MemoryCache(), redactor=Redactor(["sk-secret-12345"]))
     for _ in range(2):
         assert await door.call_tool("search", {"query": "x"}, search, AGENT) == ["x"]
         with pytest.raises(ToolFailedError, match=r"OSError: down, key \*\*\*"):

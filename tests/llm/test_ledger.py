@@ -7,7 +7,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.llm.ledger import FROM_MEMO, Ledger, LedgerEntry, LedgerSnapshot, Spending
+from promptiter.llm.ledger import FROM_CACHE, Ledger, LedgerEntry, LedgerSnapshot, Spending
 from promptiter.llm.messages import Role
 from traces import Usage
 
@@ -28,7 +28,7 @@ calls = st.fixed_dictionaries(
         ),
         "seconds": st.floats(0, 100),
         "attempts": st.integers(1, 4),
-        "from_memo": st.booleans(),
+        "from_cache": st.booleans(),
     }
 )
 
@@ -48,9 +48,9 @@ def entry(
     node_id: str = "",
     seconds: float = 0.0,
     attempts: int = 1,
-    from_memo: bool = False,
+    from_cache: bool = False,
 ) -> LedgerEntry:
-    spent = FROM_MEMO if from_memo else Spending.of_call(usage or Usage(), seconds=seconds, attempts=attempts)
+    spent = FROM_CACHE if from_cache else Spending.of_call(usage or Usage(), seconds=seconds, attempts=attempts)
     return LedgerEntry(role=role, model=model, node_id=node_id, spent=spent)
 
 
@@ -80,10 +80,10 @@ def test_a_call_is_counted_by_role_model_and_node() -> None:
     assert {node: spent.calls for node, spent in snapshot.by_node().items()} == {"": 1, "planner": 1, "writer": 1}
 
 
-def test_an_answer_from_the_memo_costs_nothing() -> None:
+def test_an_answer_from_the_cache_costs_nothing() -> None:
     ledger = Ledger()
-    ledger.count(entry("agent", "small", from_memo=True))
-    assert ledger.snapshot().total == Spending(memo_hits=1)
+    ledger.count(entry("agent", "small", from_cache=True))
+    assert ledger.snapshot().total == Spending(cache_hits=1)
     assert ledger.snapshot().total.cost_usd == 0.0
 
 

@@ -17,7 +17,7 @@ from promptiter.llm.litellm import LiteLLMModel, price_per_token_usd
 from promptiter.llm.messages import CallSite, Message, ModelRequest, ToolSpec
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.structured import ask_for
-from tests.llm.server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
 
 MODEL = "openai/local"
 

@@ -28,8 +28,9 @@ from promptiter.engine.records import RunRequest, RunResult
 from promptiter.engine.stopping import TargetScore
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.offline.rules.optimizer import RuleOptimizer
-from tests.loop.expert import Expert
-from tests.loop.scenarios import NAMES, SEEDS, Scenario, ceiling, scenario
+from tests.worlds.expert import Expert
+from tests.worlds.results import without_measured
+from tests.worlds.scenarios import NAMES, SEEDS, Scenario, ceiling, scenario
 
 MOST_CASE_RUNS = 72
 
@@ -133,15 +134,9 @@ async def test_the_result_is_the_same_whatever_the_concurrency(name: str) -> Non
         made = scenario(name, 3)
         engine = Engine(made.agent, made.evaluator())
         results.append(await engine.run(request_for(made, claim=ClaimOnce(), concurrency=concurrency)))
-    first, second = (unmeasured(orjson.loads(result.to_json())) for result in results)
+    first, second = (without_measured(orjson.loads(result.to_json())) for result in results)
     assert first == second
     assert results[0].conclusion is not None
     assert results[0].conclusion.scope == "these cases"
     assert {change.surface_id for change in results[0].changes} == made.faulty
     assert results[0].accepted_profile.to_json() == results[1].accepted_profile.to_json()
-
-
-def unmeasured(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: unmeasured(inner) for key, inner in value.items() if key != "measured"}
-    return [unmeasured(inner) for inner in value] if isinstance(value, list) else value

@@ -14,8 +14,8 @@ from promptiter.backprop.stages import AttributeRequest, Attributor, SurfaceGrad
 from promptiter.backprop.whole_trace import LLMAttributor
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
-from tests.loop.expert import Expert
-from tests.loop.scenarios import NAMES, Scenario, scenario
+from tests.worlds.expert import Expert
+from tests.worlds.scenarios import NAMES, Scenario, scenario
 
 SOME = 6
 

@@ -18,9 +18,9 @@ from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.gateway import Gateway, Retries
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
-from tests.llm.server import LoopbackServer, serving
-from tests.loop.expert import Expert
-from tests.loop.scenarios import Scenario, scenario
+from tests.worlds.expert import Expert
+from tests.worlds.model_server import LoopbackServer, reply_at_once, serving
+from tests.worlds.scenarios import Scenario, scenario
 
 
 class Service:
@@ -35,17 +35,7 @@ class Service:
         messages = tuple(Message(each["role"], each["content"]) for each in body["messages"])
         asked = ModelRequest(model="simulated", messages=messages, schema=schema)
         model = self.made.model if schema is None else self.expert.model
-        return now(model(asked, draw=0)).text
-
-
-def now(answer: Any) -> ModelReply:
-    """What a coroutine that waits for nothing gives."""
-    try:
-        answer.send(None)
-    except StopIteration as done:
-        reply: ModelReply = done.value
-        return reply
-    raise AssertionError("the model waited for something")
+        return reply_at_once(model(asked, draw=0)).text
 
 
 class OverHttp:

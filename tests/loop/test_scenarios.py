@@ -14,8 +14,8 @@ from promptiter.evaluation.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow
 from promptiter.profile import Profile
-from tests.loop.scenarios import NAMES, SEEDS, TRAIN, VALIDATION, Fix, Scenario, Scores, ceiling, scenario, scores
-from tests.loop.worlds import ANSWER_KINDS, SPARED
+from tests.worlds.domains import ANSWER_KINDS, SPARED
+from tests.worlds.scenarios import NAMES, SEEDS, TRAIN, VALIDATION, Fix, Scenario, Scores, ceiling, scenario, scores
 from traces import Step
 
 PAIRS = ("two_visible", "two_masked")

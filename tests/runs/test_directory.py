@@ -29,16 +29,17 @@ from promptiter.errors import (
     SetupError,
 )
 from promptiter.llm.budget import Budget
+from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway, Retries
-from promptiter.llm.memo import open_memo
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.profile import Profile
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory, check_folder
 from promptiter.runs.lock import RunLock
 from promptiter.targets import FileTarget
-from tests.engine import desk
-from tests.runs.shop import Killed, Shop, cases, killing, outside_measured
+from tests.worlds import desk
+from tests.worlds.results import outside_measured
+from tests.worlds.starter import Killed, Shop, cases, killing
 
 
 def files(folder: Path) -> set[str]:
@@ -267,15 +268,15 @@ def test_traces_are_kept_as_asked(keep: str, left: bool, tmp_path: Path) -> None
     assert passed.isdisjoint(there) is (keep != "all")
 
 
-def test_a_shared_memo_serves_other_runs_and_each_run_has_its_own_answers(tmp_path: Path) -> None:
-    memo = open_memo(tmp_path / "shared.sqlite")
-    first, second = Shop(memo=memo), Shop(memo=memo)
+def test_a_shared_cache_serves_other_runs_and_each_run_has_its_own_answers(tmp_path: Path) -> None:
+    cache = open_cache(tmp_path / "shared.sqlite")
+    first, second = Shop(cache=cache), Shop(cache=cache)
     result = first.run(tmp_path / "one")
     again = second.run(tmp_path / "two")
     assert again == result
     assert second.model.asked == 0
     assert again.measured.spent.total.calls == 0
-    memo.close()
+    cache.close()
     (tmp_path / "shared.sqlite").unlink()
     [journal] = (tmp_path / "two").glob("*/journal.jsonl")
     journal.unlink()
@@ -284,11 +285,11 @@ def test_a_shared_memo_serves_other_runs_and_each_run_has_its_own_answers(tmp_pa
     assert alone.model.asked == 0
 
 
-def test_the_engine_has_its_own_memo_and_spool_back_after_a_run(tmp_path: Path) -> None:
+def test_the_engine_has_its_own_cache_and_spool_back_after_a_run(tmp_path: Path) -> None:
     shop = Shop()
-    memo, spool = shop.gateway.memo, shop.engine.evaluator.spool
+    cache, spool = shop.gateway.cache, shop.engine.evaluator.spool
     shop.run(tmp_path)
-    assert (shop.gateway.memo, shop.engine.evaluator.spool) == (memo, spool)
+    assert (shop.gateway.cache, shop.engine.evaluator.spool) == (cache, spool)
 
 
 def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +344,7 @@ BOT = """
 import os, signal, sys
 from pathlib import Path
 from promptiter import Engine, InPlaceAgent, FileTarget, RunDirectory
-from tests.engine import desk
+from tests.worlds import desk
 
 folder, kill_at = Path(sys.argv[1]), int(sys.argv[2])
 prompt, asked = folder / "prompt.txt", 0

@@ -28,7 +28,7 @@ from promptiter.runs.header import (
     read_header,
     write_header,
 )
-from tests.engine import desk
+from tests.worlds import desk
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 CONFIG: dict[str, Any] = {

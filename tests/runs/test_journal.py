@@ -27,8 +27,8 @@ from promptiter.engine.records import RunResult
 from promptiter.errors import JournalError, RunLockedError
 from promptiter.runs.journal import DECISIONS, MARKED, FileJournal
 from promptiter.runs.lock import RunLock
-from tests.engine import desk
 from tests.traces.strategies import json_values, texts
+from tests.worlds import desk
 
 
 def numbered(many: list[Event]) -> list[Event]:

@@ -28,8 +28,9 @@ from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.journal import FileJournal
-from tests.engine import desk
-from tests.runs.shop import How, Killed, Shop, killing, outside_measured
+from tests.worlds import desk
+from tests.worlds.results import outside_measured
+from tests.worlds.starter import How, Killed, Shop, killing
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 CHUNKS = 8
@@ -131,7 +132,7 @@ def test_a_run_goes_on_with_another_concurrency(
 
 
 def in_a_process(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.runs.shop", str(folder), *options]
+    command = [sys.executable, "-m", "tests.worlds.starter", str(folder), *options]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRON)
 
 
@@ -161,7 +162,7 @@ def test_a_run_goes_on_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_
     """Not at events: in the middle of calls, writes, and of what happens after the last event."""
     rng, runs = random.Random(seed), tmp_path / "runs"
     for _ in range(3):
-        with subprocess.Popen([sys.executable, "-m", "tests.runs.shop", str(tmp_path)], env=ENVIRON) as process:
+        with subprocess.Popen([sys.executable, "-m", "tests.worlds.starter", str(tmp_path)], env=ENVIRON) as process:
             while process.poll() is None and not list(runs.glob("*/lock")):
                 time.sleep(0.005)
             time.sleep(rng.uniform(0.0, 0.6))

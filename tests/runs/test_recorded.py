@@ -21,8 +21,8 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.runs import recorded as recorded_module
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.recorded import forecast_of, read_forecast, recorded_in, write_forecast
-from tests.engine import desk
-from tests.runs.shop import Shop
+from tests.worlds import desk
+from tests.worlds.starter import Shop
 from traces import Usage
 
 

@@ -20,8 +20,8 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.stages import spent_by_stage
-from tests.engine import desk
-from tests.runs.shop import Killed, Shop, killing
+from tests.worlds import desk
+from tests.worlds.starter import Killed, Shop, killing
 from traces import Usage
 
 

@@ -10,8 +10,8 @@ from promptiter.engine.records import RunRequest, RunResult
 from promptiter.evaluation.per_run import per_run
 from promptiter.profile import Profile
 from promptiter.search.cheaper import CheaperModel
-from tests.engine.desk import Watcher
-from tests.search import shop
+from tests.worlds import shop
+from tests.worlds.desk import Watcher
 
 
 def request(**changes: object) -> RunRequest:

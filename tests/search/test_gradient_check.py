@@ -23,8 +23,8 @@ from promptiter.profile import Profile, SurfacePatch
 from promptiter.search.gradient_check import GradientCheck, Replays
 from promptiter.search.rounds import BackpropRounds
 from promptiter.structure import StructureSnapshot
-from tests.loop.test_bars import unmeasured
-from tests.search.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
+from tests.worlds.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
+from tests.worlds.results import without_measured
 
 
 def verdicts(found: BlameChecks) -> dict[tuple[str, str], str]:
@@ -240,7 +240,7 @@ async def test_a_run_that_was_cut_goes_on_without_checking_again() -> None:
 
 
 def _plain(result: RunResult) -> object:
-    return unmeasured(orjson.loads(result.to_json()))
+    return without_measured(orjson.loads(result.to_json()))
 
 
 def test_only_the_blame_of_models_is_checked_by_default() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,9 +10,7 @@ from promptiter.backprop.stages import (
     AttributeRequest,
     BackwardRequest,
     BackwardResult,
-    GradientPacket,
     OptimizeRequest,
-    OptimizeResult,
     SurfaceGradient,
 )
 from promptiter.engine.engine import Engine
@@ -26,78 +23,10 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics import FunctionMetric
 from promptiter.evaluation.spool import TraceSpool
 from promptiter.llm.gateway import Gateway
-from promptiter.profile import SurfacePatch
 from promptiter.search.rounds import BackpropRounds
-from tests.engine import desk
-from tests.engine.desk import Watcher
-
-
-class Blames:
-    """A Backwarder is a class with one method: this one blames a step whose instruction says nothing of care.
-
-    If `first_only`, a step that is blamed passes nothing on, and one that is not asks its predecessor.
-    """
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    async def backward(self, request: BackwardRequest) -> BackwardResult:
-        self.asked.append(f"{request.case_id}/{request.step.id}")
-        packets = tuple(
-            GradientPacket(source=request.step.id, target=step.id, text="be careful") for step in request.predecessors
-        )
-        [instruction] = [surface for surface in request.surfaces if surface.type == "instruction"]
-        if "careful" in str(instruction.value):
-            return BackwardResult(step_id=request.step.id, packets=packets)
-        gradient = SurfaceGradient(
-            surface_id=instruction.id, case_id=request.case_id, step_id=request.step.id, text="be careful"
-        )
-        return BackwardResult(step_id=request.step.id, gradients=(gradient,), packets=packets)
-
-
-class BlamesTheEarliest(Blames):
-    """Sees a fault of `polish` only once `draft` is mended."""
-
-    async def backward(self, request: BackwardRequest) -> BackwardResult:
-        result = await super().backward(request)
-        if request.step.node_id == "polish" and "careful" not in str(request.predecessors[0].output.text):
-            return BackwardResult(step_id=result.step_id, packets=result.packets)
-        return result
-
-
-class Merges:
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    async def aggregate(self, request: AggregateRequest) -> AggregateResult:
-        self.asked.append(request.surface.id)
-        cases = tuple(sorted({gradient.case_id for gradient in request.gradients}))
-        return AggregateResult(
-            surface_id=request.surface.id, text="be careful", case_ids=cases, support=float(len(cases))
-        )
-
-
-Writer = Callable[[OptimizeRequest], str | None]
-
-
-class Writes:
-    def __init__(self, write: Writer = lambda request: f"{request.surface.value} Be careful.") -> None:
-        self.write = write
-        self.requests: list[OptimizeRequest] = []
-
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
-        self.requests.append(request)
-        value = self.write(request)
-        if value is None:
-            return OptimizeResult(patch=None, reason="nothing left")
-        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="care"))
-
-
-def engine(
-    backwarder: Blames | None = None, optimizer: Writes | None = None, *, spool: TraceSpool | None = None
-) -> Engine:
-    evaluator = desk.evaluator(spool=spool)
-    return Engine(desk.agent(), evaluator, backwarder or Blames(), Merges(), optimizer or Writes())
+from tests.worlds import desk
+from tests.worlds.desk import Watcher
+from tests.worlds.desk_stages import Blames, BlamesTheEarliest, Merges, Writes, engine
 
 
 async def test_all_blamed_surfaces_change_together_and_no_other_does() -> None:

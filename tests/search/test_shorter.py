@@ -21,8 +21,8 @@ from promptiter.llm.messages import Message, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.search.shorter import Shorter
 from promptiter.structure import Limits
-from tests.engine.desk import Watcher
-from tests.search import shop
+from tests.worlds import shop
+from tests.worlds.desk import Watcher
 
 
 def request(**changes: object) -> RunRequest:

@@ -12,17 +12,17 @@ from promptiter.cli.output import console, json_text, write_text
 from promptiter.errors import RequestError, SetupError
 
 if TYPE_CHECKING:
+    from promptiter.llm.cache.maintenance import CacheContents
     from promptiter.llm.ledger import Spending
-    from promptiter.llm.memo_files import MemoContents
     from traces.model import Json
 
-app = typer.Typer(help="Look at the answers that runs share (the memo), and remove them.", no_args_is_help=True)
+app = typer.Typer(help="Look at the answers that runs share (the cache), and remove them.", no_args_is_help=True)
 
-MemoOrConfig = Annotated[
+CacheOrConfig = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[MEMO]",
-        help="A memo (.jsonl, .sqlite, .db), or the promptiter.yaml, or its folder, whose `memo` it is; "
+        metavar="[CACHE]",
+        help="A cache (.jsonl, .sqlite, .db), or the promptiter.yaml, or its folder, whose `cache` it is; "
         "the promptiter.yaml of this folder by default.",
     ),
 ]
@@ -30,16 +30,16 @@ MemoOrConfig = Annotated[
 
 @app.command()
 def stats(
-    memo: MemoOrConfig = None,
+    cache: CacheOrConfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
 ) -> None:
-    """Say what a memo holds, by who asked: answers, tokens, and what it would cost to ask again."""
-    from promptiter.llm.memo_files import MemoContents, contents_of
+    """Say what a cache holds, by who asked: answers, tokens, and what it would cost to ask again."""
+    from promptiter.llm.cache.maintenance import CacheContents, contents_of
 
-    path = _path_of(memo)
+    path = _path_of(cache)
     found = contents_of(path)
     if as_json:
-        write_text(_as_json(found or MemoContents(path=path, bytes=0)), None)
+        write_text(_as_json(found or CacheContents(path=path, bytes=0)), None)
     elif found is None:
         typer.echo(f"nothing is kept there yet: {_from_here(path)}")
     else:
@@ -48,15 +48,15 @@ def stats(
 
 @app.command()
 def clear(
-    memo: MemoOrConfig = None,
+    cache: CacheOrConfig = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove all answers of a memo: they are asked and paid for again. Runs that use it at the moment go on."""
-    from promptiter.llm.call_log import FILE_NAME as CALLS
-    from promptiter.llm.memo_files import clear_memo, contents_of
+    """Remove all answers of a cache: they are asked and paid for again. Runs that use it at the moment go on."""
+    from promptiter.llm.cache.call_log import FILE_NAME as CALLS
+    from promptiter.llm.cache.maintenance import clear_cache, contents_of
     from promptiter.runs.header import FILE_NAME as RUN_HEADER
 
-    path = _path_of(memo).resolve()
+    path = _path_of(cache).resolve()
     if path.name == CALLS and (path.parent / RUN_HEADER).exists():
         raise SetupError(
             f"{str(path)!r} belongs to the run {path.parent.name!r}, which could not be resumed without it; "
@@ -73,34 +73,36 @@ def clear(
     if not yes and not typer.confirm("Go on?"):
         typer.echo("nothing was removed")
         raise typer.Exit(1)
-    clear_memo(path)
+    clear_cache(path)
 
 
-def _path_of(memo: Path | None) -> Path:
-    """The memo that is meant: the file itself, or the one that a configuration names."""
+def _path_of(cache: Path | None) -> Path:
+    """The cache that is meant: the file itself, or the one that a configuration names."""
     from promptiter.config.file import FILE_NAME, read_config
-    from promptiter.llm.memo_stores import SUFFIXES
+    from promptiter.llm.cache.storage import SUFFIXES
 
-    if memo is None and not Path(FILE_NAME).exists():
-        raise SetupError(f"no {FILE_NAME} is here: name a memo ({', '.join(SUFFIXES)}), or a {FILE_NAME} that names it")
-    where = memo or Path(FILE_NAME)
+    if cache is None and not Path(FILE_NAME).exists():
+        raise SetupError(
+            f"no {FILE_NAME} is here: name a cache ({', '.join(SUFFIXES)}), or a {FILE_NAME} that names it"
+        )
+    where = cache or Path(FILE_NAME)
     if where.suffix in SUFFIXES and not where.is_dir():
         return where
     if not where.is_dir() and where.suffix not in (".yaml", ".yml"):
-        raise SetupError(f"cannot tell what {str(where)!r} is: give a memo ({', '.join(SUFFIXES)}), or a {FILE_NAME}")
+        raise SetupError(f"cannot tell what {str(where)!r} is: give a cache ({', '.join(SUFFIXES)}), or a {FILE_NAME}")
     found = read_config(where)
-    if "memo" in found.broken:
+    if "cache" in found.broken:
         raise RequestError(found.problems)
-    if found.config.memo == "memory":
+    if found.config.cache == "memory":
         file = where / FILE_NAME if where.is_dir() else where
         raise SetupError(
-            f"{file} names no memo, so every run keeps its answers to itself; to share them between runs, write "
-            f"`memo: .promptiter/memo.sqlite` into it (the path is relative to the file)"
+            f"{file} names no cache, so every run keeps its answers to itself; to share them between runs, write "
+            f"`cache: .promptiter/cache.sqlite` into it (the path is relative to the file)"
         )
-    return Path(found.config.memo)
+    return Path(found.config.cache)
 
 
-def _print(found: MemoContents) -> None:
+def _print(found: CacheContents) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -119,7 +121,7 @@ def _print(found: MemoContents) -> None:
     screen.print(table)
 
 
-def _as_json(found: MemoContents) -> str:
+def _as_json(found: CacheContents) -> str:
     document = {
         "schema_version": 1,
         "path": str(found.path),
@@ -140,7 +142,7 @@ def _figures(spent: Spending) -> dict[str, Json]:
     }
 
 
-def _answers(found: MemoContents) -> str:
+def _answers(found: CacheContents) -> str:
     from rich.filesize import decimal
 
     count = found.total.calls

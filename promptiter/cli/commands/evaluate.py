@@ -33,7 +33,7 @@ def evaluate(
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Cases at once.")] = 16,
     timeout_s: Annotated[float | None, typer.Option("--timeout", min=0.001, help="Seconds for one answer.")] = None,
-    memo: Annotated[
+    cache: Annotated[
         str, typer.Option(metavar="PATH", help="Where answers are kept: memory, or a .jsonl or .sqlite file.")
     ] = "memory",
     teacher: Annotated[
@@ -58,8 +58,8 @@ def evaluate(
     from promptiter.evaluation.reads import unread
     from promptiter.evaluation.teacher import with_expected_answers
     from promptiter.llm.budget import Budget
+    from promptiter.llm.cache.cache import open_cache
     from promptiter.llm.gateway import Gateway
-    from promptiter.llm.memo import open_memo
     from promptiter.profile import Profile
 
     for path in (junit, output):
@@ -69,7 +69,7 @@ def evaluate(
     cases = load_eval_set(eval_set)
     config = load_eval_config(metrics_file(eval_set, metrics))
     budget = Budget(max_usd=max_usd, allow_unknown_price=allow_unknown_price) if max_usd is not None else None
-    gateway = Gateway(memo=open_memo(memo), budget=budget, concurrency=max(16, concurrency), seed=seed)
+    gateway = Gateway(cache=open_cache(cache), budget=budget, concurrency=max(16, concurrency), seed=seed)
     options = EvaluationOptions(
         draws=draws or config.num_runs,
         concurrency=concurrency,
@@ -97,6 +97,6 @@ def evaluate(
         evaluation_view.print_never_read(
             screen, sorted(unread(subject.describe().surface_ids, (row.reads for row in found.rows)))
         )
-    gateway.memo.close()
+    gateway.cache.close()
     if not found.is_reliable or not evaluation_view.reaches_thresholds(found):
         raise typer.Exit(1)

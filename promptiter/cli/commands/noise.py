@@ -64,7 +64,7 @@ def noise(
         try:
             report = _measured(configured, draws)
         finally:
-            configured.gateway.memo.close()
+            configured.gateway.cache.close()
     is_simulated = "simulated" in configured.gateway.ledger.snapshot().by_model()
     wanted = gain or (configured.request.claim or ClaimOnce()).wanted_gain
     reach = None if report.problem else report.reach(wanted)

@@ -166,7 +166,7 @@ def _forecast(found: ReadConfig) -> None:
         try:
             configuration, forecast = resolved(configured), configured.forecast()
         finally:
-            configured.gateway.memo.close()
+            configured.gateway.cache.close()
     if configured.config.as_json:
         write_text(forecast_view.forecast_as_json(forecast, configuration), None)
         return
@@ -190,7 +190,7 @@ def _execute(
             directory = configured.begin() if folder is None else configured.resume(folder)
             result = _result(configured, directory, claim_now=claim_now)
         finally:
-            configured.gateway.memo.close()
+            configured.gateway.cache.close()
     for note in directory.notes:
         typer.secho(f"note: {note}", fg="yellow", err=True)
     summary = summarize(result, directory.path)

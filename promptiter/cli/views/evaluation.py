@@ -65,7 +65,7 @@ def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway
     simulated = " (simulated)" if _is_simulated(gateway) else ""
     screen.print(
         Text(
-            f"{len(found.rows)} runs, {spent.calls} calls, {spent.memo_hits} known answers, {spent.tokens:,} tokens, "
+            f"{len(found.rows)} runs, {spent.calls} calls, {spent.cache_hits} known answers, {spent.tokens:,} tokens, "
             f"cost {cost}{simulated}",
             "dim",
         )

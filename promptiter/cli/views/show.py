@@ -131,11 +131,11 @@ def print_costs(screen: Console, summary: RunSummary) -> None:
         cached = f", {costs.cached_case_runs:,} of them cached" if costs.cached_case_runs else ""
         print_indented(screen, Text(f"{plural(costs.case_runs, 'case run')}{cached}"))
     for role, spent in costs.by_role.items():
-        cached = f", {spent.memo_hits:,} cached" if spent.memo_hits else ""
+        cached = f", {spent.cache_hits:,} cached" if spent.cache_hits else ""
         text = f"{role}: {plural(spent.calls, 'call')}{cached}, {spent.tokens:,} tokens, {price(spent)}"
         print_indented(screen, Text(text, "dim"))
-    if costs.tools.calls or costs.tools.memo_hits:
-        cached = f", {costs.tools.memo_hits:,} cached" if costs.tools.memo_hits else ""
+    if costs.tools.calls or costs.tools.cache_hits:
+        cached = f", {costs.tools.cache_hits:,} cached" if costs.tools.cache_hits else ""
         print_indented(screen, Text(f"tools: {plural(costs.tools.calls, 'call')}{cached}", "dim"))
     forecast = None if folder is None else read_forecast(folder)
     if folder is None or forecast is None:

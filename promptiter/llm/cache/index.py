@@ -16,7 +16,7 @@ Place: TypeAlias = tuple[int, int]
 CACHE_KIB = 1024
 
 
-class MemoIndex:
+class CacheIndex:
     """Raw keys and the places of their answers, in a temporary file without a name; any thread may use it.
 
     The file is gone with the process, and made again from the lines, so it need not survive anything.
@@ -63,6 +63,6 @@ class MemoIndex:
 
 def _unusable(error: sqlite3.OperationalError) -> SetupError:
     return SetupError(
-        f"the index of a memo, a temporary file, cannot be used: {error}; make room in the folder for temporary files "
+        f"the index of a cache, a temporary file, cannot be used: {error}; make room in the folder for temporary files "
         "(TMPDIR names another) and resume the run"
     )

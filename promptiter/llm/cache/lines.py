@@ -1,4 +1,4 @@
-"""The lines of memos in files: JSON objects whose first field is a checksum of what follows.
+"""The lines of caches in files: JSON objects whose first field is a checksum of what follows.
 
     {"sum":"5d1c0f3a","v":1,"key":"…","call":{…},"model":{…}}
 
@@ -13,7 +13,7 @@ import os
 import orjson
 
 from promptiter.errors import SetupError
-from promptiter.llm.answers import SCHEMA_VERSION
+from promptiter.llm.cache.keys import SCHEMA_VERSION
 from traces.model import Json
 
 START = b'{"sum":"'
@@ -45,7 +45,7 @@ def key_in(line: bytes, *, path: str | os.PathLike[str]) -> bytes | None:
 
 def other_version(path: str | os.PathLike[str], version: Json) -> SetupError:
     return SetupError(
-        f"the memo {os.fspath(path)!r} has version {version}, this release reads {SCHEMA_VERSION}; upgrade promptiter "
+        f"the cache {os.fspath(path)!r} has version {version}, this release reads {SCHEMA_VERSION}; upgrade promptiter "
         "or use another path"
     )
 

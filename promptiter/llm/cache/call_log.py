@@ -1,4 +1,4 @@
-"""calls.jsonl: the memo of one run, which is also its account.
+"""calls.jsonl: the cache of one run, which is also its account.
 
 It knows what the run paid, and which calls were in flight when it was killed, so that a resumed run asks for no answer
 twice and goes on with what is left of its budget. Beside the answers it has short lines:
@@ -25,12 +25,13 @@ from typing import Any
 import orjson
 
 from promptiter.errors import SetupError
-from promptiter.llm.answers import SCHEMA_VERSION, MemoKey, StoredAnswer, answer_in, encode_answer, usage_of
+from promptiter.llm.cache.cache import Cache
+from promptiter.llm.cache.file import FileCache
+from promptiter.llm.cache.index import Place
+from promptiter.llm.cache.keys import SCHEMA_VERSION, CacheKey, StoredAnswer, answer_in, encode_answer, usage_of
+from promptiter.llm.cache.lines import is_sound
+from promptiter.llm.cache.storage import run_in_worker
 from promptiter.llm.ledger import Ledger, LedgerEntry, LedgerSnapshot, Spending
-from promptiter.llm.memo import Memo
-from promptiter.llm.memo_index import Place
-from promptiter.llm.memo_lines import is_sound
-from promptiter.llm.memo_stores import FileMemo, in_worker
 from traces.model import Json
 
 FILE_NAME = "calls.jsonl"
@@ -38,19 +39,19 @@ FILE_NAME = "calls.jsonl"
 logger = logging.getLogger(__name__)
 
 
-class CallLog(FileMemo):
-    """The log of one run, in a file. `shared` is a memo of many runs: an answer that it has is the one to use.
+class CallLog(FileCache):
+    """The log of one run, in a file. `shared` is a cache of many runs: an answer that it has is the one to use.
 
-    Such an answer is written here too before it is used, so a run can be resumed without the shared memo, which stays
+    Such an answer is written here too before it is used, so a run can be resumed without the shared cache, which stays
     open: it is not this log's own.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, shared: Memo | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, shared: Cache | None = None) -> None:
         super().__init__(path)
         self._shared = shared
         self._own_start: int | None = None  # where the first line stands that this process wrote
 
-    async def get(self, key: MemoKey) -> StoredAnswer | None:
+    async def get(self, key: CacheKey) -> StoredAnswer | None:
         known = await super().get(key)
         if known is not None or self._shared is None:
             return known
@@ -60,7 +61,7 @@ class CallLog(FileMemo):
         self._hits += 1
         return await self._keep(key, shared)
 
-    async def put(self, key: MemoKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
+    async def put(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
         if self._shared is None:
             return await self._keep(key, answer, paid=paid)
         sharing = asyncio.ensure_future(self._share(self._shared, key, answer, paid))
@@ -71,10 +72,10 @@ class CallLog(FileMemo):
             raise
 
     @asynccontextmanager
-    async def asking(self, key: MemoKey, *, model: str, node_id: str) -> AsyncIterator[None]:
+    async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
         asked = _note("asked", key, model=model, node_id=node_id)
         try:
-            await in_worker(self._worker, lambda: self._write(asked))
+            await run_in_worker(self._worker, lambda: self._write(asked))
         except asyncio.CancelledError:  # it is written all the same
             await self._give_up(key)
             raise
@@ -84,14 +85,14 @@ class CallLog(FileMemo):
             await self._give_up(key)
             raise
 
-    async def note_paid(self, key: MemoKey, paid: LedgerEntry) -> None:
+    async def note_paid(self, key: CacheKey, paid: LedgerEntry) -> None:
         note = _note("given_up", key, paid=_receipt(paid, answer=None))
-        await in_worker(self._worker, lambda: self._write(note))
+        await run_in_worker(self._worker, lambda: self._write(note))
 
     def mark(self) -> int:
         return self._seen
 
-    def is_since(self, key: MemoKey, mark: int) -> bool:
+    def is_since(self, key: CacheKey, mark: int) -> bool:
         place = self._index.get(bytes.fromhex(key.digest))
         return place is not None and place[0] >= mark and "paid" in orjson.loads(self._line(place))
 
@@ -107,7 +108,9 @@ class CallLog(FileMemo):
         if self._shared is not None:
             await self._shared.sync()
 
-    async def _share(self, shared: Memo, key: MemoKey, answer: StoredAnswer, paid: LedgerEntry | None) -> StoredAnswer:
+    async def _share(
+        self, shared: Cache, key: CacheKey, answer: StoredAnswer, paid: LedgerEntry | None
+    ) -> StoredAnswer:
         try:
             first = await shared.put(key, answer)
         except BaseException:
@@ -115,21 +118,21 @@ class CallLog(FileMemo):
             raise
         return await self._keep(key, first, paid=paid)
 
-    async def _keep(self, key: MemoKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
+    async def _keep(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
         """Write an answer with its receipt; only the receipt, if there is an answer or this one cannot be kept."""
         receipt = None if paid is None else _note("given_up", key, paid=_receipt(paid, answer=None))
         try:
             body = encode_answer(key, answer, paid=None if paid is None else _receipt(paid, answer=answer))
         except SetupError:
             if receipt is not None:
-                await in_worker(self._worker, lambda: self._write(receipt))
+                await run_in_worker(self._worker, lambda: self._write(receipt))
             raise
         raw_key = bytes.fromhex(key.digest)
-        return self._read(await in_worker(self._worker, lambda: self._kept(raw_key, body, note=receipt)))
+        return self._read(await run_in_worker(self._worker, lambda: self._kept(raw_key, body, note=receipt)))
 
-    async def _give_up(self, key: MemoKey) -> None:
+    async def _give_up(self, key: CacheKey) -> None:
         try:
-            await in_worker(self._worker, lambda: self._write(_note("given_up", key)))
+            await run_in_worker(self._worker, lambda: self._write(_note("given_up", key)))
         except SetupError as error:  # the call has an error of its own, which matters more
             logger.warning("a call that was given up will be counted as lost: %s", error)
 
@@ -181,7 +184,7 @@ def paid_calls_from(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerE
             start += len(line)
 
 
-def _note(kind: str, key: MemoKey, **fields: Json) -> bytes:
+def _note(kind: str, key: CacheKey, **fields: Json) -> bytes:
     return orjson.dumps({"v": SCHEMA_VERSION, kind: key.digest, "role": key.role, **fields})
 
 

@@ -1,6 +1,6 @@
-"""Memos at rest: what a file holds, by who asked, and how to empty it while others may use it.
+"""Caches at rest: what a file holds, by who asked, and how to empty it while others may use it.
 
-Only what is a memo beyond doubt is touched; a file with anything else in it is refused.
+Only what is a cache beyond doubt is touched; a file with anything else in it is refused.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import IO, Any
 import orjson
 
 from promptiter.errors import SetupError
-from promptiter.llm.answers import SCHEMA_VERSION, answer_in, usage_of
+from promptiter.llm.cache.keys import SCHEMA_VERSION, answer_in, usage_of
+from promptiter.llm.cache.lines import START, is_sound, key_in, other_version
+from promptiter.llm.cache.storage import BUSY_TIMEOUT_S, SUFFIXES, explain_errors, size_of
 from promptiter.llm.ledger import NOTHING, Spending
-from promptiter.llm.memo_lines import START, is_sound, key_in, other_version
-from promptiter.llm.memo_stores import BUSY_TIMEOUT_S, SUFFIXES, explained, size_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoContents:
-    """What a memo holds: by role, how many answers (as `calls`), and what they cost when they were asked for."""
+class CacheContents:
+    """What a cache holds: by role, how many answers (as `calls`), and what they cost when they were asked for."""
 
     path: Path
     bytes: int
@@ -35,22 +35,22 @@ class MemoContents:
         return sum(self.by_role.values(), start=NOTHING)
 
 
-def contents_of(path: str | os.PathLike[str]) -> MemoContents | None:
-    """What the memo at a path holds; None if there is no file. It is only read, as a stream."""
+def contents_of(path: str | os.PathLike[str]) -> CacheContents | None:
+    """What the cache at a path holds; None if there is no file. It is only read, as a stream."""
     file = _checked(path)
     if file is None:
         return None
     if file.suffix == ".jsonl":
-        with explained(file), file.open("rb") as opened:
+        with explain_errors(file), file.open("rb") as opened:
             by_role = _by_role(_lines(opened, path=file))
     else:
         with _database(file) as database:
             by_role = _by_role(_rows(database, path=file))
-    return MemoContents(path=file, bytes=size_of(file), by_role=by_role)
+    return CacheContents(path=file, bytes=size_of(file), by_role=by_role)
 
 
-def clear_memo(path: str | os.PathLike[str]) -> int:
-    """Remove all answers, and say how many. Who uses the memo at this moment is not disturbed.
+def clear_cache(path: str | os.PathLike[str]) -> int:
+    """Remove all answers, and say how many. Who uses the cache at this moment is not disturbed.
 
     A file of lines is removed: whoever has it open goes on with it alone.
     """
@@ -67,7 +67,7 @@ def _checked(path: str | os.PathLike[str]) -> Path | None:
     """The file behind a path; None if there is none."""
     file = Path(path)
     if file.suffix not in SUFFIXES:
-        raise SetupError(f"cannot tell what memo {os.fspath(path)!r} is: give a path in .jsonl, .sqlite or .db")
+        raise SetupError(f"cannot tell what cache {os.fspath(path)!r} is: give a path in .jsonl, .sqlite or .db")
     if not file.exists():
         return None
     if not file.is_file():
@@ -76,9 +76,9 @@ def _checked(path: str | os.PathLike[str]) -> Path | None:
 
 
 def _unlinked(path: Path) -> int:
-    import fcntl  # not on Windows, where there are no such memos
+    import fcntl  # not on Windows, where there are no such caches
 
-    with explained(path), path.open("rb") as opened:
+    with explain_errors(path), path.open("rb") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)  # nobody is in the middle of a write
         answers = sum(1 for _ in _lines(opened, path=path))
         if not os.path.samestat(os.fstat(opened.fileno()), path.stat()):
@@ -88,11 +88,11 @@ def _unlinked(path: Path) -> int:
 
 
 def _lines(opened: IO[bytes], *, path: Path) -> Iterator[dict[str, Any]]:
-    """The answers in a file of lines. Damaged ones are left out; but all must be lines of a memo, or none is."""
+    """The answers in a file of lines. Damaged ones are left out; but all must be lines of a cache, or none is."""
     number = sound = 0
     for number, line in enumerate(opened, 1):
         if not (line.startswith(START) or (START.startswith(line) and not line.endswith(b"\n"))):
-            raise _foreign(path, f"line {number} is not of a memo")
+            raise _foreign(path, f"line {number} is not of a cache")
         if not line.endswith(b"\n") or not is_sound(line):
             continue
         sound += 1
@@ -106,7 +106,7 @@ def _lines(opened: IO[bytes], *, path: Path) -> Iterator[dict[str, Any]]:
 def _database(path: Path) -> Iterator[sqlite3.Connection]:
     where = f"{path.absolute().as_uri()}?mode=rw"  # which makes no file
     with (
-        explained(path),
+        explain_errors(path),
         closing(sqlite3.connect(where, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as database,
     ):
         yield database
@@ -128,7 +128,7 @@ def _emptied(database: sqlite3.Connection, *, path: Path) -> int:
 
 
 def _has_answers(database: sqlite3.Connection, *, path: Path) -> bool:
-    """Whether a database has the table of a memo; one without any table may become a memo. Others are refused."""
+    """Whether a database has the table of a cache; one without any table may become a cache. Others are refused."""
     try:
         [version] = database.execute("PRAGMA user_version").fetchone()
         columns = [tuple(row) for row in database.execute(_COLUMNS)]
@@ -155,4 +155,4 @@ def _by_role(documents: Iterable[dict[str, Any]]) -> dict[str, Spending]:
 
 
 def _foreign(path: Path, why: str) -> SetupError:
-    return SetupError(f"{str(path)!r} is no memo: {why}; name the memo's own file")
+    return SetupError(f"{str(path)!r} is no cache: {why}; name the cache's own file")

@@ -15,11 +15,11 @@ import pytest
 
 from promptiter.errors import BadRequestError, SetupError
 from promptiter.llm.budget import Budget
-from promptiter.llm.call_log import CallLog
+from promptiter.llm.cache.cache import Cache, CacheKey, FileCache, MemoryCache, StoredAnswer, ToolAnswer, open_cache
+from promptiter.llm.cache.call_log import CallLog
+from promptiter.llm.cache.lines import as_line
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
-from promptiter.llm.memo import FileMemo, Memo, MemoKey, MemoryMemo, StoredAnswer, ToolAnswer, open_memo
-from promptiter.llm.memo_lines import as_line
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from traces import Usage
@@ -31,8 +31,8 @@ PAID = LedgerEntry(role="agent", model="m", node_id="bot", spent=Spending.of_cal
 NEVER = 3600
 
 
-def key(number: int = 0) -> MemoKey:
-    return MemoKey(role="agent", request_digest=f"request {number}")
+def key(number: int = 0) -> CacheKey:
+    return CacheKey(role="agent", request_digest=f"request {number}")
 
 
 def request(text: str = "hi") -> ModelRequest:
@@ -81,11 +81,11 @@ def log(path: Path) -> Iterator[CallLog]:
         yield opened
 
 
-class Unwritable(MemoryMemo):
-    """A shared memo on a disk that is full."""
+class Unwritable(MemoryCache):
+    """A shared cache on a disk that is full."""
 
-    async def put(self, key: MemoKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:  # noqa: ARG002
-        raise SetupError("the shared memo is full")
+    async def put(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:  # noqa: ARG002
+        raise SetupError("the shared cache is full")
 
 
 async def test_a_line_says_what_was_paid(log: CallLog, path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_the_log_says_what_the_ledger_says(path: Path) -> None:
         return query
 
     with closing(CallLog(path)) as log:
-        door = Gateway(models={"m": ScriptedModel([REPLY, "unpriced", ModelReply(text="x", usage=USAGE)])}, memo=log)
+        door = Gateway(models={"m": ScriptedModel([REPLY, "unpriced", ModelReply(text="x", usage=USAGE)])}, cache=log)
         await door.ask(request("1"), AGENT, node_id="bot")
         await door.ask(request("2"), AGENT, node_id="writer")
         await door.ask(request("3"), CallSite(role="judge"))
@@ -123,18 +123,18 @@ async def test_the_log_says_what_the_ledger_says(path: Path) -> None:
     assert counted.of_models.calls == 3
 
 
-async def test_the_plain_memo_of_the_same_file_passes_over_what_is_no_answer(log: CallLog, path: Path) -> None:
+async def test_the_plain_cache_of_the_same_file_passes_over_what_is_no_answer(log: CallLog, path: Path) -> None:
     async with log.asking(key(), model="m", node_id=""):
         pass
     await log.put(key(), REPLY, paid=PAID)
-    with closing(FileMemo(path)) as memo:
-        assert await memo.get(key()) == REPLY
-        assert memo.stats().entries == log.stats().entries == 1
+    with closing(FileCache(path)) as cache:
+        assert await cache.get(key()) == REPLY
+        assert cache.stats().entries == log.stats().entries == 1
 
 
 async def test_answers_of_older_logs_count_nothing(path: Path) -> None:
-    with closing(FileMemo(path)) as memo:
-        await memo.put(key(), REPLY)
+    with closing(FileCache(path)) as cache:
+        await cache.put(key(), REPLY)
     assert ledger_at(path) == LedgerSnapshot()
 
 
@@ -143,7 +143,7 @@ async def test_a_call_that_failed_is_given_up_and_costs_nothing(path: Path) -> N
         raise BadRequestError("no")
 
     with closing(CallLog(path)) as log:
-        door = Gateway(models={"m": refuse}, memo=log)
+        door = Gateway(models={"m": refuse}, cache=log)
         with pytest.raises(BadRequestError):
             await door.ask(request(), AGENT)
         assert door.ledger.snapshot() == LedgerSnapshot()
@@ -161,7 +161,7 @@ async def test_a_call_that_was_cancelled_is_not_lost(path: Path, turns: int | No
         return ""
 
     with closing(CallLog(path)) as log:
-        door = Gateway(models={"m": hang}, memo=log)
+        door = Gateway(models={"m": hang}, cache=log)
         call = asyncio.create_task(door.ask(request(), AGENT))
         for _ in range(turns or 0):
             await asyncio.sleep(0)
@@ -183,7 +183,7 @@ async def test_who_waits_for_a_slot_is_not_asked_for(path: Path) -> None:
         return ""
 
     with closing(CallLog(path)) as log:
-        door = Gateway(models={"m": hang}, memo=log, concurrency=2)
+        door = Gateway(models={"m": hang}, cache=log, concurrency=2)
         calls = [asyncio.create_task(door.ask(request(str(number)), AGENT)) for number in range(9)]
         await both.wait()
         assert kinds(path) == ["asked"] * 2
@@ -202,7 +202,7 @@ def run_until_killed(path: str, told: Connection) -> None:
                 await asyncio.sleep(NEVER)
             return REPLY
 
-        door = Gateway(models={"m": answer}, memo=CallLog(path))
+        door = Gateway(models={"m": answer}, cache=CallLog(path))
         await door.ask(request("1"), AGENT, node_id="bot")
         await asyncio.gather(*(door.ask(request(f"hang {n}"), AGENT, node_id="bot") for n in range(3)))
 
@@ -222,21 +222,21 @@ async def test_calls_in_flight_at_a_kill_are_counted_and_made_again(path: Path) 
     assert (entry.role, entry.model, entry.node_id) == ("agent", "m", "bot")
     assert (entry.spent.calls, entry.spent.cost_usd, entry.spent.lost_calls) == (1, 0.1, 3)
     with closing(CallLog(path)) as log:
-        door = Gateway(models={"m": ScriptedModel([REPLY, REPLY])}, memo=log)
+        door = Gateway(models={"m": ScriptedModel([REPLY, REPLY])}, cache=log)
         for text in ("1", "hang 0", "hang 2"):  # the first is known
             await door.ask(request(text), AGENT, node_id="bot")
-        assert log.ledger().total == door.ledger.snapshot().total + entry.spent - Spending(memo_hits=1)
+        assert log.ledger().total == door.ledger.snapshot().total + entry.spent - Spending(cache_hits=1)
     assert ledger_at(path).total.lost_calls == 3  # also the next time, though two were answered since
     assert ledger_at(path).total.calls == 3
 
 
 async def test_a_resumed_run_has_the_budget_that_is_left(path: Path) -> None:
     with closing(CallLog(path)) as log:
-        await Gateway(models={"m": ScriptedModel([REPLY])}, memo=log).ask(request("1"), AGENT)
+        await Gateway(models={"m": ScriptedModel([REPLY])}, cache=log).ask(request("1"), AGENT)
     with closing(CallLog(path)) as log:
         budget = Budget(max_calls=2)
         budget.charge(log.ledger().of_models, of="run")
-        door = Gateway(models={"m": ScriptedModel([REPLY])}, memo=log, budget=budget)
+        door = Gateway(models={"m": ScriptedModel([REPLY])}, cache=log, budget=budget)
         for text in ("1", "2"):
             await door.ask(request(text), AGENT)
         assert budget.state.calls == 2
@@ -300,21 +300,21 @@ async def test_runs_share_answers_and_each_pays_its_own(tmp_path: Path) -> None:
     shared = tmp_path / "shared.sqlite"
     script = ["one", "two"]
     for run, (known, calls) in enumerate([(0, 2), (2, 0)]):
-        with closing(CallLog(tmp_path / f"{run}.jsonl", shared=open_memo(shared))) as log:
-            door = Gateway(models={"m": ScriptedModel(script[:calls])}, memo=log)
+        with closing(CallLog(tmp_path / f"{run}.jsonl", shared=open_cache(shared))) as log:
+            door = Gateway(models={"m": ScriptedModel(script[:calls])}, cache=log)
             assert [(await door.ask(request(text), AGENT)).text for text in "12"] == script
-            assert (door.ledger.snapshot().total.memo_hits, log.stats().hits) == (known, known)
+            assert (door.ledger.snapshot().total.cache_hits, log.stats().hits) == (known, known)
             assert log.stats().entries == 2
         assert ledger_at(tmp_path / f"{run}.jsonl").total.calls == calls
     shared.unlink()
-    with closing(CallLog(tmp_path / "1.jsonl")) as log:  # the run needs the shared memo no more
-        door = Gateway(models={"m": ScriptedModel([])}, memo=log)
+    with closing(CallLog(tmp_path / "1.jsonl")) as log:  # the run needs the shared cache no more
+        door = Gateway(models={"m": ScriptedModel([])}, cache=log)
         assert [(await door.ask(request(text), AGENT)).text for text in "12"] == script
 
 
-async def test_the_first_answer_of_the_shared_memo_wins_and_what_was_paid_stays_paid(tmp_path: Path) -> None:
+async def test_the_first_answer_of_the_shared_cache_wins_and_what_was_paid_stays_paid(tmp_path: Path) -> None:
     first = ModelReply(text="first", usage=Usage(input_tokens=9, output_tokens=9, cost_usd=9.0))
-    shared = MemoryMemo()
+    shared = MemoryCache()
     with closing(CallLog(tmp_path / "calls.jsonl", shared=shared)) as log:
         await shared.put(key(), first)
         async with log.asking(key(), model="m", node_id="bot"):
@@ -324,18 +324,18 @@ async def test_the_first_answer_of_the_shared_memo_wins_and_what_was_paid_stays_
     assert ledger_at(tmp_path / "calls.jsonl") == LedgerSnapshot((PAID,))
 
 
-async def test_an_answer_that_the_shared_memo_cannot_take_is_in_the_log(path: Path) -> None:
+async def test_an_answer_that_the_shared_cache_cannot_take_is_in_the_log(path: Path) -> None:
     with closing(CallLog(path, shared=Unwritable())) as log:
-        with pytest.raises(SetupError, match="the shared memo is full"):
+        with pytest.raises(SetupError, match="the shared cache is full"):
             await log.put(key(), REPLY, paid=PAID)
         assert await log.get(key()) == REPLY
     assert ledger_at(path) == LedgerSnapshot((PAID,))
 
 
-async def test_syncing_reaches_the_shared_memo_and_closing_does_not(path: Path) -> None:
+async def test_syncing_reaches_the_shared_cache_and_closing_does_not(path: Path) -> None:
     done: list[str] = []
 
-    class Shared(MemoryMemo):
+    class Shared(MemoryCache):
         async def sync(self) -> None:
             done.append("synced")
 
@@ -349,19 +349,19 @@ async def test_syncing_reaches_the_shared_memo_and_closing_does_not(path: Path) 
 
 async def test_a_call_is_not_made_if_it_cannot_be_logged(path: Path) -> None:
     with closing(CallLog(path)) as log:
-        door = Gateway(models={"m": ScriptedModel([])}, memo=log)
+        door = Gateway(models={"m": ScriptedModel([])}, cache=log)
         await log.put(key(), REPLY)
         os.truncate(path, 3)
         with pytest.raises(SetupError, match="was cut to 3 bytes"):
             await door.ask(request(), AGENT)
 
 
-@pytest.mark.parametrize("make", [lambda _: MemoryMemo(), FileMemo, lambda path: open_memo(path.with_suffix(".db"))])
-async def test_other_memos_write_nothing_for_a_call_that_is_asked(path: Path, make: Callable[[Path], Memo]) -> None:
-    with closing(make(path)) as memo:
-        before = memo.stats().bytes
-        async with memo.asking(key(), model="m", node_id="bot"):
-            assert memo.stats().bytes == before
+@pytest.mark.parametrize("make", [lambda _: MemoryCache(), FileCache, lambda path: open_cache(path.with_suffix(".db"))])
+async def test_other_caches_write_nothing_for_a_call_that_is_asked(path: Path, make: Callable[[Path], Cache]) -> None:
+    with closing(make(path)) as cache:
+        before = cache.stats().bytes
+        async with cache.asking(key(), model="m", node_id="bot"):
+            assert cache.stats().bytes == before
 
 
 async def test_a_line_of_another_version_is_refused(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a memo keeps: the answers of models and tools, under keys that say what was asked, as versioned JSON."""
+"""What a cache keeps: the answers of models and tools, under keys that say what was asked, as versioned JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoKey:
+class CacheKey:
     """What was asked, and where.
 
     Only the agent's calls belong to a case and a step. The same question to a judge is one question, whichever case it
@@ -38,7 +38,7 @@ class MemoKey:
                 object.__setattr__(self, name, empty)
 
     @classmethod
-    def of(cls, site: CallSite, request_digest: str) -> MemoKey:
+    def of(cls, site: CallSite, request_digest: str) -> CacheKey:
         return cls(
             role=site.role,
             request_digest=request_digest,
@@ -73,7 +73,7 @@ def usage_of(answer: StoredAnswer) -> Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoStats:
+class CacheStats:
     """`hits` counts the answers that this process got; `entries` and `bytes` are of the store."""
 
     entries: int
@@ -81,7 +81,7 @@ class MemoStats:
     bytes: int
 
 
-def encode_answer(key: MemoKey, answer: StoredAnswer, *, paid: Mapping[str, Json] | None = None) -> bytes:
+def encode_answer(key: CacheKey, answer: StoredAnswer, *, paid: Mapping[str, Json] | None = None) -> bytes:
     """One answer as JSON, with what it cost where that is kept; `call` says what was asked."""
     document: dict[str, Json] = {
         "v": SCHEMA_VERSION,

@@ -24,7 +24,7 @@ from promptiter.evaluation.metric import Metric
 from promptiter.llm.gateway import Gateway
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.profile import Profile
-from tests.loop.worlds import (
+from tests.worlds.domains import (
     ANSWER_KINDS,
     REASONS,
     SPARED,
@@ -84,7 +84,7 @@ class Scenario:
         return Profile.of(self.agent.describe(), {each: self.fixes[each].value for each in surface_ids})
 
     def evaluator(self) -> Evaluator:
-        """A new evaluator with a memo of its own, over the scenario's model."""
+        """A new evaluator with a cache of its own, over the scenario's model."""
         return Evaluator(self.metrics, gateway=Gateway(models={self.model.name: self.model}))
 
 

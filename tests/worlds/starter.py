@@ -1,9 +1,10 @@
-"""A run to be killed: the starter's support desk, with fewer cases, and a model that counts what it is asked.
+"""A run that can be killed: the starter's support desk, with fewer cases and a model that counts its calls.
 
-    python -m tests.runs.shop FOLDER [--kill-at SEQ] [--how before|after|torn] [--concurrency N] [--file-limit BYTES]
+    python -m tests.worlds.starter FOLDER [--kill-at SEQ] [--how before|after|torn] [--concurrency N]
+                                          [--file-limit BYTES]
 
-begins a run in FOLDER/runs, or goes on with the one that is there, and prints what came of it. It can be told to kill
-itself when an event is appended, or to run into a full disk.
+starts a run in FOLDER/runs, or resumes the one that is there, and prints its outcome. On request it kills itself when
+an event is appended, or runs into a full disk.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from promptiter.evaluation.case import EvalSet
 from promptiter.evaluation.evalset import load_eval_set
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.metric_config import load_eval_config
+from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.memo import Memo
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.runs import directory as directory_module
@@ -58,9 +59,9 @@ class CountingModel:
 class Shop:
     """Everything that one process makes anew: agent, evaluator, gateway, and a run on top."""
 
-    def __init__(self, *, concurrency: int = 4, memo: Memo | None = None, **gateway: object) -> None:
+    def __init__(self, *, concurrency: int = 4, cache: Cache | None = None, **gateway: object) -> None:
         self.model = CountingModel()
-        self.gateway = Gateway(models={"simulated": self.model}, memo=memo, **gateway)  # type: ignore[arg-type]
+        self.gateway = Gateway(models={"simulated": self.model}, cache=cache, **gateway)  # type: ignore[arg-type]
         config = load_eval_config(STARTER / "metrics.json")
         evaluator = build_evaluator(config, self.gateway, EvaluationOptions(concurrency=concurrency))
         self.engine = Engine(agent, evaluator)
@@ -119,24 +120,6 @@ class SigkillJournal(KillingJournal):
 def killing(kill_at: int, how: How, *, journal: type[KillingJournal] = KillingJournal) -> type[KillingJournal]:
     """A journal class that kills there."""
     return type("Killing", (journal,), {"kill_at": kill_at, "how": how})
-
-
-def outside_measured(folder: Path) -> object:
-    """All that a run leaves for people and must be equal, kill or not."""
-    [result] = folder.glob("*/result.json")
-    left = {
-        str(file.relative_to(result.parent)): file.read_bytes()
-        for file in sorted(result.parent.rglob("*"))
-        if file.is_file() and file.parent.name in ("profiles", "surfaces")
-    }
-    traces = sorted(file.name for file in (result.parent / "traces").rglob("*.gz"))
-    return _without_measured(orjson.loads(result.read_bytes())), left, traces
-
-
-def _without_measured(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _without_measured(each) for key, each in value.items() if key != "measured"}
-    return [_without_measured(each) for each in value] if isinstance(value, list) else value
 
 
 def main() -> None:

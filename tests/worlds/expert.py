@@ -13,7 +13,7 @@ from promptiter.errors import UnexpectedCallError
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.structure import StructureSnapshot
-from tests.loop.scenarios import Scenario
+from tests.worlds.scenarios import Scenario
 from traces.model import Json
 
 _QUOTE = re.compile(r'<data name="(?P<name>[^"]+)">\n(?P<text>.*?)\n</data>', re.DOTALL)

@@ -18,6 +18,8 @@ from typing import Any
 
 from aiohttp import web
 
+from promptiter.llm.messages import ModelReply
+
 HTTP_FAULTS = ("rate_limited", "server_error", "cut", "slow", "malformed_body")
 CONTENT_FAULTS = ("fenced", "truncated", "wrong")
 
@@ -125,3 +127,13 @@ def serving(server: LoopbackServer) -> Iterator[LoopbackServer]:
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+
+
+def reply_at_once(answer: Any) -> ModelReply:
+    """What a coroutine that waits for nothing gives."""
+    try:
+        answer.send(None)
+    except StopIteration as done:
+        reply: ModelReply = done.value
+        return reply
+    raise AssertionError("the model waited for something")

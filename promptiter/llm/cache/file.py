@@ -1,0 +1,178 @@
+"""A cache in JSON lines, which also is the format of a run's `calls.jsonl`."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from promptiter.errors import SetupError
+from promptiter.llm.cache.index import CacheIndex, Place
+from promptiter.llm.cache.keys import CacheKey, CacheStats, StoredAnswer, decode_answer, encode_answer
+from promptiter.llm.cache.lines import as_line, is_sound, key_in
+from promptiter.llm.cache.storage import NoAccount, explain_errors, run_in_worker, write_error
+from promptiter.llm.ledger import LedgerEntry
+
+AT_ONCE = 4_000
+"""So many lines of a file are indexed together."""
+
+logger = logging.getLogger(__name__)
+
+
+class FileCache(NoAccount):
+    """A cache in JSON lines, which several processes of one machine may share; each opens its own.
+
+    A line is one write under a lock, with a checksum in its first field. A line that a crash tore is cut off at the
+    next write. What others wrote is read when a key is missed. Memory does not grow with the answers: an index on
+    disk knows where each stands.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if os.name == "nt":
+            raise SetupError(f"{os.fspath(path)!r}: files cannot be shared on Windows; use a cache in .sqlite")
+        self._path = Path(path)
+        self._seen = 0  # all lines before this offset are known
+        self._hits = 0
+        with explain_errors(self._path):
+            self._file = io.FileIO(os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644), "r+")
+        self._index = CacheIndex()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cache")
+
+    async def get(self, key: CacheKey) -> StoredAnswer | None:
+        raw_key = bytes.fromhex(key.digest)
+        place = self._index.get(raw_key)
+        if place is None and os.fstat(self._file.fileno()).st_size != self._seen:
+            await run_in_worker(self._worker, self._catch_up)
+            place = self._index.get(raw_key)
+        if place is None:
+            return None
+        self._hits += 1
+        return self._read(place)
+
+    async def put(
+        self,
+        key: CacheKey,
+        answer: StoredAnswer,
+        *,
+        paid: LedgerEntry | None = None,  # noqa: ARG002 - what a run paid stands in its own log
+    ) -> StoredAnswer:
+        body = encode_answer(key, answer)
+        return self._read(await run_in_worker(self._worker, lambda: self._kept(bytes.fromhex(key.digest), body)))
+
+    async def sync(self) -> None:
+        await run_in_worker(self._worker, self._sync)
+
+    def stats(self) -> CacheStats:
+        self._worker.submit(self._catch_up).result()
+        return CacheStats(entries=len(self._index), hits=self._hits, bytes=self._seen)
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=True)
+        self._index.close()
+        self._file.close()
+
+    def _read(self, place: Place) -> StoredAnswer:
+        return decode_answer(self._line(place))
+
+    def _line(self, place: Place) -> bytes:
+        offset, length = place
+        with explain_errors(self._path):
+            line = os.pread(self._file.fileno(), length, offset)
+        if not is_sound(line):
+            raise SetupError(f"{str(self._path)!r} was changed at byte {offset} while in use; start again")
+        return line
+
+    def _kept(self, raw_key: bytes, body: bytes, *, note: bytes | None = None) -> Place:
+        """Where the answer of a key stands, after it was written; if there was one already, the note is written."""
+        with self._locked(exclusive=True):
+            self._read_tail()
+            place = self._index.get(raw_key)
+            if place is None:
+                place = self._append(body)
+                self._index.add([(raw_key, *place)])
+            elif note is not None:
+                self._append(note)
+            return place
+
+    def _append(self, body: bytes) -> Place:
+        """Write a line. The lock is held, and all lines are known."""
+        self._cut_torn_line()
+        line, start = as_line(body), self._seen
+        try:
+            rest = memoryview(line)
+            while rest:  # if only a part fitted, the next write says why
+                rest = rest[os.write(self._file.fileno(), rest) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file.fileno(), start)
+            raise write_error(self._path, error.strerror or str(error)) from error
+        self._seen += len(line)
+        return start, len(line)
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise write_error(self._path, error.strerror or str(error)) from error
+
+    def _catch_up(self) -> None:
+        with self._locked(exclusive=False):
+            self._read_tail()
+
+    @contextmanager
+    def _locked(self, *, exclusive: bool) -> Iterator[None]:
+        import fcntl  # not on Windows
+
+        with explain_errors(self._path):
+            fcntl.flock(self._file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _read_tail(self) -> None:
+        """Learn the lines that were added since the last look. The lock is held, so a line without an end is torn."""
+        size = os.fstat(self._file.fileno()).st_size
+        if size < self._seen:
+            raise SetupError(
+                f"{str(self._path)!r} was cut to {size} bytes while in use, {self._seen} were there; start again"
+            )
+        found: list[tuple[bytes, int, int]] = []
+        end = self._seen
+        for start, line in self._lines(self._seen, size):
+            if not is_sound(line):
+                logger.warning("%s: the line at byte %d is damaged; its call is made again", self._path, start)
+            elif raw_key := key_in(line, path=self._path):
+                found.append((raw_key, start, len(line)))
+            end = start + len(line)
+            if len(found) == AT_ONCE:
+                self._index.add(found)
+                self._seen = end
+                found.clear()
+        self._index.add(found)
+        self._seen = end  # last, for `get` takes what was seen as indexed
+
+    def _lines(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """The whole lines between two offsets, each with its own. For the worker's thread."""
+        if start >= end:
+            return
+        reader = io.BufferedReader(self._file, 1 << 20)
+        try:
+            reader.seek(start)
+            for line in reader:
+                if start >= end or not line.endswith(b"\n"):
+                    break
+                yield start, line
+                start += len(line)
+        finally:
+            reader.detach()
+
+    def _cut_torn_line(self) -> None:
+        size = os.fstat(self._file.fileno()).st_size
+        if size > self._seen:
+            logger.warning("%s: dropped the last %d bytes, a line that was torn", self._path, size - self._seen)
+            os.ftruncate(self._file.fileno(), self._seen)

@@ -1,0 +1,83 @@
+"""What the caches on disk share: their errors, their worker thread, and the account that they do not keep."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TypeVar
+
+from promptiter.errors import SetupError
+from promptiter.llm.cache.keys import CacheKey
+from promptiter.llm.ledger import LedgerEntry
+
+T = TypeVar("T")
+SUFFIXES = (".jsonl", ".sqlite", ".db")
+"""File name endings of a cache: JSON lines, or a database."""
+BUSY_TIMEOUT_S = 30.0
+"""How long to wait for a database that another process has locked."""
+
+
+class NoAccount:
+    """The part of a Cache that only the log of a run has: what calls cost, and when they were made."""
+
+    def asking(self, key: CacheKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    async def note_paid(self, key: CacheKey, paid: LedgerEntry) -> None:
+        """Nobody asks."""
+
+    def mark(self) -> int:
+        return 0
+
+    def is_since(self, key: CacheKey, mark: int) -> bool:  # noqa: ARG002
+        return False
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a cache, with those that a database has not moved into its file yet."""
+    return sum(file.stat().st_size for file in (path, Path(f"{path}-wal")) if file.exists())
+
+
+class BusyError(SetupError):
+    """Another process holds the database."""
+
+
+@contextmanager
+def explain_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise SetupError(
+                f"the cache {str(path)!r} is damaged ({error}): move it away and run again (calls are paid again), "
+                f"or save what can be read with: sqlite3 {path} .recover"
+            ) from error
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            raise BusyError(
+                f"the cache {str(path)!r} is held by another process ({error}); end it and run again"
+            ) from error
+        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            raise write_error(path, str(error)) from error
+        raise SetupError(
+            f"the cache {str(path)!r} cannot be used: {error}; check its folder and the space left"
+        ) from error
+    except OSError as error:
+        what = error.strerror or str(error)
+        raise SetupError(
+            f"the cache {str(path)!r} cannot be used: {what}; check its folder and the space left"
+        ) from error
+
+
+async def run_in_worker(worker: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    """Do it in the worker's thread, to its end also when the caller is cancelled: an answer that was paid is kept."""
+    done = asyncio.get_running_loop().run_in_executor(worker, work)
+    done.add_done_callback(lambda done: done.cancelled() or done.exception())  # a caller that has gone does not ask
+    return await asyncio.shield(done)
+
+
+def write_error(path: Path, what: str) -> SetupError:
+    return SetupError(f"the cache {str(path)!r} could not be written: {what}; make room and resume the run")
