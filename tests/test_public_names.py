@@ -35,7 +35,7 @@ ask ask_sync build_metrics chain check_disjoint dump_eval_set fold list_runs loa
 load_run measure_noise node open_cache propagate resume_run split surface
 """
 COMMANDS = (
-    "cache clear, cache stats, check, describe, evaluate, init, noise, rerun, restore, resume, run, runs, "
+    "cache clear, cache stats, check, describe, evaluate, init, noise, rerun, restore, resume, run, runs, show, "
     "trace export, trace show, trace stats"
 )
 
