@@ -22,6 +22,7 @@ from promptiter.cli.commands.run import rerun, resume, run
 from promptiter.cli.commands.runs import runs
 from promptiter.cli.commands.show import show
 from promptiter.cli.exit_codes import CANCELLED, EXPLAINED
+from promptiter.cli.help import PlainCommand
 from promptiter.cli.output import say_error
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from promptiter.llm.redaction import process_redactor
@@ -34,19 +35,11 @@ app = typer.Typer(
     "shows to be better.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(init)
-app.command()(run)
-app.command()(resume)
-app.command()(rerun)
-app.command()(show)
-app.command()(runs)
-app.command()(noise)
-app.command()(evaluate)
-app.command()(restore)
-app.command()(check)
-app.command()(describe)
+for _command in (init, run, resume, rerun, show, runs, noise, evaluate, restore, check, describe):
+    app.command(cls=PlainCommand)(_command)
 app.add_typer(cache.app, name="cache")
 app.add_typer(trace.app, name="trace")
 

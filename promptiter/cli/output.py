@@ -12,6 +12,7 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from promptiter.llm.redaction import process_redactor
 from traces import UnwritableTraceError
@@ -88,6 +89,19 @@ def print_rows(screen: Console, rows: Iterable[tuple[str, str]]) -> None:
         table.add_row("" if name == before else name, Text(one_line(told)))
         before = name
     screen.print(Padding(table, 0, expand=False))
+
+
+def heading(screen: Console, text: str) -> None:
+    """A bold line, after an empty one."""
+    screen.print()
+    screen.print(text, style="bold", markup=False)
+
+
+def print_indented(screen: Console, text: str | Text, *, by: int = 2) -> None:
+    """A text whose wrapped lines are indented as the first."""
+    from rich.padding import Padding
+
+    screen.print(Padding(text, (0, 0, 0, by), expand=False))
 
 
 def say_error(text: str) -> None:

@@ -34,6 +34,7 @@ from promptiter.runs.round_summary import (
     figures_of,
     summarize_rounds,
 )
+from promptiter.wording import path_from_here
 from traces.model import Json
 
 
@@ -177,17 +178,17 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         no_blame=search.no_blame,
         rejections=search.rejections,
         stopped=result.stop.text if result.stop is not None and result.stop.stop else "",
-        costs=costs_of(result.measured),
+        costs=costs_of(result.measured.spent, result.measured),
         problems=result.measured.problems,
         commands=() if folder is None else _commands(result, outcome, folder),
     )
 
 
-def costs_of(measured: RunMeasured) -> Costs:
-    """What a run has spent, calls of models and of tools apart."""
-    entries = measured.spent.entries
-    models = LedgerSnapshot(tuple(entry for entry in entries if not entry.model.startswith(TOOL)))
-    tools = LedgerSnapshot(tuple(entry for entry in entries if entry.model.startswith(TOOL)))
+def costs_of(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> Costs:
+    """What was spent, calls of models and of tools apart, and in how many case runs and seconds."""
+    measured = measured or RunMeasured()
+    models = LedgerSnapshot(tuple(entry for entry in spent.entries if not entry.model.startswith(TOOL)))
+    tools = LedgerSnapshot(tuple(entry for entry in spent.entries if entry.model.startswith(TOOL)))
     return Costs(
         models=models.total,
         tools=tools.total,
@@ -197,12 +198,6 @@ def costs_of(measured: RunMeasured) -> Costs:
         cached_case_runs=measured.case_runs - measured.paid_case_runs,
         is_simulated="simulated" in models.by_model(),
     )
-
-
-def path_from_here(path: Path) -> Path:
-    """A path as a person in the current folder writes it."""
-    absolute, here = path.absolute(), Path.cwd()
-    return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
 
 
 def _score(result: RunResult) -> FigureChange | None:

@@ -122,3 +122,22 @@ def test_a_run_that_has_not_begun_says_so(run: Run, finished: Path, tmp_path: Pa
     folder.mkdir()
     shutil.copy(finished / "run.json", folder)
     assert "has recorded nothing yet" in run("show", folder, code=2)
+
+
+def test_the_traces_of_a_case_are_shown_with_its_runs(run: Run, finished: Path) -> None:
+    shown = run("trace", "show", finished, "--case", "blender")
+    lines = shown.splitlines()
+    assert re.fullmatch(r"→ 8 +1 +final test +best +3 +1\.000 +pass", lines[8])
+    assert lines[10].startswith("blender~3~")
+    assert "critical path: reception → " in shown
+    first = orjson.loads(run("trace", "show", finished, "--case", "blender", "--run", "1", "--format", "json"))
+    assert first["trace"]["id"].startswith("blender~0~")
+
+
+def test_what_has_no_trace_to_show_says_why(run: Run, finished: Path, tmp_path: Path) -> None:
+    assert "is a run; choose a case with --case ID" in run("trace", "show", finished, code=2)
+    wrong = run("trace", "show", finished, "--case", "blender", "--run", "9", code=2)
+    assert "'blender' was run 8 times so far" in wrong
+    folder = tmp_path / finished.name
+    shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("traces"))
+    assert "has no trace: see `keep_traces`" in run("trace", "show", folder, "--case", "blender", code=2)

@@ -37,9 +37,10 @@ def noise(
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
 ) -> None:
-    """Measure noise: run the baseline against itself on validation, and say which gains could be detected.
+    """Measure noise, and which gains could be detected.
 
-    Nothing is changed, and no candidate is tried. Options win over the keys of the same name in CONFIG.
+    Runs the baseline several times on the validation cases (an A/A test). No candidate is tried. Options win over the
+    keys of the same name in CONFIG.
 
     After Ctrl-C, or when the budget ends, reports what was measured so far. Exits 7 if too many runs or scores failed.
     """

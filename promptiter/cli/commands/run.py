@@ -60,7 +60,9 @@ def run(
         bool, typer.Option("--dry-run", help="Print the configuration and a forecast, and run nothing.")
     ] = False,
 ) -> None:
-    """Optimize an agent: find the step that failed, patch the text behind it, adopt only what one test shows is better.
+    """Optimize an agent, and test the result.
+
+    Finds the step that failed, patches the text behind it, and adopts only what one test shows to be better.
 
     During the search any gain is accepted. At the end baseline and best are run again, and one significance test
     decides what is adopted (`claim` in CONFIG).
@@ -104,7 +106,9 @@ def resume(
     quiet: Quiet = None,
     costs: Costs = False,
 ) -> None:
-    """Resume an interrupted, failed or stopped run. Recorded model answers are reused at no cost.
+    """Resume an interrupted, failed or stopped run.
+
+    Recorded model answers are reused at no cost.
 
     The configuration, the eval sets and the agent must be the ones that the run began with; if they changed, the error
     says what did. Options may differ. To look at a run, use `promptiter show`.
@@ -125,7 +129,10 @@ def rerun(
     quiet: Quiet = None,
     costs: Costs = False,
 ) -> None:
-    """Start a new run from an earlier run's run.json, with the current agent and eval sets."""
+    """Start a new run with the settings of an earlier one.
+
+    The settings come from its run.json, the agent and the eval sets are the current ones.
+    """
     from promptiter.api import config_to_rerun
 
     folder = find_run_folder(run, runs)
@@ -181,7 +188,7 @@ def _execute(
     """Run to the end, show the outcome, and exit with its code. A run that has a folder is resumed."""
     from promptiter.cli.exit_codes import EXIT_CODES
     from promptiter.cli.views import run as run_view
-    from promptiter.cli.views.show import print_costs
+    from promptiter.cli.views.costs import print_costs
     from promptiter.runs.summary import summarize
 
     with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints: standard output is for the summary
@@ -230,7 +237,7 @@ def _result(configured: ConfiguredRun, directory: RunDirectory, *, claim_now: bo
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.run import RunFailedError
     from promptiter.observers.progress import RunProgress
-    from promptiter.runs.summary import path_from_here
+    from promptiter.wording import path_from_here
 
     config, ledger = configured.config, configured.gateway.ledger
     screen = SteadyConsole()

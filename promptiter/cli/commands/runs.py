@@ -20,7 +20,7 @@ def runs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, the newest last: outcome, rounds, score, cost and time.
+    """List runs: outcome, rounds, score, cost and time.
 
     `promptiter show RUN` shows one of them; `promptiter resume RUN` resumes one that did not finish.
     """

@@ -23,12 +23,14 @@ def show(
     runs: Runs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a finished or running run: outcome, score, changes, blame, cost.
+    """Show a finished or running run.
 
-    Reads only the folder of the run, so it works after the configuration or the agent has changed.
+    Without options: outcome, scores, changes, blame, rejections and cost. Reads only the folder of the run, so it
+    works after the configuration or the agent has changed.
     """
     from promptiter.cli.views import show as show_view
     from promptiter.cli.views.case import print_case
+    from promptiter.cli.views.costs import print_costs
     from promptiter.engine.shapes import plain_of
     from promptiter.runs.case_history import read_case
     from promptiter.runs.summary import read_summary
@@ -56,7 +58,7 @@ def show(
         (diff, show_view.print_changes),
         (rounds, show_view.print_rounds),
         (blame, show_view.print_blame),
-        (costs, show_view.print_costs),
+        (costs, print_costs),
     ):
         if is_wanted:
             print_section(screen, summary)

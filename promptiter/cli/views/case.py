@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.views.run import figure, in_a_line, print_indented
+from promptiter.cli.output import print_indented
+from promptiter.cli.views.run import figure, in_a_line
 from promptiter.engine.events import Phase
 from promptiter.evaluation.result import CaseRow
 from promptiter.runs.case_history import CaseHistory, CaseRun
-from promptiter.runs.summary import path_from_here
-from promptiter.wording import plural
+from promptiter.wording import path_from_here, plural
 from traces.text import one_line
 
 LONGEST_OUTPUT = 2000
@@ -43,8 +43,8 @@ def print_case(screen: Console, history: CaseHistory, folder: Path) -> None:
     screen.print(Text.assemble(("traces: ", "dim"), command), soft_wrap=True)
 
 
-def runs_table(history: CaseHistory) -> Table:
-    """A line a run, numbered: where it was made, under which profile, and how it scored."""
+def runs_table(history: CaseHistory, *, chosen: int | None = None) -> Table:
+    """A line a run, numbered: where it was made, under which profile, and how it scored; the chosen one is marked."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("run", justify="right", no_wrap=True)
     for name in ("round", "phase", "profile"):
@@ -55,7 +55,7 @@ def runs_table(history: CaseHistory) -> Table:
     for number, run in enumerate(history.runs, start=1):
         passed = run.row.error is None and all(score.passed for score in run.row.scores)
         table.add_row(
-            str(number),
+            f"→ {number}" if number == chosen else str(number),
             str(run.round or ""),
             phase_name(run.phase),
             run.profile,

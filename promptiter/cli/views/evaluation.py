@@ -14,11 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import json_text
+from promptiter.cli.views.costs import spending_line
 from promptiter.evaluation.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
-from promptiter.wording import join_names
+from promptiter.runs.summary import costs_of
+from promptiter.wording import join_names, plural
 from traces.model import Json
 from traces.text import cut, one_line
 
@@ -60,16 +62,8 @@ def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway
             (_figure(found.mean_score), "bold"),
         )
     )
-    spent = gateway.ledger.snapshot().total
-    cost = "unknown" if spent.cost_usd is None else f"${spent.cost_usd:.4f}"
-    simulated = " (simulated)" if _is_simulated(gateway) else ""
-    screen.print(
-        Text(
-            f"{len(found.rows)} runs, {spent.calls} calls, {spent.cache_hits} known answers, {spent.tokens:,} tokens, "
-            f"cost {cost}{simulated}",
-            "dim",
-        )
-    )
+    costs = costs_of(gateway.ledger.snapshot())
+    screen.print(Text(f"{plural(len(found.rows), 'run')}, {spending_line(costs)}", "dim"))
     if not found.is_reliable:
         told = f"unreliable: {_share(found.errored_fraction)} of the runs or scores failed"
         screen.print(Text(told, "bold red"))

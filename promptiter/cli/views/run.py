@@ -11,16 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.exit_codes import EXIT_CODES
+from promptiter.cli.output import print_indented
+from promptiter.cli.views.costs import cost_line
 from promptiter.cli.views.diff import diff
 from promptiter.cli.views.forecast import stages_as_json
 from promptiter.engine.records import RunResult
 from promptiter.engine.shapes import plain_of
-from promptiter.llm.ledger import Spending
 from promptiter.runs.outcome import outcome_of
 from promptiter.runs.recorded import read_forecast
 from promptiter.runs.stages import spent_by_stage
-from promptiter.runs.summary import Change, Costs, FigureChange, RunSummary
-from promptiter.wording import dollars, join_names, plural
+from promptiter.runs.summary import Change, FigureChange, RunSummary
+from promptiter.wording import join_names, plural
 from traces.text import cut, one_line
 
 LONGEST_REASON = 400
@@ -123,23 +124,6 @@ def _amount(figure: FigureChange, value: float | None) -> str:
     return f"${value:.3g}" if figure.name == "dollars" else f"{value:,.0f}"
 
 
-def cost_line(costs: Costs) -> str:
-    """`$0.0312, 1,085 calls, 48 s`: dollars, calls of models, those of tools, and the time."""
-    simulated = " (simulated)" if costs.is_simulated else ""
-    parts = [f"{price(costs.models)}{simulated}", plural(costs.models.calls, "model call")]
-    if costs.tools.calls:
-        parts.append(plural(costs.tools.calls, "tool call"))
-    return ", ".join((*parts, f"{costs.duration_s:.1f} s"))
-
-
-def price(spent: Spending) -> str:
-    """Dollars, as far as they are known."""
-    if spent.cost_usd is None:
-        return "unknown"
-    unknown = f" + {plural(spent.unpriced_calls, 'call')} of unknown price" if spent.unpriced_calls else ""
-    return f"{dollars(spent.cost_usd)}{unknown}"
-
-
 def print_warnings(screen: Console, summary: RunSummary) -> None:
     """What a person should know besides: calls that were lost, problems, surfaces that are never read."""
     if lost := summary.costs.models.lost_calls + summary.costs.tools.lost_calls:
@@ -203,11 +187,6 @@ def figure(value: float | None) -> str:
 def in_a_line(text: str) -> str:
     """A reason without line breaks, cut if it is long."""
     return cut(one_line(" ".join(text.split())), LONGEST_REASON)
-
-
-def print_indented(screen: Console, text: Text, *, by: int = 2) -> None:
-    """A text whose wrapped lines are indented as the first."""
-    screen.print(Padding(text, (0, 0, 0, by), expand=False))
 
 
 def hanging(mark: Text, text: Text) -> Table:

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.views.run import MARKS, OTHER_MARK, price
+from promptiter.cli.views.costs import price
+from promptiter.cli.views.run import MARKS, OTHER_MARK
 from promptiter.runs.listing import ListedRun
-from promptiter.runs.summary import path_from_here
-from promptiter.wording import plural
+from promptiter.wording import path_from_here, plural
 from traces.text import cut, one_line
 
 LONGEST_ERROR = 200

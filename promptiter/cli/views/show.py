@@ -7,23 +7,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from promptiter.cli.output import heading, print_indented
+from promptiter.cli.views.costs import cost_line
 from promptiter.cli.views.diff import diff
-from promptiter.cli.views.forecast import compared, print_compared
 from promptiter.cli.views.run import (
     changes_title,
-    cost_line,
     failing_line,
     figure,
     in_a_line,
-    price,
     print_commands,
     print_headline,
-    print_indented,
     print_warnings,
 )
-from promptiter.runs.recorded import read_forecast
 from promptiter.runs.round_summary import BlameOutcome, Figures, Rejected
-from promptiter.runs.stages import spent_by_stage
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import join_names, plural
 from traces.text import one_line
@@ -120,36 +116,6 @@ def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False)
             print_indented(screen, Text(f"round {reason.round}: {in_a_line(reason.text)}", "dim"), by=4)
             if not is_short:
                 print_indented(screen, Text(f"cases: {join_names(reason.case_ids, limit=SHOWN_NAMES)}", "dim"), by=4)
-
-
-def print_costs(screen: Console, summary: RunSummary) -> None:
-    """What was spent, by role and by stage, beside what was expected."""
-    costs, folder = summary.costs, summary.folder
-    heading(screen, "Cost")
-    print_indented(screen, Text(cost_line(costs)))
-    if costs.case_runs:
-        cached = f", {costs.cached_case_runs:,} of them cached" if costs.cached_case_runs else ""
-        print_indented(screen, Text(f"{plural(costs.case_runs, 'case run')}{cached}"))
-    for role, spent in costs.by_role.items():
-        cached = f", {spent.cache_hits:,} cached" if spent.cache_hits else ""
-        text = f"{role}: {plural(spent.calls, 'call')}{cached}, {spent.tokens:,} tokens, {price(spent)}"
-        print_indented(screen, Text(text, "dim"))
-    if costs.tools.calls or costs.tools.cache_hits:
-        cached = f", {costs.tools.cache_hits:,} cached" if costs.tools.cache_hits else ""
-        print_indented(screen, Text(f"tools: {plural(costs.tools.calls, 'call')}{cached}", "dim"))
-    forecast = None if folder is None else read_forecast(folder)
-    if folder is None or forecast is None:
-        return
-    heading(screen, "Compared with the forecast")
-    print_indented(screen, Text(compared(forecast, costs.models, seconds=costs.duration_s)))
-    screen.print()
-    print_compared(screen, forecast, spent_by_stage(folder))
-
-
-def heading(screen: Console, text: str) -> None:
-    """A bold line, after an empty one."""
-    screen.print()
-    screen.print(Text(text, "bold"))
 
 
 def _print_scores(screen: Console, summary: RunSummary) -> None:
