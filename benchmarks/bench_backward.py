@@ -24,14 +24,14 @@ from typing import TypeAlias
 from benchmarks.measure import goal
 from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.propagate import propagate
-from promptiter.backprop.stages import (
+from promptiter.profile import Profile
+from promptiter.stages.contracts import (
     AttributeRequest,
     BackwardRequest,
     BackwardResult,
     GradientPacket,
     SurfaceGradient,
 )
-from promptiter.profile import Profile
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Step
 

@@ -26,23 +26,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from promptiter.backprop.backward import LLMBackwarder
-from promptiter.backprop.cheapest import CheapestAttributor
-from promptiter.backprop.checks import weighted
-from promptiter.backprop.correct import LLMCorrector
+from promptiter.backprop.blame_check import weighted
 from promptiter.backprop.corrections import Corrector
-from promptiter.backprop.cutting import approximate_tokens, prompt_tokens
+from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.backprop.llm.backwarder import LLMBackwarder
+from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
+from promptiter.backprop.llm.corrector import LLMCorrector
+from promptiter.backprop.llm.truncation import approximate_tokens, prompt_tokens
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.propagate import Stepwise
-from promptiter.backprop.stages import AggregateRequest, AttributeRequest, Attributor, SurfaceGradient
-from promptiter.backprop.support import SupportAggregator, rank
-from promptiter.backprop.whole_trace import LLMAttributor
+from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.profile import Profile
+from promptiter.search.blame import SLIPS
 from promptiter.search.gradient_check import GradientCheck, Replays
-from promptiter.search.passes import SLIPS
+from promptiter.stages.contracts import AggregateRequest, AttributeRequest, Attributor, SurfaceGradient
 from tests.worlds.expert import Expert, Teacher
 from tests.worlds.scenarios import NAMES, Scenario, scenario
 from traces import Usage

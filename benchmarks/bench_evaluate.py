@@ -11,22 +11,11 @@ import argparse
 import asyncio
 
 from benchmarks.measure import Measurement, side_by_side
-from promptiter import (
-    EvalCase,
-    EvalSet,
-    EvaluationOptions,
-    Evaluator,
-    FunctionMetric,
-    Gateway,
-    ModelNode,
-    ModelReply,
-    ModelRequest,
-    Profile,
-    Turn,
-    agent,
-    chain,
-)
+from promptiter import EvalCase, EvalSet, Evaluator, Gateway, ModelNode, Profile
+from promptiter.agents import agent, chain
 from promptiter.agents.base import AgentRun
+from promptiter.evaluation import EvaluationOptions, FunctionMetric, Turn
+from promptiter.llm import ModelReply, ModelRequest
 
 CONCURRENCY = 16
 

@@ -20,14 +20,12 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, median
 
-from promptiter.backprop.aggregate import LLMAggregator
-from promptiter.backprop.backward import LLMBackwarder
-from promptiter.backprop.optimize import LLMOptimizer
-from promptiter.engine.conclusion import ClaimOnce
+from promptiter.backprop.llm.aggregator import LLMAggregator
+from promptiter.backprop.llm.backwarder import LLMBackwarder
+from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import Band
-from promptiter.engine.records import RunRequest
-from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
@@ -35,6 +33,8 @@ from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.offline.model.simulated import SimulatedModel, count_tokens
+from promptiter.policies.final_test import ClaimOnce
+from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.recorded import forecast_of
 from tests.worlds.expert import Expert

@@ -37,7 +37,7 @@ from typing import TypeAlias
 
 from benchmarks.honest_runs import through_the_engine
 from benchmarks.tables import GAINS, SIZES, goal, head, row
-from promptiter.evaluation.stats.claim import BLOCKS, claim_new_cases, claim_these_cases
+from promptiter.evaluation.stats.final_test import BLOCKS, claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.permutation import PairedDraws, sign_flip
 from promptiter.evaluation.stats.power import noise_bar
 from promptiter.evaluation.stats.shares import next_to_drop

@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.measure import goal, measure, of_rounds
-from promptiter.engine.events import Event, EventType
-from promptiter.runs.journal import DECISIONS, FileJournal
+from promptiter.runlog.events import Event, EventType
+from promptiter.runs.file_journal import DECISIONS, FileJournal
 
 KINDS: tuple[EventType, ...] = (
     *("round_started", "evaluation_started", "case", "evaluation_finished"),

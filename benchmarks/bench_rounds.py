@@ -22,17 +22,17 @@ from statistics import median
 from benchmarks.measure import goal, measure, of_rounds
 from promptiter.agents.function import agent
 from promptiter.agents.nodes import surface
-from promptiter.engine.acceptance import MinGain
 from promptiter.engine.engine import Engine
-from promptiter.engine.events import Event, EventType
-from promptiter.engine.records import RunRequest, RunResult
 from promptiter.engine.session import Session
-from promptiter.engine.stopping import TargetScore
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.policies.acceptance import MinGain
+from promptiter.policies.stopping import TargetScore
 from promptiter.profile import PatchSet, SurfacePatch
-from promptiter.runs.journal import DECISIONS, FileJournal
+from promptiter.runlog.events import Event, EventType
+from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runs.file_journal import DECISIONS, FileJournal
 
 TENTHS = 10
 MOST_TIMES, MOST_SECONDS, MOST_BYTES = 1.5, 15.0, 200

@@ -36,18 +36,18 @@ from typing import Literal, TypeAlias, get_args
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Choice, Edge, GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode, View
-from promptiter.engine.acceptance import AnyGain
 from promptiter.engine.engine import Engine
-from promptiter.engine.evidence import AcceptanceDecision, Evidence
-from promptiter.engine.records import RunRequest
 from promptiter.engine.session import Session
-from promptiter.engine.stopping import MaxRounds
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator, runs_of
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.stats.permutation import sign_flip
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.policies.acceptance import AnyGain
+from promptiter.policies.evidence import AcceptanceDecision, Evidence
+from promptiter.policies.stopping import MaxRounds
 from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from tests.worlds.chances import BETA, ROUNDS, Proposes, eval_set, right
 from traces import record, step

@@ -16,15 +16,15 @@ from statistics import fmean, stdev
 from typing import TypeAlias
 
 from benchmarks.tables import GAINS, SIZES, goal, head, row
-from promptiter.engine.acceptance import AcceptancePolicy, AnyGain, MinGain
-from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.engine import Engine
-from promptiter.engine.evidence import Answer, Evidence
-from promptiter.engine.records import RunRequest
-from promptiter.engine.sigma import SigmaGain
-from promptiter.engine.stopping import MaxRounds
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain
+from promptiter.policies.evidence import Answer, Evidence
+from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.sigma_gain import SigmaGain
+from promptiter.policies.stopping import MaxRounds
+from promptiter.runlog.results import RunRequest
 from tests.worlds.chances import CANDIDATES, MENDS, ROUNDS, Proposes, Table, Wanted, eval_set, proposals, right
 
 WORKERS = 2

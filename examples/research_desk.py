@@ -8,7 +8,8 @@ The models are simulated, so it runs with no key; name another model (`gpt-4o-mi
 
 from __future__ import annotations
 
-from promptiter import Choice, Edge, FunctionNode, GraphAgent, Join, ModelNode, View
+from promptiter import Edge, FunctionNode, GraphAgent, ModelNode
+from promptiter.agents import Choice, Join, View
 
 MODEL = "simulated"
 ORDERS = {

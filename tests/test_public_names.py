@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 
+import pytest
 import typer.main
 
 import promptiter
@@ -18,22 +20,13 @@ UnknownConventionError UnknownPredecessorError UnknownStepError UnreadableTraceE
 current_step digest read read_otel read_surface read_traces record step write_otel write_traces
 """
 PROMPTITER = """
-AcceptanceDecision AcceptancePolicy Agent AgentRun AggregateRequest AggregateResult Aggregator AnyGain
-AttributeRequest AttributionChoice Attributor BackpropRounds BackwardRequest BackwardResult Backwarder Budget
-BudgetEndedError CallbackTarget CaseInput CaseLoss CaseRow ChangedInputsError CheaperModel CheapestAttributor Choice
-ClaimOnce Conclusion Constraint Deadline Edge Engine EvalCase EvalSet Evaluation EvaluationOptions Evaluator Event
-Evidence EvidenceAttributor FanOut FileTarget Finding FunctionMetric FunctionNode Gateway Goal GradientCheck
-GradientPacket GraphAgent InPlaceAgent Interrupt Join Journal LLMAggregator LLMAttributor LLMBackwarder LLMCorrector
-LLMOptimizer Limits LiteLLMModel Loss LossHint LossTarget MaxCalls MaxEvaluations MaxRounds MaxTokens MaxUsd Message
-Metric MinGain ModelError ModelNode ModelReply ModelRequest MoreEvidence NoRegression NoWorse Node NoiseReport
-Observer OptimizeRequest OptimizeResult Optimizer PairedGain Parameter PatchSet Patience Price Prices Profile
-PromptiterError Protected RateLimit ReferenceCorrector RequestError RequiredMetrics Review Reviewer RoundResult
-RuleOptimizer RunContext RunDirectory RunFailedError RunRequest RunResult Score ScriptedModel Session SetupError
-Shorter SigmaGain SimulatedModel Stepwise StopDecision StopFile StopPolicy Strategy StructureSnapshot
-SupportAggregator Surface SurfaceGradient SurfacePatch Target TargetScore TieBreak Tool Turn View __version__ agent
-ask ask_sync build_metrics chain check_disjoint dump_eval_set fold list_runs load_eval_config load_eval_set load_rerun
-load_run measure_noise node open_cache propagate resume_run split surface
+AcceptancePolicy Agent AgentRun Aggregator Attributor Backwarder Budget BudgetEndedError CaseInput Edge Engine EvalCase
+EvalSet Evaluation Evaluator Event FanOut FunctionNode Gateway GraphAgent InPlaceAgent Metric ModelError ModelNode
+Observer Optimizer PatchSet Profile PromptiterError RequestError Reviewer RunContext RunFailedError RunProgress
+RunRequest RunResult Score Session SetupError StopPolicy Strategy StructureSnapshot Surface SurfacePatch Tool
+build_metrics list_runs load_eval_config load_eval_set load_run resume_run
 """
+NAMESPACES = "agents evaluation llm offline policies runs search stages"
 COMMANDS = (
     "cache clear, cache stats, check, describe, evaluate, init, noise, rerun, restore, resume, run, runs, show, "
     "trace export, trace show, trace stats"
@@ -41,15 +34,33 @@ COMMANDS = (
 
 
 def test_names_of_traces() -> None:
-    assert traces.__all__ == sorted(TRACES.split())
-    assert {name for name in traces.__all__ if getattr(traces, name) is None} == set()
-    assert dir(traces) == traces.__all__
+    assert dir(traces) == sorted(TRACES.split())
+    assert all(getattr(traces, name) for name in dir(traces))
 
 
 def test_names_of_promptiter() -> None:
-    assert promptiter.__all__ == sorted(PROMPTITER.split())
-    assert dir(promptiter) == promptiter.__all__
-    assert all(getattr(promptiter, name) for name in promptiter.__all__)
+    assert dir(promptiter) == sorted(PROMPTITER.split())
+    assert all(getattr(promptiter, name) for name in dir(promptiter))
+    assert promptiter.__version__
+
+
+@pytest.mark.parametrize("name", NAMESPACES.split())
+def test_names_of_each_namespace_exist_and_agree_with_the_top_level(name: str) -> None:
+    space = import_module(f"promptiter.{name}")
+    found = {each: getattr(space, each) for each in dir(space)}
+    assert found
+    assert {each for each in set(found) & set(dir(promptiter)) if found[each] is not getattr(promptiter, each)} == set()
+
+
+def test_star_imports_give_the_public_names() -> None:
+    names: dict[str, object] = {}
+    exec("from promptiter.policies import *", names)
+    assert {"PairedGain", "Patience"} <= set(names)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'promptiter' has no attribute 'Enginee'"):
+        promptiter.Enginee  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_names_of_commands() -> None:

@@ -34,20 +34,20 @@ from promptiter.agents.base import AgentRun
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode, Tool
 from promptiter.api import load_run
-from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
 from promptiter.engine.engine import Engine
-from promptiter.engine.events import Event
-from promptiter.engine.journal import MemoryJournal
 from promptiter.errors import ModelError
-from promptiter.evaluation.case import EvalCase
+from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.llm.cache.cache import FileCache
 from promptiter.llm.gateway import Gateway, Retries
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
+from promptiter.runlog.events import Event
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from tests.worlds import desk
 from tests.worlds.model_server import LoopbackServer, serving
 from traces import ExecutionTrace, Failure, Step, write_traces

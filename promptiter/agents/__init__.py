@@ -1,1 +1,5 @@
-"""Agents: what can be run under a profile, and the built-in graph runtime."""
+"""Agents: what can be run under a profile, decorated functions, and the built-in graph runtime."""
+
+from traces.lazy import lazy_package
+
+__getattr__, __dir__ = lazy_package(__name__)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from promptiter.backprop.loss import CaseLoss
-from promptiter.backprop.stages import SurfaceGradient
 from promptiter.llm.redaction import MASK
 from promptiter.offline.attribution.value_search import snapshot_text
+from promptiter.stages.contracts import SurfaceGradient
 from promptiter.structure import Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.model import Json
@@ -80,6 +80,6 @@ def same_shape(text: str, output: Snapshot) -> Json:
     """A corrected text as the step would give it: as it is, or as data if the step gave data. Raises ValueError."""
     if output.text is not None or output.data is None:
         return text
-    from promptiter.evaluation.json_match import parse_json
+    from promptiter.evaluation.metrics.json_match import parse_json
 
     return parse_json(text)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeAlias
 
-from promptiter.backprop.stages import Rejection
 from promptiter.errors import SetupError, SurfaceValueError
-from promptiter.evaluation.case import EvalCase
-from promptiter.evaluation.json_match import NotJsonError, parse_json
-from promptiter.evaluation.metric import shown
+from promptiter.evaluation.data.case import EvalCase
+from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
+from promptiter.evaluation.metrics.metric import shown
 from promptiter.profile import SurfacePatch
+from promptiter.stages.contracts import Rejection
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from promptiter.errors import BudgetEndedError, SetupError, TransientModelError, nearest
-from promptiter.evaluation.case import EvalCase, EvalSet
+from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
 from traces import ExecutionTrace, Failure

@@ -12,7 +12,8 @@ import asyncio
 from collections import defaultdict
 from dataclasses import replace
 
-from promptiter.backprop.stages import (
+from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
+from promptiter.stages.contracts import (
     AttributeRequest,
     Backwarder,
     BackwardRequest,
@@ -20,7 +21,6 @@ from promptiter.backprop.stages import (
     GradientPacket,
     SurfaceGradient,
 )
-from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.structure import Surface
 from traces import Failure, Step
 

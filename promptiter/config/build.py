@@ -20,24 +20,24 @@ from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
 from promptiter.config.models import gateway_of, search_of, unpriced_models
 from promptiter.config.policies import acceptance_of, claim_of, goal_of, stop_of
-from promptiter.engine.acceptance import AnyGain
-from promptiter.engine.checks import check_request, joined
+from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import Forecast
 from promptiter.engine.interrupts import Interrupt, run_blocking
-from promptiter.engine.noise import measure_noise
-from promptiter.engine.records import RunRequest
+from promptiter.engine.request_checks import check_request, joined
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
-from promptiter.evaluation.case import EvalSet
-from promptiter.evaluation.evalset import load_eval_set
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.data.evalset import load_eval_set
+from promptiter.evaluation.data.splits import split
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.metric_config import EvalConfig, load_eval_config, parse_eval_config
-from promptiter.evaluation.noise import DRAWS, NoiseReport
+from promptiter.evaluation.metrics.metric_config import EvalConfig, load_eval_config, parse_eval_config
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.splits import split
+from promptiter.evaluation.stats.noise import DRAWS, NoiseReport
 from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
+from promptiter.policies.acceptance import AnyGain
 from promptiter.profile import Profile
+from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration
 from promptiter.runs.recorded import forecast_of

@@ -42,8 +42,8 @@ from promptiter.config.sections import (
     as_metrics,
 )
 from promptiter.errors import MetricError, RequestError, SetupError
-from promptiter.evaluation.config_fields import Fields
-from promptiter.evaluation.evalset_yaml import read_yaml
+from promptiter.evaluation.data.evalset_yaml import read_yaml
+from promptiter.evaluation.metrics.config_fields import Fields
 from promptiter.evaluation.result import Objective
 from traces.model import Json
 

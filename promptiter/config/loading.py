@@ -14,7 +14,7 @@ from promptiter.errors import SetupError, nearest
 
 if TYPE_CHECKING:
     from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-    from promptiter.evaluation.metric_config import EvalConfig
+    from promptiter.evaluation.metrics.metric_config import EvalConfig
     from promptiter.llm.gateway import Gateway
 
 
@@ -69,9 +69,9 @@ def build_evaluator(
     `judge` is the model of judging metrics that name none.
     """
     from promptiter.evaluation.evaluator import Evaluator
-    from promptiter.evaluation.judge import judge_builders
-    from promptiter.evaluation.metric_config import JudgeModel
-    from promptiter.evaluation.metrics import build_metrics
+    from promptiter.evaluation.metrics.builtin import build_metrics
+    from promptiter.evaluation.metrics.judge import judge_builders
+    from promptiter.evaluation.metrics.metric_config import JudgeModel
     from promptiter.evaluation.user_simulator import UserSimulator
     from promptiter.llm.secret import secrets_in
 

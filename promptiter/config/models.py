@@ -47,12 +47,12 @@ def gateway_of(config: RunConfig, cache: Cache | None, *, environ: Mapping[str, 
 
 def search_of(config: RunConfig) -> BackpropRounds:
     """The rounds that the file's stages make up; a stage that is left out is the one that needs no model."""
-    from promptiter.backprop.aggregate import LLMAggregator
-    from promptiter.backprop.backward import LLMBackwarder
-    from promptiter.backprop.cheapest import CheapestAttributor
-    from promptiter.backprop.correct import LLMCorrector
-    from promptiter.backprop.optimize import LLMOptimizer
-    from promptiter.backprop.whole_trace import LLMAttributor
+    from promptiter.backprop.llm.aggregator import LLMAggregator
+    from promptiter.backprop.llm.attributor import LLMAttributor
+    from promptiter.backprop.llm.backwarder import LLMBackwarder
+    from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
+    from promptiter.backprop.llm.corrector import LLMCorrector
+    from promptiter.backprop.llm.optimizer import LLMOptimizer
     from promptiter.offline.attribution.corrector import ReferenceCorrector
     from promptiter.search.gradient_check import MOST_CHECKED, GradientCheck
     from promptiter.search.rounds import BackpropRounds

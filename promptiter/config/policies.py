@@ -6,14 +6,16 @@ from functools import reduce
 from operator import and_, or_
 
 from promptiter.config.sections import Acceptance, Claiming, Goals, Stop
-from promptiter.engine.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
-from promptiter.engine.conclusion import ClaimOnce
-from promptiter.engine.figures import Constraint, TieBreak
-from promptiter.engine.goals import SCORE, Goal
-from promptiter.engine.no_worse import NoWorse
-from promptiter.engine.paired import PairedGain
-from promptiter.engine.sigma import SigmaGain
-from promptiter.engine.stopping import (
+from promptiter.errors import SetupError
+from promptiter.evaluation.result import Objective, best_of
+from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
+from promptiter.policies.constraints import Constraint, TieBreak
+from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.goals import SCORE, Goal
+from promptiter.policies.non_inferiority import NoWorse
+from promptiter.policies.paired_gain import PairedGain
+from promptiter.policies.sigma_gain import SigmaGain
+from promptiter.policies.stopping import (
     Deadline,
     MaxCalls,
     MaxEvaluations,
@@ -25,8 +27,6 @@ from promptiter.engine.stopping import (
     StopPolicy,
     TargetScore,
 )
-from promptiter.errors import SetupError
-from promptiter.evaluation.result import Objective, best_of
 
 PATIENCE = 3
 

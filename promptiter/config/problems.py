@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 from pydantic import BaseModel
 
 from promptiter.errors import nearest
-from promptiter.evaluation.metric import shown
+from promptiter.evaluation.metrics.metric import shown
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

@@ -6,7 +6,7 @@ from typing import cast
 
 from promptiter.config.build import ConfiguredRun
 from promptiter.config.policies import PATIENCE
-from promptiter.engine.checks import check_request
+from promptiter.engine.request_checks import check_request
 from promptiter.evaluation.result import best_of
 from promptiter.runs.header import without_secrets
 from traces.model import Json

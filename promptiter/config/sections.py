@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationInfo
 
 from promptiter.backprop.loss import Severity
-from promptiter.engine.goals import MARGIN
-from promptiter.engine.sigma import Holdout
 from promptiter.llm.secret import Secret, hidden_by_name
+from promptiter.policies.goals import MARGIN
+from promptiter.policies.sigma_gain import Holdout
 from traces.model import Json
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from typing import TYPE_CHECKING
 
-from promptiter.engine.evidence import Evidence
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.shares import next_to_drop, shapley_shares
+from promptiter.policies.evidence import Evidence
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.structure import StructureSnapshot
 

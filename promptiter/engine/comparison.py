@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from promptiter.engine.audit import HiddenRead, hidden_reads
 from promptiter.engine.evaluations import CaseDraw
-from promptiter.engine.events import Phase
-from promptiter.engine.evidence import Evidence, MoreEvidence
-from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
-from promptiter.evaluation.reads import Reads, joined, may_touch
 from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.surface_reads import Reads, joined, may_touch
+from promptiter.policies.evidence import Evidence, MoreEvidence
 from promptiter.profile import Profile
+from promptiter.runlog.events import Phase
 
 if TYPE_CHECKING:
     from promptiter.engine.session import Session

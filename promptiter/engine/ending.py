@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, TypeAlias
 
-from promptiter.engine.claiming import SEALED_DRAWS
+from promptiter.engine.final_test import SEALED_DRAWS
 from promptiter.engine.plan import ClaimOutline, RunPlan
 from promptiter.engine.till import Till
 

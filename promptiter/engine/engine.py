@@ -17,23 +17,23 @@ from datetime import UTC, datetime
 from typing import cast
 
 from promptiter.agents.base import Agent
-from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer
-from promptiter.engine.checks import CheckedRequest, check_request
-from promptiter.engine.events import Observer
-from promptiter.engine.fold import folded
 from promptiter.engine.interrupts import Interrupt, run_blocking
-from promptiter.engine.journal import Journal, MemoryJournal
-from promptiter.engine.log import EventLog, is_finished
-from promptiter.engine.meter import Meter
-from promptiter.engine.policies import written
-from promptiter.engine.records import RunRequest, RunResult
+from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Ended, Run, restored
 from promptiter.engine.session import Session, Strategy
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.ledger import LedgerSnapshot
+from promptiter.policies.combine import written
 from promptiter.registry import STRATEGIES
+from promptiter.runlog.event_log import EventLog, is_finished
+from promptiter.runlog.events import Observer
+from promptiter.runlog.fold import folded
+from promptiter.runlog.journal import Journal, MemoryJournal
+from promptiter.runlog.meter import Meter
+from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer
 from promptiter.structure import StructureSnapshot
 from traces import digest
 

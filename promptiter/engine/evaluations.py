@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from promptiter.agents.base import Agent
-from promptiter.engine.events import Phase
-from promptiter.engine.log import EventLog
-from promptiter.engine.shapes import plain_of, value_of
 from promptiter.errors import OutageError
-from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, runs_of
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
+from promptiter.runlog.codec import plain_of, value_of
+from promptiter.runlog.event_log import EventLog
+from promptiter.runlog.events import Phase
 from traces import digest
 from traces.model import Json
 

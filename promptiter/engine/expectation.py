@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-from promptiter.evaluation.case import EvalCase
+from promptiter.evaluation.data.case import EvalCase
 from promptiter.llm.messages import Role
 from promptiter.structure import Node, StructureSnapshot
 from traces.model import Json

@@ -16,10 +16,10 @@ from random import Random
 from promptiter.engine.engine import Engine
 from promptiter.engine.expectation import NOTHING_RECORDED, Recorded
 from promptiter.engine.plan import UNKNOWN_MODEL, RunPlan, plan_of
-from promptiter.engine.records import RunRequest
 from promptiter.engine.rehearsal import MOST_ROUNDS, rehearse
 from promptiter.engine.till import AGENT_STAGES, STAGES, Amount, Rehearsal, Stage, held_back
 from promptiter.llm.cache.cache import MemoryCache
+from promptiter.runlog.results import RunRequest
 
 MOST_REHEARSALS, FEWEST_REHEARSALS = 200, 60
 WORK = 20_000

@@ -12,7 +12,6 @@ from random import Random
 from statistics import fmean
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from promptiter.engine.checks import CheckedRequest, check_request
 from promptiter.engine.engine import Engine
 from promptiter.engine.expectation import (
     CallUse,
@@ -25,11 +24,19 @@ from promptiter.engine.expectation import (
     stage_call_by_thumb,
     text_tokens,
 )
-from promptiter.engine.paired import PairedGain
-from promptiter.engine.policies import parts_of, written
-from promptiter.engine.records import RunRequest
-from promptiter.engine.sigma import SigmaGain
-from promptiter.engine.stopping import (
+from promptiter.engine.request_checks import CheckedRequest, check_request
+from promptiter.evaluation.data.case import EvalCase
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.judge import JudgeMetric
+from promptiter.evaluation.stats.final_test import blocks_of
+from promptiter.llm.budget import Caps
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import Role
+from promptiter.llm.prices import Price
+from promptiter.policies.combine import parts_of, written
+from promptiter.policies.paired_gain import PairedGain
+from promptiter.policies.sigma_gain import SigmaGain
+from promptiter.policies.stopping import (
     Deadline,
     MaxCalls,
     MaxEvaluations,
@@ -40,15 +47,8 @@ from promptiter.engine.stopping import (
     StopPolicy,
     TargetScore,
 )
-from promptiter.evaluation.case import EvalCase
-from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.judge import JudgeMetric
-from promptiter.evaluation.stats.claim import blocks_of
-from promptiter.llm.budget import Caps
-from promptiter.llm.gateway import Gateway
-from promptiter.llm.messages import Role
-from promptiter.llm.prices import Price
 from promptiter.profile import Profile
+from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 
 UNKNOWN_MODEL = "unknown"

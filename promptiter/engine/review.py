@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from promptiter.backprop.stages import AggregateResult
 from promptiter.profile import SurfacePatch
+from promptiter.stages.contracts import AggregateResult
 from promptiter.structure import Surface
 from traces.model import Json
 

@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
-from promptiter.engine.claiming import claim_once, hold_for_claim, untested
-from promptiter.engine.conclusion import Conclusion, Verdict
-from promptiter.engine.fold import folded
-from promptiter.engine.goals import check_scores
-from promptiter.engine.log import EventLog, is_cancelled, is_user_stop, uncut
-from promptiter.engine.policies import written
-from promptiter.engine.records import RunMeasured, RunResult, Status
+from promptiter.engine.final_test import claim_once, hold_for_claim, untested
 from promptiter.engine.session import Session, Strategy
-from promptiter.engine.shapes import plain_of
-from promptiter.engine.stopping import StopDecision, StopReason
 from promptiter.errors import BudgetEndedError, NonDeterministicStrategyError, PromptiterError
-from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import TaughtSet, with_expected_answers
+from promptiter.policies.combine import written
+from promptiter.policies.final_test import Conclusion, Verdict
+from promptiter.policies.goals import check_scores
+from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import Profile
+from promptiter.runlog.codec import plain_of
+from promptiter.runlog.event_log import EventLog, is_cancelled, is_user_stop, uncut
+from promptiter.runlog.fold import folded
+from promptiter.runlog.results import RunMeasured, RunResult, Status
 from traces import digest
 from traces.model import Json
 

@@ -13,25 +13,25 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from promptiter.agents.base import Agent
-from promptiter.engine.acceptance import AcceptancePolicy, AllOf, Protected
-from promptiter.engine.candidates import data_of
 from promptiter.engine.comparison import Comparison, Comparisons
 from promptiter.engine.evaluations import Evaluations
-from promptiter.engine.events import Event, EventType, Phase
-from promptiter.engine.evidence import AcceptanceDecision
 from promptiter.engine.interrupts import Interrupt
-from promptiter.engine.log import EventLog
-from promptiter.engine.looks import decided
-from promptiter.engine.meter import Meter
-from promptiter.engine.records import RunRequest
 from promptiter.engine.review import Reviewer
-from promptiter.engine.shapes import plain_of, value_of
-from promptiter.engine.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
 from promptiter.errors import BudgetEndedError, SetupError
-from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, runs_of
 from promptiter.evaluation.result import Evaluation, best_of
+from promptiter.policies.acceptance import AcceptancePolicy, AllOf, Protected
+from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.policies.sequential import decided
+from promptiter.policies.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
 from promptiter.profile import PatchSet, Profile
+from promptiter.runlog.candidate_codec import data_of
+from promptiter.runlog.codec import plain_of, value_of
+from promptiter.runlog.event_log import EventLog
+from promptiter.runlog.events import Event, EventType, Phase
+from promptiter.runlog.meter import Meter
+from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
 from traces.model import Json

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, TypeAlias, get_args
 
-from promptiter.engine.claiming import MOST_HELD
 from promptiter.engine.expectation import OWN_S, NodeUse
+from promptiter.engine.final_test import MOST_HELD
 from promptiter.engine.plan import Asked, RunPlan
 from promptiter.llm.budget import Caps
 

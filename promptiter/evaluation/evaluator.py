@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute
 from promptiter.errors import BudgetEndedError, EvalSetError, SetupError, UnexpectedCallError
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.executor import CaseJob, Executor, LocalExecutor
-from promptiter.evaluation.metric import Metric, unscored
-from promptiter.evaluation.reads import reads_of
+from promptiter.evaluation.metrics.metric import Metric, unscored
 from promptiter.evaluation.result import CaseRow, Evaluation, Measured
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.spool import TraceSpool
+from promptiter.evaluation.surface_reads import reads_of
+from promptiter.evaluation.trace_store import TraceSpool
 from promptiter.evaluation.user_simulator import UserSimulator, converse
 from promptiter.llm.call_counter import count_calls
 from promptiter.llm.gateway import Gateway
@@ -87,7 +87,7 @@ class Evaluator:
 
     def with_judge(self, model: str) -> Evaluator:
         """The same evaluator, its judges asking this model."""
-        from promptiter.evaluation.judge import JudgeMetric
+        from promptiter.evaluation.metrics.judge import JudgeMetric
 
         other = copy.copy(self)
         other.metrics = tuple(each.asking(model) if isinstance(each, JudgeMetric) else each for each in self.metrics)

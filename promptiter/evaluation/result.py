@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from promptiter.errors import AccessDeniedError, ModelUnavailableError, RateLimitedError
-from promptiter.evaluation.reads import Reads
 from promptiter.evaluation.score import Score
+from promptiter.evaluation.surface_reads import Reads
 from traces import Failure, Usage
 from traces.model import total_usage
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from promptiter.agents.base import Agent, CaseInput, RunContext
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
 from promptiter.profile import Profile

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import EvalSetError, ModelError, SetupError
-from promptiter.evaluation.case import EvalCase, Scenario
-from promptiter.evaluation.judge_prompts import quoted, render_conversation
+from promptiter.evaluation.data.case import EvalCase, Scenario
+from promptiter.evaluation.metrics.judge_prompts import quoted, render_conversation
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
 from promptiter.llm.secret import secrets_in

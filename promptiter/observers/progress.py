@@ -18,9 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.engine.events import Event, Phase
-from promptiter.engine.log import is_finished
 from promptiter.llm.ledger import NOTHING, Spending
+from promptiter.runlog.event_log import is_finished
+from promptiter.runlog.events import Event, Phase
 from promptiter.wording import dollars, join_names, plural
 from traces.model import Json
 from traces.text import one_line

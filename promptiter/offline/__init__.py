@@ -5,3 +5,7 @@
 - `ReferenceCorrector`: corrects a blamed step from the expected answer.
 - `RuleOptimizer`: patches from rules that separate good outputs from bad ones.
 """
+
+from traces.lazy import lazy_package
+
+__getattr__, __dir__ = lazy_package(__name__)

@@ -1,1 +1,5 @@
-"""Runs at rest: the files that a run leaves behind."""
+"""Runs at rest: the folder of a run, and loading, resuming and listing runs."""
+
+from traces.lazy import lazy_package
+
+__getattr__, __dir__ = lazy_package(__name__)

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import orjson
 
-from promptiter.engine.records import RunResult
 from promptiter.evaluation.result import Evaluation
+from promptiter.runlog.results import RunResult
 from traces import digest
 from traces.files import replacing
 from traces.model import Json

@@ -6,14 +6,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptiter.engine.events import Phase
-from promptiter.engine.shapes import value_of
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.spool import TraceSpool
+from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.runlog.codec import value_of
+from promptiter.runlog.events import Phase
+from promptiter.runs.file_journal import FILE_NAME as JOURNAL
+from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import read_header
-from promptiter.runs.journal import FILE_NAME as JOURNAL
-from promptiter.runs.journal import FileJournal
 from traces import ExecutionTrace
 
 

@@ -26,24 +26,24 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from promptiter.engine.checks import check_request
 from promptiter.engine.engine import Engine, new_run_id
-from promptiter.engine.events import Event, Observer
 from promptiter.engine.forecast import Forecast
 from promptiter.engine.interrupts import Interrupt, run_blocking
-from promptiter.engine.log import uncut
-from promptiter.engine.records import RunRequest, RunResult
+from promptiter.engine.request_checks import check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Ended
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
-from promptiter.evaluation.spool import TraceSpool
+from promptiter.evaluation.trace_store import TraceSpool
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
+from promptiter.runlog.event_log import uncut
+from promptiter.runlog.events import Event, Observer
+from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
+from promptiter.runs.file_journal import DECISIONS, FileJournal
+from promptiter.runs.file_journal import FILE_NAME as JOURNAL
 from promptiter.runs.header import Configuration, changed_code, differences, header_of, read_header, write_header
-from promptiter.runs.journal import DECISIONS, FileJournal
-from promptiter.runs.journal import FILE_NAME as JOURNAL
 from promptiter.runs.lock import RunLock
 from promptiter.runs.recorded import write_forecast
 from traces import TraceError

@@ -19,15 +19,15 @@ from typing import cast
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from promptiter.engine.checks import check_request
 from promptiter.engine.engine import Engine
-from promptiter.engine.policies import written
-from promptiter.engine.records import RunRequest
-from promptiter.engine.shapes import plain_of
+from promptiter.engine.request_checks import check_request
 from promptiter.errors import SetupError
-from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.llm.redaction import MASK, Redactor
 from promptiter.llm.secret import is_secret_name
+from promptiter.policies.combine import written
+from promptiter.runlog.codec import plain_of
+from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from traces import digest
 from traces.files import replacing

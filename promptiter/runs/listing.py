@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from promptiter.engine.conclusion import Verdict
-from promptiter.engine.log import is_finished
-from promptiter.engine.records import RunMeasured, Status
-from promptiter.engine.shapes import value_of
 from promptiter.errors import PromptiterError, SetupError, nearest
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.ledger import NOTHING, Spending
+from promptiter.policies.final_test import Verdict
+from promptiter.runlog.codec import value_of
+from promptiter.runlog.event_log import is_finished
+from promptiter.runlog.results import RunMeasured, Status
+from promptiter.runs.file_journal import FILE_NAME as JOURNAL
+from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import read_header
-from promptiter.runs.journal import FILE_NAME as JOURNAL
-from promptiter.runs.journal import FileJournal
 from promptiter.runs.lock import Holder, holder_of
 from promptiter.runs.outcome import Outcome, outcome_at_end
 

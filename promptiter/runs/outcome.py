@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from promptiter.engine.conclusion import Conclusion, Verdict
-from promptiter.engine.goals import GoalKind
-from promptiter.engine.records import RunResult
-from promptiter.evaluation.stats.claim import Look
+from promptiter.evaluation.stats.final_test import Look
+from promptiter.policies.final_test import Conclusion, Verdict
+from promptiter.policies.goals import GoalKind
+from promptiter.runlog.results import RunResult
 
 Outcome: TypeAlias = (
     Verdict | Literal["baseline_only", "target_reached", "running", "interrupted", "stopped", "cancelled", "failed"]

@@ -19,22 +19,22 @@ from statistics import fmean
 import orjson
 
 from promptiter.engine.engine import Engine
-from promptiter.engine.events import Phase
 from promptiter.engine.expectation import MOST_OWN_S, CallUse, CaseUse, NodeUse, Recorded
 from promptiter.engine.forecast import Forecast, forecast_run
-from promptiter.engine.records import RunRequest
-from promptiter.engine.shapes import plain_of, value_of
 from promptiter.errors import PromptiterError
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.spool import TraceSpool
+from promptiter.evaluation.trace_store import TraceSpool
 from promptiter.llm.cache.call_log import paid_calls
 from promptiter.llm.ledger import TOOL, LedgerEntry
 from promptiter.llm.messages import Role
 from promptiter.profile import Profile
+from promptiter.runlog.codec import plain_of, value_of
+from promptiter.runlog.events import Phase
+from promptiter.runlog.results import RunRequest
+from promptiter.runs.file_journal import FILE_NAME as JOURNAL
+from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import read_header
-from promptiter.runs.journal import FILE_NAME as JOURNAL
-from promptiter.runs.journal import FileJournal
 from traces import ExecutionTrace, Step, TraceError
 from traces.files import replacing
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from promptiter.engine.records import PassResult, RoundResult, RunResult
 from promptiter.evaluation.result import Evaluation
+from promptiter.runlog.results import PassResult, RoundResult, RunResult
 
 BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "no_patch", "below_support"]
 """What came of blame: its patch was adopted, was accepted and not adopted, was rejected; or there was no patch."""

@@ -12,13 +12,13 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
 
-from promptiter.engine.events import Phase
 from promptiter.engine.till import AGENT_STAGES, STAGES, Stage
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import paid_calls_from
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerEntry, Spending
-from promptiter.runs.journal import FILE_NAME as JOURNAL
-from promptiter.runs.journal import FileJournal
+from promptiter.runlog.events import Phase
+from promptiter.runs.file_journal import FILE_NAME as JOURNAL
+from promptiter.runs.file_journal import FileJournal
 
 
 def spent_by_stage(folder: str | os.PathLike[str]) -> dict[Stage, Spending]:

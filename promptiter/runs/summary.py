@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from promptiter.engine.fold import folded
-from promptiter.engine.records import RunMeasured, RunResult
 from promptiter.errors import SetupError
 from promptiter.evaluation.per_run import per_run
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
+from promptiter.runlog.fold import folded
+from promptiter.runlog.results import RunMeasured, RunResult
+from promptiter.runs.file_journal import FILE_NAME as JOURNAL
+from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import read_header
-from promptiter.runs.journal import FILE_NAME as JOURNAL
-from promptiter.runs.journal import FileJournal
 from promptiter.runs.lock import holder_of
 from promptiter.runs.outcome import SAVINGS, Outcome, headline, outcome_of, reason_of
 from promptiter.runs.round_summary import (

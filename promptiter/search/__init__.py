@@ -1,1 +1,5 @@
-"""Search algorithms: backprop rounds. Each is a Strategy that works through the services of a Session."""
+"""Search algorithms: backprop rounds (the default), shorter prompts, cheaper models."""
+
+from traces.lazy import lazy_package
+
+__getattr__, __dir__ = lazy_package(__name__)

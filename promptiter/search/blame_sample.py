@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TypeAlias
 
-from promptiter.backprop.stages import SurfaceGradient
+from promptiter.stages.contracts import SurfaceGradient
 
 ENOUGH = 3
 """A surface that was checked in so many cases is known well enough."""

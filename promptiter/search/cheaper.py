@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from promptiter.engine.goals import other_models
 from promptiter.engine.plan import SearchOutline
-from promptiter.engine.records import PassResult
 from promptiter.engine.session import Session
 from promptiter.llm.prices import Price
+from promptiter.policies.goals import other_models
 from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.runlog.results import PassResult
 from promptiter.structure import Surface
 from traces import Usage
 from traces.model import total_usage

@@ -20,18 +20,18 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from promptiter.agents.base import Agent, Substitute, SubstitutingAgent
-from promptiter.backprop.checks import BlameCheck, BlameChecks
+from promptiter.backprop.blame_check import BlameCheck, BlameChecks
 from promptiter.backprop.corrections import Correction, CorrectionRequest, Corrector
 from promptiter.backprop.loss import extract_losses
-from promptiter.backprop.stages import BlameVerdict, SurfaceGradient
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
-from promptiter.evaluation.case import EvalCase, EvalSet
+from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.offline.attribution.expected_values import LIMITS
 from promptiter.profile import Profile
 from promptiter.search.blame_sample import most_blamed, run_of, sample
+from promptiter.stages.contracts import BlameVerdict, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Step
 

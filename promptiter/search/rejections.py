@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from promptiter.backprop.stages import Rejection
+from promptiter.stages.contracts import Rejection
 
 MOST_KEPT = 100
 """So many rejections of a surface are kept, the latest: they hold whole texts. A prompt shows three of them."""

@@ -13,24 +13,24 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
 
-from promptiter.backprop.asking import ModelStage
-from promptiter.backprop.cheapest import CheapestAttributor
+from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
+from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.propagate import Stepwise
-from promptiter.backprop.stages import Aggregator, Attributor, Backwarder, Optimizer, Rejection
-from promptiter.backprop.support import SupportAggregator
-from promptiter.engine.evidence import AcceptanceDecision, Evidence
+from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.plan import UNKNOWN_MODEL, SearchOutline
-from promptiter.engine.records import PassResult
 from promptiter.engine.session import Session
-from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
 from promptiter.offline.attribution.attributor import EvidenceAttributor
 from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.offline.rules.optimizer import RuleOptimizer
+from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.profile import PatchSet
-from promptiter.search.found import Found
+from promptiter.runlog.results import PassResult
+from promptiter.search.blame import Passes
+from promptiter.search.blame_report import Found
 from promptiter.search.gradient_check import GradientCheck
-from promptiter.search.passes import Passes
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer, Rejection
 
 PASSES = 3
 """So often a round goes from losses to patches, while blame moves on."""

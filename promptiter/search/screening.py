@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
-from promptiter.engine.no_worse import NoWorse, has_noise
 from promptiter.engine.session import Session
-from promptiter.evaluation.case import EvalCase, EvalSet
+from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import Evaluation
+from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.policies.non_inferiority import NoWorse, has_noise
 from promptiter.profile import Profile
 
 MOST_CASES, FIRST_CASES = 24, 8

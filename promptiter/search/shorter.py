@@ -17,14 +17,14 @@ from statistics import fmean
 
 from promptiter.backprop.lint import LintRule, lint
 from promptiter.engine.expectation import text_tokens
-from promptiter.engine.goals import SHORTENED
 from promptiter.engine.plan import SearchOutline
-from promptiter.engine.records import PassResult
 from promptiter.engine.session import Session
 from promptiter.evaluation.per_run import per_run
 from promptiter.evaluation.result import Evaluation
+from promptiter.policies.goals import SHORTENED
 from promptiter.profile import PatchSet, SurfacePatch
-from promptiter.search.pieces import Pieces
+from promptiter.runlog.results import PassResult
+from promptiter.search.removable_parts import Pieces
 from promptiter.search.screening import FIRST_CASES, MOST_CASES, Screening
 from promptiter.structure import Surface
 from traces import Step

@@ -8,7 +8,8 @@ Last week the ticket system got a new field, the purchase date. Two of the instr
 mending one of them alone changes nothing: run `promptiter run promptiter.yaml`, and see which ones.
 """
 
-from promptiter import Edge, GraphAgent, Join, ModelNode
+from promptiter import Edge, GraphAgent, ModelNode
+from promptiter.agents import Join
 
 MODEL = "simulated"  # the one line to change for a real model: "gpt-4o-mini", "anthropic/claude-…", "ollama/…"
 

@@ -8,9 +8,9 @@ from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext,
 from promptiter.agents.function import agent, chain
 from promptiter.agents.graph import Choice, Edge, FanOut, GraphAgent, Join
 from promptiter.agents.nodes import FunctionNode, ModelNode, Tool, View
-from promptiter.evaluation.case import EvalCase, Turn
+from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel

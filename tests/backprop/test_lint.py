@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.backprop.lint import RARE, RUN_CHARACTERS, RUN_WORDS, Linter, LintRule, lint
-from promptiter.backprop.stages import Rejection
 from promptiter.errors import SetupError
-from promptiter.evaluation.case import EvalCase, ExpectedToolCall, Scenario, Turn
+from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Scenario, Turn
 from promptiter.llm.messages import Message
 from promptiter.profile import SurfacePatch
+from promptiter.stages.contracts import Rejection
 from promptiter.structure import Limits, Surface, SurfaceType
 from traces.model import Json
 

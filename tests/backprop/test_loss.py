@@ -31,14 +31,12 @@ from promptiter.errors import (
     SetupError,
     TransientModelError,
 )
-from promptiter.evaluation.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.json_match import JsonCriterion, compare_json_text
-from promptiter.evaluation.metric_config import FinalResponseCriterion
-from promptiter.evaluation.metrics import FinalResponseMetric
-from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.evaluation.score import Finding, Score
-from promptiter.evaluation.text_match import (
+from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json_text
+from promptiter.evaluation.metrics.metric_config import FinalResponseCriterion
+from promptiter.evaluation.metrics.text_match import (
     NumericCriterion,
     TextCriterion,
     TextMatch,
@@ -46,7 +44,9 @@ from promptiter.evaluation.text_match import (
     compare_text,
     rouge_findings,
 )
-from promptiter.evaluation.trajectory import ToolCriterion, TrajectoryCriterion, compare_tool_calls
+from promptiter.evaluation.metrics.trajectory import ToolCriterion, TrajectoryCriterion, compare_tool_calls
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.score import Finding, Score
 from tests.traces.strategies import traces
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
 from traces.graph import TraceGraph

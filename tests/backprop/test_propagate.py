@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.propagate import Stepwise, propagate
-from promptiter.backprop.stages import (
+from promptiter.errors import BudgetEndedError, ModelTimeoutError, SetupError, UnexpectedCallError
+from promptiter.evaluation.score import Finding
+from promptiter.profile import Profile
+from promptiter.stages.contracts import (
     AttributeRequest,
     Attributor,
     Backwarder,
@@ -22,9 +25,6 @@ from promptiter.backprop.stages import (
     GradientPacket,
     SurfaceGradient,
 )
-from promptiter.errors import BudgetEndedError, ModelTimeoutError, SetupError, UnexpectedCallError
-from promptiter.evaluation.score import Finding
-from promptiter.profile import Profile
 from promptiter.structure import Node, StructureSnapshot, Surface
 from tests.traces.strategies import graphs
 from traces import ExecutionTrace, Step

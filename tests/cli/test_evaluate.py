@@ -17,7 +17,8 @@ GIVEN = ("--eval-set", DATA / "desk.jsonl", "--metrics", DATA / "desk.metrics.js
 BETTER = "Always include the order id, the product, the ordered date and the amount. Use dates as YYYY-MM-DD."
 
 LONELY = """
-from promptiter import Choice, Edge, GraphAgent, ModelNode
+from promptiter import Edge, GraphAgent, ModelNode
+from promptiter.agents import Choice
 
 nodes = [ModelNode(name=name, instruction="Answer.", model="simulated") for name in ("first", "last", "nobody")]
 choice = Choice("first", lambda view: "last", {"last": "last", "nobody": "nobody"})

@@ -14,7 +14,7 @@ import yaml
 
 from promptiter.api import load_run
 from promptiter.cli.commands.noise import noise
-from promptiter.evaluation.noise import DRAWS
+from promptiter.evaluation.stats.noise import DRAWS
 from promptiter.evaluation.stats.power import pooled_std
 from tests.cli.conftest import Run
 from traces.model import Json

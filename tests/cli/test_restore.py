@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from promptiter.agents.base import CaseInput
-from promptiter.agents.in_place import InPlaceAgent
+from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.cli.commands.restore import restore
 from promptiter.errors import SetupError
 from promptiter.profile import Profile
@@ -78,7 +78,7 @@ def test_a_callback_is_restored_with_its_agent(folder: Path) -> None:
     (folder / "my_remote_bot.py").write_text(
         "from pathlib import Path\n"
         "from promptiter.agents.function import agent\n"
-        "from promptiter.agents.in_place import InPlaceAgent\n"
+        "from promptiter.agents.in_place.agent import InPlaceAgent\n"
         "from promptiter.targets import CallbackTarget\n"
         "key = CallbackTarget(Path('key').read_text, Path('key').write_text)\n"
         "bot = InPlaceAgent(len, {'bot#instruction': key})\n"

@@ -14,7 +14,7 @@ import pytest
 
 from promptiter.api import load_run, resume_run
 from promptiter.errors import SetupError
-from promptiter.runs.journal import FileJournal
+from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
 from tests.worlds.results import outside_measured

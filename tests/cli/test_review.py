@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from promptiter.backprop.stages import AggregateResult
 from promptiter.cli.review import TerminalReviewer
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.profile import SurfacePatch
+from promptiter.stages.contracts import AggregateResult
 from promptiter.structure import Limits, Surface
 from traces.model import Json
 

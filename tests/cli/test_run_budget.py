@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from promptiter.cli.exit_codes import EXIT_CODES
-from promptiter.engine.conclusion import Verdict
-from promptiter.engine.shapes import value_of
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
+from promptiter.policies.final_test import Verdict
+from promptiter.runlog.codec import value_of
 from tests.cli.conftest import Run
 from tests.cli.test_run import in_file
 from tests.worlds.model_server import LoopbackServer, reply_at_once, serving

@@ -8,23 +8,23 @@ import orjson
 import pytest
 
 from promptiter.api import load_run
-from promptiter.backprop.aggregate import LLMAggregator
-from promptiter.backprop.cheapest import CheapestAttributor
-from promptiter.backprop.optimize import LLMOptimizer
+from promptiter.backprop.llm.aggregator import LLMAggregator
+from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
+from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.propagate import Stepwise
-from promptiter.backprop.support import SupportAggregator
-from promptiter.backprop.whole_trace import LLMAttributor
+from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.config.build import ConfiguredRun, build_run
 from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
 from promptiter.config.resolved import resolved
-from promptiter.engine.checks import joined
-from promptiter.engine.goals import Goal
+from promptiter.engine.request_checks import joined
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.secret import Secret
 from promptiter.offline.attribution.attributor import EvidenceAttributor
 from promptiter.offline.rules.optimizer import RuleOptimizer
+from promptiter.policies.goals import Goal
 from promptiter.search.cheaper import CheaperModel
 from promptiter.search.rounds import BackpropRounds
 from promptiter.search.shorter import Shorter

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from random import Random
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
-from promptiter.engine.conclusion import ClaimOnce
 from promptiter.engine.engine import Engine
-from promptiter.engine.journal import MemoryJournal
-from promptiter.engine.records import RunRequest, RunResult
-from promptiter.engine.stopping import MaxRounds
+from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.stopping import MaxRounds
 from promptiter.profile import Profile
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, Tries

@@ -6,16 +6,16 @@ from random import Random
 import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
-from promptiter.engine.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
 from promptiter.engine.engine import Engine
-from promptiter.engine.evidence import Answer, Evidence, MoreEvidence
-from promptiter.engine.figures import Constraint, TieBreak
-from promptiter.engine.fold import fold
-from promptiter.engine.journal import MemoryJournal
-from promptiter.engine.paired import PairedGain
-from promptiter.engine.records import RunRequest, RunResult
-from promptiter.engine.sigma import SigmaGain
+from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
+from promptiter.policies.constraints import Constraint, TieBreak
+from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
+from promptiter.policies.paired_gain import PairedGain
+from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.profile import Profile
+from promptiter.runlog.fold import fold
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, Tries

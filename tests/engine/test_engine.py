@@ -11,26 +11,26 @@ import pytest
 
 from promptiter.agents.function import chain
 from promptiter.agents.nodes import ModelNode
-from promptiter.engine.acceptance import MinGain, NoRegression
 from promptiter.engine.engine import Engine
-from promptiter.engine.events import Event
-from promptiter.engine.evidence import AcceptanceDecision, Evidence, MoreEvidence
-from promptiter.engine.figures import Constraint
-from promptiter.engine.fold import fold
 from promptiter.engine.interrupts import Interrupt
-from promptiter.engine.journal import MemoryJournal
-from promptiter.engine.paired import PairedGain
-from promptiter.engine.records import RunResult
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
-from promptiter.engine.stopping import MaxCalls, MaxEvaluations, Patience, TargetScore
 from promptiter.errors import NonDeterministicStrategyError, RequestError, SetupError
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
+from promptiter.policies.acceptance import MinGain, NoRegression
+from promptiter.policies.constraints import Constraint
+from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.policies.paired_gain import PairedGain
+from promptiter.policies.stopping import MaxCalls, MaxEvaluations, Patience, TargetScore
 from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.runlog.events import Event
+from promptiter.runlog.fold import fold
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunResult
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries, Watcher
 

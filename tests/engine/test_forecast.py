@@ -8,31 +8,31 @@ import pytest
 
 from promptiter.agents.graph import Choice, Edge, GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode
-from promptiter.backprop.aggregate import LLMAggregator
-from promptiter.backprop.backward import LLMBackwarder
-from promptiter.backprop.optimize import LLMOptimizer
-from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
-from promptiter.engine.conclusion import ClaimOnce
+from promptiter.backprop.llm.aggregator import LLMAggregator
+from promptiter.backprop.llm.backwarder import LLMBackwarder
+from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.engine.expectation import CallUse, CaseUse, NodeUse, Recorded
 from promptiter.engine.forecast import Band, Forecast, StageForecast, forecast_run
-from promptiter.engine.paired import PairedGain
 from promptiter.engine.plan import plan_of
-from promptiter.engine.records import RunRequest
-from promptiter.engine.shapes import plain_of, value_of
-from promptiter.engine.stopping import MaxCalls, MaxRounds, Patience, TargetScore
 from promptiter.errors import RequestError
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.judge import judge_builders
-from promptiter.evaluation.metric_config import parse_eval_config
-from promptiter.evaluation.metrics import FunctionMetric, build_metrics
+from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
+from promptiter.evaluation.metrics.judge import judge_builders
+from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import FileCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.offline.rules.optimizer import RuleOptimizer
+from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.paired_gain import PairedGain
+from promptiter.policies.stopping import MaxCalls, MaxRounds, Patience, TargetScore
+from promptiter.runlog.codec import plain_of, value_of
+from promptiter.runlog.results import RunRequest
+from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from tests.worlds import desk
 
 NODES = ("first", "second", "third", "last")

@@ -14,13 +14,13 @@ from promptiter.agents.function import agent, chain
 from promptiter.agents.graph import Edge, GraphAgent, Join
 from promptiter.agents.nodes import FunctionNode, ModelNode, surface
 from promptiter.errors import BudgetEndedError, SetupError
-from promptiter.evaluation.case import EvalCase, EvalSet, ExpectedToolCall, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.executor import Executor, ThreadExecutor
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
-from promptiter.evaluation.spool import TraceSpool
+from promptiter.evaluation.trace_store import TraceSpool
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest

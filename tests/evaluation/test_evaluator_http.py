@@ -7,11 +7,11 @@ from typing import Any
 
 from promptiter.agents.function import chain
 from promptiter.agents.nodes import ModelNode
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.judge import judge_builders
-from promptiter.evaluation.metric_config import parse_eval_config
-from promptiter.evaluation.metrics import build_metrics
+from promptiter.evaluation.metrics.builtin import build_metrics
+from promptiter.evaluation.metrics.judge import judge_builders
+from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.gateway import Gateway, Retries
 from promptiter.llm.litellm import LiteLLMModel

@@ -8,7 +8,7 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.function import agent, ask
 from promptiter.agents.nodes import surface
 from promptiter.errors import BudgetEndedError, ModelUnavailableError, UnexpectedCallError
-from promptiter.evaluation.case import EvalCase, EvalSet, Scenario, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Scenario, Turn
 from promptiter.evaluation.teacher import with_expected_answers
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway, Retries

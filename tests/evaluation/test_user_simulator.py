@@ -8,7 +8,7 @@ import pytest
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.function import agent
 from promptiter.errors import BudgetEndedError, EvalSetError, SetupError, UnexpectedCallError
-from promptiter.evaluation.case import EvalCase, Scenario
+from promptiter.evaluation.data.case import EvalCase, Scenario
 from promptiter.evaluation.user_simulator import UserSimulator, converse, render_user
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway

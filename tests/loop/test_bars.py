@@ -15,19 +15,19 @@ from statistics import fmean
 import orjson
 import pytest
 
-from promptiter.backprop.aggregate import LLMAggregator
-from promptiter.backprop.backward import LLMBackwarder
-from promptiter.backprop.cheapest import CheapestAttributor
-from promptiter.backprop.optimize import LLMOptimizer
-from promptiter.backprop.stages import Attributor, Backwarder, OptimizeRequest, OptimizeResult
-from promptiter.backprop.whole_trace import LLMAttributor
-from promptiter.engine.acceptance import MinGain
-from promptiter.engine.conclusion import ClaimOnce
+from promptiter.backprop.llm.aggregator import LLMAggregator
+from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.backprop.llm.backwarder import LLMBackwarder
+from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
+from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
-from promptiter.engine.records import RunRequest, RunResult
-from promptiter.engine.stopping import TargetScore
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.offline.rules.optimizer import RuleOptimizer
+from promptiter.policies.acceptance import MinGain
+from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.stopping import TargetScore
+from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.stages.contracts import Attributor, Backwarder, OptimizeRequest, OptimizeResult
 from tests.worlds.expert import Expert
 from tests.worlds.results import without_measured
 from tests.worlds.scenarios import NAMES, SEEDS, Scenario, ceiling, scenario

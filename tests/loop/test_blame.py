@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from promptiter.backprop.backward import LLMBackwarder
+from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.propagate import Stepwise
-from promptiter.backprop.stages import AttributeRequest, Attributor, SurfaceGradient
-from promptiter.backprop.whole_trace import LLMAttributor
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
+from promptiter.stages.contracts import AttributeRequest, Attributor, SurfaceGradient
 from tests.worlds.expert import Expert
 from tests.worlds.scenarios import NAMES, Scenario, scenario
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from promptiter.backprop.aggregate import LLMAggregator
-from promptiter.backprop.backward import LLMBackwarder
-from promptiter.backprop.optimize import LLMOptimizer
+from promptiter.backprop.llm.aggregator import LLMAggregator
+from promptiter.backprop.llm.backwarder import LLMBackwarder
+from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
-from promptiter.engine.records import RunRequest, RunResult
-from promptiter.engine.stopping import TargetScore
-from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.gateway import Gateway, Retries
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
+from promptiter.policies.stopping import TargetScore
+from promptiter.runlog.results import RunRequest, RunResult
 from tests.worlds.expert import Expert
 from tests.worlds.model_server import LoopbackServer, reply_at_once, serving
 from tests.worlds.scenarios import Scenario, scenario

@@ -10,7 +10,7 @@ import pytest
 
 from promptiter.agents.graph import Choice, Join
 from promptiter.agents.nodes import ModelNode
-from promptiter.evaluation.case import EvalCase
+from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow
 from promptiter.profile import Profile

@@ -4,9 +4,9 @@ import io
 
 from rich.console import Console
 
-from promptiter.engine.events import Event, EventType, Phase
 from promptiter.llm.ledger import Spending
 from promptiter.observers.progress import RunProgress
+from promptiter.runlog.events import Event, EventType, Phase
 from traces.model import Json
 
 STRUCTURE = {"name": "desk", "nodes": [], "edges": [], "surfaces": []}

@@ -7,8 +7,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.engine.records import RunMeasured, RunResult
 from promptiter.profile import Profile
+from promptiter.runlog.results import RunMeasured, RunResult
 from promptiter.runs.artifacts import file_name, write_artifacts
 from promptiter.structure import Node, StructureSnapshot, Surface
 

@@ -12,14 +12,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from promptiter.agents.in_place import InPlaceAgent
+from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.engine.engine import Engine
-from promptiter.engine.events import Event
-from promptiter.engine.fold import fold
 from promptiter.engine.interrupts import Interrupt
-from promptiter.engine.records import RunResult
 from promptiter.engine.run import RunFailedError
-from promptiter.engine.stopping import Deadline
 from promptiter.errors import (
     AccessDeniedError,
     ChangedInputsError,
@@ -32,7 +28,11 @@ from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway, Retries
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.policies.stopping import Deadline
 from promptiter.profile import Profile
+from promptiter.runlog.events import Event
+from promptiter.runlog.fold import fold
+from promptiter.runlog.results import RunResult
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory, check_folder
 from promptiter.runs.lock import RunLock
@@ -343,7 +343,9 @@ def test_a_run_inside_a_running_loop_can_be_stopped_from_another_thread(tmp_path
 BOT = """
 import os, signal, sys
 from pathlib import Path
-from promptiter import Engine, InPlaceAgent, FileTarget, RunDirectory
+from promptiter import Engine, InPlaceAgent
+from promptiter.agents import FileTarget
+from promptiter.runs import RunDirectory
 from tests.worlds import desk
 
 folder, kill_at = Path(sys.argv[1]), int(sys.argv[2])

@@ -11,14 +11,14 @@ import pytest
 
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
-from promptiter.engine.acceptance import MinGain, NoRegression
 from promptiter.engine.engine import Engine
-from promptiter.engine.stopping import MaxUsd, Patience
 from promptiter.errors import RequestError, SetupError
-from promptiter.evaluation.case import EvalSet
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.secret import Secret
+from promptiter.policies.acceptance import MinGain, NoRegression
+from promptiter.policies.stopping import MaxUsd, Patience
 from promptiter.profile import Profile
 from promptiter.runs.header import (
     Configuration,

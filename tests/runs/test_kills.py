@@ -19,15 +19,15 @@ import pytest
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
-from promptiter.engine.records import PassResult, RunResult
 from promptiter.engine.session import Session
-from promptiter.engine.stopping import MaxEvaluations, Patience, StopPolicy
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
+from promptiter.policies.stopping import MaxEvaluations, Patience, StopPolicy
 from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.runlog.results import PassResult, RunResult
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory
-from promptiter.runs.journal import FileJournal
+from promptiter.runs.file_journal import FileJournal
 from tests.worlds import desk
 from tests.worlds.results import outside_measured
 from tests.worlds.starter import How, Killed, Shop, killing

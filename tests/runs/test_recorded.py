@@ -14,7 +14,7 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.expectation import MOST_OWN_S
 from promptiter.engine.forecast import forecast_run
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel

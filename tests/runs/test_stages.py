@@ -9,11 +9,11 @@ import pytest
 
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode, Tool
-from promptiter.backprop.backward import LLMBackwarder
+from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.engine.engine import Engine
 from promptiter.engine.run import RunFailedError
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel

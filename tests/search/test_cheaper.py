@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from promptiter.engine.conclusion import ClaimOnce
-from promptiter.engine.goals import Goal
-from promptiter.engine.journal import MemoryJournal
-from promptiter.engine.no_worse import NoWorse
-from promptiter.engine.records import RunRequest, RunResult
 from promptiter.evaluation.per_run import per_run
+from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.goals import Goal
+from promptiter.policies.non_inferiority import NoWorse
 from promptiter.profile import Profile
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.search.cheaper import CheaperModel
 from tests.worlds import shop
 from tests.worlds.desk import Watcher

@@ -11,17 +11,17 @@ import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import GraphAgent
-from promptiter.backprop.checks import BlameChecks
+from promptiter.backprop.blame_check import BlameChecks
 from promptiter.backprop.corrections import Correction, CorrectionRequest
-from promptiter.backprop.stages import OptimizeRequest, OptimizeResult, SurfaceGradient
 from promptiter.engine.engine import Engine
-from promptiter.engine.journal import MemoryJournal
-from promptiter.engine.records import RunRequest, RunResult
-from promptiter.engine.stopping import TargetScore
 from promptiter.errors import BudgetEndedError, SetupError
+from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile, SurfacePatch
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.search.gradient_check import GradientCheck, Replays
 from promptiter.search.rounds import BackpropRounds
+from promptiter.stages.contracts import OptimizeRequest, OptimizeResult, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from tests.worlds.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
 from tests.worlds.results import without_measured

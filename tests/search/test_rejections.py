@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.stages import Rejection
 from promptiter.search.rejections import MOST_KEPT, Rejections
+from promptiter.stages.contracts import Rejection
 
 MANY = 3 * MOST_KEPT
 kinds = st.sampled_from(["tried", "tried", "tried_together", "refused", "vetoed"])

@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from promptiter.backprop.stages import (
+from promptiter.engine.engine import Engine
+from promptiter.engine.review import Review, ReviewRequest
+from promptiter.engine.run import RunFailedError
+from promptiter.errors import StageError
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.llm.gateway import Gateway
+from promptiter.policies.stopping import TargetScore
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.search.rounds import BackpropRounds
+from promptiter.stages.contracts import (
     AggregateRequest,
     AggregateResult,
     AttributeRequest,
@@ -13,17 +24,6 @@ from promptiter.backprop.stages import (
     OptimizeRequest,
     SurfaceGradient,
 )
-from promptiter.engine.engine import Engine
-from promptiter.engine.journal import MemoryJournal
-from promptiter.engine.review import Review, ReviewRequest
-from promptiter.engine.run import RunFailedError
-from promptiter.engine.stopping import TargetScore
-from promptiter.errors import StageError
-from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
-from promptiter.evaluation.spool import TraceSpool
-from promptiter.llm.gateway import Gateway
-from promptiter.search.rounds import BackpropRounds
 from tests.worlds import desk
 from tests.worlds.desk import Watcher
 from tests.worlds.desk_stages import Blames, BlamesTheEarliest, Merges, Writes, engine

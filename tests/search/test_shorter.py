@@ -8,17 +8,17 @@ from promptiter.agents.base import AgentRun
 from promptiter.agents.graph import Choice, GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
-from promptiter.engine.goals import Goal
-from promptiter.engine.journal import MemoryJournal
-from promptiter.engine.no_worse import NoWorse
-from promptiter.engine.records import RunRequest
-from promptiter.evaluation.case import EvalCase
+from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.per_run import per_run
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.llm.models import ScriptedModel
+from promptiter.policies.goals import Goal
+from promptiter.policies.non_inferiority import NoWorse
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunRequest
 from promptiter.search.shorter import Shorter
 from promptiter.structure import Limits
 from tests.worlds import shop

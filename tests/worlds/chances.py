@@ -18,7 +18,7 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.session import Session
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.structure import StructureSnapshot
 

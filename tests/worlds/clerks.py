@@ -5,17 +5,17 @@ from __future__ import annotations
 from promptiter.agents.function import chain
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
-from promptiter.backprop.stages import AttributeRequest, BackwardResult, SurfaceGradient
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.json_match import JsonCriterion
-from promptiter.evaluation.metric_config import FinalResponseCriterion
-from promptiter.evaluation.metrics import FinalResponseMetric
+from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.json_match import JsonCriterion
+from promptiter.evaluation.metrics.metric_config import FinalResponseCriterion
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
 from promptiter.search.gradient_check import Replays
+from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
 
 ALL = "keep order city day"
 CITIES = ("Lyon", "Porto", "Graz", "Turku", "Ghent", "Bergen", "Cork", "Trieste")

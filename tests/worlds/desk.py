@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
-from promptiter.engine.events import Event
-from promptiter.engine.records import RunRequest
 from promptiter.engine.session import Session, Strategy
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
-from promptiter.evaluation.spool import TraceSpool
+from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.evaluation.trace_store import TraceSpool
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.runlog.events import Event
+from promptiter.runlog.results import RunRequest
 from traces import Usage
 
 Hook = Callable[[ModelRequest], None]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from promptiter.backprop.stages import (
+from promptiter.engine.engine import Engine
+from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.profile import SurfacePatch
+from promptiter.stages.contracts import (
     AggregateRequest,
     AggregateResult,
     BackwardRequest,
@@ -14,9 +17,6 @@ from promptiter.backprop.stages import (
     OptimizeResult,
     SurfaceGradient,
 )
-from promptiter.engine.engine import Engine
-from promptiter.evaluation.spool import TraceSpool
-from promptiter.profile import SurfacePatch
 from tests.worlds import desk
 
 

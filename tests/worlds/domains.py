@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, TypeAlias, get_args
 
-from promptiter.evaluation.json_match import JsonCriterion
-from promptiter.evaluation.metric import Metric
-from promptiter.evaluation.metric_config import FinalResponseCriterion
-from promptiter.evaluation.metrics import FinalResponseMetric
-from promptiter.evaluation.text_match import TextCriterion
+from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.json_match import JsonCriterion
+from promptiter.evaluation.metrics.metric import Metric
+from promptiter.evaluation.metrics.metric_config import FinalResponseCriterion
+from promptiter.evaluation.metrics.text_match import TextCriterion
 
 SPARED = 4
 """A partial fault spares every fourth case."""

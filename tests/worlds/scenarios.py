@@ -18,9 +18,9 @@ from random import Random
 
 from promptiter.agents.graph import AnyEdge, Choice, Edge, GraphAgent, Join
 from promptiter.agents.nodes import FunctionNode, ModelNode, View
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.metric import Metric
+from promptiter.evaluation.metrics.metric import Metric
 from promptiter.llm.gateway import Gateway
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.profile import Profile

@@ -10,9 +10,9 @@ from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Strategy
-from promptiter.evaluation.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.metrics import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
 from promptiter.llm.prices import Price, Prices

@@ -24,19 +24,19 @@ import orjson
 
 from promptiter.config.loading import build_evaluator
 from promptiter.engine.engine import Engine
-from promptiter.engine.events import Event, Observer
-from promptiter.engine.records import RunRequest, RunResult
-from promptiter.evaluation.case import EvalSet
-from promptiter.evaluation.evalset import load_eval_set
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.data.evalset import load_eval_set
 from promptiter.evaluation.evaluator import EvaluationOptions
-from promptiter.evaluation.metric_config import load_eval_config
+from promptiter.evaluation.metrics.metric_config import load_eval_config
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
+from promptiter.runlog.events import Event, Observer
+from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory
-from promptiter.runs.journal import FileJournal
+from promptiter.runs.file_journal import FileJournal
 from promptiter.starter.agent import agent
 
 How = Literal["before", "after", "torn"]

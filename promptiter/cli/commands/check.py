@@ -51,8 +51,8 @@ def check(
     Also finds contradicting or missing references and duplicates; with --agent, cases that always fail, always pass or
     flip. Exits 7 if references contradict each other, eval sets overlap, or no case can be scored.
     """
-    from promptiter.evaluation.evalset import load_eval_set
-    from promptiter.evaluation.health import overlaps, static_findings
+    from promptiter.evaluation.data.evalset import load_eval_set
+    from promptiter.evaluation.data.health import overlaps, static_findings
 
     subject = load_agent(agent) if agent is not None else None
     loaded = [(source, load_eval_set(source)) for source in eval_sets]
@@ -77,7 +77,7 @@ def check(
 
 
 def _evaluator(source: str, metrics: Path | None) -> Evaluator:
-    from promptiter.evaluation.metric_config import load_eval_config
+    from promptiter.evaluation.metrics.metric_config import load_eval_config
     from promptiter.llm.gateway import Gateway
 
     return build_evaluator(load_eval_config(metrics_file(source, metrics)), Gateway())
@@ -92,8 +92,8 @@ async def _measured(
     agent: Agent, checked: Sequence[Checked], evaluators: Sequence[Evaluator], *, draws: int
 ) -> list[Checked]:
     from promptiter.cli.views.evaluation import progress
-    from promptiter.evaluation.health import run_findings
-    from promptiter.evaluation.metric_noise import metric_noise
+    from promptiter.evaluation.data.health import run_findings
+    from promptiter.evaluation.stats.metric_noise import metric_noise
 
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):

@@ -60,10 +60,10 @@ def evaluate(
     Exits 1 if a metric's mean is below its threshold.
     """
     from promptiter.cli.views import evaluation as evaluation_view
-    from promptiter.evaluation.evalset import load_eval_set
+    from promptiter.evaluation.data.evalset import load_eval_set
     from promptiter.evaluation.evaluator import EvaluationOptions
-    from promptiter.evaluation.metric_config import load_eval_config
-    from promptiter.evaluation.reads import unread
+    from promptiter.evaluation.metrics.metric_config import load_eval_config
+    from promptiter.evaluation.surface_reads import unread
     from promptiter.evaluation.teacher import with_expected_answers
     from promptiter.llm.budget import Budget
     from promptiter.llm.cache.cache import open_cache

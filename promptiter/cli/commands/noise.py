@@ -16,7 +16,7 @@ from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
     from promptiter.config.build import ConfiguredRun
-    from promptiter.evaluation.noise import NoiseReport
+    from promptiter.evaluation.stats.noise import NoiseReport
 
 
 def noise(
@@ -47,7 +47,7 @@ def noise(
     from promptiter.cli.views import noise as noise_view
     from promptiter.config.build import build_run
     from promptiter.config.file import read_config
-    from promptiter.engine.conclusion import ClaimOnce
+    from promptiter.policies.final_test import ClaimOnce
 
     if gain is not None and not gain > 0:
         raise SetupError(f"--gain is {gain:g}; give the gain that you want to see, such as 0.1")
@@ -83,7 +83,7 @@ def noise(
 
 def _measured(configured: ConfiguredRun, draws: int) -> NoiseReport:
     from promptiter.cli.views.evaluation import progress
-    from promptiter.engine.checks import joined
+    from promptiter.engine.request_checks import joined
 
     def tell(_: str) -> None:
         typer.echo("stopping after the case in flight; once more stops at once", err=True)

@@ -35,9 +35,9 @@ def restore(
     A file that was edited in the meantime is not touched, and the baseline is saved beside it. Exits 1 if a target
     could not be restored.
     """
-    from promptiter.agents.in_place import InPlaceAgent
-    from promptiter.agents.saved_baseline import STATE_FOLDER
-    from promptiter.agents.saved_baseline import restore as restore_folder
+    from promptiter.agents.in_place.agent import InPlaceAgent
+    from promptiter.agents.in_place.saved_baseline import STATE_FOLDER
+    from promptiter.agents.in_place.saved_baseline import restore as restore_folder
     from promptiter.cli.load import load_agent
 
     found = load_agent(agent) if agent is not None else None

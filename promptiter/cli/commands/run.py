@@ -32,7 +32,7 @@ from traces.model import Json
 if TYPE_CHECKING:
     from promptiter.config.build import ConfiguredRun
     from promptiter.config.file import ReadConfig
-    from promptiter.engine.records import RunResult
+    from promptiter.runlog.results import RunResult
     from promptiter.runs.directory import RunDirectory
 
 

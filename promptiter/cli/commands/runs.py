@@ -25,7 +25,7 @@ def runs(
     `promptiter show RUN` shows one of them; `promptiter resume RUN` resumes one that did not finish.
     """
     from promptiter.cli.views.runs import print_runs
-    from promptiter.engine.shapes import plain_of
+    from promptiter.runlog.codec import plain_of
     from promptiter.runs.listing import list_runs
 
     there = find_runs(folder)

@@ -31,7 +31,7 @@ def show(
     from promptiter.cli.views import show as show_view
     from promptiter.cli.views.case import print_case
     from promptiter.cli.views.costs import print_costs
-    from promptiter.engine.shapes import plain_of
+    from promptiter.runlog.codec import plain_of
     from promptiter.runs.case_history import read_case
     from promptiter.runs.summary import read_summary
 

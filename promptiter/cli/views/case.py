@@ -11,8 +11,8 @@ from rich.text import Text
 
 from promptiter.cli.output import print_indented
 from promptiter.cli.views.run import figure, in_a_line
-from promptiter.engine.events import Phase
 from promptiter.evaluation.result import CaseRow
+from promptiter.runlog.events import Phase
 from promptiter.runs.case_history import CaseHistory, CaseRun
 from promptiter.wording import path_from_here, plural
 from traces.text import one_line

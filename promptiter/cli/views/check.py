@@ -16,10 +16,10 @@ from traces.text import cut, one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from promptiter.evaluation.case import EvalCase, EvalSet
-    from promptiter.evaluation.health import Health, HealthFinding, HealthKind
-from promptiter.evaluation.metric_noise import MetricNoiseReport
-from promptiter.evaluation.noise import NoiseReport
+    from promptiter.evaluation.data.case import EvalCase, EvalSet
+    from promptiter.evaluation.data.health import Health, HealthFinding, HealthKind
+from promptiter.evaluation.stats.metric_noise import MetricNoiseReport
+from promptiter.evaluation.stats.noise import NoiseReport
 
 SHOWN = 20
 SHOWN_CASES = 6

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from promptiter.cli.output import json_text
 from promptiter.cli.views.costs import spending_line
-from promptiter.evaluation.case import EvalCase, EvalSet
+from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from promptiter.cli.output import json_text, print_rows
 from promptiter.engine.forecast import Band, Expected, Forecast
-from promptiter.engine.shapes import plain_of
 from promptiter.engine.till import STAGES, Stage
 from promptiter.llm.ledger import NOTHING, Spending
+from promptiter.runlog.codec import plain_of
 from promptiter.wording import dollars
 from traces.model import Json
 from traces.text import one_line

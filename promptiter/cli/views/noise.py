@@ -10,7 +10,7 @@ from rich.text import Text
 
 from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES
 from promptiter.cli.output import json_text, print_rows
-from promptiter.evaluation.noise import CaseDraws, NoiseReport, Reach
+from promptiter.evaluation.stats.noise import CaseDraws, NoiseReport, Reach
 from promptiter.evaluation.stats.power import POWER
 from promptiter.wording import dollars
 from traces.model import Json

@@ -15,8 +15,8 @@ from promptiter.cli.output import print_indented
 from promptiter.cli.views.costs import cost_line
 from promptiter.cli.views.diff import diff
 from promptiter.cli.views.forecast import stages_as_json
-from promptiter.engine.records import RunResult
-from promptiter.engine.shapes import plain_of
+from promptiter.runlog.codec import plain_of
+from promptiter.runlog.results import RunResult
 from promptiter.runs.outcome import outcome_of
 from promptiter.runs.recorded import read_forecast
 from promptiter.runs.stages import spent_by_stage

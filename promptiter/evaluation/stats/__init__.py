@@ -1,1 +1,1 @@
-"""Statistics of two profiles on the same cases: exact tests, the claim at the end of a run, power, shares of a gain."""
+"""Statistics: exact tests, power, run-to-run noise. Plain functions of numbers."""

@@ -18,7 +18,7 @@ from random import Random
 from statistics import NormalDist, fmean, pstdev
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.claim import BLOCKS, Block, Scope
+from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
 
 POWER = 0.8
 MOST_CASES, MOST_DRAWS = 100_000, 1_000

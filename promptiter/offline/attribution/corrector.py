@@ -15,7 +15,7 @@ from decimal import Decimal
 import orjson
 
 from promptiter.backprop.corrections import Correction, CorrectionRequest, same_shape
-from promptiter.evaluation.json_match import NotJsonError, parse_json
+from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
 from promptiter.offline.attribution.expected_values import Atoms, take_apart
 from promptiter.offline.attribution.references import references_of
 from promptiter.offline.attribution.value_search import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.loss import Loss
-from promptiter.evaluation.json_match import NotJsonError, parse_json
+from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
 from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.format_rules import (
     Form,

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from promptiter.backprop.stages import Peer
-from promptiter.evaluation.json_match import NotJsonError, parse_json
+from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
 from promptiter.offline.attribution.value_search import Value, snapshot_text
+from promptiter.stages.contracts import Peer
 from traces import ExecutionTrace
 
 MOST_PEERS = 24

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from promptiter.evaluation.json_match import NotJsonError, parse_json
+from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
 from promptiter.offline.attribution.value_search import Value, fold, parts_of, plain_words, value_of
 from traces.model import Json
 

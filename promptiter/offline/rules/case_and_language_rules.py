@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 
-from promptiter.evaluation.json_match import NotJsonError, parse_json
+from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
 from promptiter.offline.rules.examples import Evidence, Predicate, Sample, Verdict, text_predicate
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from promptiter.backprop.stages import StepExample
 from promptiter.evaluation.score import Finding
 from promptiter.offline.text.fields import as_written, read_fields
+from promptiter.stages.contracts import StepExample
 from traces.model import Json
 
 Comparison: TypeAlias = Literal["whole", "part", "json", "number", "none"]

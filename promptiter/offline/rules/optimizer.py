@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from promptiter.backprop.stages import OptimizeRequest, OptimizeResult
 from promptiter.errors import SurfaceValueError
 from promptiter.offline.rules.examples import Evidence, evidence_of
 from promptiter.offline.rules.predicates import VALUE_FORMS, Support, qualified
@@ -17,6 +16,7 @@ from promptiter.offline.rules.prompt_editing import Ask, Prompt, asks_to_copy
 from promptiter.offline.rules.rule_selection import choices
 from promptiter.offline.rules.settings import other_values
 from promptiter.profile import SurfacePatch
+from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from promptiter.evaluation.json_match import NotJsonError, parse_json
+from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
 from promptiter.offline.rules.examples import (
     Evidence,
     Predicate,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.claim import BLOCKS, Scope, claim_new_cases, claim_these_cases
+from promptiter.evaluation.stats.final_test import BLOCKS, Scope, claim_new_cases, claim_these_cases
 from promptiter.evaluation.stats.permutation import PairedDraws
 from promptiter.evaluation.stats.power import (
     RunNoise,

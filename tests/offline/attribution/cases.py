@@ -12,18 +12,18 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.loss import CaseLoss, Loss, category_of
-from promptiter.backprop.stages import AttributeRequest, BackwardResult, Peer, SurfaceGradient
-from promptiter.evaluation.case import EvalCase, Turn
-from promptiter.evaluation.json_match import JsonCriterion
-from promptiter.evaluation.metric import Metric
-from promptiter.evaluation.metric_config import FinalResponseCriterion
-from promptiter.evaluation.metrics import FinalResponseMetric
+from promptiter.evaluation.data.case import EvalCase, Turn
+from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.json_match import JsonCriterion
+from promptiter.evaluation.metrics.metric import Metric
+from promptiter.evaluation.metrics.metric_config import FinalResponseCriterion
+from promptiter.evaluation.metrics.text_match import TextCriterion, compare_text
 from promptiter.evaluation.score import Finding
-from promptiter.evaluation.text_match import TextCriterion, compare_text
 from promptiter.llm.gateway import Gateway
 from promptiter.offline.attribution.attributor import EvidenceAttributor
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.profile import Profile
+from promptiter.stages.contracts import AttributeRequest, BackwardResult, Peer, SurfaceGradient
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.model import in_canonical_order

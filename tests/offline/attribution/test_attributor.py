@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from promptiter.agents.graph import Choice, Edge, GraphAgent, Join
 from promptiter.agents.nodes import ModelNode
-from promptiter.backprop.stages import AttributeRequest, BackwardResult
+from promptiter.evaluation.metrics.text_match import rouge_findings
 from promptiter.evaluation.score import Finding
-from promptiter.evaluation.text_match import rouge_findings
+from promptiter.stages.contracts import AttributeRequest, BackwardResult
 from promptiter.structure import Surface
 from tests.offline.attribution.cases import (
     CARRY,

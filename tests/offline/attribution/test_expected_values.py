@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from promptiter.backprop.loss import Loss, category_of
-from promptiter.evaluation.json_match import JsonCriterion, compare_json_text
+from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json_text
+from promptiter.evaluation.metrics.text_match import NumericCriterion, TextCriterion, compare_number, compare_text
 from promptiter.evaluation.score import Finding
-from promptiter.evaluation.text_match import NumericCriterion, TextCriterion, compare_number, compare_text
 from promptiter.offline.attribution.expected_values import MOST_ATOMS, Atoms, take_apart
 from promptiter.offline.attribution.references import NO_REFERENCES, References, references_of
 

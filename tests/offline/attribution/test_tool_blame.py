@@ -8,13 +8,13 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode, Tool
 from promptiter.backprop.loss import CaseLoss, Loss, category_of
-from promptiter.backprop.stages import AttributeRequest, SurfaceGradient
-from promptiter.evaluation.case import ExpectedToolCall
-from promptiter.evaluation.trajectory import TrajectoryCriterion, compare_tool_calls
+from promptiter.evaluation.data.case import ExpectedToolCall
+from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compare_tool_calls
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
+from promptiter.stages.contracts import AttributeRequest, SurfaceGradient
 from promptiter.structure import Surface
 from tests.offline.attribution.cases import attribute, gradients, peer, request, step
 from traces import Step, ToolCall

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.stages import AggregateResult, OptimizeRequest, OptimizeResult, Rejection, StepExample
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message, ModelRequest, ToolSpec
 from promptiter.offline.model.instruction_rules import understood_rules
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.offline.rules.rule_templates import phrase
+from promptiter.stages.contracts import AggregateResult, OptimizeRequest, OptimizeResult, Rejection, StepExample
 from promptiter.structure import Limits, Surface, SurfaceType
 from tests.offline.rules.test_rule_templates import hold_out_of_the_lexicon, hold_out_of_the_phrasings, report
 from traces.model import Json

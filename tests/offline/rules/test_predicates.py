@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.stages import StepExample
 from promptiter.evaluation.score import Finding
 from promptiter.offline.rules.case_and_language_rules import language_of
 from promptiter.offline.rules.examples import evidence_of, has_text, plain
@@ -22,6 +21,7 @@ from promptiter.offline.rules.structure_rules import items_of, shape_of
 from promptiter.offline.text.dates import DATE_FORMATS, dates_in, write_date
 from promptiter.offline.text.fields import question_of, read_fields
 from promptiter.offline.text.numbers import numbers_of
+from promptiter.stages.contracts import StepExample
 from traces.model import Json
 
 CITIES = (

@@ -1,0 +1,1 @@
+"""The stages that ask a model: prompts, calls, parsing of replies."""

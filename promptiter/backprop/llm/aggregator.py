@@ -1,0 +1,238 @@
+"""LLMAggregator: all gradients of one surface become one signal.
+
+Equal texts count as one point, near-equal ones too; the points are packed into prompts that fit and reduced in a tree:
+each prompt gives one signal, and the signals of several prompts are points again. What one prompt can hold takes one
+call; however many gradients there are, the calls are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from zlib import crc32
+
+from promptiter.backprop.llm.model_stage import ModelStage, object_schema
+from promptiter.backprop.llm.prompts import Point, points_room, render_aggregate
+from promptiter.backprop.llm.truncation import approximate_tokens, cut
+from promptiter.backprop.loss import Category, Severity
+from promptiter.backprop.support_aggregator import support_of
+from promptiter.errors import ModelError
+from promptiter.evaluation.data.health import folded
+from promptiter.evaluation.data.near_duplicates import NEAR
+from promptiter.llm.messages import Message, Role
+from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
+from traces.snapshots import readable
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+MOST_BATCHES = 64
+"""So many prompts at most are made of the points themselves; what does not fit rests on the fewest cases."""
+
+SHORTEST_POINT = 40
+"""A point is cut to no fewer tokens than these before points are left out."""
+
+FREAK_SHARE = 0.1
+"""The severity of a signal is the worst that more than this share of its cases reach."""
+
+MARKS, MOST_COMPARED = 4, 4
+"""So many features of a text mark it, and so many texts of one mark it is compared with."""
+
+
+class LLMAggregator(ModelStage[AggregateRequest]):
+    """Asks a model to merge what was said of a surface. An own `render` gets the request whole, in one call."""
+
+    role: ClassVar[Role] = "aggregator"
+
+    async def aggregate(self, request: AggregateRequest) -> AggregateResult:
+        """One signal. Where the model fails, what it was to merge stands for its answer, and `error` says so."""
+        points = points_of(request.gradients)
+        if len(points) <= 1:
+            return summary(request, text="".join(point.text for point in points))
+        if self.render is not None:
+            merged = await self._merged(request, points, self.render(request))
+        else:
+            merged = await self._reduced(request, points)
+        return replace(summary(request, text=merged.point.text), error=merged.error)
+
+    async def _reduced(self, request: AggregateRequest, points: Sequence[Point]) -> _Merged:
+        limit, error = self.max_prompt_tokens, None
+        batches, left_out = packed(points, room=points_room(limit=limit))
+        while True:
+            prompts = [render_aggregate(request, batch, left_out=left_out, limit=limit) for batch in batches]
+            asked = [self._merged(request, batch, prompt) for batch, prompt in zip(batches, prompts, strict=True)]
+            merged = await _all(asked)
+            error = next((each.error for each in merged if each.error is not None), error)
+            if len(merged) == 1:
+                return _Merged(merged[0].point, error)
+            batches, left_out = packed([each.point for each in merged], room=points_room(limit=limit))
+
+    async def _merged(
+        self, request: AggregateRequest, points: Sequence[Point], messages: tuple[Message, ...]
+    ) -> _Merged:
+        """The points as one: in the model's words, or side by side if it says nothing."""
+        try:
+            text = await self.ask(answer_shape(), messages, request, node_id=request.surface.node_id)
+            error = None
+        except ModelError as failure:
+            text, error = "", f"{type(failure).__name__}: {failure}"
+        if not text:
+            text = cut("\n".join(point.line() for point in points), points_room(limit=self.max_prompt_tokens))
+        return _Merged(_joined(points, text=text), error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    point: Point
+    error: str | None
+
+
+async def _all(asked: Iterable[Coroutine[Any, Any, _Merged]]) -> list[_Merged]:
+    """All answers in order; an error that no batch can answer for, such as the budget's end, stops the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in asked]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+@cache
+def answer_shape() -> TypeAdapter[str]:
+    from pydantic import AfterValidator, TypeAdapter, WithJsonSchema, create_model
+
+    answer: Any = create_model("Answer", text=(str, ...))
+    schema = object_schema(text={"type": "string"})
+    shape: Any = Annotated[answer, AfterValidator(lambda said: said.text.strip()), WithJsonSchema(schema)]
+    return TypeAdapter(shape)
+
+
+def summary(request: AggregateRequest, *, text: str) -> AggregateResult:
+    """A signal with what can be counted: cases, their confidence, severity and categories."""
+    worst: dict[str, Severity] = {}
+    categories: dict[str, set[Category]] = {}
+    for gradient in request.gradients:
+        worst[gradient.case_id] = min(worst.get(gradient.case_id, gradient.severity), gradient.severity)
+        categories.setdefault(gradient.case_id, set()).add(gradient.category)
+    severities = sorted(worst.values())
+    counts = Counter(category for found in categories.values() for category in found)
+    return AggregateResult(
+        surface_id=request.surface.id,
+        text=text,
+        severity=severities[int(len(severities) * FREAK_SHARE)] if severities else "P3",
+        categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
+        case_ids=tuple(sorted(worst)),
+        support=support_of(request.gradients),
+    )
+
+
+def points_of(gradients: Iterable[SurfaceGradient]) -> list[Point]:
+    """What is said, each thing once, the worst and most shared first."""
+    by_words: dict[str, list[SurfaceGradient]] = {}
+    for gradient in gradients:
+        by_words.setdefault(folded(readable(gradient.text)), []).append(gradient)
+    equal = {words: _point(by_words[words]) for words in sorted(by_words)}
+    return sorted(_clustered(equal), key=_rank)
+
+
+def packed(points: Sequence[Point], *, room: int) -> tuple[list[list[Point]], int]:
+    """The points in batches that fit the room each, and how many points are left out."""
+    batches = _batches(points, room=room, longest=room // 4)
+    if len(batches) <= MOST_BATCHES:
+        return batches, 0
+    longest = max(SHORTEST_POINT, min(room // 4, MOST_BATCHES * room // len(points)))
+    kept = _batches(points, room=room, longest=longest)[:MOST_BATCHES]
+    return kept, len(points) - sum(map(len, kept))
+
+
+def _batches(points: Sequence[Point], *, room: int, longest: int) -> list[list[Point]]:
+    batches: list[list[Point]] = []
+    left = 0
+    for point in points:
+        point = replace(point, text=cut(point.text, longest))
+        size = approximate_tokens(point.line()) + 1
+        if size > left:
+            batches.append([])
+            left = room
+        batches[-1].append(point)
+        left -= size
+    return batches
+
+
+def _rank(point: Point) -> tuple[Severity, int, str]:
+    return point.severity, -len(point.case_ids), point.text
+
+
+def _point(gradients: Sequence[SurfaceGradient]) -> Point:
+    spellings = Counter(readable(gradient.text).strip() for gradient in gradients)
+    return Point(
+        text=min(spellings, key=lambda text: (-spellings[text], text)),
+        said=len(gradients),
+        case_ids=frozenset(gradient.case_id for gradient in gradients),
+        severity=min(gradient.severity for gradient in gradients),
+        categories=tuple(sorted({gradient.category for gradient in gradients})),
+    )
+
+
+def _joined(points: Sequence[Point], *, text: str) -> Point:
+    return Point(
+        text=text,
+        said=sum(point.said for point in points),
+        case_ids=frozenset().union(*(point.case_ids for point in points)),
+        severity=min(point.severity for point in points),
+        categories=tuple(sorted({category for point in points for category in point.categories})),
+    )
+
+
+def _clustered(equal: Mapping[str, Point]) -> Iterator[Point]:
+    """Near-equal points as one, in the words that were said most often.
+
+    A text is compared only with texts that lead a cluster and share one of its first marks, so the time is linear. Two
+    that are near share a mark of four but for one pair in six hundred.
+    """
+    clusters: list[tuple[frozenset[str], list[Point]]] = []
+    leaders: dict[tuple[frozenset[str], int], list[int]] = {}
+    for words in sorted(equal, key=lambda words: (-equal[words].said, words)):
+        features = _features(words)
+        marks = [(features & _NEGATIONS, mark) for mark in sorted(map(crc32, map(str.encode, features)))[:MARKS]]
+        candidates = dict.fromkeys(number for mark in marks for number in leaders.get(mark, ())[:MOST_COMPARED])
+        home = next((number for number in candidates if _is_near(features, clusters[number][0])), None)
+        if home is not None:
+            clusters[home][1].append(equal[words])
+            continue
+        clusters.append((features, [equal[words]]))
+        for mark in marks:
+            leaders.setdefault(mark, []).append(len(clusters) - 1)
+    for _, same in clusters:
+        yield _joined(same, text=same[0].text)
+
+
+_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+(?:['’]\w+)?")
+_NEGATIONS = frozenset(
+    re.findall(
+        r"\S+",
+        "no not never none nor without cannot don't doesn't isn't aren't can't shouldn't won't "
+        "nicht kein keine nie ohne ne pas sans sin nunca 不 没 沒 无 無 非 勿 别 別",
+    )
+)
+"""`use dates` and `never use dates` are nearly the same words: texts that differ in these are never one point."""
+
+
+def _features(text: str) -> frozenset[str]:
+    """The words and the pairs of neighbours: of fifteen words one may differ in a text that is near."""
+    words = _WORD.findall(text.replace("’", "'"))
+    return frozenset((*words, *map(" ".join, pairwise(words)))) or frozenset((text,))
+
+
+def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:
+    if min(len(one), len(other)) < NEAR * max(len(one), len(other)):
+        return False
+    shared = len(one & other)
+    return shared >= NEAR * (len(one) + len(other) - shared)

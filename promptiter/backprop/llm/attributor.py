@@ -1,0 +1,133 @@
+"""LLMAttributor: a model reads a whole failed trace in one call and says which surfaces are to blame, at which steps.
+
+It gives what the walk would give, a BackwardResult for each blamed step, for the price of one call. There are no
+packets: they are how blame travels, and here it has arrived.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import ClassVar
+
+from promptiter.backprop.llm.model_stage import ModelStage
+from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
+from promptiter.backprop.llm.rendering import findings_of
+from promptiter.backprop.llm.replies import Blame, answer_shape, grade, resolved
+from promptiter.backprop.llm.trace_prompt import ShownTrace
+from promptiter.backprop.llm.truncation import prompt_tokens
+from promptiter.backprop.loss import Loss
+from promptiter.backprop.propagate import TraceView
+from promptiter.llm.gateway import current_gateway
+from promptiter.llm.messages import Message, Role
+from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
+from traces import Step
+
+UNKNOWN_CONTEXT = 32_000
+"""So many tokens a model is taken to read when nobody knows how many it can."""
+
+
+class LLMAttributor(ModelStage[AttributeRequest]):
+    """Asks a model once for each failed trace. An own `render` may name steps and surfaces by their ids as well.
+
+    Without `max_prompt_tokens` a prompt may have three quarters of the model's context, as litellm knows it: tokens
+    are estimated. A trace that is longer is cut; CheapestAttributor walks it instead.
+    """
+
+    role: ClassVar[Role] = "backwarder"
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """What it was given, or what fits the model's context."""
+        if self._max_prompt_tokens is not None:
+            return self._max_prompt_tokens
+        context = (self.gateway or current_gateway()).context_tokens(self.model) or UNKNOWN_CONTEXT
+        return max(MIN_PROMPT_TOKENS, context * 3 // 4)
+
+    async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
+        """The steps where the losses stand and those that are blamed, the last first.
+
+        What the model made up is counted with the first of them. A ModelError if it gave no usable answer, also after
+        repair.
+        """
+        shown = ShownTrace.of(TraceView(request))
+        if not shown.surfaces:
+            return []
+        shape = answer_shape(tuple(shown.surfaces), steps=tuple(shown.blamable_steps))
+        answer = await self.ask(shape, self.prompt(request, shown), request, node_id="")
+        return _results(answer.gradients, shown)
+
+    def prompt(self, request: AttributeRequest, shown: ShownTrace) -> tuple[Message, ...]:
+        """What the model is asked."""
+        return self.render(request) if self.render else shown.prompt(limit=self.max_prompt_tokens)
+
+    def whole_tokens(self, request: AttributeRequest, shown: ShownTrace) -> int | None:
+        """How many tokens the prompt has with nothing cut; None if it does not fit."""
+        tokens = prompt_tokens(each.content for each in self.render(request)) if self.render else shown.tokens
+        return tokens if tokens <= self.max_prompt_tokens and not shown.left_out else None
+
+
+def _results(blames: Sequence[Blame], shown: ShownTrace) -> list[BackwardResult]:
+    view, reached = shown.view, _losses_reached(shown.view)
+    gradients: defaultdict[str, list[SurfaceGradient]] = defaultdict(list)
+    for blame in blames:
+        place = _place(blame, shown)
+        if place is not None:
+            step, surface_id = place
+            gradients[step.id].append(_gradient(blame, step, surface_id, view.request, reached[step.id]))
+    told = {step.id for step in shown.steps.values() if step.id in view.losses} | gradients.keys()
+    order = [step for step in reversed(view.request.trace.steps) if step.id in told]
+    dropped = len(blames) - sum(map(len, gradients.values()))
+    return [
+        BackwardResult(step_id=step.id, gradients=tuple(gradients[step.id]), dropped=0 if number else dropped)
+        for number, step in enumerate(order)
+    ]
+
+
+def _place(blame: Blame, shown: ShownTrace) -> tuple[Step, str] | None:
+    """The step and the surface that are meant; None if there is no such surface at that step.
+
+    A step that is left blank is the last that read the surface; a surface that is left blank is the step's only one.
+    """
+    steps = {step.id: alias for alias, step in shown.steps.items()}
+    at = resolved(blame.step, {name: alias for step_id, alias in steps.items() for name in (step_id, alias)})
+    candidates = list(shown.steps.values()) if not blame.step else [shown.steps[at]] if at else []
+    for step in reversed(candidates):
+        blamable = shown.view.blamable[step.id]
+        ids = {name: name for name in blamable}
+        ids |= {alias: name for alias, name in shown.surfaces.items() if name in blamable}
+        surface_id = resolved(blame.of, ids)
+        if surface_id is not None:
+            return step, surface_id
+    return None
+
+
+def _gradient(
+    blame: Blame, step: Step, surface_id: str, request: AttributeRequest, losses: Sequence[Loss]
+) -> SurfaceGradient:
+    severity, category = grade(blame, ((loss.severity, loss.category) for loss in losses))
+    case = request.case_loss
+    return SurfaceGradient(
+        surface_id=surface_id,
+        case_id=case.case_id,
+        step_id=step.id,
+        text=blame.text,
+        severity=severity,
+        category=category,
+        draw=case.draw,
+        turn=case.turn,
+        confidence=blame.confidence,
+        findings=findings_of(losses),
+    )
+
+
+def _losses_reached(view: TraceView) -> dict[str, tuple[Loss, ...]]:
+    """The losses that blame would come from to each step of the walk: those that stand there or behind."""
+    losses = view.request.case_loss.losses
+    reached: defaultdict[str, set[int]] = defaultdict(set)
+    for number, loss in enumerate(losses):
+        reached[loss.step_id].add(number)
+    for step in reversed(view.request.trace.steps):
+        for source in view.predecessors.get(step.id, ()):
+            reached[source.id] |= reached[step.id]
+    return {step_id: tuple(losses[number] for number in sorted(reached[step_id])) for step_id in view.predecessors}

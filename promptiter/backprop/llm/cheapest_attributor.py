@@ -1,0 +1,111 @@
+"""CheapestAttributor: each failed trace is shown whole in one call, or walked, whichever is expected to cost less.
+
+A walk is charged as if it went straight to the fault, wherever that is: of a step only the share of the faults for
+which it would be asked. So a trace is shown whole only where that is cheaper than the best walk.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.backprop.llm.backwarder import LLMBackwarder
+from promptiter.backprop.llm.trace_prompt import ShownTrace
+from promptiter.backprop.llm.truncation import prompt_tokens
+from promptiter.backprop.propagate import CONCURRENCY, Stepwise, TraceView
+from promptiter.errors import BadAnswerError, BadRequestError
+from promptiter.stages.contracts import AttributeRequest, BackwardResult
+
+Attribution: TypeAlias = Literal["walk", "whole_trace"]
+
+ANSWER_TOKENS = 200
+"""So many tokens an answer is expected to have: a diagnosis and a gradient or two."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributionChoice:
+    """How one trace is to be blamed, and why, in words."""
+
+    how: Attribution
+    reason: str
+
+
+class CheapestAttributor:
+    """The Attributor that chooses for each trace. What it chose stands as a note in the trace's first result.
+
+    A trace about which the model gives no usable answer in one call, or which it finds too long, is walked.
+    """
+
+    def __init__(self, whole: LLMAttributor, backwarder: LLMBackwarder, *, concurrency: int = CONCURRENCY) -> None:
+        self.whole = whole
+        self.backwarder = backwarder
+        self.stepwise = Stepwise(backwarder, concurrency=concurrency)
+
+    async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
+        """The results of the steps that were looked at, in the order of the trace, the last first."""
+        choice = self.choose(request)
+        logger.debug("case %s: %s", request.case_loss.case_id, choice.reason)
+        if choice.how == "walk":
+            return _noted(await self.stepwise.attribute(request), choice.reason)
+        try:
+            return _noted(await self.whole.attribute(request), choice.reason)
+        except (BadAnswerError, BadRequestError) as error:
+            told = f"walked: of the whole trace the model gave no usable answer ({type(error).__name__})"
+            return _noted(await self.stepwise.attribute(request), told)
+
+    def choose(self, request: AttributeRequest) -> AttributionChoice:
+        """The cheaper way for one trace. It asks no model, and equal requests give equal choices."""
+        view = TraceView(request)
+        shown = ShownTrace.of(view)
+        whole = self.whole.whole_tokens(request, shown)
+        if whole is None:
+            most = self.whole.max_prompt_tokens
+            return AttributionChoice(how="walk", reason=f"walked: the whole trace does not fit into {most:,} tokens")
+        whole += ANSWER_TOKENS
+        walk, calls = self._expected_of_walk(view)
+        if whole < walk:
+            reason = f"whole trace: {whole:,} tokens expected, {walk:,} in {calls:.1f} calls for a walk"
+            return AttributionChoice(how="whole_trace", reason=reason)
+        reason = f"walked: {walk:,} tokens expected in {calls:.1f} calls, {whole:,} for the whole trace"
+        return AttributionChoice(how="walk", reason=reason)
+
+    def _expected_of_walk(self, view: TraceView) -> tuple[int, float]:
+        """Tokens and calls of a walk straight to the fault, on average over the steps that may be at fault."""
+        reports = [packet for packets in view.losses.values() for packet in packets]
+        tokens = calls = 0.0
+        for step_id, probability in _asked(view).items():
+            question = view.question(view.steps[step_id], list(reports))
+            prompt = prompt_tokens(message.content for message in self.backwarder.prompt(question))
+            tokens += probability * (prompt + ANSWER_TOKENS)
+            calls += probability
+        return round(tokens), calls
+
+
+def _asked(view: TraceView) -> dict[str, float]:
+    """With which probability each step is asked, if the fault is at any blamable step alike: those at or before it."""
+    before: dict[str, int] = {}
+    bit = 1
+    for step in view.request.trace.steps:
+        if step.id not in view.predecessors:
+            continue
+        faults = 0
+        for source in view.predecessors[step.id]:
+            faults |= before[source.id]
+        if view.blamable[step.id]:
+            faults |= bit
+            bit <<= 1
+        before[step.id] = faults
+    possible = bit.bit_length() - 1
+    return {
+        step_id: faults.bit_count() / possible
+        for step_id, faults in before.items()
+        if possible and view.is_asked(step_id)
+    }
+
+
+def _noted(results: list[BackwardResult], note: str) -> list[BackwardResult]:
+    return [replace(results[0], note=note), *results[1:]] if results else results

@@ -1,0 +1,121 @@
+"""LLMCorrector: a model says what a blamed step should have given, with the input it got.
+
+It asks as the teacher's role, once for each step. What it answers is held against the trace: a correction that holds
+what had been lost before the step is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from promptiter.backprop.corrections import Correction, CorrectionRequest, same_shape
+from promptiter.backprop.llm.model_stage import ModelStage, object_schema
+from promptiter.backprop.llm.prompts import DATA_RULE, EXPECTED, MAX_PROMPT_TOKENS
+from promptiter.backprop.llm.rendering import (
+    call_text,
+    findings_in_words,
+    findings_of,
+    literals,
+    numbered,
+    optional_quote,
+    optional_section,
+    snapshot_text,
+    step_quotes,
+    surface_quote,
+)
+from promptiter.backprop.llm.truncation import Section, approximate_tokens, compose, room_beside
+from promptiter.llm.messages import Message, Role
+from promptiter.offline.attribution.corrector import Reach
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+CORRECT = """\
+You check a diagnosis. An agent made of several steps failed, and one step of it is blamed. Write what that step would \
+have given if it had been told better, so that the run can be repeated from there.
+
+- Use only what the step was given: its input and the results of its tools. What is in neither it could not know, \
+however it had been told; the expected answer is that of the whole run and shows what matters, not what this step knew.
+- Change only what the diagnosis is about. Everything else stays as the step gave it, word for word, in the same form.
+- If the step's output was already as good as its input allowed, because what is missing had been lost or spoiled \
+before it, or is lost after it, say so: set is_correctable to false and leave the output empty. Diagnoses may be wrong.
+
+{data_rule}
+
+Answer with one JSON object; the reason says in one sentence what you changed, or why nothing can be better here: \
+{{"reason": "...", "is_correctable": true, "output": "..."}}"""
+
+_RULES = CORRECT.format(data_rule=DATA_RULE)
+
+
+class LLMCorrector(ModelStage[CorrectionRequest]):
+    """Asks a model for the corrected output of one step. An own `render` gets the request whole."""
+
+    role: ClassVar[Role] = "teacher"
+
+    async def correct(self, request: CorrectionRequest) -> Correction:
+        """A ModelError if there is no usable answer, also after repair."""
+        if not request.is_whole:
+            return Correction(kind="unknown", reason="the trace does not have the whole step")
+        messages = self.render(request) if self.render else render_correction(request, limit=self.max_prompt_tokens)
+        room = 2 * approximate_tokens(snapshot_text(request.step.output))
+        said = await self.ask(answer_shape(), messages, request, node_id=request.step.node_id, answer_tokens=room)
+        if not said.is_correctable:
+            return Correction(kind="no_better", reason=said.reason)
+        if smuggled := Reach(request).smuggled(said.output):
+            return Correction(kind="no_better", reason=f"{smuggled[0].text!r} had been lost before the step")
+        try:
+            output = same_shape(said.output, request.step.output)
+        except ValueError:
+            return Correction(kind="unknown", reason="the step gives data, and what the model wrote is none")
+        return Correction(kind="corrected", output=output, reason=said.reason)
+
+
+def render_correction(request: CorrectionRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
+    """One blamed step: what should it have given?"""
+    step, losses = request.step, request.case_loss.losses
+    found = findings_of(losses)
+    diagnosis = list(dict.fromkeys(gradient.text for gradient in request.gradients))
+    sections = [
+        Section(title="# The diagnosis", quotes=numbered("diagnosis", diagnosis), weight=6),
+        *optional_section("# What the user said", optional_quote("user", request.case_loss.input), weight=3),
+        Section(title="# The step", quotes=step_quotes(step), weight=12),
+        *optional_section("# Its tool calls", numbered("call", map(call_text, step.tool_calls)), weight=6),
+        *optional_section(
+            "# What it was told", tuple(surface_quote(each, name="surface") for each in request.surfaces), weight=4
+        ),
+        *optional_section(
+            "# What is wrong with the result of the run",
+            (*numbered("report", dict.fromkeys(loss.text for loss in losses if loss.text)),)
+            or optional_quote("findings", "\n".join(findings_in_words(found))),
+            weight=4,
+        ),
+        *optional_section(EXPECTED, optional_quote("expected", request.expected), weight=6),
+    ]
+    told = compose(sections, room_beside(_RULES, limit=limit), around=literals(found, [request.expected]))
+    return Message("system", _RULES), Message("user", told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    reason: str
+    is_correctable: bool
+    output: str
+
+
+@cache
+def answer_shape() -> TypeAdapter[_Said]:
+    from pydantic import AfterValidator, TypeAdapter, WithJsonSchema, create_model
+
+    answer: Any = create_model("Answer", reason=(str, ""), is_correctable=(bool, True), output=(str, ""))
+    schema = object_schema(reason={"type": "string"}, is_correctable={"type": "boolean"}, output={"type": "string"})
+    shape: Any = Annotated[answer, AfterValidator(_read), WithJsonSchema(schema)]
+    return TypeAdapter(shape)
+
+
+def _read(said: Any) -> _Said:
+    if said.is_correctable and not said.output.strip():
+        raise ValueError("the output is empty; give what the step should have given, or set is_correctable to false")
+    return _Said(said.reason.strip(), said.is_correctable, said.output)

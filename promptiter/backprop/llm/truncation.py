@@ -1,0 +1,239 @@
+"""Texts that fit: cut around what matters, and the room of a prompt shared among its parts.
+
+Sizes are in tokens, by an estimate that needs no tokenizer and is rather too high than too low. Everything here gives
+the same text in every process.
+"""
+
+from __future__ import annotations
+
+import string
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from promptiter.evaluation.metrics.judge_prompts import quoted
+from traces.snapshots import readable
+
+SHORTEST_SHOWN = 60
+"""A text for which there is not so much room, or as much as it needs, is left out: enough for some words and a note."""
+
+MOST_WINDOWS, SHORTEST_WINDOW = 6, 20
+"""So many places are shown at most between the beginning and the end of a text that is cut, each in so many tokens."""
+
+PER_MESSAGE = 8
+"""Tokens that a provider adds to each message."""
+
+_UNIT = 6
+"""Weights are sixths of a token, so that they are whole numbers and add up."""
+
+
+def approximate_tokens(text: str) -> int:
+    """How many tokens a text has at most, for ordinary text and the tokenizers in use.
+
+    Three ASCII letters or spaces make one, and so do two bytes of anything else. English prose has about four
+    characters to a token, code three, numbers two; Chinese has up to one and a half tokens to a character, which is
+    three bytes. Hexadecimal digits and rows of emoji may have a third more than this says.
+    """
+    return -(-_weight(text) // _UNIT)
+
+
+def prompt_tokens(texts: Iterable[str]) -> int:
+    """How many tokens the messages of these texts have together."""
+    return sum(approximate_tokens(text) + PER_MESSAGE for text in texts)
+
+
+def room_beside(rules: str, *, limit: int) -> int:
+    """What the rules of a prompt leave for its other message."""
+    return limit - prompt_tokens([rules, ""])
+
+
+def cut(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
+    """The text if it has at most `limit` tokens, else its beginning, its end, and what stands around the literals.
+
+    Each gap says how many characters are left out. Half a surrogate pair, which no request can hold, is spelled out.
+    """
+    text = readable(text)
+    before = _weights_before(text)
+    room, gap = limit * _UNIT, _weight(_gap(len(text)))
+    if before[-1] <= room:
+        return text
+    if room < 2 * gap:
+        return _LEFT_OUT if _weight(_LEFT_OUT) <= room else ""
+    most = min(MOST_WINDOWS, room // 2 // (gap + SHORTEST_WINDOW * _UNIT))
+    hits = list(_places(text, around))[:most]
+    shown = _spans(before, hits, room - gap * (len(hits) + 1))
+    return _joined(text, _merged(shown, before, closer_than=gap))
+
+
+def share(limit: int, wanted: Sequence[tuple[int, int]]) -> list[int]:
+    """Room for each (size, weight): all it wants where that fits, else by weight; together never above the limit."""
+    given = [0] * len(wanted)
+    left, weights = max(0, limit), sum(weight for _, weight in wanted)
+    for number in sorted(range(len(wanted)), key=lambda number: (wanted[number][0] / wanted[number][1], number)):
+        size, weight = wanted[number]
+        given[number] = min(size, left * weight // weights)
+        left, weights = left - given[number], weights - weight
+    return given
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A text that is shown as data. The name is ours, never a part of the data."""
+
+    name: str
+    text: str
+
+    @property
+    def size(self) -> int:
+        return approximate_tokens(quoted(self.name, self.text, limit=len(self.text))) + 1
+
+    @property
+    def least(self) -> int:
+        """The room without which it is not shown."""
+        return min(self.size, approximate_tokens(quoted(self.name, "")) + 1 + SHORTEST_SHOWN)
+
+    def within(self, limit: int, *, around: Sequence[str] = ()) -> str:
+        """The quote in at most `limit` tokens. Quoting escapes marks, so that a cut text may have to be cut again."""
+        room = limit
+        while True:
+            shown = cut(self.text, room, around=around)
+            block = quoted(self.name, shown, limit=len(shown))
+            excess = approximate_tokens(block) + 1 - limit
+            if excess <= 0 or not shown:
+                return block
+            room = min(room, approximate_tokens(shown)) - excess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A title of ours and the quotes below it. The heavier it is, the more of it is kept where not all fits."""
+
+    title: str
+    quotes: tuple[Quote, ...] = ()
+    weight: int = 1
+
+    @property
+    def size(self) -> int:
+        return self._frame + sum(quote.size for quote in self.quotes)
+
+    @property
+    def least(self) -> int:
+        first = self.quotes[0].least if self.quotes else 0
+        return min(self.size, self._frame + first + approximate_tokens(_more(len(self.quotes))) + 1)
+
+    @property
+    def _frame(self) -> int:
+        return approximate_tokens(self.title) + 1
+
+    def within(self, limit: int, *, around: Sequence[str] = ()) -> str:
+        """The title and as many quotes, from the first on, as can each be shown in part."""
+        kept, note = self.quotes, ""
+        if self.size > limit:
+            room = limit - self._frame
+            if sum(quote.least for quote in self.quotes) > room:
+                room -= approximate_tokens(_more(len(self.quotes))) + 1
+                fitting = bisect_right(list(accumulate(quote.least for quote in self.quotes)), room)
+                kept, note = self.quotes[:fitting], _more(len(self.quotes) - fitting)
+            rooms = _shares(room, [(quote.size, quote.least, 1) for quote in kept])
+        else:
+            rooms = [quote.size for quote in kept]
+        shown = [quote.within(room, around=around) for quote, room in zip(kept, rooms, strict=True)]
+        return "\n".join([self.title, *shown, *([note] if note else [])])
+
+
+def compose(sections: Sequence[Section], limit: int, *, around: Sequence[str] = ()) -> str:
+    """The sections, in their order, in at most `limit` tokens.
+
+    What is too long is cut around the literals. Where the room is too small for a part of each section, the lightest
+    are left out.
+    """
+    kept, room = list(sections), limit
+    while sum(section.least for section in kept) > room:
+        room = limit - approximate_tokens(_without(len(sections))) - 1
+        lightest = min(range(len(kept)), key=lambda number: (kept[number].weight, -number))
+        del kept[lightest]
+        if not kept:
+            break
+    rooms = _shares(room, [(section.size, section.least, section.weight) for section in kept])
+    shown = [section.within(room, around=around) for section, room in zip(kept, rooms, strict=True)]
+    if dropped := len(sections) - len(kept):
+        shown.append(_without(dropped))
+    return "\n\n".join(shown)
+
+
+def _shares(limit: int, wanted: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Room for each (size, least, weight): at least the least, which must fit; what is left by weight."""
+    more = share(
+        limit - sum(least for _, least, _ in wanted), [(size - least, weight) for size, least, weight in wanted]
+    )
+    return [least + extra for (_, least, _), extra in zip(wanted, more, strict=True)]
+
+
+_LEFT_OUT = "[…]"
+
+
+def _gap(characters: int) -> str:
+    return f"\n[… {characters:,} characters left out …]\n"
+
+
+def _more(number: int) -> str:
+    return f"[… {number:,} more left out …]"
+
+
+def _without(number: int) -> str:
+    return f"[… sections left out: {number:,} …]"
+
+
+_LIGHT = (string.ascii_letters + string.whitespace).encode()
+
+
+def _weight(text: str) -> int:
+    raw = text.encode("utf-8", "surrogatepass")
+    return 2 * len(raw) + len(raw.translate(None, _LIGHT))
+
+
+def _weights_before(text: str) -> list[int]:
+    """The weight before each character, and of all at the end."""
+    weights = {character: _weight(character) for character in set(text)}
+    return list(accumulate(map(weights.__getitem__, text), initial=0))
+
+
+def _places(text: str, around: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Where each literal stands first."""
+    for literal in dict.fromkeys(around):
+        if literal and (at := text.find(literal)) >= 0:
+            yield at, at + len(literal)
+
+
+def _spans(before: Sequence[int], hits: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int]]:
+    """Beginning, windows and end, together in the room: half of it for windows, if there are any."""
+    ends = room // 2 if hits else room
+    tail = ends * 2 // 5
+    spans = [(0, bisect_right(before, ends - tail) - 1), (bisect_left(before, before[-1] - tail), len(before) - 1)]
+    for start, end in hits:
+        middle, half = (before[start] + before[end]) // 2, room // 2 // len(hits) // 2
+        spans.append((bisect_left(before, middle - half), bisect_right(before, middle + half) - 1))
+    return sorted(spans)
+
+
+def _merged(spans: Sequence[tuple[int, int]], before: Sequence[int], *, closer_than: int) -> list[tuple[int, int]]:
+    """The spans without overlap; what lies between two of them is shown if it is no longer than the note would be."""
+    merged = [spans[0]]
+    for start, end in spans[1:]:
+        last_start, last_end = merged[-1]
+        if before[start] - before[min(start, last_end)] <= closer_than:
+            merged[-1] = (last_start, max(last_end, end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _joined(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    parts, shown_to = [], 0
+    for start, end in spans:
+        if start > shown_to:
+            parts.append(_gap(start - shown_to))
+        parts.append(text[start:end])
+        shown_to = end
+    return "".join(parts)

@@ -1,0 +1,120 @@
+"""Merging and ranking by support, without a model: how many cases say the same about a surface, and how surely.
+
+Gradients that differ only in their literals give the same reason. A surface's signal lists its reasons, the best
+supported first; `rank` keeps the signals that have enough support against the largest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import fsum
+
+from promptiter.backprop.loss import Category, Severity
+from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
+
+MOST_REASONS = 5
+"""So many reasons are listed in a signal."""
+
+
+class SupportAggregator:
+    """An Aggregator that needs no model. It makes no calls, and the same request always has the same answer."""
+
+    async def aggregate(self, request: AggregateRequest) -> AggregateResult:
+        """One signal: the reasons of the surface's gradients with their counts."""
+        reasons = merge(request.gradients)
+        by_category: defaultdict[Category, set[str]] = defaultdict(set)
+        for gradient in request.gradients:
+            by_category[gradient.category].add(gradient.case_id)
+        counts: Counter[Category] = Counter({category: len(cases) for category, cases in by_category.items()})
+        return AggregateResult(
+            surface_id=request.surface.id,
+            text=_in_words(reasons, request),
+            severity=min((gradient.severity for gradient in request.gradients), default="P3"),
+            categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
+            case_ids=tuple(sorted({gradient.case_id for gradient in request.gradients})),
+            support=support_of(request.gradients),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """What several gradients say alike; `text` is that of the surest."""
+
+    text: str
+    category: Category
+    severity: Severity
+    case_ids: tuple[str, ...]
+    support: float
+
+
+def merge(gradients: Iterable[SurfaceGradient]) -> tuple[Reason, ...]:
+    """The reasons behind gradients, the best supported first."""
+    alike: defaultdict[tuple[str, ...], list[SurfaceGradient]] = defaultdict(list)
+    for gradient in gradients:
+        alike[_likeness(gradient)].append(gradient)
+    reasons = [
+        Reason(
+            text=min(same, key=lambda each: (-each.confidence, each.case_id, each.draw, each.turn, each.text)).text,
+            category=same[0].category,
+            severity=min(each.severity for each in same),
+            case_ids=tuple(sorted({each.case_id for each in same})),
+            support=support_of(same),
+        )
+        for same in alike.values()
+    ]
+    return tuple(sorted(reasons, key=lambda reason: (-reason.support, reason.severity, reason.text)))
+
+
+def support_of(gradients: Iterable[SurfaceGradient]) -> float:
+    """The number of cases behind gradients, each weighted by the surest of its gradients."""
+    surest: dict[str, float] = {}
+    for gradient in gradients:
+        surest[gradient.case_id] = max(surest.get(gradient.case_id, 0.0), gradient.confidence)
+    return round(fsum(surest.values()), 6)
+
+
+def rank(
+    signals: Sequence[AggregateResult], *, min_share: float = 0.25, least: float = 0.0
+) -> tuple[tuple[AggregateResult, ...], tuple[AggregateResult, ...]]:
+    """The signals to act on and those to leave, each from the worst severity and largest support on.
+
+    A signal needs at least `min_share` of the largest support, and at least `least`; one that says nothing is left.
+    """
+    largest = max((signal.support for signal in signals if signal.text), default=0.0)
+    needed = max(least, min_share * largest)
+    ordered = sorted(signals, key=lambda signal: (signal.severity, -signal.support, signal.surface_id))
+    kept = tuple(signal for signal in ordered if signal.text and signal.support >= needed)
+    return kept, tuple(signal for signal in ordered if signal not in kept)
+
+
+def _likeness(gradient: SurfaceGradient) -> tuple[str, ...]:
+    """Equal for gradients that say the same: category, kinds and predicates of findings, text without its literals."""
+    findings = sorted({f"{finding.kind} {finding.predicate}" for finding in gradient.findings})
+    return (gradient.category, *findings, _masked(gradient.text))
+
+
+def _masked(text: str) -> str:
+    """A text without quoted literals and numbers, and with a list of them as one."""
+    masked = _LITERAL.sub("…", " ".join(text.casefold().split()))
+    return _REPEATED.sub("…", masked)
+
+
+_LITERAL = re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|\b\d[\d.,:/-]*")
+_REPEATED = re.compile(r"…(?:(?:,| and)? …)+")
+
+
+def _in_words(reasons: Sequence[Reason], request: AggregateRequest) -> str:
+    lines = [f"{_cases(reason, request)} ({reason.category}): {reason.text}" for reason in reasons[:MOST_REASONS]]
+    if len(reasons) > MOST_REASONS:
+        lines.append(f"And {len(reasons) - MOST_REASONS} more reasons with less support.")
+    return "\n".join(lines)
+
+
+def _cases(reason: Reason, request: AggregateRequest) -> str:
+    count = len(reason.case_ids)
+    if request.failed_cases:
+        return f"{count} of {request.failed_cases} failed cases"
+    return "1 case" if count == 1 else f"{count} cases"

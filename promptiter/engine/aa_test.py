@@ -1,0 +1,130 @@
+"""An A/A run: the profile that a run starts with, several draws of each validation case, and nothing else.
+
+    report = await measure_noise(engine, request)
+    print(report.noise.std, report.smallest_gain(), report.reach(0.1))
+
+It takes the cases, teacher, judge, seed and budget of a run request, and goes through the same gateway: what the cache
+knows is not paid again. Cut short, by a budget or by a person, it gives the draws that were finished for all cases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from promptiter.engine.engine import Engine
+from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.request_checks import check_request
+from promptiter.engine.run import restored
+from promptiter.errors import BudgetEndedError, SetupError
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.evaluator import runs_of
+from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.stats.final_test import blocks_of
+from promptiter.evaluation.stats.noise import DRAWS, NoiseReport
+from promptiter.evaluation.teacher import with_expected_answers
+from promptiter.llm.ledger import NOTHING, Spending
+from promptiter.policies.final_test import ClaimOnce
+from promptiter.profile import Profile
+from promptiter.runlog.results import RunRequest
+
+OnRow = Callable[[CaseRow], None]
+
+
+async def measure_noise(
+    engine: Engine,
+    request: RunRequest,
+    *,
+    draws: int = DRAWS,
+    on_row: OnRow | None = None,
+    interrupt: Interrupt | None = None,
+) -> NoiseReport:
+    """Run the validation cases so often under the profile that a run of this request would start with.
+
+    `on_row` hears of each run of a case as it finishes. An `interrupt` stops after the run of a case in flight.
+    """
+    if draws < 2:
+        raise SetupError(f"noise shows between draws of a case, and draws is {draws!r}; give 2 or more")
+    validation = check_request(request, engine.describe(), engine.evaluator).validation
+    measuring = _Measuring(engine, request, validation, on_row or (lambda _: None))
+    with measuring.evaluator.gateway.active():
+        try:
+            return await measuring.report(draws, interrupt or Interrupt())
+        finally:
+            await restored(engine.agent)
+
+
+class _Measuring:
+    """One eval set under one profile."""
+
+    def __init__(self, engine: Engine, request: RunRequest, eval_set: EvalSet, on_row: OnRow) -> None:
+        self.agent = engine.agent
+        self.evaluator = engine.evaluator_for(request)
+        self.eval_set = eval_set
+        self.profile = request.initial_profile or Profile.baseline(engine.describe())
+        self.objective = request.objective
+        self.blocks = blocks_of(request.error, draws=(request.claim or ClaimOnce()).draws)
+        self.teacher = request.teacher
+        self.on_row = on_row
+        self.rows: list[CaseRow] = []
+        self.at_start = NOTHING
+
+    async def report(self, draws: int, interrupt: Interrupt) -> NoiseReport:
+        stop_reason = await self._stop_reason(draws, interrupt)
+        found = self.evaluator.evaluation_of(self.rows, self.eval_set, self.profile)
+        if found.is_reliable:
+            found = replace(found, rows=_whole_draws(found.rows, len(self.eval_set.cases)))
+        return NoiseReport(
+            evaluation=found,
+            objective=self.objective,
+            stop_reason=stop_reason,
+            spent=self._spent - self.at_start,
+            paid_runs=sum(row.origin == "executed" for row in self.rows),
+            blocks=self.blocks,
+        )
+
+    async def _stop_reason(self, draws: int, interrupt: Interrupt) -> str | None:
+        """Run all there is to run; why it ended early, if it did."""
+        try:
+            await self._teach()
+            self.at_start = self._spent
+            await self._run(draws, interrupt)
+        except BudgetEndedError as ended:
+            return ended.cap
+        except asyncio.CancelledError:
+            if interrupt.why is None:
+                raise
+        is_cut = len(self.rows) < draws * len(self.eval_set.cases)
+        return "user_stop" if is_cut and interrupt.why is not None else None
+
+    async def _teach(self) -> None:
+        if self.teacher is not None:
+            gateway, seed = self.evaluator.gateway, self.evaluator.options.seed
+            taught = await with_expected_answers(self.eval_set, self.teacher, gateway=gateway, seed=seed)
+            self.eval_set = taught.eval_set
+
+    async def _run(self, draws: int, interrupt: Interrupt) -> None:
+        most = self.evaluator.options.max_errored_fraction * len(self.eval_set.cases) * draws
+        failed = 0
+        runs = runs_of(self.eval_set, range(draws))
+        rows = self.evaluator.rows(self.agent, self.eval_set, self.profile, runs=runs)
+        async with aclosing(rows):
+            async for row in rows:
+                self.rows.append(row)
+                self.on_row(row)
+                failed += row.error is not None
+                if failed > most or interrupt.why is not None:  # more failures than that cannot be made good
+                    return
+
+    @property
+    def _spent(self) -> Spending:
+        return self.evaluator.gateway.ledger.snapshot().of_models
+
+
+def _whole_draws(rows: Sequence[CaseRow], cases: int) -> tuple[CaseRow, ...]:
+    """The rows of the draws that all cases have: quick cases are not to count more than slow ones."""
+    done = Counter(row.draw for row in rows)
+    return tuple(row for row in rows if done[row.draw] == cases)

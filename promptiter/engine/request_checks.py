@@ -1,0 +1,245 @@
+"""All that can be wrong with a run request, found together and before anything is spent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from promptiter.backprop.loss import LossHint, LossTarget, check_hints, check_targets
+from promptiter.errors import EvalSetError, RequestError, SetupError, UnknownSurfaceError, nearest
+from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.evaluation.data.splits import check_disjoint
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.result import Objective
+from promptiter.policies.acceptance import Protected
+from promptiter.policies.combine import is_number, parts_of, written
+from promptiter.policies.constraints import check_figures
+from promptiter.policies.error_rate import check_errors
+from promptiter.policies.goals import Goal, other_models
+from promptiter.policies.non_inferiority import NoWorse
+from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics
+from promptiter.runlog.results import RunRequest
+from promptiter.structure import StructureSnapshot, Surface
+
+NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRequest:
+    """A request that can be served: its eval sets as one each, its targets by name."""
+
+    train: EvalSet
+    validation: EvalSet
+    test: EvalSet | None
+    targets: tuple[str, ...]
+
+
+def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> CheckedRequest:
+    """The request in one piece, or a RequestError with every problem."""
+    if wrong := list(_wrong_types(request)):
+        raise RequestError(wrong)
+    train, validation = joined(request.train, name="train"), joined(request.validation, name="validation")
+    test = None if request.test is None else joined(request.test, name="test")
+    targets = _targets(request, snapshot)
+    problems = [
+        *_case_problems(train, "train", request, evaluator),
+        *_case_problems(validation, "validation", request, evaluator),
+        *(() if test is None else _case_problems(test, "test", request, evaluator)),
+        *_overlap_problems(train, validation, test),
+        *_surface_problems(request, snapshot, targets),
+        *_policy_problems(request, validation, evaluator),
+        *_hint_problems(request, snapshot, evaluator, train),
+        *_price_problems(request, snapshot, evaluator),
+        *_goal_problems(request, snapshot, targets, evaluator),
+    ]
+    if problems:
+        raise RequestError(problems)
+    return CheckedRequest(train=train, validation=validation, test=test, targets=targets)
+
+
+def _wrong_types(request: RunRequest) -> Iterator[str]:
+    """What nothing else can be asked of."""
+    for name in ("train", "validation"):
+        value = getattr(request, name)
+        sets = [value] if isinstance(value, EvalSet) else value
+        if not isinstance(sets, Sequence) or not sets or not all(isinstance(each, EvalSet) for each in sets):
+            yield f"{name} is {value!r:.60}; give an EvalSet, or a list of them"
+    if isinstance(request.targets, str):
+        yield f"targets is {request.targets!r}; give a list: [{request.targets!r}]"
+    if not isinstance(request.max_rounds, int):
+        yield f"max_rounds is {request.max_rounds!r}; give a whole number"
+    if request.objective not in get_args(Objective):
+        yield f"objective is {request.objective!r}; give one of {', '.join(get_args(Objective))}"
+    if not isinstance(request.goal, Goal):
+        yield f"goal is {request.goal!r:.60}; give a Goal, such as Goal(kind='fewer_tokens')"
+    for name in ("acceptance", "stop"):
+        policy = getattr(request, name)
+        if policy is not None and (isinstance(policy, type) or not hasattr(policy, "decide")):
+            yield f"{name} is {policy!r:.60}, no policy; give an object with the method decide, such as MinGain(0.005)"
+    for name, kind in (("hints", LossHint), ("loss_targets", LossTarget)):
+        if wrong := [each for each in getattr(request, name) if not isinstance(each, kind)]:
+            yield f"{name} holds {wrong[0]!r:.60}; give a tuple of {kind.__name__}"
+
+
+def joined(eval_sets: EvalSet | Sequence[EvalSet], *, name: str) -> EvalSet:
+    """Several eval sets as one; a case id that occurs in two of them gets the set's name in front."""
+    if isinstance(eval_sets, EvalSet):
+        return eval_sets
+    if len(eval_sets) == 1:
+        return eval_sets[0]
+    seen: dict[str, int] = {}
+    for case in (case for each in eval_sets for case in each.cases):
+        seen[case.id] = seen.get(case.id, 0) + 1
+    cases = tuple(
+        replace(case, id=f"{each.id}/{case.id}") if seen[case.id] > 1 else case
+        for each in eval_sets
+        for case in each.cases
+    )
+    return EvalSet(id="+".join(each.id for each in eval_sets) or name, cases=cases)
+
+
+def _targets(request: RunRequest, snapshot: StructureSnapshot) -> tuple[str, ...]:
+    if request.targets is not None:
+        return tuple(sorted(set(request.targets)))
+    return tuple(sorted(surface.id for surface in snapshot.surfaces if surface.type in request.goal.surface_types))
+
+
+def _case_problems(eval_set: EvalSet, name: str, request: RunRequest, evaluator: Evaluator) -> Iterator[str]:
+    if not eval_set.cases:
+        yield f"the {name} set has no cases"
+    counts = Counter(case.id for case in eval_set.cases)
+    if repeated := sorted(case_id for case_id, count in counts.items() if count > 1):
+        yield f"the {name} set has case ids that occur twice: {_listed(repeated)}"
+    if recorded := [case.id for case in eval_set.cases if case.mode == "trace"]:
+        yield (
+            f"the {name} set has recorded conversations, which cannot be run again: {_listed(recorded)}; "
+            "score them with `promptiter evaluate`, or take them out"
+        )
+    if evaluator.user_simulator is None and (
+        scenarios := [case.id for case in eval_set.cases if case.scenario is not None]
+    ):
+        yield f"scenarios of the {name} set need a simulated user: {_listed(scenarios)}; set user_simulator_config"
+    needing = [metric.name for metric in evaluator.metrics if metric.needs_reference]
+    if (
+        needing
+        and request.teacher is None
+        and (bare := [case.id for case in eval_set.cases if not _has_reference(case)])
+    ):
+        yield (
+            f"metric {needing[0]!r} needs a reference, and the {name} set has cases without one: {_listed(bare)}; "
+            "write the expected answers, or name a teacher"
+        )
+
+
+def _has_reference(case: EvalCase) -> bool:
+    return case.scenario is not None or any(
+        turn.expected is not None or turn.expected_tool_calls is not None for turn in case.turns
+    )
+
+
+def _overlap_problems(train: EvalSet, validation: EvalSet, test: EvalSet | None) -> Iterator[str]:
+    try:
+        check_disjoint(train, validation, test)
+    except EvalSetError as error:
+        yield str(error)
+
+
+def _surface_problems(request: RunRequest, snapshot: StructureSnapshot, targets: Sequence[str]) -> Iterator[str]:
+    if not targets:
+        what = "a model" if request.goal.kind == "cheaper" else "an instruction"
+        yield f"no surface may change: name targets, or give the agent {what} that can be edited"
+    for target in targets:
+        if target not in snapshot.surface_ids:
+            yield str(UnknownSurfaceError(target, known=snapshot.surface_ids))
+    if request.initial_profile is not None:
+        try:
+            request.initial_profile.check(snapshot)
+        except SetupError as error:
+            yield f"initial profile: {error}"
+
+
+def _policy_problems(request: RunRequest, validation: EvalSet, evaluator: Evaluator) -> Iterator[str]:
+    if request.max_rounds < 0:
+        yield f"max_rounds is {request.max_rounds}; give 0 (only validate the baseline) or more"
+    if request.stop is not None:
+        try:
+            check_metrics(request.stop, [metric.name for metric in evaluator.metrics])
+        except SetupError as error:
+            yield str(error)
+    if not is_number(request.error) or not 0 < request.error < 1:
+        yield f"error is {request.error!r}; give the chance to err of the whole run, above 0 and below 1, such as 0.05"
+    else:
+        yield from check_errors(request.acceptance, request.error)
+    yield from check_figures(request.acceptance, [metric.name for metric in evaluator.metrics])
+    known = [case.id for case in validation.cases]
+    own = (part.case_ids for part in parts_of(request.acceptance) if isinstance(part, Protected))
+    for case_id in sorted(request.protected.union(*own).difference(known)):
+        yield f"protected case {case_id!r} is not in the validation set{nearest(case_id, known)}"
+
+
+def _hint_problems(
+    request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator, train: EvalSet
+) -> Iterator[str]:
+    metrics = [metric.name for metric in evaluator.metrics]
+    yield from check_targets(request.loss_targets, metrics=metrics, node_ids=[node.id for node in snapshot.nodes])
+    yield from check_hints(request.hints, metrics=metrics, case_ids=[case.id for case in train.cases])
+
+
+def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> Iterator[str]:
+    """A cap on dollars means nothing for a model whose price nobody knows."""
+    gateway = evaluator.gateway
+    if gateway.budget is None or not gateway.budget.needs_prices:
+        return
+    named = {str(surface.value) for surface in snapshot.surfaces if surface.type == "model"}
+    named |= {each for each in (request.teacher, request.judge) if isinstance(each, str)}
+    if request.initial_profile is not None:
+        values = request.initial_profile.overrides
+        named |= {str(value) for name, value in values.items() if name.partition("#")[2] == "model"}
+    models = sorted(named)
+    for model in models:
+        if gateway.price(model) is None:
+            yield (
+                f"max_usd cannot be kept: the price of model {model!r} is unknown; "
+                "give it under prices, or allow unknown prices"
+            )
+
+
+def _goal_problems(
+    request: RunRequest, snapshot: StructureSnapshot, targets: Sequence[str], evaluator: Evaluator
+) -> Iterator[str]:
+    """A goal besides the score needs its policy and something to change; a cheaper model also needs prices."""
+    goal = request.goal
+    if goal.kind == "score":
+        return
+    if not any(isinstance(part, NoWorse) and part.figure == goal.figure for part in parts_of(request.acceptance)):
+        wanted = NoWorse(goal.margin, goal.figure or "tokens")
+        yield f"the goal is {goal.kind!r}, but acceptance is {written(request.acceptance)}; give {wanted!r}"
+    for part in parts_of(request.stop):
+        if isinstance(part, TargetScore | RequiredMetrics):
+            yield f"the goal is {goal.kind!r}, but stop is about the score: {written(part)}; leave it out"
+    surfaces = [snapshot.surface(target) for target in targets if target in snapshot.surface_ids]
+    fitting = [surface for surface in surfaces if surface.type in goal.surface_types]
+    if surfaces and not fitting:
+        types = ", ".join(sorted(goal.surface_types))
+        yield f"the goal is {goal.kind!r}, but no target is of a type that it is about: {types}"
+    if goal.kind == "cheaper":
+        yield from _cheaper_problems(request, fitting, evaluator)
+
+
+def _cheaper_problems(request: RunRequest, surfaces: Sequence[Surface], evaluator: Evaluator) -> Iterator[str]:
+    values = {} if request.initial_profile is None else request.initial_profile.overrides
+    current = {surface.id: values.get(surface.id, surface.value) for surface in surfaces}
+    others = {surface.id: other_models(request.goal, surface, current[surface.id]) for surface in surfaces}
+    if surfaces and not any(others.values()):
+        yield "there is no other model to try; name some as models of the goal, or give the nodes choices"
+    asked = {str(model) for name, models in others.items() if models for model in (current[name], *models)}
+    for model in sorted(asked):
+        if evaluator.gateway.price(model) is None:
+            yield f"whether model {model!r} is cheaper cannot be told: its price is unknown; give it under prices"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:NAMED]))
+    return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown

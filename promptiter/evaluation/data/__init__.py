@@ -1,0 +1,1 @@
+"""Eval sets: cases, the file formats they are read from, splits and health checks."""

@@ -1,0 +1,268 @@
+"""The health of an eval set: what in the data, in the runs and in the judges keeps a score from meaning something.
+
+`static_findings` looks at the cases alone, `run_findings` at cases that were run several times; the noise of agent and
+judge is measured next door. Nothing here changes a case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import statistics
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import orjson
+
+from promptiter.errors import SetupError
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.data.near_duplicates import near_groups
+from promptiter.evaluation.data.splits import likeness
+from promptiter.evaluation.metrics.metric import shown
+from promptiter.evaluation.result import CaseRow, Evaluation
+from traces import digest
+from traces.model import Json
+
+HealthKind: TypeAlias = Literal[
+    "contradiction",
+    "overlap",
+    "duplicate",
+    "near_duplicate",
+    "missing_reference",
+    "empty_reference",
+    "leaked_reference",
+    "long_input",
+    "always_errors",
+    "never_passes",
+    "flips",
+    "always_passes",
+]
+
+SERIOUS: frozenset[HealthKind] = frozenset(("contradiction", "overlap"))
+"""With one of these, no score on the eval set means what it says."""
+
+SHINGLE = 3
+LONG_CHARACTERS = 2_000
+LONG_TIMES_MEDIAN = 10
+SHORTEST_LEAK = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthFinding:
+    """One thing to look at. `value` is a similarity, a rate of passing or a length, as the kind has it.
+
+    `sources` names the eval set of each case id where the cases are of several.
+    """
+
+    kind: HealthKind
+    case_ids: tuple[str, ...]
+    detail: str = ""
+    value: float | None = None
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What was found in one eval set. `scorable` counts the cases that its metrics can judge."""
+
+    eval_set_id: str
+    cases: int
+    scorable: int
+    findings: tuple[HealthFinding, ...] = ()
+
+    @property
+    def counts(self) -> dict[HealthKind, int]:
+        return dict(Counter(finding.kind for finding in self.findings))
+
+    @property
+    def is_serious(self) -> bool:
+        return self.scorable == 0 or any(finding.kind in SERIOUS for finding in self.findings)
+
+
+def static_findings(eval_set: EvalSet, *, needs_reference: bool = True) -> Health:
+    """What the cases alone show. `needs_reference` says whether a metric compares with expected answers."""
+    by_question: dict[str, list[EvalCase]] = {}
+    for case in eval_set.cases:
+        by_question.setdefault(_question(case), []).append(case)
+    groups = list(by_question.values())
+    referenced = sum(_is_referenced(case) or case.scenario is not None for case in eval_set.cases)
+    findings = (
+        *_contradictions(groups),
+        *_duplicates(groups),
+        *_near_duplicates([group[0] for group in groups]),
+        *(_references(eval_set.cases) if needs_reference else ()),
+        *_leaks(eval_set.cases),
+        *_long_inputs(eval_set.cases),
+    )
+    return Health(
+        eval_set_id=eval_set.id,
+        cases=len(eval_set.cases),
+        scorable=referenced if needs_reference else len(eval_set.cases),
+        findings=findings,
+    )
+
+
+def overlaps(sets: Sequence[tuple[str, EvalSet]]) -> tuple[HealthFinding, ...]:
+    """Cases that are alike and stand in several of the named sets; `splits.likeness` says what is alike."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for number, (_, eval_set) in enumerate(sets):
+        for case in eval_set.cases:
+            found.setdefault(likeness(case), []).append((number, case.id))
+    return tuple(
+        HealthFinding(
+            kind="overlap",
+            case_ids=tuple(case_id for _, case_id in places),
+            sources=tuple(sets[number][0] for number, _ in places),
+        )
+        for places in found.values()
+        if len({number for number, _ in places}) > 1
+    )
+
+
+def run_findings(evaluations: Iterable[Evaluation]) -> tuple[HealthFinding, ...]:
+    """Cases that always pass, never pass, flip or always fail to be scored, over all runs of each.
+
+    A run passes when all its metrics do. SetupError if an evaluation ran no case twice: one run proves nothing.
+    """
+    by_case: dict[str, list[CaseRow]] = {}
+    for evaluation in evaluations:
+        if evaluation.rows and max(Counter(row.case_id for row in evaluation.rows).values()) < 2:
+            raise SetupError(f"eval set {evaluation.eval_set_id!r} was run once a case; run it with at least 2 draws")
+        for row in evaluation.rows:
+            by_case.setdefault(row.case_id, []).append(row)
+    found = [_of_runs(case_id, rows) for case_id, rows in sorted(by_case.items()) if len(rows) > 1]
+    return tuple(finding for finding in found if finding is not None)
+
+
+def folded(text: str) -> str:
+    """A text for comparing: case, whitespace and the marks around words make no difference; `3.5` and `C++` stay."""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(_MARKS.sub(" ", plain).split()) or " ".join(plain.split())
+
+
+_MARKS = re.compile(r"""(?<!\w)(?:[;:!?"'“”‘’«»„。、]|[.,](?!\d))+|[.,;:!?"'“”‘’«»„。、]+(?!\w)""")
+_CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_TOKEN = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+|[^\w\s]")
+
+
+def _said(case: EvalCase) -> list[str]:
+    if case.scenario is not None:
+        return [case.scenario.starting_prompt, case.scenario.plan]
+    return [turn.user for turn in case.turns or case.actual]
+
+
+def _question(case: EvalCase) -> str:
+    return digest([[folded(text) for text in _said(case)], case.scenario is None, case.context, case.state])
+
+
+def _answer(expected: str) -> Json:
+    """What an expected answer says: JSON whatever its layout, other text folded."""
+    if expected.lstrip().startswith(("{", "[")):
+        try:
+            return digest(orjson.loads(expected))
+        except orjson.JSONDecodeError:
+            pass
+    return folded(expected)
+
+
+def _calls(turn: Turn) -> Json:
+    return turn.expected_tool_calls and [[call.name, call.arguments, call.result] for call in turn.expected_tool_calls]
+
+
+def _is_referenced(case: EvalCase) -> bool:
+    return any((turn.expected or "").strip() or turn.expected_tool_calls is not None for turn in case.turns)
+
+
+def _contradictions(groups: Iterable[Sequence[EvalCase]]) -> Iterator[HealthFinding]:
+    for group in groups:
+        if len(group) > 1 and (detail := _contradiction(group)):
+            yield HealthFinding(kind="contradiction", case_ids=tuple(case.id for case in group), detail=detail)
+
+
+def _contradiction(group: Sequence[EvalCase]) -> str:
+    """What the cases of one question expect that cannot both be right; a case that expects nothing agrees with all."""
+    for turns in zip(*(case.turns for case in group if case.turns), strict=False):
+        answers = {str(_answer(turn.expected)): turn.expected for turn in turns if (turn.expected or "").strip()}
+        if len(answers) > 1:
+            return "expected " + " or ".join(shown(answer) for answer in list(answers.values())[:3])
+        calls = {digest(_calls(turn)): turn for turn in turns if turn.expected_tool_calls is not None}
+        if len(calls) > 1:
+            return "expected tool calls " + " or ".join(shown(_calls(turn)) for turn in list(calls.values())[:3])
+    return ""
+
+
+def _duplicates(groups: Iterable[Sequence[EvalCase]]) -> Iterator[HealthFinding]:
+    for group in groups:
+        alike: dict[str, list[str]] = {}
+        for case in group:
+            answers = [[turn.expected and _answer(turn.expected), _calls(turn)] for turn in case.turns]
+            alike.setdefault(digest([answers, case.mode, case.actual]), []).append(case.id)
+        yield from (HealthFinding(kind="duplicate", case_ids=tuple(ids)) for ids in alike.values() if len(ids) > 1)
+
+
+def _near_duplicates(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
+    """Groups of cases, linked by similar questions in the same context; of equal questions one is given."""
+    by_context: dict[str, list[EvalCase]] = {}
+    for case in cases:
+        by_context.setdefault(digest([case.scenario is None, case.context, case.state]), []).append(case)
+    for alike in by_context.values():
+        for numbers, similarity in near_groups([_shingles(case) for case in alike]):
+            yield HealthFinding(
+                kind="near_duplicate",
+                case_ids=tuple(alike[number].id for number in numbers),
+                detail=f"similarity {similarity:.2f}",
+                value=similarity,
+            )
+
+
+def _shingles(case: EvalCase) -> frozenset[int]:
+    tokens = [token for text in _said(case) for token in (*_TOKEN.findall(folded(text)), "\n")]
+    parts = ["\x1f".join(tokens[at : at + SHINGLE]) for at in range(max(1, len(tokens) - SHINGLE + 1))]
+    return frozenset(int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest()) for part in parts)
+
+
+def _references(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
+    for case in cases:
+        blank = [at for at, turn in enumerate(case.turns) if turn.expected is not None and not turn.expected.strip()]
+        if blank:
+            turns = f"turn {', '.join(map(str, blank))}" if len(case.turns) > 1 else ""
+            yield HealthFinding(kind="empty_reference", case_ids=(case.id,), detail=turns)
+        elif not _is_referenced(case) and case.scenario is None:
+            yield HealthFinding(kind="missing_reference", case_ids=(case.id,))
+
+
+def _leaks(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
+    for case in cases:
+        said = ""
+        for turn in case.turns:
+            said += turn.user + "\n"
+            expected = (turn.expected or "").strip()
+            if len(expected) >= SHORTEST_LEAK and expected in said:
+                yield HealthFinding(kind="leaked_reference", case_ids=(case.id,), detail=shown(expected))
+                break
+
+
+def _long_inputs(cases: Sequence[EvalCase]) -> Iterator[HealthFinding]:
+    lengths = [sum(map(len, _said(case))) for case in cases]
+    limit = max(LONG_CHARACTERS, LONG_TIMES_MEDIAN * statistics.median(lengths)) if lengths else 0
+    for case, length in zip(cases, lengths, strict=True):
+        if length > limit:
+            yield HealthFinding(
+                kind="long_input", case_ids=(case.id,), detail=f"{length:,} characters", value=float(length)
+            )
+
+
+def _of_runs(case_id: str, rows: Sequence[CaseRow]) -> HealthFinding | None:
+    scored = [row for row in rows if row.is_scored]
+    passed = sum(all(score.passed for score in row.scores) for row in scored)
+    unscored = len(rows) - len(scored)
+    detail = f"{passed} of {len(rows)} runs pass" + (f", {unscored} could not be scored" if unscored else "")
+    if not scored:
+        error = rows[0].error or next((score.error for score in rows[0].scores if score.error), "")
+        return HealthFinding(kind="always_errors", case_ids=(case_id,), detail=str(error))
+    rate = passed / len(scored)
+    kind: HealthKind = "never_passes" if not passed else "always_passes" if passed == len(rows) else "flips"
+    return HealthFinding(kind=kind, case_ids=(case_id,), detail=detail, value=rate)

@@ -1,0 +1,1 @@
+"""Metrics: text and JSON matching, tool trajectories, judges, and the file that configures them."""

@@ -1,0 +1,330 @@
+"""The metrics that need no model, and building metrics from their configuration.
+
+A metric's findings are what the backward pass starts from: each says what was expected, what came, and where they part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, SupportsFloat, TypeAlias
+
+from promptiter.agents.base import AgentRun
+from promptiter.errors import MetricError
+from promptiter.evaluation.data.case import EvalCase, Turn
+from promptiter.evaluation.metrics.json_match import compare_json_text
+from promptiter.evaluation.metrics.metric import Metric, TurnScore, failure_of, score_by_turn, shown, unscored
+from promptiter.evaluation.metrics.metric_config import (
+    EvalConfig,
+    FinalResponseCriterion,
+    Limit,
+    MetricConfig,
+    Options,
+)
+from promptiter.evaluation.metrics.text_match import (
+    NumericCriterion,
+    RougeCriterion,
+    compare_number,
+    compare_text,
+    rouge_f1,
+    rouge_findings,
+)
+from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compare_tool_calls
+from promptiter.evaluation.score import Finding, Score
+from promptiter.llm.secret import reveal
+from promptiter.registry import REGISTRY, Registry
+from traces import Usage
+
+MetricBuilder: TypeAlias = Callable[[MetricConfig], Metric]
+Judgement: TypeAlias = float | bool | Score | tuple[float | bool, str]
+ScoreFunction: TypeAlias = Callable[..., Judgement | Awaitable[Judgement]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalResponseMetric:
+    """1 for a turn whose answer fits the criterion, else 0."""
+
+    name: str
+    criterion: FinalResponseCriterion
+    threshold: float = 1.0
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.criterion.needs_reference
+
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+        return score_by_turn(self, case, run, judge=self._judge)
+
+    def _judge(self, turn: Turn | None, run: AgentRun) -> TurnScore:
+        reference = turn.expected if turn else None
+        findings: tuple[Finding, ...] = ()
+        if self.criterion.text is not None:
+            findings += compare_text(run.output, reference, self.criterion.text)
+        if self.criterion.json is not None:
+            findings += compare_json_text(run.output, reference, self.criterion.json, data=run.data)
+        if (rouge := self.criterion.rouge) is not None and reference is not None:
+            is_near = rouge_f1(run.output, reference, rouge.type) >= rouge.threshold
+            findings += () if is_near else rouge_findings(run.output, reference, rouge.type)
+        return TurnScore(0.0 if findings else 1.0, findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RougeMetric:
+    """The ROUGE F1 of each answer."""
+
+    name: str
+    criterion: RougeCriterion
+    threshold: float = 1.0
+    needs_reference: bool = True
+
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+        return score_by_turn(self, case, run, judge=self._judge)
+
+    def _judge(self, turn: Turn | None, run: AgentRun) -> TurnScore:
+        reference = (turn.expected if turn else None) or ""
+        value = rouge_f1(run.output, reference, self.criterion.type)
+        is_enough = value >= self.threshold
+        return TurnScore(value, () if is_enough else rouge_findings(run.output, reference, self.criterion.type))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericMetric:
+    """1 for a turn whose number is that of the reference within the tolerance, else 0."""
+
+    name: str
+    criterion: NumericCriterion
+    threshold: float = 1.0
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.criterion.needs_reference
+
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+        return score_by_turn(self, case, run, judge=self._judge)
+
+    def _judge(self, turn: Turn | None, run: AgentRun) -> TurnScore:
+        findings = compare_number(run.output, turn.expected if turn else None, self.criterion)
+        return TurnScore(0.0 if findings else 1.0, findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryMetric:
+    """1 for a turn whose tool calls fit the expected ones, else 0. A run without a trace is unscored."""
+
+    name: str
+    criterion: TrajectoryCriterion
+    threshold: float = 1.0
+    needs_reference: bool = True
+
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+        return score_by_turn(
+            self, case, run, judge=self._judge, has_reference=lambda turn: turn.expected_tool_calls is not None
+        )
+
+    def _judge(self, turn: Turn | None, run: AgentRun) -> TurnScore:
+        if run.trace is None:
+            raise MetricError("the run has no trace, so its tool calls are unknown; use an agent that records one")
+        expected = (turn.expected_tool_calls if turn else None) or ()
+        findings = compare_tool_calls(run.tool_calls, expected, self.criterion)
+        return TurnScore(0.0 if findings else 1.0, findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyMetric:
+    """1 for a run within the limit, else limit / actual, from the recorded duration of the whole run."""
+
+    name: str
+    limit_s: float
+    threshold: float = 1.0
+    needs_reference: bool = False
+
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - a Metric is given both
+        return _within(self, run, actual=_duration_s(run), limit=self.limit_s, predicate="max_duration_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostMetric:
+    """1 for a run within the limit, else limit / actual, from the recorded cost of the whole run. Unknown: unscored."""
+
+    name: str
+    limit_usd: float
+    threshold: float = 1.0
+    needs_reference: bool = False
+
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - a Metric is given both
+        return _within(self, run, actual=_cost_usd(run), limit=self.limit_usd, predicate="max_cost_usd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionMetric:
+    """Any function `(case, run) -> float | bool | Score | (value, reason)`, sync (run in a thread) or async.
+
+    An exception of the function makes the run unscored, with its type and message.
+    """
+
+    name: str
+    function: ScoreFunction = field(repr=False)  # with its options, which may hold secrets
+    threshold: float = 1.0
+    needs_reference: bool = False
+
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+        if problem := failure_of(run):
+            return unscored(self, problem)
+        if self.needs_reference and not any(turn.expected is not None for turn in case.turns):
+            return unscored(self, f"{self.name} needs a reference and case {case.id!r} has none")
+        try:
+            return self._score(await self._call(case, run))
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; one bad case never kills a run
+            return unscored(self, f"{type(error).__name__}: {error}")
+
+    async def _call(self, case: EvalCase, run: AgentRun) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(case, run)
+        answer = await asyncio.to_thread(self.function, case, run)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def _score(self, answer: Any) -> Score:
+        if isinstance(answer, Score):
+            return replace(answer, metric=self.name, threshold=self.threshold)
+        value, reason = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
+        if not isinstance(value, SupportsFloat) or not math.isfinite(float(value)):
+            raise TypeError(f"{self.name} returned {shown(answer)}; return a finite number, a bool or a Score")
+        return Score(metric=self.name, value=float(value), threshold=self.threshold, reason=str(reason))
+
+
+def build_metrics(
+    config: EvalConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = REGISTRY
+) -> tuple[Metric, ...]:
+    """The metrics of a configuration. One UnknownNameError lists all names that nobody knows.
+
+    `builders` answer names first: this is where LLM judges come in. Then come the metrics of this module, the
+    configuration's own `evaluators`, and the registry, which also takes `module:attr`.
+    """
+    given = {**_BUILDERS, **(builders or {})}
+    known = {*given, *config.evaluators}
+    paths = {
+        metric.evaluator: config.evaluators.get(metric.evaluator, metric.evaluator)
+        for metric in config.metrics
+        if metric.evaluator not in given
+    }
+    items = registry.resolve(paths.values(), also_known=known)
+    return tuple(
+        given[metric.evaluator](metric)
+        if metric.evaluator in given
+        else _from_user(items[paths[metric.evaluator]], metric)
+        for metric in config.metrics
+    )
+
+
+def build_metric(
+    config: MetricConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = REGISTRY
+) -> Metric:
+    """One metric of its configuration."""
+    return build_metrics(EvalConfig(metrics=(config,)), builders=builders, registry=registry)[0]
+
+
+def _from_user(item: Any, config: MetricConfig) -> Metric:
+    """A user's metric: a function `(case, run, **options)`, or a builder that takes the MetricConfig."""
+    try:
+        parameters = inspect.signature(item).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise MetricError(f"{config.place}: {config.evaluator!r} is {shown(item)}, which cannot be called") from error
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.default is parameter.empty
+    ]
+    if len(needed) == 1:
+        metric: Metric = item(config)
+        return metric
+    options = reveal(config.criterion.values) if isinstance(config.criterion, Options) else {}
+    try:
+        inspect.signature(item).bind(None, None, **options)
+    except TypeError as error:
+        raise MetricError(
+            f"{config.place}: {config.evaluator!r} does not take (case, run) and the criterion as options: {error}"
+        ) from error
+    return FunctionMetric(name=config.name, function=partial(item, **options), threshold=config.threshold)
+
+
+def _within(metric: Metric, run: AgentRun, *, actual: float | None, limit: float, predicate: str) -> Score:
+    if problem := failure_of(run):
+        return unscored(metric, problem)
+    if actual is None:
+        return unscored(metric, f"{predicate} cannot be judged: the run does not say, and unknown is not 0")
+    if actual <= limit:
+        reason = f"{actual:g} is within {predicate} {limit:g}"
+        return Score(metric=metric.name, value=1.0, threshold=metric.threshold, reason=reason)
+    return Score(
+        metric=metric.name,
+        value=limit / actual,
+        threshold=metric.threshold,
+        reason=f"{actual:g} is above {predicate} {limit:g}",
+        findings=(Finding(kind="violated", expected=limit, actual=actual, predicate=predicate),),
+    )
+
+
+def _duration_s(run: AgentRun) -> float | None:
+    """The recorded duration; a run that reports 0 did not measure it, so its turns and its trace are asked."""
+    if duration := run.duration_s or math.fsum(turn.duration_s for turn in run.turns):
+        return duration
+    recorded = run.trace.duration_ns if run.trace is not None else None
+    return None if recorded is None else recorded / 1e9
+
+
+def _cost_usd(run: AgentRun) -> float | None:
+    """The recorded cost, unless a part of it is unknown."""
+    steps = [step.usage for turn in run.by_turn if turn.trace is not None for step in turn.trace.steps]
+    for usages in ([turn.usage for turn in run.turns], [usage for usage in steps if usage is not None]):
+        if any(usage.cost_usd is not None for usage in usages) and any(map(_is_unpriced, usages)):
+            return None
+    return run.usage.cost_usd
+
+
+def _is_unpriced(usage: Usage) -> bool:
+    return usage.tokens > 0 and usage.cost_usd is None
+
+
+def _criterion(config: MetricConfig, kind: type[Any]) -> Any:
+    if not isinstance(config.criterion, kind):
+        raise MetricError(f"{config.place}: {config.evaluator} takes a {kind.__name__}, not {config.criterion!r}")
+    return config.criterion
+
+
+def _builder(metric: type[Any], criterion: type[Any]) -> MetricBuilder:
+    return lambda config: metric(name=config.name, criterion=_criterion(config, criterion), threshold=config.threshold)
+
+
+def _latency(config: MetricConfig) -> Metric:
+    limit: Limit = _criterion(config, Limit)
+    return LatencyMetric(name=config.name, limit_s=limit.value, threshold=config.threshold)
+
+
+def _cost(config: MetricConfig) -> Metric:
+    limit: Limit = _criterion(config, Limit)
+    return CostMetric(name=config.name, limit_usd=limit.value, threshold=config.threshold)
+
+
+_FINAL_RESPONSE = _builder(FinalResponseMetric, FinalResponseCriterion)
+_ROUGE = _builder(RougeMetric, RougeCriterion)
+_TRAJECTORY = _builder(TrajectoryMetric, TrajectoryCriterion)
+_BUILDERS: Mapping[str, MetricBuilder] = {
+    "final_response_avg_score": _FINAL_RESPONSE,
+    "exact_match": _FINAL_RESPONSE,
+    "contains": _FINAL_RESPONSE,
+    "regex": _FINAL_RESPONSE,
+    "length": _FINAL_RESPONSE,
+    "json_match": _FINAL_RESPONSE,
+    "response_match_score": _ROUGE,
+    "rouge": _ROUGE,
+    "numeric": _builder(NumericMetric, NumericCriterion),
+    "tool_trajectory_avg_score": _TRAJECTORY,
+    "tool_trajectory": _TRAJECTORY,
+    "latency": _latency,
+    "cost": _cost,
+}

@@ -1,0 +1,283 @@
+"""JSON compared by structure: numbers within a tolerance, parts left out or picked out, and JSON schemas.
+
+Findings carry paths like `$.a[2].b`. Values may be deep, so nothing here recurses.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import orjson
+
+from promptiter.errors import MetricError
+from promptiter.evaluation.metrics.metric import shown
+from promptiter.evaluation.score import Finding
+from traces.model import Json
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+Tree: TypeAlias = Mapping[str, Any]
+"""Nested objects with `true` at what is meant. `*` is any key or item of a list: `{"items": {"*": {"id": true}}}`."""
+
+DEFAULT_NUMBER_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonCriterion:
+    """How a JSON value is compared with its reference.
+
+    `ignore_tree` marks what is not compared, `only_tree` what alone is. `number_tolerance` is absolute. `schema` is a
+    JSON schema for the value; with `ignore` it is all that is checked.
+    """
+
+    ignore_tree: Tree | None = None
+    only_tree: Tree | None = None
+    number_tolerance: float = DEFAULT_NUMBER_TOLERANCE
+    schema: Mapping[str, Json] | None = None
+    ignore: bool = False
+
+    def __post_init__(self) -> None:
+        _check_tree("ignore_tree", self.ignore_tree)
+        _check_tree("only_tree", self.only_tree)
+        if self.schema is not None:
+            _check_schema(dict(self.schema))
+
+    @property
+    def needs_reference(self) -> bool:
+        return not self.ignore
+
+
+class NotJsonError(ValueError):
+    """A text that is no JSON, not even inside a code fence."""
+
+
+def parse_json(text: str) -> Json:
+    """The JSON of a text: the text itself, or that of its last code fence that holds any."""
+    bare = text.strip().removeprefix("\ufeff")
+    try:
+        return orjson.loads(bare)
+    except orjson.JSONDecodeError as error:
+        for fence in reversed(_FENCE.findall(bare) or _ONE_LINE_FENCE.findall(bare)):
+            try:
+                return orjson.loads(fence)
+            except orjson.JSONDecodeError:
+                continue
+        raise NotJsonError(str(error)) from error
+
+
+def compare_json_text(
+    actual: str, reference: str | None, criterion: JsonCriterion, *, data: Json = None
+) -> tuple[Finding, ...]:
+    """What parts a text that should be JSON from its reference. `data` is used if the text is no JSON."""
+    try:
+        value = parse_json(actual)
+    except NotJsonError as error:
+        if data is None:
+            return (Finding(kind="violated", expected=str(error), actual=actual, where="$", predicate="valid_json"),)
+        value = data
+    if criterion.ignore:
+        return schema_findings(value, criterion)
+    try:
+        expected = parse_json(reference or "")
+    except NotJsonError as error:
+        raise MetricError(f"the reference {shown(reference)} is no JSON: {error}") from error
+    if criterion.only_tree is not None and not _reaches(expected, criterion.only_tree):
+        raise MetricError(
+            f"only_tree {shown(criterion.only_tree)} picks nothing out of the reference {shown(reference)}"
+        )
+    return compare_json(value, expected, criterion)
+
+
+def compare_json(actual: Json, expected: Json, criterion: JsonCriterion) -> tuple[Finding, ...]:
+    """What parts two JSON values, in the order of the reference."""
+    findings: list[Finding] = []
+    waiting = [_Pair("$", actual, expected, ignore=criterion.ignore_tree, only=criterion.only_tree)]
+    if criterion.ignore:
+        waiting.clear()
+    while waiting:
+        pair = waiting.pop()
+        if pair.can_descend:
+            waiting += reversed(pair.children())
+        elif (finding := pair.finding(criterion.number_tolerance)) is not None:
+            findings.append(finding)
+    return (*findings, *schema_findings(actual, criterion))
+
+
+def schema_findings(actual: Json, criterion: JsonCriterion) -> tuple[Finding, ...]:
+    """What violates the criterion's schema, with the keyword that does not hold: `{"required": ["city"]}`."""
+    if criterion.schema is None:
+        return ()
+    from referencing.exceptions import Unresolvable
+
+    try:
+        errors = list(_validator(dict(criterion.schema)).iter_errors(actual))
+    except Unresolvable as error:
+        raise MetricError(f"the JSON schema refers to {error}; put it under $defs, nothing is fetched") from error
+    except RecursionError as error:
+        raise MetricError("the value is nested too deeply to be checked against the JSON schema") from error
+    findings = [
+        Finding(
+            kind="violated",
+            expected={str(error.validator): error.validator_value},
+            actual=error.instance,
+            where=json_path(error.absolute_path),
+            predicate="json_schema",
+        )
+        for error in errors
+    ]
+    return tuple(sorted(findings, key=lambda finding: (finding.where, str(finding.expected))))
+
+
+def json_path(parts: Iterable[str | int]) -> str:
+    """`$.a[2].b`; a key that is no plain name is quoted: `$['odd key']`."""
+    return "$" + "".join(_path_part(part) for part in parts)
+
+
+# A fence of lines of its own first: a JSON string may hold three backticks.
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n`]*\n(.*?)^[ \t]*(?:```|~~~)[ \t]*$", re.MULTILINE | re.DOTALL)
+_ONE_LINE_FENCE = re.compile(r"```(?:json[c5]?)?\s*(.*?)```", re.DOTALL | re.IGNORECASE)
+
+
+class _Absent:
+    """Stands for a value that is not there: None is a JSON value."""
+
+
+_ABSENT = _Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two values at one path. A tree is a mapping: look below; True: all of it; None or False: not marked."""
+
+    path: str
+    actual: Json
+    expected: Json
+    ignore: Json
+    only: Json
+
+    @property
+    def can_descend(self) -> bool:
+        """Whether the two are compared part by part: both are containers, or one is and only some of it counts."""
+        if _is_container(self.actual) and _is_container(self.expected):
+            return isinstance(self.actual, Mapping) == isinstance(self.expected, Mapping)
+        if self.actual is _ABSENT or self.expected is _ABSENT:
+            present = self.expected if self.actual is _ABSENT else self.actual
+            return _is_container(present) and (isinstance(self.ignore, Mapping) or isinstance(self.only, Mapping))
+        return False
+
+    def children(self) -> list[_Pair]:
+        ours, theirs = _parts(self.expected), _parts(self.actual)
+        pairs = []
+        for key in [*ours, *(key for key in theirs if key not in ours)]:
+            ignore, only = _below(self.ignore, key), _below(self.only, key)
+            is_picked = not isinstance(self.only, Mapping) or only not in (None, False)
+            if ignore is True or not is_picked:
+                continue
+            actual, expected = theirs.get(key, _ABSENT), ours.get(key, _ABSENT)
+            pairs.append(_Pair(self.path + _path_part(key), actual, expected, ignore=ignore, only=only))
+        return pairs
+
+    def finding(self, tolerance: float) -> Finding | None:
+        if self.actual is _ABSENT:
+            return Finding(kind="missing", expected=self.expected, where=self.path, predicate="json")
+        if self.expected is _ABSENT:
+            return Finding(kind="unexpected", actual=self.actual, where=self.path, predicate="json")
+        if isinstance(self.only, Mapping) and not _is_container(self.expected):
+            return None  # what is picked out lies below, and the reference has nothing there
+        if _equal(self.actual, self.expected, tolerance):
+            return None
+        return Finding(kind="wrong", expected=self.expected, actual=self.actual, where=self.path, predicate="json")
+
+
+def _equal(actual: Json, expected: Json, tolerance: float) -> bool:
+    """Equality of two values that are not both objects or both lists."""
+    if _is_number(actual) and _is_number(expected):
+        return _near(actual, expected, tolerance)
+    return type(actual) is type(expected) and not _is_container(actual) and bool(actual == expected)
+
+
+def _near(actual: float, expected: float, tolerance: float) -> bool:
+    if actual == expected:
+        return True
+    if isinstance(actual, int) and isinstance(expected, int):
+        return abs(actual - expected) <= tolerance
+    try:
+        is_finite = math.isfinite(actual) and math.isfinite(expected)
+    except OverflowError:  # an integer beyond all floats
+        return False
+    # As they are written: 1.1 is within 0.1 of 1, though not in binary.
+    return is_finite and abs(Decimal(repr(actual)) - Decimal(repr(expected))) <= Decimal(repr(tolerance))
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_container(value: Json) -> bool:
+    return isinstance(value, Mapping | list | tuple)
+
+
+def _parts(value: Json) -> dict[Any, Json]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return dict(enumerate(value)) if isinstance(value, list | tuple) else {}
+
+
+def _below(tree: Json, key: str | int) -> Json:
+    if not isinstance(tree, Mapping):
+        return None
+    return tree[str(key)] if str(key) in tree else tree.get("*")
+
+
+def _path_part(key: str | int) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f".{key}" if key.isidentifier() else f"[{key!r}]"
+
+
+def _reaches(value: Json, tree: Tree) -> bool:
+    """Whether a tree marks anything of a value."""
+    waiting: list[tuple[Json, Json]] = [(value, tree)]
+    while waiting:
+        value, marks = waiting.pop()
+        if marks is True:
+            return True
+        if isinstance(marks, Mapping):
+            waiting.extend((part, _below(marks, key)) for key, part in _parts(value).items())
+    return False
+
+
+def _check_tree(name: str, tree: Json) -> None:
+    waiting = [(name, tree)] if tree is not None else []
+    while waiting:
+        place, node = waiting.pop()
+        if isinstance(node, Mapping):
+            waiting.extend((f"{place}.{key}", below) for key, below in node.items())
+        elif not isinstance(node, bool):
+            raise MetricError(f"{place} is {shown(node)}; a tree holds objects and, where something is meant, true")
+
+
+def _validator(schema: dict[str, Json]) -> Validator:
+    from jsonschema.validators import Draft202012Validator, validator_for
+    from referencing import Registry
+
+    # An own, empty registry: without it, jsonschema would fetch references from the network.
+    return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
+
+
+def _check_schema(schema: dict[str, Json]) -> None:
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import Draft202012Validator, validator_for
+
+    try:
+        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+    except SchemaError as error:
+        raise MetricError(
+            f"the JSON schema is not valid at {json_path(error.absolute_path)}: {error.message}"
+        ) from error

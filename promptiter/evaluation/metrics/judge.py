@@ -1,0 +1,336 @@
+"""LLM judges: metrics that ask models for verdicts, several times and several models if need be.
+
+Every rubric that is configured is answered exactly once, or the answer is shown to the judge as wrong. A judge that
+fails makes the score unscored; a spent budget ends the evaluation.
+
+The models' values of a turn become one value so that it reaches the threshold exactly if the aggregator's rule holds:
+the lowest value reaches it if all pass, the highest if any does, and the value that more than half of the models
+reach, if the majority does. One model's value stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+from math import fsum
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+
+from promptiter.agents.base import AgentRun
+from promptiter.errors import MetricError, ModelError
+from promptiter.evaluation.data.case import EvalCase
+from promptiter.evaluation.metrics.builtin import MetricBuilder
+from promptiter.evaluation.metrics.judge_model import Judge, judges_of
+from promptiter.evaluation.metrics.judge_prompts import (
+    Exchange,
+    RubricKind,
+    cut,
+    render_final_response,
+    render_rubrics,
+    render_tool_output,
+)
+from promptiter.evaluation.metrics.metric import (
+    TurnScore,
+    failure_of,
+    in_words,
+    mean,
+    paired_turns,
+    score_by_turn,
+    unscored,
+)
+from promptiter.evaluation.metrics.metric_config import (
+    JUDGE_METRICS,
+    JudgeConfig,
+    JudgeModel,
+    MetricConfig,
+    ModelsAggregator,
+    Rubric,
+)
+from promptiter.evaluation.score import Finding, Score
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import CallSite, Message, ModelRequest
+from promptiter.llm.structured import ask_for
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
+
+JudgeKind: TypeAlias = Literal["final_response"] | RubricKind
+
+SHOWN_REASON = 300
+"""So many characters of a judge's reason are kept in a finding."""
+
+_VALID = Rubric(id="valid", text="")
+_NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference_critic"))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one sample says of one rubric."""
+
+    rubric_id: str
+    passed: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedTurn:
+    """The judgement of one turn, with the judge's reasons for what failed in words."""
+
+    score: TurnScore
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeMetric:
+    """The mean of verdicts over rubrics, or the verdict whether a response is valid; then the mean over turns."""
+
+    name: str
+    kind: JudgeKind
+    config: JudgeConfig
+    judges: tuple[Judge, ...]
+    gateway: Gateway
+    threshold: float = 1.0
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.kind in _NEEDS_REFERENCE
+
+    @property
+    def rubrics(self) -> tuple[Rubric, ...]:
+        return (_VALID,) if self.kind == "final_response" else self.config.rubrics
+
+    def asking(self, model: str) -> JudgeMetric:
+        """The same judge, asking another model, once for each question."""
+        return replace(self, judges=(Judge(model=model),))
+
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+        if problem := failure_of(run):
+            return unscored(self, problem)
+        try:
+            exchanges = self._exchanges(case, run)
+            asked = [partial(self._judge_turn, exchange) for exchange in exchanges.values()]
+            judged = await _all_of(asked, parallel=self.config.parallel)
+        except ModelError as error:
+            told = self.gateway.redactor.redact_text(f"{type(error).__name__}: {error}")
+            return unscored(self, f"the judge failed: {told}")
+        except MetricError as error:
+            return unscored(self, f"case {case.id!r} cannot be judged: {error}")
+        answers = iter(judged)
+        score = score_by_turn(self, case, run, judge=lambda _turn, _run: next(answers).score)
+        if not score.is_scored:
+            return score
+        return replace(score, reason=self._reason(score, dict(zip(exchanges, judged, strict=True))))
+
+    def _exchanges(self, case: EvalCase, run: AgentRun) -> dict[int, Exchange]:
+        """The turns that are judged: a missing one is not, nor one without the reference that this judge needs."""
+        earlier = list(case.context)
+        exchanges = {}
+        for index, (turn, turn_run) in enumerate(paired_turns(case, run)):
+            if turn_run is None:
+                break
+            question = _question(case, index, turn_run)
+            reference = turn.expected if turn is not None and self.needs_reference else None
+            if not self.needs_reference or reference is not None:
+                exchanges[index] = self._exchange(turn_run, question, reference, tuple(earlier))
+            earlier += [Message("user", question or ""), Message("assistant", turn_run.output)]
+        return exchanges
+
+    def _exchange(
+        self, run: AgentRun, question: str | None, reference: str | None, earlier: tuple[Message, ...]
+    ) -> Exchange:
+        if self.kind != "knowledge_recall":
+            return Exchange(question=question, response=run.output, reference=reference, earlier=earlier)
+        if run.trace is None:
+            raise MetricError("the run has no trace, so its tool calls are unknown; use an agent that records one")
+        names = self.config.knowledge_tool_names
+        calls = [call for call in run.tool_calls if not names or call.name in names]
+        return Exchange(question=question, tool_output=render_tool_output(calls), earlier=earlier)
+
+    async def _judge_turn(self, exchange: Exchange) -> JudgedTurn:
+        if exchange.tool_output == "":
+            tools = " or ".join(self.config.knowledge_tool_names) or "any tool"
+            return self._judged(
+                0.0, {rubric.id: f"the agent did not call {tools}" for rubric in self.rubrics}, exchange
+            )
+        asked = [partial(self._verdicts, exchange, judge, draw) for judge in self.judges for draw in judge.draws]
+        answers = iter(await _all_of(asked, parallel=self.config.parallel))
+        by_judge = [[next(answers) for _ in judge.draws] for judge in self.judges]
+        weights = [judge.weight for judge in self.judges]
+        value = aggregate(self.config.models_aggregator, [self._value(samples) for samples in by_judge], weights)
+        return self._judged(value, self._failed(value, by_judge), exchange)
+
+    async def _verdicts(self, exchange: Exchange, judge: Judge, draw: int) -> tuple[Verdict, ...]:
+        """One sample: a verdict on each rubric, in the order of the configuration."""
+        if self.kind == "final_response":
+            messages, shape = render_final_response(exchange), _valid_shape()
+        else:
+            messages = render_rubrics(self.kind, self.rubrics, exchange)
+            shape = _rubric_shape(tuple(rubric.id for rubric in self.rubrics))
+        request = ModelRequest(model=judge.model, messages=messages, options=judge.options)
+        return await ask_for(shape, request, CallSite(role="judge", draw=draw), self.gateway, node_id=self.name)
+
+    def _value(self, samples: Sequence[tuple[Verdict, ...]]) -> float:
+        """What one model says: the mean over rubrics and samples, or whether most samples say valid."""
+        value = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in zip(*samples, strict=True)])
+        return float(value > 0.5) if self.kind == "final_response" else value
+
+    def _failed(self, value: float, by_judge: Sequence[Sequence[tuple[Verdict, ...]]]) -> dict[str, str]:
+        """The failed rubrics, each with the first reason given.
+
+        A rubric has failed if at most half of the samples pass it; on a turn below the threshold, if not all do.
+        """
+        failed = {}
+        for index, rubric in enumerate(self.rubrics):
+            said = [[verdicts[index] for verdicts in samples] for samples in by_judge]
+            share = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in said])
+            reasons = [verdict.reason for verdicts in said for verdict in verdicts if not verdict.passed]
+            if reasons and (share <= 0.5 or value < self.threshold):
+                failed[rubric.id] = cut(reasons[0].strip(), SHOWN_REASON)
+        return failed
+
+    def _judged(self, value: float, failed: Mapping[str, str], exchange: Exchange) -> JudgedTurn:
+        if self.kind == "final_response":
+            wrong = Finding(kind="wrong", expected=exchange.reference, actual=exchange.response)
+            reasons = tuple(f"invalid: {reason}" for reason in failed.values())
+            return JudgedTurn(TurnScore(value, (wrong,) if failed else ()), reasons)
+        findings = tuple(
+            Finding(kind="violated", predicate=f"rubric:{rubric.id}", expected=rubric.text, actual=failed[rubric.id])
+            for rubric in self.rubrics
+            if rubric.id in failed
+        )
+        reasons = tuple(f"rubric {name!r} failed: {reason}" for name, reason in failed.items())
+        return JudgedTurn(TurnScore(value, findings), reasons)
+
+    def _reason(self, score: Score, judged: Mapping[int, JudgedTurn]) -> str:
+        """One sentence for people and models: turns that are missing or too many, then what failed and why."""
+        others = [finding for finding in score.findings if finding.predicate == "turn"]
+        turns = len(judged) + len(others)
+        said = [in_words([finding], turns=turns) for finding in others]
+        for index, turn in judged.items():
+            said += (reason + (f" (turn {index})" if turns > 1 else "") for reason in turn.reasons)
+        if said:
+            return "; ".join(said)
+        passed = "valid" if self.kind == "final_response" else f"all {len(self.rubrics)} rubrics passed"
+        return passed if turns == 1 else f"{passed}, in all {turns} turns"
+
+
+def judge_builders(gateway: Gateway, *, default: JudgeModel | None = None) -> Mapping[str, MetricBuilder]:
+    """The judges, to hand to `build_metrics`. `default` judges where a configuration names no model."""
+
+    def builder(evaluator: str) -> MetricBuilder:
+        return lambda config: _build(evaluator, config, gateway, default)
+
+    return {evaluator: builder(evaluator) for evaluator in JUDGE_METRICS}
+
+
+def aggregate(how: ModelsAggregator, values: Sequence[float], weights: Sequence[float]) -> float:
+    """One value of the models' values; it reaches any threshold exactly if the rule holds at that threshold."""
+    match how:
+        case "all_pass":
+            return min(values)
+        case "any_pass":
+            return max(values)
+        case "majority_pass":
+            return _reached_by_most(values, [1.0] * len(values))
+        case "weighted_majority":
+            return _reached_by_most(values, weights)
+        case "avg":
+            return mean(values)
+        case "weighted_avg":
+            return fsum(value * weight for value, weight in zip(values, weights, strict=True)) / fsum(weights)
+
+
+def _reached_by_most(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The highest value that models of more than half of the weight reach."""
+    half = fsum(weights) / 2
+    return max(
+        reached
+        for reached in values
+        if fsum(weight for value, weight in zip(values, weights, strict=True) if value >= reached) > half
+    )
+
+
+def _build(evaluator: str, config: MetricConfig, gateway: Gateway, default: JudgeModel | None) -> JudgeMetric:
+    criterion, kind = config.criterion, _KINDS[evaluator]
+    if not isinstance(criterion, JudgeConfig):
+        raise MetricError(f"{config.place}: {evaluator} takes a JudgeConfig, not {criterion!r}")
+    if kind == "final_response" and criterion.rubrics:
+        raise MetricError(f"{config.place}: {evaluator} takes no rubrics; use llm_rubric_response for them")
+    if kind != "final_response" and not criterion.rubrics:
+        raise MetricError(
+            f"{config.place}: {evaluator} judges by rubrics and has none; list them under llm_judge.rubrics"
+        )
+    models = criterion.models or ((default,) if default is not None else ())
+    if not models:
+        raise MetricError(f"{config.place}: {evaluator} has no model to ask; give llm_judge a judge_model")
+    return JudgeMetric(
+        name=config.name,
+        kind=kind,
+        config=criterion,
+        judges=judges_of(models, gateway, place=config.place),
+        gateway=gateway,
+        threshold=config.threshold,
+    )
+
+
+_KINDS: Mapping[str, JudgeKind] = {
+    "llm_final_response": "final_response",
+    "llm_rubric_response": "response",
+    "llm_rubric_critic": "critic",
+    "llm_rubric_reference_critic": "reference_critic",
+    "llm_rubric_knowledge_recall": "knowledge_recall",
+}
+
+
+def _question(case: EvalCase, index: int, run: AgentRun) -> str | None:
+    """The user's words of a turn: the case's, or those that the trace begins with."""
+    for turns in (case.turns, case.actual):
+        if index < len(turns):
+            return turns[index].user
+    return run.trace.steps[0].input.text if run.trace is not None else None
+
+
+async def _all_of(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool) -> list[T]:
+    """All answers in order. Of several errors the first that no judge can help is raised, else the first."""
+    if not parallel:
+        return [await ask() for ask in asked]
+    answers = await asyncio.gather(*(ask() for ask in asked), return_exceptions=True)
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    if errors:
+        raise next((error for error in errors if not isinstance(error, ModelError | MetricError)), errors[0])
+    return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+
+@cache
+def _valid_shape() -> TypeAdapter[tuple[Verdict, ...]]:
+    from pydantic import AfterValidator, TypeAdapter, create_model
+
+    answer: Any = create_model("Answer", reason=(str, ...), valid=(bool, ...))
+    shape: Any = Annotated[answer, AfterValidator(lambda said: (Verdict(_VALID.id, said.valid, said.reason),))]
+    return TypeAdapter(shape)
+
+
+@lru_cache(maxsize=64)
+def _rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[Verdict, ...]]:
+    """Verdicts on exactly these rubrics, given in any order; they come out in the order of the ids."""
+    from pydantic import AfterValidator, Field, TypeAdapter, create_model
+
+    def once_each(said: Any) -> tuple[Verdict, ...]:
+        counts = Counter(each.id for each in said.verdicts)
+        if missing := [name for name in ids if not counts[name]]:
+            raise ValueError(f"there is no verdict on {', '.join(missing)}; judge every rubric")
+        if repeated := [name for name in ids if counts[name] > 1]:
+            raise ValueError(f"there are several verdicts on {', '.join(repeated)}; judge every rubric once")
+        given = {each.id: Verdict(each.id, each.passed, each.reason) for each in said.verdicts}
+        return tuple(given[name] for name in ids)
+
+    known: Any = Literal[ids]
+    verdict: Any = create_model("Verdict", id=(known, ...), reason=(str, ...), passed=(bool, ...))
+    one_each = Field(json_schema_extra={"minItems": len(ids), "maxItems": len(ids)})
+    answer: Any = create_model("Answer", verdicts=(list[verdict], one_each))
+    shape: Any = Annotated[answer, AfterValidator(once_each)]
+    return TypeAdapter(shape)

@@ -1,0 +1,144 @@
+"""Judging models as the gateway knows them: their names, options, addresses and keys.
+
+A judge with an address or a key of its own becomes a model of the gateway under a name of its own, so that it neither
+serves nor is served by calls to a model of the same name elsewhere. Keys never reach a request: they are revealed when
+the model is built, and other secrets while it is called. The gateway's redactor knows all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from promptiter.errors import MetricError
+from promptiter.evaluation.metrics.config_fields import field_name
+from promptiter.evaluation.metrics.metric_config import JudgeModel
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.secret import secrets_in
+from traces import digest
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """A judging model: its name in the gateway, and which draws are its samples."""
+
+    model: str
+    options: Mapping[str, Json] = field(default_factory=dict)
+    draws: range = range(1)
+    weight: float = 1.0
+
+
+def judges_of(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -> tuple[Judge, ...]:
+    """The judges, made known to the gateway. A model that is listed twice has samples of its own each time."""
+    drawn: Counter[str] = Counter()
+    judges = []
+    for model in models:
+        options = request_options(model, place=place)
+        name = _name_in(gateway, model)
+        key = digest([name, options])
+        draws = range(drawn[key], drawn[key] + model.num_samples)
+        drawn[key] = draws.stop
+        judges.append(Judge(model=name, options=options, draws=draws, weight=model.weight))
+    return tuple(judges)
+
+
+def litellm_name(model: JudgeModel) -> str:
+    """The name by which litellm finds the provider. A variant is a dialect of OpenAI's protocol and needs none."""
+    name, provider = model.model_name, model.provider_name
+    if name == "simulated":
+        return name
+    if provider:
+        return name if name.startswith(f"{provider}/") else f"{provider}/{name}"
+    return f"openai/{name}" if model.base_url and "/" not in name else name
+
+
+def request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
+    """`generation_config`, `think` and `extra_fields` as options of a request; secrets in them stay wrapped."""
+    options: dict[str, Json] = {}
+    for key, value in model.generation_config.items():
+        name = _OPTION_NAMES.get(field_name(key), field_name(key))
+        if name in _OWN_OPTIONS:
+            raise MetricError(f"{place}: generation_config cannot set {key!r}; {_OWN_OPTIONS[name]}")
+        if value is not None and name not in _NOT_FOR_JUDGES:
+            options[name] = value
+    most = options.get("max_tokens", 1)
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise MetricError(f"{place}: generation_config.max_tokens is {most!r}; it must be a whole number from 1 on")
+    if model.think is not None:
+        options.setdefault("reasoning_effort", "medium" if model.think else "none")
+    if model.extra_fields:
+        options["extra_body"] = {**options.get("extra_body", {}), **model.extra_fields}
+    return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeEndpoint(LiteLLMModel):
+    """A litellm model under a name that only the gateway knows, with what is secret in the options of its requests."""
+
+    served_as: str
+    in_options: tuple[str, ...] = field(default=(), repr=False)
+
+    def secrets(self) -> tuple[str, ...]:
+        return (*LiteLLMModel.secrets(self), *self.in_options)
+
+    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
+        return await LiteLLMModel.__call__(self, replace(request, model=self.served_as), draw=draw)
+
+
+_OPTION_NAMES = {
+    "max_output_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "stop_sequences": "stop",
+}
+_NOT_FOR_JUDGES = frozenset(("stream", "stream_options", "n", "candidate_count"))
+_OWN_OPTIONS = {
+    "model": "say it as model_name",
+    "messages": "the judge's prompt is promptiter's",
+    "tools": "a judge has none",
+    "response_format": "promptiter asks for its own",
+    "api_base": "say it as base_url",
+    "base_url": "say it beside generation_config",
+    "api_key": "say it beside generation_config",
+    "extra_headers": "leave it out",
+    "timeout": "the gateway has one",
+    "num_retries": "the gateway retries",
+    "max_retries": "the gateway retries",
+    "drop_params": "leave it out",
+}
+
+
+def _name_in(gateway: Gateway, model: JudgeModel) -> str:
+    name = litellm_name(model)
+    in_options = secrets_in([model.generation_config, model.extra_fields])
+    gateway.redactor.learn(secrets_in(model))
+    if name == "simulated" or not (model.base_url or model.api_key or in_options):
+        return name
+    key = model.api_key.reveal() if model.api_key is not None else None
+    endpoint = JudgeEndpoint(
+        api_base=model.base_url,
+        api_key=key,
+        timeout_s=gateway.timeout_s,
+        served_as=name,
+        in_options=in_options,
+    )
+    own = _own_name(name, model)
+    free, number = own, 1
+    while isinstance(known := gateway.model(free), JudgeEndpoint) and known != endpoint:
+        number += 1
+        free = f"{own}~{number}"
+    gateway.add_model(free, endpoint)
+    return free
+
+
+def _own_name(name: str, model: JudgeModel) -> str:
+    """The same in every process, whatever the key's value is. What follows the first `/` is on litellm's price list."""
+    origin = digest([name, model.base_url, str(model.api_key or "")])[:8]
+    provider, _, bare = name.partition("/")
+    return f"judge-{origin}/{bare if provider in _LISTED_BARE and bare else name}"
+
+
+_LISTED_BARE = frozenset(("openai", "anthropic"))

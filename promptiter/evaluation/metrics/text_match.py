@@ -1,0 +1,298 @@
+"""Texts compared: exact, contains, regex and length, ROUGE, and the numbers inside them.
+
+A comparison gives findings; none means a match. A reference that cannot be compared with (empty under contains, no
+valid pattern, no number) is a MetricError: it makes the case unscored, and says what to mend in the eval set.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal, InvalidOperation
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+from promptiter.errors import MetricError
+from promptiter.evaluation.metrics.metric import characters, shown
+from promptiter.evaluation.score import Finding
+
+TextMatch: TypeAlias = Literal["exact", "contains", "regex"]
+RougeType: TypeAlias = Literal["rouge1", "rouge2", "rougeL"]
+NumberChoice: TypeAlias = Literal["last", "first", "only"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextCriterion:
+    """How a text is compared with its reference, which is the pattern under `regex`.
+
+    `expected` stands in for the references of the cases. `ignore` leaves out the comparison; the length still counts.
+    """
+
+    match: TextMatch = "exact"
+    case_insensitive: bool = False
+    min_length: int | None = None
+    max_length: int | None = None
+    ignore: bool = False
+    expected: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_length is not None and self.max_length is not None and self.min_length > self.max_length:
+            raise MetricError(f"length.min {self.min_length} is above length.max {self.max_length}; swap them")
+        if self.expected is not None:
+            _check_reference(self.expected, self)
+
+    @property
+    def needs_reference(self) -> bool:
+        return not self.ignore and self.expected is None
+
+
+def compare_text(actual: str, reference: str | None, criterion: TextCriterion) -> tuple[Finding, ...]:
+    """What parts a text from its reference. The reference may be None if the criterion needs none."""
+    findings = _length_findings(actual, criterion)
+    if criterion.ignore:
+        return findings
+    expected = reference if criterion.expected is None else criterion.expected
+    if expected is None:
+        raise MetricError("there is no reference to compare the text with")
+    _check_reference(expected, criterion)
+    if criterion.match == "regex":
+        return findings + _regex_findings(actual, expected, criterion)
+    if criterion.match == "contains":
+        return findings + _contains_findings(actual, expected, criterion)
+    return findings + _exact_findings(actual, expected, criterion)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RougeCriterion:
+    """Which ROUGE F1, and from where on it counts as a match within final_response."""
+
+    type: RougeType = "rouge1"
+    threshold: float = 1.0
+
+
+def rouge_f1(actual: str, reference: str, kind: RougeType = "rouge1") -> float:
+    """The F1 of shared words (rouge1), word pairs (rouge2), or the longest common subsequence of words (rougeL)."""
+    units, wanted = _rouge_units(actual, kind), _rouge_units(reference, kind)
+    if not wanted:
+        raise MetricError(f"empty reference: {shown(reference)} has no words that {kind} could compare")
+    if kind == "rougeL":
+        shared = _longest_common_subsequence(units, wanted)
+    else:
+        shared = (Counter(units) & Counter(wanted)).total()
+    return 2 * shared / (len(units) + len(wanted))
+
+
+def rouge_findings(actual: str, reference: str, kind: RougeType = "rouge1") -> tuple[Finding, ...]:
+    """The words that the output lacks, and those that it has too many. (None if only their order is wrong.)"""
+    words, wanted = Counter(words_of(actual)), Counter(words_of(reference))
+    findings = []
+    if lacking := list((wanted - words).elements()):
+        findings.append(Finding(kind="missing", expected=lacking, predicate=kind))
+    if needless := list((words - wanted).elements()):
+        findings.append(Finding(kind="unexpected", actual=needless, predicate=kind))
+    return tuple(findings) or (Finding(kind="wrong", expected=reference, actual=actual, predicate=kind),)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in any script, without case and punctuation; a Chinese or Japanese character is a word."""
+    spaced = []
+    for character in unicodedata.normalize("NFKC", text).casefold():
+        if _is_cjk(character):
+            spaced.append(f" {character} ")
+        else:
+            # Marks belong to words: without them Hindi would fall apart.
+            spaced.append(character if unicodedata.category(character)[0] in "LNM" else " ")
+    return "".join(spaced).split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericCriterion:
+    """Which number of a text counts, and how far it may be from that of the reference (the larger tolerance holds)."""
+
+    which: NumberChoice = "last"
+    tolerance: float = 0.0
+    relative_tolerance: float = 0.0
+    expected: float | None = None
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.expected is None
+
+
+def compare_number(actual: str, reference: str | None, criterion: NumericCriterion) -> tuple[Finding, ...]:
+    """What parts the number of a text from that of its reference."""
+    wanted = _expected_number(reference, criterion)
+    numbers = numbers_in(actual)
+    if not numbers:
+        return (Finding(kind="missing", expected=_plain(wanted), predicate="number"),)
+    if criterion.which == "only" and len(numbers) > 1:
+        found = [_plain(number.value) for number in numbers]
+        return (Finding(kind="violated", expected=_plain(wanted), actual=found, predicate="only_number"),)
+    number = numbers[0] if criterion.which == "first" else numbers[-1]
+    slack = max(_decimal(criterion.tolerance), _EXACT.multiply(_decimal(criterion.relative_tolerance), abs(wanted)))
+    if number.value == wanted or abs(_EXACT.subtract(number.value, wanted)) <= slack:
+        return ()
+    return (
+        Finding(
+            kind="wrong",
+            expected=_plain(wanted),
+            actual=_plain(number.value),
+            where=characters(number.start, number.end),
+            predicate="number",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NumberInText:
+    value: Decimal
+    start: int
+    end: int
+
+
+def numbers_in(text: str) -> list[NumberInText]:
+    """The numbers of a text: `1,234.5`, `-3`, `2e-3`. A number inside a name (`gpt4`, `v1.2`) is none."""
+    found = []
+    for match in _NUMBER.finditer(text):
+        try:
+            value = Decimal(match[0].replace(",", "").replace("−", "-"))
+        except InvalidOperation:  # an exponent beyond what a Decimal can hold
+            continue
+        found.append(NumberInText(value, match.start(), match.end()))
+    return found
+
+
+_EXACT = Context(prec=60, traps=[])
+# Not \w before a number: a Chinese character may stand there. A minus after a digit is a range or a difference.
+_NUMBER = re.compile(
+    r"(?<![\d.A-Za-z_])[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:(?<=\d)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
+)
+
+
+def _check_reference(expected: str, criterion: TextCriterion) -> None:
+    if criterion.match != "exact" and not expected.strip():
+        raise MetricError(f"empty reference: every text passes {criterion.match} {expected!r}; write what is expected")
+    if criterion.match == "regex":
+        try:
+            re.compile(expected)
+        except re.error as error:
+            raise MetricError(f"the reference {shown(expected)} is no regular expression: {error}") from error
+
+
+def _length_findings(actual: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+    length = len(actual)
+    if criterion.min_length is not None and length < criterion.min_length:
+        return (Finding(kind="violated", expected=criterion.min_length, actual=length, predicate="min_length"),)
+    if criterion.max_length is not None and length > criterion.max_length:
+        where = characters(criterion.max_length, length)
+        return (
+            Finding(kind="violated", expected=criterion.max_length, actual=length, where=where, predicate="max_length"),
+        )
+    return ()
+
+
+def _regex_findings(actual: str, pattern: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+    # The flag, not lower(): that would turn \S into \s.
+    if re.search(pattern, actual, re.IGNORECASE if criterion.case_insensitive else 0):
+        return ()
+    return (Finding(kind="violated", expected=pattern, actual=actual, predicate="regex"),)
+
+
+def _contains_findings(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+    haystack, origins = _comparable(actual, criterion)
+    needle, _ = _comparable(expected, criterion)
+    if needle in haystack:
+        return ()
+    # The longest beginning of the reference that is there shows where they part.
+    present, absent = 0, len(needle)
+    while absent - present > 1:
+        middle = (present + absent) // 2
+        if needle[:middle] in haystack:
+            present = middle
+        else:
+            absent = middle
+    start = haystack.find(needle[:present])
+    where = characters(origins[start], origins[start + present]) if present else ""
+    return (Finding(kind="missing", expected=expected, actual=actual, where=where, predicate="contains"),)
+
+
+def _exact_findings(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+    came, origins = _comparable(actual, criterion)
+    wanted, _ = _comparable(expected, criterion)
+    if came == wanted:
+        return ()
+    start = _shared_beginning(came, wanted)
+    same_end = _shared_beginning(came[start:][::-1], wanted[start:][::-1])
+    where = characters(origins[start], origins[len(came) - same_end])
+    return (Finding(kind="wrong", expected=expected, actual=actual, where=where, predicate="exact"),)
+
+
+def _shared_beginning(first: str, second: str) -> int:
+    shorter = min(len(first), len(second))
+    return next((index for index in range(shorter) if first[index] != second[index]), shorter)
+
+
+def _comparable(text: str, criterion: TextCriterion) -> tuple[str, Sequence[int]]:
+    """The text as it is compared, and for each of its positions the one in the original: ß folds to two letters."""
+    if not criterion.case_insensitive:
+        return text, range(len(text) + 1)
+    folded = [character.casefold() for character in text]
+    origins = [index for index, letters in enumerate(folded) for _ in letters]
+    return "".join(folded), [*origins, len(text)]
+
+
+def _rouge_units(text: str, kind: RougeType) -> list[str] | list[tuple[str, str]]:
+    words = words_of(text)
+    return list(pairwise(words)) if kind == "rouge2" else words
+
+
+def _longest_common_subsequence(first: Sequence[object], second: Sequence[object]) -> int:
+    """Its length, a row at a time as the bits of one integer (Hyyrö 2004)."""
+    places: dict[object, int] = {}
+    for index, item in enumerate(first):
+        places[item] = places.get(item, 0) | 1 << index
+    everything = (1 << len(first)) - 1
+    row = everything
+    for item in second:
+        kept = row & places.get(item, 0)
+        row = ((row + kept) | (row - kept)) & everything
+    return len(first) - row.bit_count()
+
+
+def _is_cjk(character: str) -> bool:
+    return any(first <= character <= last for first, last in _CJK)
+
+
+_CJK = (
+    ("\u3040", "\u30ff"),
+    ("\u3400", "\u4dbf"),
+    ("\u4e00", "\u9fff"),
+    ("\uf900", "\ufaff"),
+    ("\U00020000", "\U0003ffff"),
+)
+
+
+def _expected_number(reference: str | None, criterion: NumericCriterion) -> Decimal:
+    if criterion.expected is not None:
+        return _decimal(criterion.expected)
+    numbers = numbers_in(reference or "")
+    if not numbers:
+        raise MetricError(f"the reference {shown(reference)} holds no number")
+    if criterion.which == "only" and len(numbers) > 1:
+        raise MetricError(f"the reference {shown(reference)} holds {len(numbers)} numbers; `which: only` wants one")
+    return (numbers[0] if criterion.which == "first" else numbers[-1]).value
+
+
+def _decimal(number: float) -> Decimal:
+    """The number as it is written: 0.3, not 0.299999999999999988897769753748."""
+    return Decimal(repr(number))
+
+
+def _plain(number: Decimal) -> int | float:
+    """For JSON: whole numbers keep all their digits."""
+    exponent = number.as_tuple().exponent
+    is_whole = isinstance(exponent, int) and abs(exponent) < 30 and number == number.to_integral_value()
+    return int(number) if is_whole else float(number)

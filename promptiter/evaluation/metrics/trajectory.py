@@ -1,0 +1,220 @@
+"""Tool calls compared with those that a good answer makes: which tools, with what arguments, in what order.
+
+Unordered calls are paired by a maximum matching, not greedily: `search(*)` must not take the call that only
+`search(city)` could have taken.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TypeAlias
+
+from promptiter.evaluation.data.case import ExpectedToolCall
+from promptiter.evaluation.metrics.json_match import (
+    JsonCriterion,
+    NotJsonError,
+    compare_json,
+    parse_json,
+    schema_findings,
+)
+from promptiter.evaluation.metrics.text_match import TextCriterion, compare_text
+from promptiter.evaluation.score import Finding
+from traces import ToolCall
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCriterion:
+    """How one call is compared. Results are compared only if `result` says how; None in a reference means anything."""
+
+    name: TextCriterion = field(default_factory=TextCriterion)
+    arguments: JsonCriterion = field(default_factory=JsonCriterion)
+    result: JsonCriterion | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryCriterion:
+    """How a turn's calls are compared. `overrides` go by the expected name; `subset_matching` allows more calls."""
+
+    default: ToolCriterion = field(default_factory=ToolCriterion)
+    overrides: Mapping[str, ToolCriterion] = field(default_factory=dict)
+    order_sensitive: bool = False
+    subset_matching: bool = False
+
+    def for_tool(self, name: str) -> ToolCriterion:
+        return self.overrides.get(name, self.default)
+
+
+Fits: TypeAlias = Callable[[int, int], bool]
+"""Whether the expected call of an index and the actual call of an index match."""
+
+
+def compare_tool_calls(
+    actual: Sequence[ToolCall], expected: Sequence[ExpectedToolCall], criterion: TrajectoryCriterion
+) -> tuple[Finding, ...]:
+    """What parts the calls of a turn from the expected ones; nothing: they match.
+
+    A call that is nearly right (the same tool) is reported by what is wrong in it, any other as missing or unexpected.
+    """
+
+    @cache
+    def fits(wanted: int, came: int) -> bool:
+        return not _call_findings(actual[came], expected[wanted], came, criterion)
+
+    match = longest_common_order if criterion.order_sensitive else maximum_matching
+    paired = match(len(expected), len(actual), fits)
+    taken = set(paired.values())
+    spare = [index for index in range(len(actual)) if index not in taken]
+    findings: list[Finding] = []
+    for wanted, call in enumerate(expected):
+        if wanted in paired:
+            continue
+        nearest = _nearest_call(call, wanted, spare, actual, fits=fits, criterion=criterion)
+        if nearest is None:
+            where = f"expected tool call {wanted}"
+            findings.append(Finding(kind="missing", expected=_call_json(call), where=where, predicate="tool_call"))
+            continue
+        spare.remove(nearest)
+        findings += _call_findings(actual[nearest], call, nearest, criterion) or (
+            Finding(
+                kind="wrong",
+                expected={"name": call.name, "position": wanted},
+                actual={"name": actual[nearest].name, "position": nearest},
+                where=f"tool call {nearest}",
+                predicate="tool_order",
+            ),
+        )
+    if not criterion.subset_matching:
+        findings += (
+            Finding(
+                kind="unexpected", actual=_call_json(actual[index]), where=f"tool call {index}", predicate="tool_call"
+            )
+            for index in spare
+        )
+    return tuple(findings)
+
+
+def maximum_matching(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
+    """The largest pairing of expected with actual calls in any order: expected index to actual index."""
+    taken_by: dict[int, int] = {}
+    for start in range(wanted_count):
+        _augment(start, came_count, fits, taken_by)
+    return {wanted: came for came, wanted in sorted(taken_by.items(), key=lambda pair: pair[1])}
+
+
+def longest_common_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
+    """The largest pairing of expected with actual calls that keeps the order of both."""
+    paired: dict[int, int] = {}
+    start = 0
+    while start < min(wanted_count, came_count) and fits(start, start):
+        paired[start] = start
+        start += 1
+    # best[i][j]: the size of the largest pairing of what follows expected i and actual j
+    best = [[0] * (came_count + 1) for _ in range(wanted_count + 1)]
+    for wanted in range(wanted_count - 1, start - 1, -1):
+        for came in range(came_count - 1, start - 1, -1):
+            with_both = best[wanted + 1][came + 1] + 1 if fits(wanted, came) else 0
+            best[wanted][came] = max(with_both, best[wanted + 1][came], best[wanted][came + 1])
+    wanted = came = start
+    while wanted < wanted_count and came < came_count:
+        if fits(wanted, came) and best[wanted][came] == best[wanted + 1][came + 1] + 1:
+            paired[wanted] = came
+            wanted, came = wanted + 1, came + 1
+        elif best[wanted][came] == best[wanted + 1][came]:
+            wanted += 1
+        else:
+            came += 1
+    return paired
+
+
+def _augment(start: int, came_count: int, fits: Fits, taken_by: dict[int, int]) -> None:
+    """Give one more expected call a partner, moving others along an augmenting path (Kuhn, breadth first)."""
+    reached_from: dict[int, int] = {}
+    waiting = deque([start])
+    while waiting:
+        wanted = waiting.popleft()
+        for came in range(came_count):
+            if came in reached_from or not fits(wanted, came):
+                continue
+            reached_from[came] = wanted
+            if came not in taken_by:
+                _shift(came, reached_from, taken_by)
+                return
+            waiting.append(taken_by[came])
+
+
+def _shift(came: int, reached_from: Mapping[int, int], taken_by: dict[int, int]) -> None:
+    partner_of = {wanted: taken for taken, wanted in taken_by.items()}
+    free: int | None = came
+    while free is not None:
+        wanted = reached_from[free]
+        taken_by[free] = wanted
+        free = partner_of.get(wanted)
+
+
+def _nearest_call(
+    call: ExpectedToolCall,
+    wanted: int,
+    spare: Sequence[int],
+    actual: Sequence[ToolCall],
+    *,
+    fits: Fits,
+    criterion: TrajectoryCriterion,
+) -> int | None:
+    """The spare call that was probably meant: one in the wrong place, or the tool's with the fewest differences."""
+    same_tool = [
+        index for index in spare if not compare_text(actual[index].name, call.name, criterion.for_tool(call.name).name)
+    ]
+    return min(
+        same_tool,
+        key=lambda index: (
+            0 if fits(wanted, index) else len(_call_findings(actual[index], call, index, criterion)),
+            abs(index - wanted),
+        ),
+        default=None,
+    )
+
+
+def _call_findings(
+    actual: ToolCall, expected: ExpectedToolCall, index: int, criterion: TrajectoryCriterion
+) -> tuple[Finding, ...]:
+    strategy = criterion.for_tool(expected.name)
+    where = f"tool call {index}"
+    if compare_text(actual.name, expected.name, strategy.name):
+        return (Finding(kind="wrong", expected=expected.name, actual=actual.name, where=where, predicate="tool_name"),)
+    arguments = {} if actual.arguments is None else actual.arguments
+    findings = _part_findings("arguments", arguments, expected.arguments, strategy.arguments)
+    if strategy.result is not None:
+        findings += _part_findings("result", actual.result, expected.result, strategy.result)
+    return tuple(replace(finding, where=f"{where}, {finding.where}") for finding in findings)
+
+
+def _part_findings(part: str, actual: Json, expected: Json, criterion: JsonCriterion) -> list[Finding]:
+    actual, expected = _alike(actual, expected), _alike(expected, actual)
+    is_any = expected is None
+    found = schema_findings(actual, criterion) if is_any else compare_json(actual, expected, criterion)
+    return [
+        replace(
+            finding,
+            where=f"{part} {finding.where}",
+            predicate=f"tool_{part}" if finding.predicate == "json" else finding.predicate,
+        )
+        for finding in found
+    ]
+
+
+def _alike(value: Json, other: Json) -> Json:
+    """Some traces record arguments and results as JSON text: parse it where the other side is no text."""
+    if isinstance(value, str) and isinstance(other, Mapping | list | tuple):
+        try:
+            return parse_json(value)
+        except NotJsonError:
+            return value
+    return value
+
+
+def _call_json(call: ToolCall | ExpectedToolCall) -> Json:
+    return {"name": call.name, "arguments": call.arguments}

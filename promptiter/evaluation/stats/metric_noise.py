@@ -1,0 +1,186 @@
+"""Metric noise: how much of a metric's run noise comes from the agent, and how much from the judge."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from promptiter.agents.base import Agent, AgentRun
+from promptiter.errors import SetupError
+from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.evaluation.evaluator import Evaluator, runs_of
+from promptiter.evaluation.metrics.judge import JudgeMetric
+from promptiter.evaluation.metrics.metric import Metric
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.score import Score
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
+from promptiter.llm.models import Model
+from promptiter.llm.prices import Price
+from promptiter.profile import Profile
+
+SAMPLES_APART = 1_000
+"""Repeats of a judgement are so many draws apart; a judge takes fewer samples for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricNoise:
+    """The scatter of one metric: between runs of a case, and between judgements of one output. None: unknown."""
+
+    metric: str
+    agent_variance: float | None
+    judge_variance: float | None
+
+    @property
+    def judge_share(self) -> float | None:
+        """The judge's part of the variance of one score; None if there is none, or it is unknown."""
+        if self.agent_variance is None or self.judge_variance is None:
+            return None
+        total = self.agent_variance + self.judge_variance
+        return self.judge_variance / total if total else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricNoiseReport:
+    """The noise of each metric, and the evaluation it was measured on: its scores are the first judgement of each."""
+
+    judge_repeats: int
+    metrics: tuple[MetricNoise, ...]
+    evaluation: Evaluation
+
+
+async def metric_noise(
+    evaluator: Evaluator,
+    agent: Agent,
+    eval_set: EvalSet,
+    *,
+    draws: int,
+    judge_repeats: int,
+    on_row: Callable[[CaseRow], None] | None = None,
+) -> MetricNoiseReport:
+    """Run each case `draws` times and judge each output `judge_repeats` times, and tell the two scatters apart.
+
+    A judge is really asked again: each judgement has draws of its own in the cache, so the same report costs nothing a
+    second time. This holds for LLM judges, and for metrics that ask `current_gateway()`.
+    """
+    if draws < 2 or judge_repeats < 2:
+        raise SetupError(f"metric noise needs at least 2 draws and 2 judge_repeats, got {draws} and {judge_repeats}")
+    profile = Profile.baseline(agent.describe())
+    rows: list[CaseRow] = []
+    for draw in range(draws):  # one draw at a time: a metric does not know of which draw a run is
+        first = draw * judge_repeats
+        samples = [
+            _Sample(metric, number, evaluator.gateway)
+            for number in range(first, first + judge_repeats)
+            for metric in evaluator.metrics
+        ]
+        once = Evaluator(
+            samples,
+            gateway=evaluator.gateway,
+            options=evaluator.options,
+            executor=evaluator.executor,
+            spool=evaluator.spool,
+            user_simulator=evaluator.user_simulator,
+        )
+        async for row in once.rows(agent, eval_set, profile, runs=runs_of(eval_set, [draw])):
+            rows.append(row)
+            if on_row is not None:
+                on_row(row)
+    rows.sort(key=lambda row: (row.case_id, row.draw))  # sums of floats must not depend on which case was quicker
+    names = [metric.name for metric in evaluator.metrics]
+    judged_once = (replace(row, scores=_named(row.scores, names)) for row in rows)
+    metrics = tuple(_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
+    evaluation = evaluator.evaluation_of(judged_once, eval_set, profile)
+    return MetricNoiseReport(judge_repeats=judge_repeats, metrics=metrics, evaluation=evaluation)
+
+
+def variance_components(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[float | None, float | None]:
+    """The variances (between runs, within a run) of scores given as case, run, judgement: one-way random effects.
+
+    Sums of squares and their degrees of freedom are pooled over the cases, so that differences between cases count for
+    neither. With unequal numbers of judgements these are the usual ANOVA estimators (Searle, Casella and McCulloch,
+    Variance Components, 3.6). A negative estimate is 0. None: there are too few scores to tell.
+    """
+    between, within, between_df, within_df, per_run = 0.0, 0.0, 0, 0, 0.0
+    for runs in cases:
+        known = [list(run) for run in runs if run]
+        values = [value for run in known for value in run]
+        if not values:
+            continue
+        grand = statistics.mean(values)  # exact: equal values have a scatter of exactly 0
+        means = [statistics.mean(run) for run in known]
+        within += math.fsum((value - mean) ** 2 for run, mean in zip(known, means, strict=True) for value in run)
+        between += math.fsum(len(run) * (mean - grand) ** 2 for run, mean in zip(known, means, strict=True))
+        within_df += len(values) - len(known)
+        between_df += len(known) - 1
+        per_run += len(values) - sum(len(run) ** 2 for run in known) / len(values)
+    judge = within / within_df if within_df else None
+    if judge is None or not between_df:
+        return None, judge
+    return max(0.0, (between - between_df * judge) / per_run), judge
+
+
+def _named(scores: Sequence[Score], names: Sequence[str]) -> tuple[Score, ...]:
+    """The first judgement by each metric, under the metric's own name."""
+    return tuple(replace(score, metric=name) for score, name in zip(scores, names, strict=False))
+
+
+def _metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step: int) -> MetricNoise:
+    by_case: dict[str, list[list[float]]] = {}
+    for row in rows:
+        values = [score.value for score in row.scores[at::step] if score.value is not None]
+        by_case.setdefault(row.case_id, []).append(values)
+    agent, judge = variance_components(by_case.values())
+    return MetricNoise(metric=name, agent_variance=agent, judge_variance=judge)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A metric as a metric of its own: one judgement of several, with answers that no other one gets."""
+
+    metric: Metric
+    number: int
+    gateway: Gateway
+
+    @property
+    def name(self) -> str:
+        return f"{self.number} {self.metric.name}"
+
+    @property
+    def threshold(self) -> float:
+        return self.metric.threshold
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.metric.needs_reference
+
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+        metric, shift = self.metric, self.number * SAMPLES_APART
+        if isinstance(metric, JudgeMetric):
+            metric = replace(metric, gateway=_Shifted(metric.gateway, shift))
+        with _Shifted(self.gateway, shift).active():
+            return await metric(case, run)
+
+
+class _Shifted(Gateway):
+    """A gateway behind which every draw is another: answers of the cache that were given before do not serve."""
+
+    def __init__(self, gateway: Gateway, shift: int) -> None:
+        super().__init__(cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.prices)
+        self.ledger = gateway.ledger
+        self._gateway = gateway
+        self._shift = shift
+
+    async def ask(
+        self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
+    ) -> ModelReply:
+        moved = replace(site, draw=site.draw + self._shift)
+        return await self._gateway.ask(request, moved, node_id=node_id, is_live=is_live)
+
+    def model(self, name: str) -> Model:
+        return self._gateway.model(name)
+
+    def price(self, name: str) -> Price | None:
+        return self._gateway.price(name)

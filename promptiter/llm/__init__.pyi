@@ -1,0 +1,11 @@
+from promptiter.llm.budget import Budget as Budget
+from promptiter.llm.cache.cache import open_cache as open_cache
+from promptiter.llm.gateway import Gateway as Gateway
+from promptiter.llm.litellm import LiteLLMModel as LiteLLMModel
+from promptiter.llm.messages import Message as Message
+from promptiter.llm.messages import ModelReply as ModelReply
+from promptiter.llm.messages import ModelRequest as ModelRequest
+from promptiter.llm.models import ScriptedModel as ScriptedModel
+from promptiter.llm.prices import Price as Price
+from promptiter.llm.prices import Prices as Prices
+from promptiter.llm.rate import RateLimit as RateLimit

@@ -1,0 +1,110 @@
+"""Goal: what a run is for. A better score, or the same quality for fewer dollars or tokens.
+
+    RunRequest(..., goal=Goal(kind="fewer_tokens", margin=0.05), acceptance=NoWorse(0.05))
+
+With a goal besides the score, a candidate is kept if it is no worse and takes less (see NoWorse), and what is claimed
+at the end is that it is no worse by the margin or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from promptiter.errors import SetupError, SurfaceValueError
+from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.stats.final_test import Block, Claim, claim_new_cases, claim_these_cases
+from promptiter.evaluation.stats.non_inferiority import claim_no_worse, claim_no_worse_on_new_cases
+from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.policies.combine import is_number
+from promptiter.structure import TEXT_TYPES, Surface
+from traces.model import Json
+
+GoalKind: TypeAlias = Literal["score", "cheaper", "fewer_tokens"]
+Figure: TypeAlias = Literal["usd", "tokens"]
+
+MARGIN = 0.05
+"""A loss that small is rarely worth money, and 30 cases without run noise can exclude it."""
+
+SHORTENED: frozenset[str] = frozenset(("instruction", "global_instruction", "tool", "skill", "examples"))
+"""What can lose sentences or examples. A file may be code, of which every line counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What a run is for. `margin` is the loss of the objective that other goals than the score may cost, below it.
+
+    `models` are those that a cheaper run may use, for every node that can; without any, the choices of each node.
+    """
+
+    kind: GoalKind = "score"
+    margin: float = MARGIN
+    models: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(GoalKind):
+            raise SetupError(f"the kind of a goal is {self.kind!r}; give one of {', '.join(get_args(GoalKind))}")
+        if not is_number(self.margin) or not 0 < self.margin < 1:
+            raise SetupError(f"the margin of a goal is {self.margin!r}; give a number between 0 and 1, such as 0.05")
+        if isinstance(self.models, str):
+            raise SetupError(f"the models of a goal are {self.models!r}; give a tuple: ({self.models!r},)")
+        if self.models and self.kind != "cheaper":
+            raise SetupError(f"a goal of kind {self.kind!r} has models; give them to a goal of kind 'cheaper'")
+
+    @property
+    def figure(self) -> Figure | None:
+        """What is to fall; None if the score is to rise."""
+        if self.kind == "score":
+            return None
+        return "usd" if self.kind == "cheaper" else "tokens"
+
+    @property
+    def surface_types(self) -> frozenset[str]:
+        """What may change if nobody names targets."""
+        if self.kind == "cheaper":
+            return frozenset(("model",))
+        return SHORTENED if self.kind == "fewer_tokens" else TEXT_TYPES
+
+
+SCORE = Goal()
+
+
+def claim_for(goal: Goal, cases: Sequence[PairedDraws], *, blocks: Sequence[Block], seed: int) -> Claim:
+    """The claim that a run of this goal ends with, for these cases: better, or no worse by the margin."""
+    if goal.kind == "score":
+        return claim_these_cases(cases, blocks=blocks, seed=seed)
+    return claim_no_worse(cases, margin=goal.margin, blocks=blocks)
+
+
+def claim_beyond(goal: Goal, cases: Sequence[PairedDraws], *, error: float, seed: int) -> Claim:
+    """The same for new cases, on sealed ones."""
+    if goal.kind == "score":
+        return claim_new_cases(cases, error=error, seed=seed)
+    return claim_no_worse_on_new_cases(cases, margin=goal.margin, error=error)
+
+
+def check_scores(goal: Goal, found: Evaluation) -> None:
+    """Raise if a loss could be larger than a margin between 0 and 1 can bound; known once the baseline has run."""
+    if goal.kind == "score":
+        return
+    scores = (score for row in found.rows for score in row.scores if score.value is not None)
+    for score in scores:
+        if score.value is not None and not 0 <= score.value <= 1:
+            raise SetupError(
+                f"metric {score.metric!r} gives {score.value:g}; a goal besides the score needs scores between 0 and 1"
+            )
+
+
+def other_models(goal: Goal, surface: Surface, current: Json) -> tuple[str, ...]:
+    """The models that a goal allows in the place of a node's own, in the order in which they were named."""
+    named = goal.models or tuple(str(choice) for choice in surface.limits.choices)
+    return tuple(dict.fromkeys(name for name in named if name != current and _takes(surface, name)))
+
+
+def _takes(surface: Surface, model: str) -> bool:
+    try:
+        surface.check(model)
+    except SurfaceValueError:
+        return False
+    return True

@@ -1,0 +1,67 @@
+"""PairedGain: an exact test for each candidate, with an error budget for the whole run.
+
+A run that tries twenty candidates at 5% each takes one that changes nothing in most runs. So candidate number n may err
+with a chance of error / (n (n + 1)) only: a half, a sixth, a twelfth of it. These shares add up to n / (n + 1) of the
+error after n candidates, so to at most the error however many there will be, which nobody knows before; and they
+fall no faster than they must, so that with 100 cases and more the twentieth can still be taken. With few cases it takes
+large gains to be heard: there a lenient policy and one test at the end of the run find more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+
+from promptiter.errors import SetupError
+from promptiter.evaluation.stats.final_test import Block, claim_these_cases
+from promptiter.policies.acceptance import Policy
+from promptiter.policies.combine import is_number
+from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, paired_draws
+
+MOST_BLOCKS = 5
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PairedGain(Policy):
+    """Accepts a candidate whose gain is beyond run noise: in at most `error` of all runs one that is no better.
+
+    It looks after each block of `draws` of every case, accepts if the p-value of the within-case permutation test is
+    within its part of the candidate's share, and gives up if there is no gain. Later looks see more and may spend more:
+    each its part of the share, by the draws so far. Draws beyond a look are not used, so it does not matter who asked
+    for them. Meant for 100 cases and more.
+    """
+
+    error: float = 0.05
+    draws: tuple[int, ...] = (2, 2, 2)
+
+    def __post_init__(self) -> None:
+        if not is_number(self.error, least=0) or not 0 < self.error < 1:
+            raise SetupError(f"error is {self.error!r}; give the chance to err, above 0 and below 1, such as 0.05")
+        blocks: tuple[object, ...] = tuple(self.draws)
+        if not 1 <= len(blocks) <= MOST_BLOCKS or not all(isinstance(each, int) and each >= 1 for each in blocks):
+            told = f"give 1 to {MOST_BLOCKS} blocks of at least 1 draw, such as (2, 2, 2)"
+            raise SetupError(f"draws is {self.draws!r}; {told}")
+        object.__setattr__(self, "draws", blocks)
+
+    def share(self, candidate: int) -> float:
+        """What candidate number 1, 2, 3 … may spend of the error."""
+        return self.error / (candidate * (candidate + 1))
+
+    def decide(self, evidence: Evidence) -> Answer:
+        if evidence.problem is not None:
+            return evidence.reject(evidence.problem)
+        share = self.share(evidence.tried)
+        cases = paired_draws(evidence.baseline, evidence.candidate, evidence.objective)
+        claim = claim_these_cases(cases, blocks=self._blocks(share))
+        if claim.outcome == "open":
+            return MoreEvidence(draws=claim.wanted_draws, reason=claim.reason)
+        told = f"{claim.reason}; candidate {evidence.tried} may err with {share:.2g} of {self.error:g}"
+        return evidence.accept(told) if claim.is_claimed else evidence.reject(told)
+
+    def _blocks(self, share: float) -> list[Block]:
+        seen = list(accumulate(self.draws))
+        whole = math.fsum(seen)
+        return [
+            Block(draws=draws, error=share * so_far / whole) for draws, so_far in zip(self.draws, seen, strict=True)
+        ]

@@ -1,0 +1,1 @@
+"""The run log: events, the journal that keeps them, and the RunResult they fold into."""

@@ -1,0 +1,291 @@
+"""What is known of a run after some of its events: the run so far, and the round that is going on.
+
+This is what `fold` is made of. It knows one round at a time, whatever their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from promptiter.backprop.blame_check import BlameChecks
+from promptiter.backprop.loss import CaseLoss
+from promptiter.engine.ablation import Ablation, without
+from promptiter.errors import JournalError
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.surface_reads import unread
+from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.policies.final_test import Conclusion
+from promptiter.policies.goals import SCORE, Goal
+from promptiter.policies.stopping import StopDecision
+from promptiter.profile import PatchSet, Profile
+from promptiter.runlog.candidate_codec import candidate_of
+from promptiter.runlog.codec import value_of
+from promptiter.runlog.events import Event
+from promptiter.runlog.results import PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
+from promptiter.structure import StructureSnapshot
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a round found out about its input profile; the next round with the same profile starts with it."""
+
+    train: Evaluation | None = None
+    passes: tuple[PassResult, ...] = ()
+
+    @staticmethod
+    def of(found: RoundResult) -> Findings:
+        """The train evaluation and the first pass, without what was proposed then."""
+        first = tuple(replace(each, patches=PatchSet(), refused=(), notes=()) for each in found.passes[:1])
+        return Findings(found.train, first)
+
+
+NOTHING = Findings()
+
+
+class State:
+    """A run after some events. One method a type.
+
+    It starts before the first event; or, with the run so far and what is known of its accepted profile, before any
+    round. `found_at` is the event at which the round began that the findings of this one come from: itself, if it has
+    none from before or does not need them. `accepted_at` is the event of the accepted candidate.
+    """
+
+    def __init__(self, run: RunResult | None = None, findings: Findings = NOTHING) -> None:
+        self.round: RoundResult | None = None
+        self.found_at = 0
+        self.accepted_at: int | None = None
+        self._run = run
+        self._accepted = "" if run is None else run.accepted_profile.digest
+        self._input = self._accepted
+        self._findings = findings
+        self._began_at = 0
+        self._candidate_at = 0
+        self._afresh: dict[str, Evaluation] = {}
+        self._unread = frozenset(() if run is None else run.dead_surfaces)
+        self._rows: list[CaseRow] = []
+        self._head: dict[str, Json] | None = None
+
+    @property
+    def run(self) -> RunResult:
+        """The run so far, without its rounds."""
+        assert self._run is not None, "a run begins with run_started"
+        return self._run
+
+    def rounds(self, events: Iterable[Event]) -> Iterator[RoundResult]:
+        """Take all these events, and give each round when the next one begins or they are at their end."""
+        for event in events:
+            if event.type == "round_started" and self.round is not None:
+                yield self.round
+            self.take(event)
+        if self.round is not None:
+            yield self.round
+
+    def take(self, event: Event) -> None:
+        """One event more. What comes after the end of a run says that the run went on."""
+        if self._run is not None and self._run.status != "running" and event.type != "run_completed":
+            self._change(status="running", verdict="no_evidence", stop=None, error=None, is_final=False)
+        getattr(self, f"_on_{event.type}", _nothing)(event)
+
+    def _on_run_started(self, event: Event) -> None:
+        data = event.data
+        profile = value_of(Profile, data["profile"])
+        self._accepted = self._input = profile.digest
+        self._unread = frozenset(data["targets"])
+        self._run = RunResult(
+            status="running",
+            verdict="no_evidence",
+            structure=StructureSnapshot.from_json(data["structure"]),
+            targets=tuple(data["targets"]),
+            objective=data["objective"],
+            goal=value_of(Goal, data["goal"]) if "goal" in data else SCORE,
+            initial_profile=profile,
+            accepted_profile=profile,
+            working_profile=profile,
+            measured=RunMeasured(run_id=event.run_id, started_at=data["measured"]["started_at"]),
+        )
+
+    def _on_evaluation_started(self, event: Event) -> None:
+        self._rows, self._head = [], event.data
+
+    def _on_case(self, event: Event) -> None:
+        row: CaseRow = value_of(CaseRow, event.data["row"])
+        self._rows.append(row)
+        self._unread = unread(self._unread, [row.reads])
+
+    def _on_evaluation_finished(self, event: Event) -> None:
+        if self._head is None:
+            return
+        self._change(dead_surfaces=tuple(sorted(self._unread)))
+        found = Evaluation(
+            eval_set_id=self._head["eval_set_id"],
+            profile_digest=self._head["profile_digest"],
+            rows=tuple(self._rows),
+            thresholds=event.data["thresholds"],
+            weights=event.data["weights"],
+            max_errored_fraction=event.data["max_errored_fraction"],
+        )
+        match event.phase:
+            case "baseline":
+                self._change(baseline=found, accepted=found)
+            case "train":
+                self._trained(found)
+            case "rerun" if self.round is not None:
+                self._change_round(reruns=(*self.round.reruns, found))
+            case "validation":
+                self._validated(found)
+            case "ablation" | "claim":
+                self._afresh[found.profile_digest] = _with_more(self._afresh.get(found.profile_digest), found)
+            case _:
+                pass
+
+    def _trained(self, found: Evaluation) -> None:
+        """What the round finds out itself stands in the place of what was known before."""
+        if self.round is not None and self.round.passes is self._findings.passes:
+            self._change_round(passes=())
+            self.found_at = self._began_at
+        self._change_round(train=found)
+
+    def _validated(self, found: Evaluation) -> None:
+        """A candidate's validation, or the accepted profile on the same draws; a further look has more draws."""
+        if self.round is None:
+            return
+        if found.profile_digest == self._accepted:
+            self._change_round(compared=_with_more(self.round.compared, found))
+        else:
+            self._change_round(validation=_with_more(self.round.validation, found))
+
+    def _on_round_started(self, event: Event) -> None:
+        if event.data["profile_digest"] != self._accepted:
+            raise JournalError(
+                f"event {event.seq} of the journal starts a round from the profile "
+                f"{event.data['profile_digest'][:12]}…, but {self._accepted[:12]}… is the accepted one there; "
+                "bring the journal back from a copy"
+            )
+        self._look_back(event.seq)
+        self._began_at, self._input, self._head = event.seq, self._accepted, None
+        self.round = RoundResult(
+            round=event.round,
+            input_profile=self.run.accepted_profile,
+            train=self._findings.train,
+            passes=self._findings.passes,
+        )
+
+    def _look_back(self, now: int) -> None:
+        """What a new round knows of its profile: what the round before found, if that had the same profile."""
+        known = self._findings
+        if self.round is None:
+            self.found_at = now
+        elif self._input != self._accepted:
+            self._findings, self.found_at = NOTHING, now
+        elif (found := Findings.of(self.round)).train is not known.train or found.passes != known.passes:
+            self._findings, self.found_at = found, self._began_at
+        elif known is NOTHING:
+            self.found_at = now
+
+    def _on_losses(self, event: Event) -> None:
+        if self.round is not None:
+            found = PassResult(losses=value_of(tuple[CaseLoss, ...], event.data["value"]))
+            self._change_round(passes=(*self.round.passes, found))
+
+    def _on_backward(self, event: Event) -> None:
+        self._change_pass(blames=value_of(tuple[TraceBlame, ...], event.data["value"]))
+
+    def _on_gradient_check(self, event: Event) -> None:
+        found = value_of(BlameChecks, event.data["value"])
+        self._change_pass(checks=found.checks, replays=found.replays)
+
+    def _on_aggregation(self, event: Event) -> None:
+        found = value_of(PassResult, event.data["value"])
+        self._change_pass(signals=found.signals, left=found.left)
+
+    def _on_patches(self, event: Event) -> None:
+        found = value_of(PassResult, event.data["value"])
+        self._change_pass(patches=found.patches, refused=found.refused, notes=found.notes)
+
+    def _on_candidate(self, event: Event) -> None:
+        candidate = candidate_of(event.data, accepted=self.run.accepted_profile, structure=self.run.structure)
+        self._candidate_at = event.seq
+        self._change_round(output_profile=candidate)
+
+    def _on_decision(self, event: Event) -> None:
+        decision = value_of(AcceptanceDecision, event.data["value"])
+        self._change_round(decision=decision)
+        now = self.round
+        if decision.accepted and now is not None and now.output_profile is not None:
+            profile = now.output_profile
+            self._change(accepted_profile=profile, working_profile=profile, accepted=now.validation)
+            self._accepted, self.accepted_at = now.output_profile.digest, self._candidate_at
+
+    def _on_audit(self, event: Event) -> None:
+        """If a node reads what its trace does not tell, nobody knows what was never read."""
+        if event.data["value"]:
+            self._unread = frozenset()
+            self._change(dead_surfaces=())
+
+    def _on_stop(self, event: Event) -> None:
+        decision = value_of(StopDecision, event.data["value"])
+        self._change_round(stop=decision)
+        if decision.stop:
+            self._change(stop=decision)
+
+    def _on_search_cut(self, _event: Event) -> None:
+        """Also an ablation may be cut: what it ran is no part of the claim."""
+        self._afresh = {}
+
+    def _on_ablation(self, event: Event) -> None:
+        found = value_of(Ablation, event.data["value"])
+        run = self.run
+        left = without(run.working_profile, found.dropped, initial=run.initial_profile, structure=run.structure)
+        accepted = self._afresh.get(left.digest, run.accepted)
+        self._change(ablation=found, working_profile=left, accepted_profile=left, accepted=accepted)
+        self._afresh = {}
+
+    def _on_conclusion(self, event: Event) -> None:
+        """What the claim shows is adopted; else it is the profile that the run started with."""
+        found, run = value_of(Conclusion, event.data["value"]), self.run
+        before = self._afresh.get(run.initial_profile.digest, run.baseline)
+        after = self._afresh.get(run.working_profile.digest, run.accepted)
+        profile, accepted = (run.working_profile, after) if found.adopts else (run.initial_profile, before)
+        self._change(
+            conclusion=found, verdict=found.verdict, baseline=before, accepted_profile=profile, accepted=accepted
+        )
+
+    def _on_run_completed(self, event: Event) -> None:
+        data = event.data
+        measured = value_of(RunMeasured, {"run_id": event.run_id, **data["measured"]})
+        measured = replace(measured, started_at=self.run.measured.started_at)
+        stop = value_of(StopDecision, data["stop"]) if data["stop"] is not None else self.run.stop
+        self._change(
+            status=data["status"],
+            verdict=data["verdict"],
+            error=data["error"],
+            is_final=data["is_final"],
+            stop=stop,
+            measured=measured,
+        )
+
+    def _change(self, **fields: Json) -> None:
+        self._run = replace(self.run, **fields)
+
+    def _change_round(self, **fields: Json) -> None:
+        if self.round is not None:
+            self.round = replace(self.round, **fields)
+
+    def _change_pass(self, **fields: Json) -> None:
+        if self.round is not None:
+            passes = self.round.passes or (PassResult(),)
+            self._change_round(passes=(*passes[:-1], replace(passes[-1], **fields)))
+
+
+def _with_more(known: Evaluation | None, more: Evaluation) -> Evaluation:
+    """An evaluation with more draws; of another profile, that one alone."""
+    if known is None or known.profile_digest != more.profile_digest:
+        return more
+    rows = {(row.case_id, row.draw): row for row in (*known.rows, *more.rows)}
+    return replace(known, rows=tuple(rows.values()))
+
+
+def _nothing(_event: Event) -> None:
+    pass

@@ -1,0 +1,13 @@
+from promptiter.api import load_rerun as load_rerun
+from promptiter.api import load_run as load_run
+from promptiter.api import resume_run as resume_run
+from promptiter.engine.interrupts import Interrupt as Interrupt
+from promptiter.engine.review import Review as Review
+from promptiter.engine.review import Reviewer as Reviewer
+from promptiter.engine.run import RunFailedError as RunFailedError
+from promptiter.errors import ChangedInputsError as ChangedInputsError
+from promptiter.runlog.fold import fold as fold
+from promptiter.runlog.journal import Journal as Journal
+from promptiter.runlog.results import RoundResult as RoundResult
+from promptiter.runs.directory import RunDirectory as RunDirectory
+from promptiter.runs.listing import list_runs as list_runs

@@ -1,0 +1,336 @@
+"""Kills, signals and second processes: whatever ends a process, the baseline is there or comes back byte for byte."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from promptiter.agents.in_place.agent import InPlaceAgent
+from promptiter.agents.in_place.saved_baseline import restore
+from promptiter.targets import FileTarget
+
+BASELINES = {"a.md": codecs.BOM_UTF8 + b"Be brief.\r\n" * 500, "b.md": "größer\n".encode("utf-16")}
+SURFACES = {"bot#instruction": "a.md", "bot#skill": "b.md"}
+CANDIDATES = 5
+
+WORK = """
+    import asyncio, os, signal, sys, time
+    from pathlib import Path
+    from promptiter.agents.base import CaseInput
+    from promptiter.agents.in_place.agent import InPlaceAgent
+    from promptiter.profile import Profile
+    from promptiter.targets import FileTarget
+
+    folder = Path(sys.argv[1])
+    files = [folder / "prompts" / "a.md", folder / "prompts" / "b.md"]
+    targets = {"bot#instruction": FileTarget(files[0]), "bot#skill": FileTarget(files[1])}
+
+    def answer(question):
+        return [target.read() for target in targets.values()]
+
+    agent = InPlaceAgent(answer, targets, state_folder=folder / "state")
+
+    async def run(text):
+        wanted = [text * 1000, text]
+        snapshot = agent.describe()
+        profile = Profile.of(snapshot, dict(zip(targets, wanted)))
+        done = await agent.run(CaseInput(text=""), profile)
+        assert done.data == wanted, (done.error, text)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "prompts").mkdir()
+    for name, raw in BASELINES.items():
+        (tmp_path / "prompts" / name).write_bytes(raw)
+        (tmp_path / "prompts" / name).chmod(0o640)
+    return tmp_path
+
+
+def start(folder: Path, body: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a program that has an in-place agent, and wait until it says that it is ready."""
+    program = textwrap.dedent(WORK) + textwrap.dedent(body)
+    started = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == b"ready\n", started.communicate()[1].decode()
+    return started
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code; what it wrote to standard error stands in the message of a failure."""
+    _, told = process.communicate(timeout=60)
+    assert b"Traceback" not in told, told.decode()
+    return process.returncode
+
+
+def prompts(folder: Path) -> dict[str, bytes]:
+    """All that stands beside the prompts, hidden files too."""
+    return {each.name: each.read_bytes() for each in (folder / "prompts").iterdir()}
+
+
+def assert_whole(folder: Path) -> None:
+    """Each file holds the baseline or one candidate, never a part of it."""
+    whole = {FileTarget(folder / "prompts" / name).text_of(raw) for name, raw in BASELINES.items()}
+    whole |= {str(number) * times for number in range(CANDIDATES) for times in (1, 1000)}
+    for name in BASELINES:
+        assert FileTarget(folder / "prompts" / name).read() in whole
+
+
+SWITCHING = f"""
+    async def main():
+        print("ready", flush=True)
+        number = 0
+        while True:
+            if number % 7 == 6:
+                await agent.aclose()
+            await run(str(number % {CANDIDATES}))
+            number += 1
+    asyncio.run(main())
+"""
+
+
+def kill_at_random(folder: Path, *, kills: int, seed: int) -> None:
+    chance = random.Random(seed)
+    found = 0
+    for number in range(kills):
+        process = start(folder, SWITCHING)
+        time.sleep(chance.uniform(0.0, 0.25))
+        process.kill()
+        process.communicate()
+        assert_whole(folder)
+        found += prompts(folder) != BASELINES
+        if number % 3 == 2:  # the next start restores too
+            targets = {surface_id: FileTarget(folder / "prompts" / name) for surface_id, name in SURFACES.items()}
+            InPlaceAgent(lambda question: question, targets, state_folder=folder / "state").describe()
+        else:
+            assert all(each.is_settled for each in restore(folder / "state"))
+        assert prompts(folder) == BASELINES
+        assert [each.name for each in (folder / "state").iterdir()] == ["in_place.lock"]
+    assert found > kills / 3, "too few kills came while a candidate was in place"
+
+
+def test_a_kill_at_a_random_moment_leaves_what_restore_turns_into_the_baseline(folder: Path) -> None:
+    kill_at_random(folder, kills=6, seed=1)
+
+
+@pytest.mark.slow
+def test_forty_kills_at_random_moments_leave_what_restore_turns_into_the_baseline(folder: Path) -> None:
+    kill_at_random(folder, kills=40, seed=2)
+
+
+EVERY_LINE = """
+    import promptiter.agents.in_place.target_lock, promptiter.agents.in_place.saved_baseline, promptiter.targets
+    from promptiter.agents.in_place.target_lock import FolderLock
+    from promptiter.agents.in_place.saved_baseline import SavedBaseline, restore
+
+    os.fsync = lambda _: None  # that is against a loss of power, and slow
+    every, offset = int(sys.argv[2]), int(sys.argv[3])
+    state = folder / "state"
+    saved = SavedBaseline(state)
+    modules = (promptiter.agents.in_place.target_lock, promptiter.agents.in_place.saved_baseline, promptiter.targets)
+    watched = {module.__file__ for module in modules}
+    baselines = {file: file.read_bytes() for file in files}
+    texts = {"bot#instruction": "0" * 1000, "bot#skill": "1"}
+
+    def switch_and_restore():
+        baseline = saved.read(targets)
+        with FolderLock(state).held():
+            saved.hold(targets, baseline=baseline, wanted=texts)
+            saved.hold(targets, baseline=baseline, wanted={"bot#skill": "2"})
+            saved.restore(targets)
+
+    def die_at(line):
+        left = line
+
+        def trace(frame, event, _):
+            nonlocal left
+            if frame.f_code.co_filename not in watched:
+                return None
+            if event == "line":
+                left -= 1
+                if not left:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        sys.settrace(trace)
+
+    def beside(folder):
+        return sorted(each.name for each in folder.iterdir())
+
+    restore(state)
+    print("ready", flush=True)
+    line, changed = 1 + offset, 0
+    while True:
+        child = os.fork()
+        if not child:
+            die_at(line)
+            switch_and_restore()
+            os._exit(0)
+        if not os.waitpid(child, 0)[1]:
+            break
+        changed += any(file.read_bytes() != raw for file, raw in baselines.items())
+        assert all(each.is_settled for each in restore(state)), line
+        for file, raw in baselines.items():
+            assert file.read_bytes() == raw, line
+        assert beside(folder / "prompts") == ["a.md", "b.md"], (line, beside(folder / "prompts"))
+        assert beside(state) in ([], ["in_place.lock"]), (line, beside(state))
+        line += every
+    assert line > 500 and changed * every > 100, (line, changed)
+"""
+
+
+@pytest.mark.parametrize(
+    "every", [pytest.param(29, id="every 29th line"), pytest.param(1, id="every line", marks=pytest.mark.slow)]
+)
+def test_a_kill_at_any_line_of_a_switch_or_restore_is_mended_by_restore(folder: Path, every: int) -> None:
+    (folder / "state").mkdir()
+    process = start(folder, EVERY_LINE, str(every), str(random.Random(7).randrange(every)))
+    _, told = process.communicate(timeout=500)
+    assert process.returncode == 0, told.decode()
+
+
+def test_two_processes_take_turns_and_see_their_own_profiles_only(folder: Path) -> None:
+    body = """
+    async def main():
+        print("ready", flush=True)
+        async with agent:
+            for number in range(25):
+                await run(f"{sys.argv[2]}{number}")
+                await asyncio.sleep(0.001 * (number % 3))
+    asyncio.run(main())
+    """
+    processes = [start(folder, body, name) for name in ("first", "second")]
+    assert [ended(process) for process in processes] == [0, 0]
+    assert prompts(folder) == BASELINES
+    assert restore(folder / "state") == []
+
+
+def test_a_process_goes_on_when_the_other_is_killed(folder: Path) -> None:
+    killed = start(folder, SWITCHING)
+    body = """
+    async def main():
+        print("ready", flush=True)
+        while not (folder / "killed").exists():
+            await run("9")
+        await run("9")
+        await agent.aclose()
+    asyncio.run(main())
+    """
+    other = start(folder, body)
+    time.sleep(0.1)
+    killed.kill()
+    killed.communicate()
+    (folder / "killed").touch()
+    assert ended(other) == 0
+    assert prompts(folder) == BASELINES
+
+
+WAITING = """
+    async def main():
+        await run("3")
+        print("ready", flush=True)
+        await asyncio.sleep(60)
+"""
+
+
+PLAIN = f"{WAITING}    asyncio.run(main())"
+OPENED = f"""{WAITING}
+    async def opened():
+        async with agent:
+            await main()
+
+    asyncio.run(opened())
+"""
+CAUGHT = f"""{WAITING}
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        sys.exit(4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "number", "code"),
+    [(PLAIN, signal.SIGTERM, 143), (OPENED, signal.SIGTERM, 143), (CAUGHT, signal.SIGINT, 4)],
+    ids=["SIGTERM", "SIGTERM inside async with", "SIGINT"],
+)
+def test_a_signal_ends_the_program_with_the_baseline_in_place(
+    folder: Path, body: str, number: signal.Signals, code: int
+) -> None:
+    process = start(folder, body)
+    assert prompts(folder)["b.md"] == "3".encode("utf-16")
+    process.send_signal(number)
+    assert ended(process) == code
+    assert prompts(folder) == BASELINES
+
+
+def test_the_end_of_a_program_that_closes_nothing_restores(folder: Path) -> None:
+    process = start(folder, "asyncio.run(run('3'))\nprint('ready', flush=True)")
+    assert ended(process) == 0
+    assert prompts(folder) == BASELINES
+
+
+def test_a_signal_does_not_interrupt_a_restore(folder: Path) -> None:
+    body = """
+    asyncio.run(run("3"))
+    restore = agent._saved.restore
+
+    def slowly(*given, **options):
+        print("ready", flush=True)
+        time.sleep(0.5)
+        done = restore(*given, **options)
+        print("restored", flush=True)
+        return done
+
+    agent._saved.restore = slowly
+    agent.close()
+    print("not reached")
+    """
+    process = start(folder, body)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert said == b"restored\n"
+    assert process.returncode == 143
+    assert prompts(folder) == BASELINES
+
+
+def test_a_program_with_its_own_sigterm_keeps_it(folder: Path) -> None:
+    body = """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+    asyncio.run(run("3"))
+    print("ready", flush=True)
+    time.sleep(60)
+    """
+    process = start(folder, body)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 5
+    assert prompts(folder) == BASELINES
+
+
+def test_a_fork_leaves_the_baseline_to_its_parent(folder: Path) -> None:
+    body = """
+    asyncio.run(run("3"))
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+        assert files[1].read_bytes() == "3".encode("utf-16")
+        print("ready", flush=True)
+    """
+    assert ended(start(folder, body)) == 0
+    assert prompts(folder) == BASELINES

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from promptiter.backprop.llm.optimizer import LLMOptimizer, edited, value_schema
+from promptiter.errors import BadAnswerError
+from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.messages import Message
+from promptiter.llm.models import ScriptedModel
+from promptiter.stages.contracts import OptimizeRequest
+from promptiter.structure import Limits, Surface
+from tests.backprop.llm.test_prompts import INSTRUCTION, OPTIMIZE_REQUEST, prompt_tokens
+from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
+from traces.model import Json
+
+BETTER = "You answer customers of a shop.\nBe brief and polite. Repeat the order id. Order: {order}"
+
+
+def answer(value: Json, reason: str = "because") -> str:
+    return json.dumps({"reason": reason, "value": value})
+
+
+def optimizer(*answers: str, **options: Any) -> tuple[LLMOptimizer, ScriptedModel]:
+    model = ScriptedModel(answers)
+    return LLMOptimizer("m", gateway=Gateway(models={"m": model}), **options), model
+
+
+def of(surface: Surface, **fields: Any) -> OptimizeRequest:
+    return replace(OPTIMIZE_REQUEST, surface=surface, rejected=(), **fields)
+
+
+def corrections(model: ScriptedModel) -> list[str]:
+    return [request.messages[-1].content for request in model.requests[1:]]
+
+
+async def test_a_patch_has_the_value_the_reason_and_the_cases_behind_it() -> None:
+    stage, model = optimizer(answer(BETTER, " It names the order. "))
+    patch = (await stage.optimize(OPTIMIZE_REQUEST)).patch
+    assert patch is not None
+    assert (patch.surface_id, patch.value, patch.reason) == ("writer#instruction", BETTER, "It names the order.")
+    assert patch.evidence == OPTIMIZE_REQUEST.signal.case_ids
+    assert len(model.requests) == 1
+    assert model.requests[0].options == {"max_tokens": Gateway().max_output_tokens}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (json.dumps({"value": BETTER}), "reason: Field required"),
+        (answer(BETTER, " "), "reason: String should have at least 1 character"),
+        (answer(7), "it must be text, got 7"),
+        (
+            answer("You answer customers of a shop. {order}" + "x" * 600),
+            "it has 639 characters, at most 600 are allowed",
+        ),
+        (answer("You answer customers of a shop."), "the placeholder {order} is missing"),
+        (answer("Answer {order}"), "the locked part 'You answer customers of a shop.' is missing or changed"),
+        (answer(INSTRUCTION.value), "the value is the current one"),
+        (answer(INSTRUCTION.value.replace("\n", " ") + "  "), "the value is the current one"),
+        (answer(" "), "the placeholder {order} is missing"),
+        (answer(OPTIMIZE_REQUEST.rejected[1].value), "was rejected before (validation fell by 0.04)"),
+        ('{"reason": "r", "value": "You answer customers of a shop. {order} \\ud83d"}', "no plain text or JSON"),
+    ],
+)
+async def test_what_the_surface_cannot_take_is_told_to_the_model(wrong: str, problem: str) -> None:
+    stage, model = optimizer(wrong, answer(BETTER))
+    patch = (await stage.optimize(OPTIMIZE_REQUEST)).patch
+    assert patch is not None
+    assert patch.value == BETTER
+    (told,) = corrections(model)
+    assert problem in told
+
+
+async def test_an_emptied_text_is_told_to_the_model() -> None:
+    stage, model = optimizer(answer("\n"), answer("Be kind."))
+    await stage.optimize(of(Surface(node_id="a", type="instruction", value="Be good.")))
+    assert "the value is empty" in corrections(model)[0]
+
+
+async def test_a_number_must_be_finite() -> None:
+    stage, model = optimizer('{"reason": "r", "value": NaN}', answer(0.5))
+    await stage.optimize(of(Surface(node_id="a", type="parameter", value=1.0)))
+    assert "NaN" in corrections(model)[0]
+
+
+async def test_a_model_that_gives_up_is_a_model_error() -> None:
+    stage, _ = optimizer(*[answer(INSTRUCTION.value)] * 4)
+    with pytest.raises(BadAnswerError, match="the value is the current one"):
+        await stage.optimize(OPTIMIZE_REQUEST)
+
+
+MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("surface", "schema", "wrong", "right"),
+    [
+        (Surface(node_id="a", type="tool", part="t", value="x"), {"type": "string"}, ["y"], "y"),
+        (
+            Surface(node_id="a", type="examples", value=[], limits=Limits(max_examples=2)),
+            None,
+            [{"role": "system", "content": "Hi"}],
+            MESSAGES,
+        ),
+        (
+            Surface(node_id="a", type="model", value="small", limits=Limits(choices=("small", "large"))),
+            {"enum": ["small", "large"]},
+            "huge",
+            "large",
+        ),
+        (Surface(node_id="a", type="model", value="small"), {"type": "string"}, "", "large"),
+        (
+            Surface(node_id="a", type="parameter", value=0.7, limits=Limits(kind="number", minimum=0, maximum=2)),
+            {"type": "number", "minimum": 0, "maximum": 2},
+            3,
+            0.2,
+        ),
+        (
+            Surface(node_id="a", type="parameter", value=3, limits=Limits(kind="integer", minimum=1)),
+            {"type": "integer", "minimum": 1},
+            2.5,
+            4,
+        ),
+        (
+            Surface(node_id="a", type="parameter", value=True, limits=Limits(kind="choice", choices=(True, False, 1))),
+            {"enum": [True, False, 1]},
+            None,
+            False,
+        ),
+        (Surface(node_id="a", type="parameter", value=1, limits=Limits(kind="number")), {"type": "number"}, 1.0, 2),
+    ],
+)
+async def test_each_type_of_surface_has_its_own_kind_of_value(
+    surface: Surface, schema: Json, wrong: Json, right: Json
+) -> None:
+    stage, model = optimizer(answer(wrong), answer(right))
+    patch = (await stage.optimize(of(surface))).patch
+    assert patch is not None
+    assert patch.value == right
+    assert len(model.requests) == 2
+    assert schema is None or value_schema(surface) == schema
+    assert model.requests[0].schema is not None
+    assert model.requests[0].schema["properties"]["value"] == value_schema(surface)
+
+
+def test_examples_are_messages_of_users_and_assistants() -> None:
+    schema = value_schema(Surface(node_id="a", type="examples", value=[], limits=Limits(max_examples=4)))
+    assert schema["maxItems"] == 4
+    assert schema["items"]["properties"]["role"]["enum"] == ["user", "assistant"]
+    assert schema["items"]["required"] == ["role", "content"]
+
+
+LONG = "".join(f"Rule {number}: be kind. " for number in range(4_000))
+
+
+async def test_a_text_too_long_to_be_shown_whole_is_changed_by_edits() -> None:
+    edits = [{"find": "Rule 7: be kind.", "replace": "Rule 7: repeat the id."}]
+    stage, model = optimizer(json.dumps({"reason": "r", "edits": edits}))
+    patch = (await stage.optimize(of(replace(INSTRUCTION, value=LONG, limits=Limits())))).patch
+    assert patch is not None
+    assert patch.value == LONG.replace("Rule 7: be kind.", "Rule 7: repeat the id.")
+    assert "characters left out" in model.requests[0].text
+    assert model.requests[0].schema is not None
+    assert list(model.requests[0].schema["properties"]) == ["reason", "edits"]
+    assert prompt_tokens(model.requests[0].messages) <= stage.max_prompt_tokens
+
+
+async def test_edits_that_do_not_fit_are_told_to_the_model() -> None:
+    def edits(find: str, replacement: str) -> str:
+        return json.dumps({"reason": "r", "edits": [{"find": find, "replace": replacement}]})
+
+    stage, model = optimizer(
+        edits("be kind", "be good"),
+        edits("Rule X", ""),
+        json.dumps({"reason": "r", "edits": []}),
+        edits("Rule 7:", "7:"),
+    )
+    patch = (await stage.optimize(of(replace(INSTRUCTION, value=LONG, limits=Limits())))).patch
+    assert patch is not None
+    first, second, third = corrections(model)
+    assert "occurs 4000 times" in first
+    assert "'Rule X' occurs 0 times" in second
+    assert "edits" in third
+
+
+def test_edits_apply_one_after_the_other() -> None:
+    assert edited("a b c", [("b", "bb"), ("bb c", "d")]) == "a d"
+    with pytest.raises(ValueError, match="occurs 0 times"):
+        edited("a", [("", "b")])
+
+
+async def test_a_value_too_long_that_is_no_text_stays_as_it_is() -> None:
+    stage, _ = optimizer()
+    many = [{"role": "user", "content": "Hi " * 30_000}]
+    result = await stage.optimize(of(Surface(node_id="a", type="examples", value=many)))
+    assert result.patch is None
+    assert "raise max_prompt_tokens" in result.reason
+
+
+async def test_an_own_prompt_is_used_as_it_is_and_asks_for_the_value() -> None:
+    def render(request: OptimizeRequest) -> tuple[Message, ...]:
+        return (Message("user", f"Improve {request.surface.value}"),)
+
+    stage, model = optimizer(answer("Be kind."), render=render)
+    request = of(replace(INSTRUCTION, value=LONG, limits=Limits()))
+    patch = (await stage.optimize(request)).patch
+    assert patch is not None
+    assert patch.value == "Be kind."
+    assert model.requests[0].messages == render(request)
+
+
+async def test_marks_that_quoting_escapes_come_back_as_the_surface_writes_them() -> None:
+    value = "Read <data>{text}</data>."
+    surface = Surface(node_id="a", type="instruction", value=value, limits=Limits(locked=("<data>{text}</data>",)))
+    stage, model = optimizer(answer("Read &lt;data>{text}&lt;/data> twice."))
+    patch = (await stage.optimize(of(surface))).patch
+    assert patch is not None
+    assert patch.value == "Read <data>{text}</data> twice."
+    assert "&lt;data>" in model.requests[0].text
+
+    escaped = Surface(node_id="a", type="instruction", value="Write &lt;data> for a mark.")
+    stage, _ = optimizer(answer("Always write &lt;data> for a mark."))
+    patch = (await stage.optimize(of(escaped))).patch
+    assert patch is not None
+    assert patch.value == "Always write &lt;data> for a mark."
+
+
+async def test_a_long_value_gets_room_for_its_answer_unless_the_options_say_how_much() -> None:
+    surface = Surface(node_id="a", type="file", value="Rules " * 2_000)
+    stage, model = optimizer(answer("Be kind."))
+    await stage.optimize(of(surface))
+    assert model.requests[0].options["max_tokens"] == 7_000
+    stage, model = optimizer(answer("Be kind."), model_options={"max_tokens": 50})
+    await stage.optimize(of(surface))
+    assert model.requests[0].options["max_tokens"] == 50
+
+
+async def test_a_rejection_changes_the_question() -> None:
+    stage, model = optimizer(answer(BETTER), answer(BETTER + " Thanks."))
+    await stage.optimize(replace(OPTIMIZE_REQUEST, rejected=OPTIMIZE_REQUEST.rejected[:1]))
+    await stage.optimize(OPTIMIZE_REQUEST)
+    assert len(model.requests) == 2
+
+
+async def test_faults_of_a_real_server_change_no_patch() -> None:
+    def respond(body: dict[str, Any]) -> str:
+        shown = body["messages"][1]["content"]
+        number = shown.split("Rule number ")[1].split(".")[0]
+        return answer(f"Rule number {number}. And the next.")
+
+    async def values(server: LoopbackServer) -> list[Json]:
+        model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=10)
+        retries = Retries(attempts=8, first_delay_s=0.01, max_delay_s=0.05)
+        stage = LLMOptimizer("openai/local", gateway=Gateway(models={"openai/local": model}, retries=retries))
+        surfaces = [Surface(node_id="a", type="instruction", value=f"Rule number {n}.") for n in range(40)]
+        results = await asyncio.gather(*(stage.optimize(of(surface)) for surface in surfaces))
+        return [result.patch.value for result in results if result.patch is not None]
+
+    with serving(LoopbackServer(respond)) as server:
+        expected = await values(server)
+    with serving(LoopbackServer(respond, fault_rate=0.5, seed=2)) as server:
+        assert await values(server) == expected
+        assert set(CONTENT_FAULTS) <= set(server.faults)
+    assert len(expected) == 40

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+from collections import Counter
+from contextvars import ContextVar
+from dataclasses import replace
+
+import pytest
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.graph import Choice, GraphAgent
+from promptiter.agents.nodes import FunctionNode, ModelNode, View
+from promptiter.engine.engine import Engine
+from promptiter.engine.session import Session
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.result import CaseRow
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.policies.evidence import Answer, Evidence
+from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.stopping import MaxRounds
+from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.runlog.fold import fold
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunRequest
+from promptiter.structure import StructureSnapshot
+from tests.worlds import desk
+from traces import record, step
+
+CASES = 10
+"""Every fifth case is a refund: 2 of 10."""
+
+_profile: ContextVar[Profile] = ContextVar("profile")
+
+
+class Desk:
+    """Sorts a question; a refund is then repaired. Counts what its model was asked, by node, case and draw."""
+
+    def __init__(self, *, peeks: bool = False) -> None:
+        self.asked: Counter[tuple[str, str, int]] = Counter()
+        self.graph = GraphAgent(
+            name="desk",
+            nodes=(
+                ModelNode(name="sort", instruction="Sort.", model="scripted"),
+                FunctionNode(name="tone", function=self._tone if peeks else _plain_tone),
+                ModelNode(name="answer", instruction="Answer.", model="scripted"),
+                ModelNode(name="refund", instruction="Refund.", model="scripted"),
+                FunctionNode(name="end", function=_end),
+            ),
+            edges=(
+                Choice("sort", lambda _: "tone", {"tone": "tone"}),
+                Choice("tone", _route, {"refund": "refund", "answer": "answer"}),
+                Choice("refund", lambda _: "end", {"end": "end"}),
+                Choice("answer", lambda _: "end", {"end": "end"}),
+            ),
+        )
+
+    def describe(self) -> StructureSnapshot:
+        return self.graph.describe()
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        _profile.set(profile)
+        return await self.graph.run(case, profile, context)
+
+    async def _tone(self, sort: str) -> str:
+        """Uses the instruction of another node, and reads it where nobody sees it."""
+        return f"{sort} {_profile.get().value('refund#instruction', self.describe())}"
+
+    async def model(self, request: ModelRequest, *, draw: int) -> ModelReply:
+        instruction, asked = request.messages[0].content, request.messages[-1].content
+        self.asked[instruction, asked, draw] += 1
+        return ModelReply(text=f"{asked} careful" if "careful" in instruction else asked)
+
+
+async def _plain_tone(sort: str) -> str:
+    return sort
+
+
+def _route(view: View) -> str:
+    return "refund" if int(view.input.split()[-1]) % 5 == 0 else "answer"
+
+
+async def _end(view: View) -> str:
+    return str(view.incoming)
+
+
+class Opaque:
+    """The same, but it calls nothing through the gateway: it only records what it read. Counts its runs."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[tuple[str, str, int]] = Counter()
+        self.snapshot = Desk().describe()
+
+    def describe(self) -> StructureSnapshot:
+        return self.snapshot
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        self.runs[profile.digest, context.case_id, context.draw] += 1
+        node = self.node(case, context)
+        with record(context.case_id, resolve=lambda surface: profile.value(surface, self.snapshot)) as recording:
+            with step("sort") as sorting:
+                sorting.read_surface("sort#instruction")
+            with step(node, after=("sort",)) as answering:
+                text = answering.read_surface(f"{node}#instruction")
+                answering.output = "careful" if "careful" in text else ""
+        return AgentRun(output="careful" * ("careful" in text), trace=recording.trace)
+
+    def node(self, case: CaseInput, context: RunContext) -> str:  # noqa: ARG002 - of every draw
+        return "refund" if int(case.text.split()[-1]) % 5 == 0 else "answer"
+
+
+REFUND = {"refund#instruction": "Refund: careful."}
+REFUND_ALIKE = {"refund#instruction": "Refund, in other words."}
+SORT, SORT_AGAIN = ({"sort#instruction": f"Sort, in words {number}."} for number in range(2))
+
+
+def request(**changes: object) -> RunRequest:
+    values: dict[str, object] = {
+        "validation": desk.eval_set("validation", CASES),
+        "stop": MaxRounds(9),
+        "max_rounds": 9,
+        "claim": None,
+    }
+    return desk.request(**(values | changes))
+
+
+def gateway_engine(agent: Desk, *rounds: dict[str, str]) -> Engine:
+    gateway = Gateway(models={"scripted": agent.model})
+    return Engine(agent, desk.evaluator(gateway), strategy=_Validates(*rounds))
+
+
+def opaque_engine(agent: Opaque, *rounds: dict[str, str]) -> Engine:
+    return Engine(agent, desk.evaluator(), strategy=_Validates(*rounds))
+
+
+class _Validates(desk.Tries):
+    """Validates one list of patches a round, and runs no train case."""
+
+    async def search(self, session: Session) -> None:
+        for values in self.rounds:
+            await session.begin_round()
+            patches = [SurfacePatch(surface_id=key, value=text, reason="tried") for key, text in values.items()]
+            await session.validate(session.candidate(PatchSet(tuple(patches))))
+            await session.complete_round()
+
+
+def origins(rows: tuple[CaseRow, ...] | None) -> Counter[str]:
+    return Counter(row.origin for row in rows or ())
+
+
+async def test_the_first_candidate_pays_for_what_it_touches_and_the_cache_replays_the_rest() -> None:
+    agent = Desk()
+    result = await gateway_engine(agent, REFUND_ALIKE).run(request())
+    [only] = result.rounds
+    assert only.validation is not None
+    assert origins(only.validation.rows) == {"executed": 2, "cache": 8}
+    assert only.compared is None, "the baseline's record stands"
+    assert result.measured.paid_case_runs == CASES + 2
+    assert agent.asked.total() == 2 * CASES + 2, "the sorting of a refund is replayed up to the patched read"
+    assert result.measured.problems == (), "what was replayed did as recorded"
+
+
+async def test_a_later_candidate_runs_both_arms_afresh_on_what_it_touches() -> None:
+    agent = Desk()
+    result = await gateway_engine(agent, REFUND_ALIKE, REFUND).run(request())
+    later = result.rounds[1]
+    assert later.validation is not None
+    assert later.compared is not None
+    assert origins(later.validation.rows) == {"executed": 2, "cache": 8}
+    assert [(row.case_id, row.draw) for row in later.compared.rows] == [("validation-0", 1), ("validation-5", 1)]
+    assert result.measured.paid_case_runs == CASES + 2 + 4
+    assert agent.asked.total() == 2 * CASES + 2 + 4 + 2, "what comes before the patched read is asked once"
+    assert later.decision is not None
+    assert later.decision.delta == 0.1, "2 of 10 cases rise by a half"
+
+
+async def test_a_patch_of_what_all_cases_read_is_run_on_all() -> None:
+    result = await gateway_engine(Desk(), SORT, SORT_AGAIN).run(request())
+    first, later = result.rounds
+    assert first.validation is not None
+    assert later.validation is not None
+    assert origins(first.validation.rows) == origins(later.validation.rows) == {"executed": CASES}
+    assert result.measured.paid_case_runs == CASES + CASES + 2 * CASES
+
+
+async def test_an_opaque_agent_is_run_afresh_on_what_a_patch_touches_and_keeps_the_other_rows() -> None:
+    agent = Opaque()
+    result = await opaque_engine(agent, REFUND_ALIKE, REFUND).run(request())
+    assert agent.runs.total() == result.measured.paid_case_runs == CASES + 4 + 4
+    assert max(agent.runs.values()) == 1
+    for found in result.rounds:
+        assert found.validation is not None
+        assert found.compared is not None, "its record chose the cases, so it is never held against it"
+        kept = tuple(row for row in found.validation.rows if row.origin == "kept")
+        assert origins(found.validation.rows) == {"executed": 2, "kept": 8}
+        assert result.baseline is not None
+        assert all(row in result.baseline.rows for row in kept)
+
+
+async def test_an_opaque_agent_that_is_run_on_all_cases_may_be_held_against_its_record_once() -> None:
+    agent = Opaque()
+    result = await opaque_engine(agent, SORT, SORT_AGAIN).run(request())
+    assert agent.runs.total() == CASES + CASES + 2 * CASES
+    assert [found.compared is None for found in result.rounds] == [True, False]
+
+
+@pytest.mark.parametrize("agent", [Desk(), Opaque()], ids=["gateway", "opaque"])
+async def test_a_patch_that_no_case_reads_costs_nothing_and_gains_nothing(agent: Desk | Opaque) -> None:
+    engine = gateway_engine(agent, REFUND) if isinstance(agent, Desk) else opaque_engine(agent, REFUND)
+    answered = EvalSet(id="validation", cases=desk.eval_set("validation", CASES).cases[1:5])
+    result = await engine.run(request(validation=answered))
+    assert result.measured.paid_case_runs == len(answered.cases)
+    [only] = result.rounds
+    assert only.decision is not None
+    assert only.decision.reason == "gain +0.000: none"
+
+
+async def test_a_node_that_reads_in_secret_is_told_and_its_cases_are_always_run_from_then_on() -> None:
+    agent = Desk(peeks=True)
+    result = await gateway_engine(agent, REFUND_ALIKE, REFUND).run(request())
+    told = "'tone' did otherwise in case 'validation-1', though nothing that it read was changed"
+    assert [told in problem for problem in result.measured.problems] == [True]
+    ran = [origins(found.compared.rows) if found.compared else None for found in result.rounds]
+    assert ran == [None, {"executed": CASES}]
+
+
+async def test_a_run_cut_anywhere_near_its_audit_goes_on_to_the_same_result() -> None:
+    """Also without its cache and its traces."""
+    whole, rounds = MemoryJournal(), (REFUND_ALIKE, REFUND)
+    asked = request(validation=desk.eval_set("validation", 3))
+    await gateway_engine(Desk(peeks=True), *rounds).run(asked, journal=whole)
+    events = list(whole.read())
+    [audit] = [event.seq for event in events if event.type == "audit"]
+    for cut in range(audit - 3, audit + 3):
+        journal = MemoryJournal()
+        for event in events[:cut]:
+            await journal.append(event)
+        again = await gateway_engine(Desk(peeks=True), *rounds).run(asked, journal=journal)
+        assert fold(journal.read()) == fold(whole.read()), f"cut before event {cut}"
+        assert len(again.measured.problems) == 1
+
+
+class Flips(Opaque):
+    """Answers are right in every other draw; a refund is as right as it is told to be."""
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        found = await super().run(case, profile, context)
+        is_right = context.draw % 2 == 0 and self.node(case, context) == "answer"
+        return replace(found, output="careful" * (is_right or found.output == "careful"))
+
+
+async def test_the_noise_of_cases_that_cannot_change_does_not_hide_a_gain() -> None:
+    engine = Engine(Flips(), desk.evaluator(draws=2), strategy=_Validates(REFUND))
+    result = await engine.run(request(claim=ClaimOnce()))
+    assert result.verdict == "improved"
+    assert result.conclusion is not None
+    [claim] = result.conclusion.claims
+    assert not any(look.has_run_noise for look in claim.looks)
+    assert claim.gain == 0.1
+
+
+class Moody(Opaque):
+    """Refunds only in the first draw; later such a case is answered, and reads another text."""
+
+    def node(self, case: CaseInput, context: RunContext) -> str:
+        return super().node(case, context) if context.draw == 0 else "answer"
+
+
+async def test_a_case_that_read_a_text_once_is_run_for_all_patches_of_it() -> None:
+    agent = Moody()
+    rounds = ({"refund#instruction": f"Refund, in words {number}."} for number in range(3))
+    result = await opaque_engine(agent, *rounds).run(request(acceptance=_Anything()))
+    ran = [origins(each.validation.rows)["executed"] for each in result.rounds if each.validation is not None]
+    assert ran == [2, 2, 2], "also after a candidate was accepted whose own runs did not read it"
+
+
+class _Anything:
+    def decide(self, evidence: Evidence) -> Answer:
+        return evidence.accept("anything")

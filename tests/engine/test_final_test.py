@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.engine.engine import Engine
+from promptiter.evaluation.data.case import EvalCase
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway
+from promptiter.policies.acceptance import MinGain
+from promptiter.policies.evidence import Answer, Evidence
+from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.paired_gain import PairedGain
+from promptiter.policies.stopping import MaxRounds
+from promptiter.profile import Profile
+from promptiter.runlog.events import Event
+from promptiter.runlog.fold import fold
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.structure import StructureSnapshot
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, POLISH, Tries
+from traces import ExecutionTrace, Failure, Step
+
+SNAPSHOT = desk.agent().describe()
+D, P = "draft#instruction", "polish#instruction"
+RESTYLED = {D: "Draft, in other words."}
+
+Chance = Callable[[str, bool, bool], float]
+"""How often a case passes, by whether the draft and the polish are told to be careful."""
+
+
+class Told:
+    """Passes a case with a chance; the dice are those of the case, the draw and the profile. Counts its runs."""
+
+    def __init__(self, chance: Chance, *, fails: Callable[[RunContext, bool], bool] = lambda *_: False) -> None:
+        self.chance = chance
+        self.fails = fails
+        self.runs: Counter[tuple[str, str, int]] = Counter()
+
+    def describe(self) -> StructureSnapshot:
+        return SNAPSHOT
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+        self.runs[profile.digest, context.case_id, context.draw] += 1
+        draft, polish = ("careful" in str(profile.value(surface, SNAPSHOT)) for surface in (D, P))
+        if self.fails(context, draft):
+            return AgentRun(error=Failure("AgentError", "broke"))
+        dice = Random(f"{context.case_id} {context.draw} {profile.digest}").random()
+        return AgentRun(output="careful careful" * (dice < self.chance(context.case_id, draft, polish)))
+
+
+class Keeps:
+    """Keeps everything: what the claim says does not hang on what the search saw."""
+
+    def decide(self, evidence: Evidence) -> Answer:
+        return evidence.accept("kept")
+
+
+def request(*, cases: int = 10, **changes: object) -> RunRequest:
+    values: dict[str, object] = {
+        "train": desk.eval_set("train", 1),
+        "validation": desk.eval_set("validation", cases),
+        "acceptance": Keeps(),
+        "max_rounds": 9,
+        "stop": MaxRounds(9),
+    }
+    return desk.request(**(values | changes))
+
+
+def engine(agent: Told, *rounds: dict[str, str]) -> Engine:
+    return Engine(agent, Evaluator([FunctionMetric(name="careful", function=_score)]), strategy=Tries(*rounds))
+
+
+async def _score(_case: EvalCase, run: AgentRun) -> bool:
+    """Needs no thread, unlike one that is not async."""
+    return bool(run.output)
+
+
+def drawn(journal: MemoryJournal, phase: str) -> set[int]:
+    return {event.data["row"]["draw"] for event in journal.read() if event.type == "case" and event.phase == phase}
+
+
+def outcome(result: RunResult) -> tuple[str, str | None, list[str]]:
+    assert result.conclusion is not None
+    return result.verdict, result.conclusion.scope, [claim.outcome for claim in result.conclusion.claims]
+
+
+async def test_a_gain_beyond_noise_is_claimed_for_these_cases_on_draws_of_its_own() -> None:
+    journal = MemoryJournal()
+    agent = Told(lambda _, draft, __: 0.9 if draft else 0.2)
+    result = await engine(agent, DRAFT).run(request(), journal=journal)
+    assert outcome(result) == ("improved", "these cases", ["claimed"])
+    assert [change.surface_id for change in result.changes] == [D]
+    assert drawn(journal, "claim").isdisjoint(drawn(journal, "baseline") | drawn(journal, "validation"))
+    assert result.conclusion is not None
+    assert result.conclusion.before is not None
+    assert result.conclusion.after is not None
+    assert result.conclusion.after - result.conclusion.before == pytest.approx(result.conclusion.claims[0].gain)
+    assert result.conclusion.reasons[-1] == "1 candidate tried on these cases before, on other draws"
+
+
+async def test_a_claim_that_shows_no_gain_stops_after_its_first_block_and_adopts_nothing() -> None:
+    journal = MemoryJournal()
+    agent = Told(lambda _, draft, __: 0.1 if draft else 0.9)
+    result = await engine(agent, DRAFT).run(request(cases=30), journal=journal)
+    assert outcome(result) == ("no_evidence", None, ["futile"])
+    assert len(drawn(journal, "claim")) == 2
+    assert result.changes == ()
+    assert result.working_profile.value(D, SNAPSHOT) == DRAFT[D]
+    assert result.accepted_profile == result.initial_profile
+
+
+async def test_a_claim_without_an_answer_has_three_blocks() -> None:
+    journal = MemoryJournal()
+    agent = Told(lambda _, draft, __: 0.6 if draft else 0.5)
+    result = await engine(agent, DRAFT).run(request(cases=20, claim=ClaimOnce(wanted_gain=0.5)), journal=journal)
+    assert outcome(result) == ("no_evidence", None, ["not_shown"])
+    assert len(drawn(journal, "claim")) == 6
+
+
+async def test_what_these_cases_could_not_show_is_underpowered_whatever_was_seen() -> None:
+    agent = Told(lambda _, draft, __: 0.6 if draft else 0.5)
+    result = await engine(agent, DRAFT).run(request(cases=10))
+    assert result.verdict == "underpowered"
+    assert result.conclusion is not None
+    assert result.conclusion.smallest_gain is None or result.conclusion.smallest_gain > 0.1
+    assert "not the 0.1 that is wanted; see `promptiter noise`" in " ".join(result.conclusion.reasons)
+
+
+async def test_a_large_gain_is_all_that_is_wanted_so_the_same_cases_are_enough() -> None:
+    agent = Told(lambda _, draft, __: 0.45 if draft else 0.5)
+    result = await engine(agent, DRAFT).run(request(cases=30, claim=ClaimOnce(wanted_gain=0.5)))
+    assert result.verdict == "no_evidence"
+
+
+async def test_four_cases_without_noise_are_too_few_to_say_that_there_is_nothing() -> None:
+    result = await engine(Told(lambda *_: 1.0), RESTYLED).run(request(cases=4))
+    assert result.verdict == "underpowered"
+    assert result.conclusion is not None
+    assert "there are only 4 validation cases" in result.conclusion.reasons
+
+
+async def test_without_run_noise_one_mended_case_is_claimed_after_four_draws() -> None:
+    journal = MemoryJournal()
+    agent = Told(lambda case, draft, _: float(draft or case != "validation-3"))
+    result = await engine(agent, DRAFT).run(request(), journal=journal)
+    assert outcome(result) == ("improved", "these cases", ["claimed"])
+    assert len(drawn(journal, "claim")) == 4, "two could hide a coin flip"
+    assert result.conclusion is not None
+    assert "no case differed from itself in 4 draws" in result.conclusion.reasons[0]
+    assert result.conclusion.smallest_gain == 0.0
+
+
+async def test_without_run_noise_a_patch_that_changes_nothing_is_never_claimed() -> None:
+    result = await engine(Told(lambda case, *_: float(case > "validation-4")), RESTYLED).run(request())
+    assert outcome(result) == ("no_evidence", None, ["futile"])
+
+
+async def test_sealed_cases_that_gain_make_it_a_claim_for_new_cases() -> None:
+    journal = MemoryJournal()
+    agent = Told(lambda _, draft, __: 0.9 if draft else 0.2)
+    result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)), journal=journal)
+    assert outcome(result) == ("improved", "new cases", ["claimed", "claimed"])
+    events = list(journal.read())
+    sealed = [event.seq for event in events if event.type == "case" and "test-" in event.data["row"]["case_id"]]
+    assert len(sealed) == 2 * 2 * 10
+    [looked] = [
+        event.seq for event in events if event.type == "claim" and event.data["value"]["scope"] == "these cases"
+    ]
+    assert min(sealed) > looked, "nobody runs them before the claim on the others is settled"
+
+
+async def test_sealed_cases_are_not_run_for_a_gain_that_was_not_shown() -> None:
+    agent = Told(lambda _, draft, __: 0.1 if draft else 0.9)
+    await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
+    assert not [case for _, case, _ in agent.runs if case.startswith("test-")]
+
+
+async def test_sealed_cases_that_gain_too_little_leave_the_claim_for_these() -> None:
+    agent = Told(lambda case, draft, _: 0.9 if draft and (case.startswith("validation") or case == "test-1") else 0.2)
+    result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 4)))
+    assert outcome(result) == ("improved", "these cases", ["claimed", "not_shown"])
+    assert result.conclusion is not None
+    assert "with so few cases no gain could be shown" in result.conclusion.reasons[1]
+
+
+async def test_sealed_cases_that_get_worse_are_a_risk_of_overfitting_and_nothing_is_adopted() -> None:
+    agent = Told(lambda case, draft, _: float(draft == case.startswith("validation")))
+    result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
+    assert outcome(result) == ("overfit_risk", None, ["claimed", "not_shown"])
+    assert result.changes == ()
+
+
+async def test_a_profile_that_breaks_in_the_claim_makes_it_invalid() -> None:
+    agent = Told(lambda *_: 0.5, fails=lambda context, draft: draft and context.draw > 0)
+    result = await engine(agent, DRAFT).run(request())
+    assert result.verdict == "invalid_eval"
+    assert result.changes == ()
+    assert result.conclusion is not None
+    assert "the candidate is unreliable: 100.0% of its runs or scores failed" in result.conclusion.reasons[1]
+
+
+async def test_sealed_cases_that_could_not_be_run_leave_the_claim_for_these() -> None:
+    agent = Told(
+        lambda _, draft, __: float(draft), fails=lambda context, draft: draft and context.case_id.startswith("test")
+    )
+    result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
+    assert outcome(result)[:2] == ("improved", "these cases")
+    assert result.conclusion is not None
+    assert "of the sealed cases, the candidate is unreliable" in " ".join(result.conclusion.reasons)
+
+
+@pytest.mark.parametrize(("calls", "verdict"), [(400, "improved"), (120, "budget_ended")])
+async def test_a_budget_that_cuts_the_search_leaves_what_was_kept_to_the_claim(calls: int, verdict: str) -> None:
+    """A case run takes 2 calls, so one block of the claim takes 80. At most half of what is left is held for it."""
+    gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=calls))
+    rounds = (DRAFT, *({P: f"Polish, in words {number}."} for number in range(9)))
+    result = await desk.engine(*rounds, gateway=gateway).run(request(acceptance=MinGain(0.1)))
+    assert (result.verdict, result.stop_reason) == (verdict, "max_calls")
+    assert (result.conclusion is not None) == (verdict == "improved")
+    assert result.working_profile.value(D, SNAPSHOT) == DRAFT[D]
+    assert result.measured.spent.total.calls <= calls
+
+
+async def test_sealed_cases_that_the_first_profile_cannot_run_are_no_gain() -> None:
+    agent = Told(lambda *_: 1.0 * _[1], fails=lambda context, draft: context.case_id.startswith("test") and not draft)
+    result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
+    assert outcome(result) == ("improved", "these cases", ["claimed"])
+    assert result.conclusion is not None
+    assert any("of the sealed cases, the accepted profile is unreliable" in each for each in result.conclusion.reasons)
+
+
+async def test_what_no_case_reads_cannot_be_claimed() -> None:
+    """Its own surface is read by nobody, so that no draw of any case could tell."""
+
+    class Blind(Told):
+        async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+            found = await super().run(case, profile, context)
+            step = Step(id="draft", node_id="draft", surface_reads={D: "digest"})
+            return AgentRun(output=found.output, trace=ExecutionTrace(id="run", steps=(step,)))
+
+    result = await engine(Blind(lambda *_: 1.0), POLISH).run(request())
+    assert outcome(result) == ("no_evidence", None, [])
+    assert result.conclusion is not None
+    assert result.conclusion.reasons[0] == "none of the validation cases reads what was kept"
+
+
+async def test_a_run_that_is_told_of_in_a_list_has_the_scores_of_its_claim() -> None:
+    journal = MemoryJournal()
+    agent = Told(lambda _, draft, __: 0.5 + 0.1 * draft)
+    result = await engine(agent, DRAFT).run(request(), journal=journal)
+    *_, last = journal.read()
+    assert (last.data["baseline"], last.data["best"]) == (result.baseline_score, result.accepted_score)
+
+
+async def test_what_a_policy_with_a_promise_kept_needs_no_claim() -> None:
+    agent = Told(lambda _, draft, __: 0.95 if draft else 0.1)
+    result = await engine(agent, DRAFT).run(request(cases=30, acceptance=PairedGain(), claim=None))
+    assert outcome(result) == ("improved", "these cases", [])
+    assert result.conclusion is not None
+    assert "which errs in 0.05 of all runs" in result.conclusion.reasons[0]
+
+
+async def test_an_error_that_is_given_is_the_error_of_the_claim() -> None:
+    agent = Told(lambda _, draft, __: 0.9 if draft else 0.2)
+    result = await engine(agent, DRAFT).run(request(error=0.1))
+    assert result.conclusion is not None
+    [claim] = result.conclusion.claims
+    assert claim.looks[0].error == pytest.approx(0.02)
+
+
+def whole_run(agent: Told | None = None) -> tuple[Engine, RunRequest]:
+    """Two parts, of which one is no good, an ablation, a claim of three blocks, and sealed cases."""
+    told = agent or Told(lambda _, draft, __: 0.75 if draft else 0.4)
+    return engine(told, DRAFT, POLISH), request(cases=4, error=0.5, test=desk.eval_set("test", 2))
+
+
+async def test_a_run_cut_anywhere_goes_on_to_the_same_conclusion_and_repeats_no_run() -> None:
+    whole = MemoryJournal()
+    made, asked = whole_run()
+    result = await made.run(asked, journal=whole)
+    events = list(whole.read())
+    kinds = {event.phase for event in events if event.type == "case"}
+    assert kinds >= {"baseline", "validation", "ablation", "claim", "sealed"}
+    assert result.ablation is not None
+    first = next(event.seq for event in events if event.phase == "ablation")
+    for cut in sorted({*range(1, first, 20), *range(first, len(events), 15), *_edges(events, first)}):
+        agent, journal = Told(lambda _, draft, __: 0.75 if draft else 0.4), MemoryJournal()
+        for event in events[:cut]:
+            await journal.append(event)
+        made, _ = whole_run(agent)
+        again = await made.run(asked, journal=journal)
+        assert fold(journal.read()) == fold(whole.read()), f"cut before event {cut}"
+        assert (again.conclusion, again.ablation) == (result.conclusion, result.ablation)
+        known = sum(event.type == "case" for event in events[:cut])
+        assert agent.runs.total() == sum(event.type == "case" for event in events) - known
+
+
+def _edges(events: list[Event], start: int) -> list[int]:
+    """Before each event from one on that is no case, and so after the last case before it."""
+    return [event.seq for event in events[start:] if event.type not in ("case", "evaluation_started")]
+
+
+async def test_a_run_that_is_killed_during_its_claim_goes_on_with_it() -> None:
+    whole = MemoryJournal()
+    made, asked = whole_run()
+    result = await made.run(asked, journal=whole)
+
+    journal = _Dies(after="claim")
+    made, _ = whole_run()
+    with pytest.raises(_KilledError):
+        await made.run(asked, journal=journal)
+    cut = MemoryJournal()
+    for event in journal.read():
+        await cut.append(event)
+    made, _ = whole_run()
+    assert (await made.run(asked, journal=cut)).conclusion == result.conclusion
+
+
+async def test_a_run_that_is_cancelled_during_its_claim_says_nothing_and_goes_on_later() -> None:
+    journal, seen = MemoryJournal(), asyncio.Event()
+
+    class Watches:
+        async def observe(self, event: Event) -> None:
+            if event.phase == "claim" and event.type == "case":
+                seen.set()
+
+    made, asked = whole_run()
+    task = asyncio.create_task(made.run(asked, journal=journal, observers=[Watches()]))
+    await seen.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    half = fold(journal.read())
+    assert (half.status, half.verdict, half.conclusion) == ("cancelled", "no_evidence", None)
+    made, _ = whole_run()
+    rest = await made.run(asked, journal=journal)
+    made, _ = whole_run()
+    assert rest.conclusion == (await made.run(asked)).conclusion
+
+
+class _KilledError(BaseException):
+    pass
+
+
+class _Dies(MemoryJournal):
+    """A process that is killed at the third case of a phase: nothing is written afterwards."""
+
+    def __init__(self, *, after: str) -> None:
+        super().__init__()
+        self.after = after
+        self.left = 3
+
+    async def append(self, event: Event) -> None:
+        self.left -= event.phase == self.after and event.type == "case"
+        if self.left <= 0:
+            raise _KilledError
+        await super().append(event)

@@ -1,0 +1,104 @@
+"""Surfaces that no run of any case reads: a patch there cannot change anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+from rich.console import Console
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.graph import Choice, Edge, GraphAgent
+from promptiter.agents.nodes import ModelNode, View
+from promptiter.cli.views.run import print_end
+from promptiter.engine.engine import Engine
+from promptiter.profile import Profile
+from promptiter.runlog.fold import fold
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunResult
+from promptiter.runs.summary import summarize
+from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
+from promptiter.structure import StructureSnapshot
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, Tries
+from tests.worlds.desk_stages import Writes
+
+
+def with_a_lawyer(*, is_asked: bool = False) -> GraphAgent:
+    """A desk with a third node, which only some questions reach."""
+    usual = desk.agent()
+
+    def route(view: View) -> str:
+        return "lawyer" if is_asked and "question 0" in view.input else "polish"
+
+    lawyer = ModelNode(name="lawyer", instruction="Check: careful.", model="scripted")
+    choice = Choice("draft", route, {"lawyer": "lawyer", "polish": "polish"})
+    return GraphAgent(name="desk", nodes=(*usual.nodes, lawyer), edges=(choice, Edge("lawyer", "polish")))
+
+
+async def test_surfaces_that_no_run_reads_are_reported_and_never_patched() -> None:
+    class BlamesTheLawyer:
+        async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
+            step = request.trace.steps[-1].id
+            gradients = [
+                SurfaceGradient(surface_id=f"{name}#instruction", case_id="", step_id=step, text="be careful")
+                for name in ("lawyer", "polish")
+            ]
+            return [BackwardResult(step_id=step, gradients=tuple(gradients))]
+
+    agent, journal = with_a_lawyer(), MemoryJournal()
+    engine = Engine(agent, desk.evaluator(), BlamesTheLawyer(), None, Writes())
+    result = await engine.run(desk.request(), journal=journal)
+    assert result.dead_surfaces == ("lawyer#instruction",)
+    assert RunResult.from_json(result.to_json()).dead_surfaces == result.dead_surfaces
+    blamed = {
+        signal.surface_id for each in result.rounds for one in each.passes for signal in (*one.signals, *one.left)
+    }
+    assert blamed == {"polish#instruction"}
+    assert fold(journal.read()) == result
+    part = MemoryJournal()
+    for event in list(journal.read())[:9]:
+        await part.append(event)
+    again = Engine(agent, desk.evaluator(), BlamesTheLawyer(), None, Writes())
+    assert await again.run(desk.request(), journal=part) == result
+
+
+async def test_one_run_that_reads_a_surface_brings_it_to_life() -> None:
+    result = await Engine(with_a_lawyer(is_asked=True), desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request())
+    assert result.dead_surfaces == ()
+
+
+async def test_nothing_is_called_dead_where_nobody_knows_what_was_read() -> None:
+    class Opaque:
+        """The desk, but its traces do not tell what its last node read."""
+
+        def describe(self) -> StructureSnapshot:
+            return with_a_lawyer().describe()
+
+        async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+            found = await with_a_lawyer().run(case, profile, context)
+            assert found.trace is not None
+            steps = (*found.trace.steps[:-1], replace(found.trace.steps[-1], surface_reads=None))
+            return replace(found, trace=replace(found.trace, steps=steps))
+
+    result = await Engine(Opaque(), desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request())
+    assert result.dead_surfaces == ()
+
+
+async def test_a_hidden_read_leaves_nothing_that_is_surely_dead() -> None:
+    journal = MemoryJournal()
+    await Engine(with_a_lawyer(), desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request(), journal=journal)
+    events = list(journal.read())
+    assert fold(events[:-1]).dead_surfaces == ("lawyer#instruction",)
+    for found, dead in (([], ("lawyer#instruction",)), ([{"node_id": "draft", "case_id": "validation-0"}], ())):
+        audit = events[-1].model_copy(update={"type": "audit", "data": {"value": found}})
+        assert fold([*events[:-1], audit]).dead_surfaces == dead
+
+
+async def test_the_summary_says_what_was_never_read() -> None:
+    result = await Engine(with_a_lawyer(), desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request())
+    screen = Console(file=StringIO(), width=120)
+    print_end(screen, summarize(result))
+    assert isinstance(screen.file, StringIO)
+    shown = screen.file.getvalue().splitlines()
+    assert "  never read: lawyer#instruction; a patch there cannot change anything" in shown

@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from promptiter.agents.base import AgentRun
+from promptiter.errors import MetricError, UnknownNameError
+from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Turn
+from promptiter.evaluation.metrics.builtin import (
+    CostMetric,
+    FinalResponseMetric,
+    FunctionMetric,
+    LatencyMetric,
+    build_metric,
+    build_metrics,
+)
+from promptiter.evaluation.metrics.metric import MAX_FINDINGS, Metric
+from promptiter.evaluation.metrics.metric_config import MetricConfig, parse_eval_config
+from promptiter.evaluation.score import Finding, Score
+from promptiter.registry import Registry
+from traces import ExecutionTrace, Failure, Step, ToolCall, Usage
+from traces.model import Json
+
+
+def case(*expected: str | None, calls: tuple[tuple[ExpectedToolCall, ...] | None, ...] = ()) -> EvalCase:
+    calls = calls or (None,) * len(expected)
+    turns = [
+        Turn(user="?", expected=text, expected_tool_calls=wanted) for text, wanted in zip(expected, calls, strict=True)
+    ]
+    return EvalCase(id="c1", turns=tuple(turns))
+
+
+def said(*outputs: str, **more: Any) -> AgentRun:
+    if len(outputs) == 1:
+        return AgentRun(output=outputs[0], **more)
+    return AgentRun(output=outputs[-1], turns=tuple(AgentRun(output=output) for output in outputs), **more)
+
+
+def called(*names: str) -> AgentRun:
+    step = Step(id="a", node_id="a", tool_calls=tuple(ToolCall(name=name, arguments={}) for name in names))
+    return AgentRun(output="done", trace=ExecutionTrace(id="t", steps=(step,)))
+
+
+def metric(name: str, threshold: float = 1.0, **criterion: Json) -> Metric:
+    document = [{"metric_name": name, "threshold": threshold, "criterion": criterion}]
+    return build_metric(parse_eval_config(document, environ={}).metrics[0])
+
+
+def final_response(**criterion: Json) -> Metric:
+    return metric("final_response_avg_score", final_response=criterion)
+
+
+async def test_a_score_is_the_mean_over_turns() -> None:
+    score = await metric("exact_match")(case("a", "b", "c"), said("a", "x", "c"))
+    assert score.value == pytest.approx(2 / 3)
+    assert not score.passed
+    assert score.findings == (
+        Finding(kind="wrong", expected="b", actual="x", where="characters 0-1", predicate="exact", turn=1),
+    )
+    assert score.reason == "exact: expected 'b', got 'x' at characters 0-1 (turn 1)"
+
+
+async def test_a_match_says_so_in_words() -> None:
+    assert (await metric("exact_match")(case("a"), said("a"))).reason == "as expected"
+    assert (await metric("exact_match")(case("a", "b"), said("a", "b"))).reason == "all 2 turns are as expected"
+
+
+async def test_a_missing_turn_scores_0_with_a_finding() -> None:
+    score = await metric("exact_match")(case("a", "b"), said("a"))
+    assert score.value == 0.5
+    assert score.findings == (Finding(kind="missing", expected="b", predicate="turn", turn=1),)
+
+
+async def test_extra_turns_are_counted_and_found_and_not_dropped_by_a_zip() -> None:
+    score = await metric("exact_match")(case("a"), said("a", "b"))
+    assert score.value == 0.5
+    assert score.findings == (Finding(kind="unexpected", actual="b", predicate="turn", turn=1),)
+    of_length = await metric("length", max=3)(case("a"), said("a", "too long"))
+    assert of_length.value == 0.5
+    assert [finding.predicate for finding in of_length.findings] == ["turn", "max_length"]
+
+
+async def test_turns_without_a_reference_are_not_counted() -> None:
+    score = await metric("exact_match")(case(None, "b"), said("anything", "b"))
+    assert (score.value, score.findings) == (1.0, ())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "final_response_avg_score",
+        "response_match_score",
+        "tool_trajectory_avg_score",
+        "exact_match",
+        "contains",
+        "regex",
+        "json_match",
+        "rouge",
+        "numeric",
+        "tool_trajectory",
+    ],
+)
+async def test_a_case_without_a_needed_reference_is_unscored(name: str) -> None:
+    judged = metric(name)
+    assert judged.needs_reference
+    for empty in (case(None), EvalCase(id="c1")):
+        score = await judged(empty, called())
+        assert (score.value, score.error) == (None, f"{name} needs a reference and case 'c1' has none")
+        assert not score.passed
+
+
+@pytest.mark.parametrize("name", ["exact_match", "response_match_score", "tool_trajectory", "numeric"])
+async def test_a_failed_run_is_unscored_and_not_passed(name: str) -> None:
+    failed = AgentRun(error=Failure("TimeoutError", "no answer"))
+    references = case("1", calls=((),))
+    score = await metric(name, threshold=0)(references, failed)
+    assert (score.value, score.error, score.passed) == (None, "the run failed: TimeoutError: no answer", False)
+    later = AgentRun(output="1", turns=(AgentRun(output="1"), failed))
+    assert (await metric(name)(references, later)).error == "turn 1 of the run failed: TimeoutError: no answer"
+
+
+async def test_a_failed_run_is_unscored_by_latency_cost_and_functions() -> None:
+    failed = AgentRun(error=Failure("E"), duration_s=1, usage=Usage(cost_usd=1))
+    judges: list[Metric] = [
+        LatencyMetric(name="l", limit_s=9),
+        CostMetric(name="c", limit_usd=9),
+        FunctionMetric(name="f", function=lambda *_: 1.0),
+    ]
+    for judged in judges:
+        assert (await judged(case("a"), failed)).error == "the run failed: E"
+
+
+async def test_an_empty_reference_under_contains_does_not_pass() -> None:
+    score = await final_response(text={"match": "contains"})(case(""), said("anything"))
+    assert score.value is None
+    assert "empty reference" in str(score.error)
+    assert "turn 0 of case 'c1'" in str(score.error)
+
+
+async def test_threshold_0_is_0() -> None:
+    score = await metric("exact_match", threshold=0)(case("a"), said("b"))
+    assert (score.threshold, score.value, score.passed) == (0, 0.0, True)
+
+
+async def test_text_json_and_rouge_of_a_final_response_must_all_hold() -> None:
+    judged = final_response(text={"match": "contains", "length": {"max": 20}}, json={"schema": {"required": ["a"]}})
+    assert (await judged(case('{"a": 1}'), said('{"a": 1}'))).value == 1
+    score = await judged(case('{"b": 1}'), said('{"b":   1}'))
+    assert (score.value, [finding.predicate for finding in score.findings]) == (0, ["contains", "json_schema"])
+    near = final_response(rouge={"type": "rouge-L", "threshold": 0.5})
+    assert (await near(case("a b c d"), said("a b x y"))).value == 1
+    assert (await near(case("a b c d"), said("a x y z"))).value == 0
+
+
+async def test_unparsable_json_scores_0_with_a_finding_even_if_the_reference_is_the_same_text() -> None:
+    score = await metric("json_match")(case("oops"), said("oops"))
+    assert (score.value, score.findings[0].predicate) == (0, "valid_json")
+    unusable = await metric("json_match")(case("oops"), said("{}"))
+    assert unusable.value is None
+    assert "the reference 'oops' is no JSON" in str(unusable.error)
+
+
+async def test_fenced_json_and_equal_numbers_match() -> None:
+    score = await metric("json_match")(case('{"n": 1}'), said('Sure:\n```json\n{"n": 1.0}\n```'))
+    assert score.value == 1
+
+
+async def test_response_match_score_is_graded() -> None:
+    score = await metric("response_match_score", threshold=0.5)(case("the cat sat"), said("the cat ran"))
+    assert score.value == pytest.approx(2 / 3)
+    assert (score.passed, score.findings) == (True, ())
+    low = await metric("response_match_score", threshold=0.9)(case("the cat sat"), said("the cat ran"))
+    assert low.reason == "rouge1: ['sat'] is missing; rouge1: ['ran'] is not expected"
+    assert (await metric("rouge", type="rouge2")(case("a b c"), said("a b x"))).value == 0.5
+
+
+async def test_a_number_is_compared_within_its_tolerance() -> None:
+    assert (await metric("numeric", tolerance=0.5)(case("42"), said("It is 42.4"))).value == 1
+    score = await metric("numeric")(case("42"), said("It is 42.4"))
+    assert score.reason == "number: expected 42, got 42.4 at characters 6-10"
+    assert not metric("numeric", expected=7).needs_reference
+
+
+async def test_tool_calls_are_scored_per_turn() -> None:
+    wanted = (ExpectedToolCall(name="search", arguments={}),)
+    references = case("x", "y", "z", calls=(wanted, None, ()))
+    run = AgentRun(output="z", turns=(called("search"), called("anything"), called("search")))
+    score = await metric("tool_trajectory_avg_score")(references, run)
+    assert score.value == 0.5
+    assert [(finding.turn, finding.where) for finding in score.findings] == [(2, "tool call 0")]
+
+
+async def test_a_run_without_a_trace_has_unknown_tool_calls_and_not_none() -> None:
+    score = await metric("tool_trajectory")(case("x", calls=((),)), said("x"))
+    assert score.value is None
+    assert "has no trace" in str(score.error)
+
+
+@pytest.mark.parametrize(("duration", "value"), [(1.0, 1.0), (2.0, 1.0), (4.0, 0.5)])
+async def test_latency_falls_with_the_overrun(duration: float, value: float) -> None:
+    score = await metric("latency", limit_s=2)(case(None), AgentRun(duration_s=duration))
+    assert score.value == value
+    assert bool(score.findings) == (value < 1)
+
+
+async def test_latency_asks_turns_and_trace_before_it_is_unknown() -> None:
+    judged = metric("latency", limit_s=1)
+    assert (await judged(case("x"), AgentRun(turns=(AgentRun(duration_s=2), AgentRun(duration_s=2))))).value == 0.25
+    step = Step(id="a", node_id="a", start_ns=1_000_000_000, end_ns=3_000_000_000)
+    assert (await judged(case("x"), AgentRun(trace=ExecutionTrace(id="t", steps=(step,))))).value == 0.5
+    assert (await judged(case("x"), AgentRun())).value is None
+
+
+async def test_an_unknown_cost_is_unscored_and_not_0() -> None:
+    judged = metric("cost", limit_usd=0.5)
+    over = await judged(case("x"), AgentRun(usage=Usage(cost_usd=2)))
+    assert over.value == 0.25
+    assert over.findings == (Finding(kind="violated", expected=0.5, actual=2, predicate="max_cost_usd"),)
+    assert over.reason == "2 is above max_cost_usd 0.5"
+    assert (await judged(case("x"), AgentRun(usage=Usage(input_tokens=3)))).value is None
+    free = await judged(case("x"), AgentRun(usage=Usage(cost_usd=0)))
+    assert free.value == 1
+
+
+async def test_a_cost_that_is_partly_unknown_is_unscored() -> None:
+    priced, unpriced = Usage(input_tokens=1, cost_usd=0.1), Usage(input_tokens=1)
+    judged = metric("cost", limit_usd=1)
+    turns = AgentRun(usage=priced, turns=(AgentRun(usage=priced), AgentRun(usage=unpriced)))
+    assert (await judged(case("x"), turns)).value is None
+    steps = (Step(id="a", node_id="a", usage=priced), Step(id="b", node_id="b", usage=unpriced))
+    assert (await judged(case("x"), AgentRun(usage=priced, trace=ExecutionTrace(id="t", steps=steps)))).value is None
+    only_total = AgentRun(usage=priced, trace=ExecutionTrace(id="t", steps=steps[1:]))
+    assert (await judged(case("x"), only_total)).value == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "value", "reason"),
+    [(0.5, 0.5, ""), (True, 1.0, ""), (False, 0.0, ""), (1, 1.0, ""), ((0.25, "too short"), 0.25, "too short")],
+)
+async def test_a_function_may_return_a_number_a_bool_or_a_pair(answer: Any, value: float, reason: str) -> None:
+    score = await FunctionMetric(name="f", function=lambda *_: answer, threshold=0.3)(case("a"), said("a"))
+    assert (score.metric, score.value, score.reason, score.threshold) == ("f", value, reason, 0.3)
+
+
+async def test_a_function_may_return_a_score_which_gets_the_metrics_name_and_threshold() -> None:
+    own = Score(metric="?", value=0.5, reason="half", findings=(Finding(kind="missing"),))
+    score = await FunctionMetric(name="f", function=lambda *_: own, threshold=0.4)(case("a"), said("a"))
+    assert score == Score(metric="f", value=0.5, threshold=0.4, reason="half", findings=own.findings)
+
+
+async def test_an_async_function_is_awaited_and_a_sync_one_leaves_the_loop_free() -> None:
+    reached = threading.Event()
+
+    def waits(case: EvalCase, run: AgentRun) -> bool:
+        return reached.wait(5)
+
+    async def answers(case: EvalCase, run: AgentRun) -> float:
+        reached.set()
+        return 0.5
+
+    first, second = await asyncio.gather(
+        FunctionMetric(name="sync", function=waits)(case("a"), said("a")),
+        FunctionMetric(name="async", function=answers)(case("a"), said("a")),
+    )
+    assert (first.value, second.value) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize("answer", [None, "0.5", float("nan"), float("inf"), (1, "a", "b"), object()])
+async def test_a_function_that_returns_no_score_makes_the_case_unscored(answer: Any) -> None:
+    score = await FunctionMetric(name="f", function=lambda *_: answer)(case("a"), said("a"))
+    assert score.value is None
+    assert str(score.error).startswith("TypeError: f returned ")
+
+
+async def test_a_metric_that_errors_makes_the_case_unscored_and_not_passed() -> None:
+    def fails(case: EvalCase, run: AgentRun) -> float:
+        raise KeyError("city")
+
+    score = await FunctionMetric(name="f", function=fails, threshold=0)(case("a"), said("a"))
+    assert (score.value, score.error, score.passed) == (None, "KeyError: 'city'", False)
+
+
+async def test_cancelling_a_function_is_no_error_of_it() -> None:
+    async def sleeps(case: EvalCase, run: AgentRun) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    task = asyncio.ensure_future(FunctionMetric(name="f", function=sleeps)(case("a"), said("a")))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_many_findings_are_cut_and_counted() -> None:
+    score = await metric("json_match")(case("[]"), said(str(list(range(250)))))
+    assert len(score.findings) == MAX_FINDINGS
+    assert score.reason.endswith("and 247 more")
+
+
+def word_count(case: EvalCase, run: AgentRun, *, at_least: int = 1) -> float:
+    return float(len(run.output.split()) >= at_least)
+
+
+def build_always(config: MetricConfig) -> Metric:
+    return FunctionMetric(name=config.name, function=lambda *_: 1.0, threshold=config.threshold)
+
+
+@pytest.mark.parametrize("evaluator", ["words", f"{__name__}:word_count", "configured"])
+async def test_a_users_function_is_found_by_name_by_path_or_by_configuration(evaluator: str) -> None:
+    registry: Registry[Any] = Registry("metric")
+    registry.register("words", word_count)
+    config = parse_eval_config(
+        {
+            "metrics": [{"metric_name": "w", "evaluator_name": evaluator, "criterion": {"at_least": 3}}],
+            "evaluators": {"configured": f"{__name__}:word_count"},
+        }
+    )
+    [judged] = build_metrics(config, registry=registry)
+    assert judged.name == "w"
+    assert (await judged(case("a"), said("one two three"))).value == 1
+    assert (await judged(case("a"), said("one two"))).value == 0
+
+
+async def test_a_users_builder_is_given_the_configuration() -> None:
+    config = parse_eval_config([{"metric_name": f"{__name__}:build_always", "threshold": 0.5}])
+    [judged] = build_metrics(config)
+    assert (judged.threshold, (await judged(case("a"), said("b"))).value) == (0.5, 1.0)
+
+
+def test_options_that_a_function_does_not_take_are_an_error_before_anything_runs() -> None:
+    config = parse_eval_config([{"metric_name": f"{__name__}:word_count", "criterion": {"at_most": 3}}])
+    with pytest.raises(MetricError, match=r"metrics\[0\]: .*does not take .*at_most"):
+        build_metrics(config)
+
+
+def test_all_unknown_names_are_listed_together_with_the_nearest() -> None:
+    config = parse_eval_config([{"metric_name": "exact_mach"}, {"metric_name": "tone"}, {"metric_name": "contains"}])
+    with pytest.raises(UnknownNameError) as caught:
+        build_metrics(config, registry=Registry("metric"))
+    assert str(caught.value).startswith("unknown metric: 'exact_mach' (did you mean 'exact_match'?), 'tone'; known are")
+
+
+def test_judges_are_built_by_the_builder_that_is_given() -> None:
+    judge: dict[str, Json] = {"judge_model": {"model_name": "m"}}
+    config = parse_eval_config([{"metric_name": "llm_final_response", "criterion": {"llm_judge": judge}}])
+    with pytest.raises(UnknownNameError, match="llm_final_response"):
+        build_metrics(config, registry=Registry("metric"))
+    [judged] = build_metrics(config, builders={"llm_final_response": build_always})
+    assert judged.name == "llm_final_response"
+
+
+def test_a_criterion_of_another_metric_is_refused() -> None:
+    config = parse_eval_config([{"metric_name": "latency", "criterion": {"limit_s": 1}}]).metrics[0]
+    wrong = MetricConfig(name="x", evaluator="json_match", criterion=config.criterion)
+    with pytest.raises(MetricError, match="json_match takes a FinalResponseCriterion"):
+        build_metric(wrong)
+
+
+def test_metrics_are_frozen_values() -> None:
+    assert metric("contains", case_insensitive=True) == metric("contains", caseInsensitive=True)
+    assert isinstance(metric("contains"), FinalResponseMetric)

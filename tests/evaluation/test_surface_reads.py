@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptiter.evaluation.surface_reads import Reads, joined, may_touch, reads_of, unread
+from traces import ExecutionTrace, Step
+
+SURFACES = ("draft#instruction", "draft#model", "polish#instruction")
+reads = st.none() | st.sets(st.sampled_from(SURFACES)).map(lambda ids: dict.fromkeys(sorted(ids), "digest"))
+steps = st.lists(st.tuples(st.sampled_from(("draft", "polish")), reads), min_size=1, max_size=4)
+
+
+def trace(found: list[tuple[str, dict[str, str] | None]]) -> ExecutionTrace:
+    made = (Step(id=f"{node}~{number}", node_id=node, surface_reads=read) for number, (node, read) in enumerate(found))
+    return ExecutionTrace(id="run", steps=tuple(made))
+
+
+@given(one=st.none() | steps.map(trace), other=st.none() | steps.map(trace))
+def test_what_two_runs_read_is_what_one_run_of_both_reads(
+    one: ExecutionTrace | None, other: ExecutionTrace | None
+) -> None:
+    assert joined(reads_of([one]), reads_of([other])) == reads_of([one, other])
+
+
+@given(found=steps.map(trace), surface=st.sampled_from(SURFACES))
+def test_a_change_touches_who_read_it_and_who_may_have(found: ExecutionTrace, surface: str) -> None:
+    expected = any(step.surface_reads is None or surface in step.surface_reads for step in found.steps)
+    assert may_touch(reads_of([found]), [surface]) == expected
+
+
+def test_what_a_node_that_is_not_trusted_read_nobody_knows() -> None:
+    known = reads_of([trace([("draft", {"draft#instruction": "digest"})])])
+    assert not may_touch(known, ["polish#instruction"])
+    assert may_touch(known, ["polish#instruction"], unsure={"draft"})
+    assert not may_touch(known, ["polish#instruction"], unsure={"polish"})
+
+
+@pytest.mark.parametrize(
+    ("runs", "left"),
+    [
+        ([], {"a#x", "b#x"}),
+        ([{"a": ("a#x",)}], {"b#x"}),
+        ([{"a": ("a#x",)}, {"b": ("b#x", "a#x")}], set()),
+        ([{"a": ()}], {"a#x", "b#x"}),
+        ([{"a": ("a#x",), "b": None}], set()),
+        ([{"a": ("a#x",)}, None], set()),
+    ],
+)
+def test_a_surface_is_unread_only_if_every_run_tells_so(runs: list[Reads | None], left: set[str]) -> None:
+    assert unread(["a#x", "b#x"], runs) == left

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptiter.policies.acceptance import AcceptancePolicy, AllOf, AnyGain, AnyOf, MinGain, NoRegression, Protected
+from promptiter.policies.combine import written
+from promptiter.policies.constraints import Constraint
+from promptiter.policies.error_rate import check_errors, error_of, ignores_holdout
+from promptiter.policies.evidence import AcceptanceDecision, Evidence
+from promptiter.policies.paired_gain import PairedGain
+from promptiter.policies.sigma_gain import SigmaGain
+
+
+class Strict:
+    """A user's own policy that keeps an error."""
+
+    error = 0.01
+
+    def decide(self, evidence: Evidence) -> AcceptanceDecision:
+        return evidence.reject("no")
+
+
+class Unsure(Strict):
+    error = "often"  # type: ignore[assignment]
+
+
+LOOSE: list[AcceptancePolicy] = [
+    AnyGain(),
+    MinGain(),
+    NoRegression(),
+    Protected(),
+    SigmaGain(),
+    Constraint("tokens", at_most=1),
+]
+single: st.SearchStrategy[AcceptancePolicy] = st.sampled_from(LOOSE) | st.floats(0.001, 0.3).map(PairedGain)
+policies: st.SearchStrategy[AcceptancePolicy] = st.recursive(
+    single,
+    lambda inner: (
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: AllOf(*parts))
+        | st.lists(inner, min_size=1, max_size=3).map(lambda parts: AnyOf(*parts))
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("policy", LOOSE, ids=repr)
+def test_lenient_policies_promise_nothing(policy: AcceptancePolicy) -> None:
+    assert error_of(policy) is None
+    assert list(check_errors(policy, 0.05)) == []
+
+
+def test_a_policy_of_ones_own_may_promise_a_number() -> None:
+    assert error_of(Strict()) == 0.01
+    assert error_of(PairedGain(0.02) | Strict()) == pytest.approx(0.03)
+    assert error_of(Unsure()) is None
+
+
+@given(parts=st.lists(policies, min_size=1, max_size=4))
+def test_or_adds_and_and_takes_the_least(parts: list[AcceptancePolicy]) -> None:
+    errors = [error_of(part) for part in parts]
+    known = [error for error in errors if error is not None]
+    assert error_of(AllOf(*parts)) == (min(known) if known else None)
+    both = error_of(AnyOf(*parts))
+    if len(known) < len(errors):
+        assert both is None
+    else:
+        assert both is not None
+        assert math.isclose(both, math.fsum(known))
+
+
+@given(one=policies, other=policies)
+def test_the_order_does_not_matter_and_joining_never_promises_more(
+    one: AcceptancePolicy, other: AcceptancePolicy
+) -> None:
+    def errs(policy: AcceptancePolicy) -> float:
+        found = error_of(policy)
+        return math.inf if found is None else found
+
+    for kind in (AllOf, AnyOf):
+        assert errs(kind(one, other)) == pytest.approx(errs(kind(other, one)))
+    assert errs(AllOf(one, other)) <= min(errs(one), errs(other)) + 1e-12
+    assert errs(AnyOf(one, other)) >= max(errs(one), errs(other)) - 1e-12
+
+
+@given(policy=policies, level=st.floats(0.01, 0.5))
+def test_there_is_no_problem_exactly_if_the_error_is_kept_or_nothing_was_promised(
+    policy: AcceptancePolicy, level: float
+) -> None:
+    error = error_of(policy)
+    problems = list(check_errors(policy, level))
+    if error is not None:
+        assert bool(problems) == (error > level * (1 + 1e-9))
+    elif "PairedGain" not in repr(policy):
+        assert problems == []
+    else:
+        assert problems
+        assert all("promises an error of" in each for each in problems)
+
+
+def test_a_sum_above_the_level_says_what_to_do() -> None:
+    [problem] = check_errors(PairedGain(0.04) | PairedGain(0.03), 0.05)
+    assert problem == (
+        "acceptance PairedGain(0.04, (2, 2, 2)) | PairedGain(0.03, (2, 2, 2)) may err in 0.07 of all runs, more than "
+        "the 0.05 of this one; lower the errors of its parts, join them with & instead of |, or raise error of the run"
+    )
+    assert list(check_errors(PairedGain(0.02) | PairedGain(0.03), 0.05)) == []
+    assert list(check_errors(PairedGain(0.1) & PairedGain(0.03), 0.05)) == []
+
+
+def test_a_promise_is_broken_by_what_promises_nothing() -> None:
+    [problem] = check_errors(NoRegression() & (MinGain(0.1) | PairedGain()), 0.05)
+    assert problem == (
+        "acceptance PairedGain(0.05, (2, 2, 2)) promises an error of 0.05, and | with MinGain(0.1), which promises "
+        "none, breaks it; join them with &, or take one of them"
+    )
+    assert list(check_errors(PairedGain() & (PairedGain() | MinGain()), 0.05)) == []
+
+
+SKIPS, HOLDS = SigmaGain(holdout="skip"), SigmaGain()
+
+
+@pytest.mark.parametrize(
+    ("policy", "ignores"),
+    [
+        (SKIPS, True),
+        (SKIPS & Protected(), True),
+        (SKIPS & Constraint("tokens", at_most=1), True),
+        (SKIPS & NoRegression(), False),
+        (SKIPS & HOLDS, False),
+        (SKIPS | HOLDS, True),
+        (SKIPS | AnyGain(), True),
+        (HOLDS, False),
+        (AnyGain() & Protected(), False),
+        (Protected(), False),
+        (Strict(), False),
+    ],
+    ids=written,
+)
+def test_who_skips_the_hold_out_ignores_it_unless_another_part_weighs_it(
+    policy: AcceptancePolicy, ignores: bool
+) -> None:
+    assert ignores_holdout(policy) == ignores

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from promptiter.errors import SetupError
+from promptiter.evaluation.per_run import per_common_run, per_run
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.score import Score
+from promptiter.policies.acceptance import NoRegression
+from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.policies.goals import Figure
+from promptiter.policies.non_inferiority import NoWorse
+from traces import Failure, Usage
+
+
+def row(
+    case_id: str, value: float | None, *, draw: int = 0, tokens: int | None = 100, usd: float | None = None
+) -> CaseRow:
+    usage = Usage(input_tokens=tokens, output_tokens=None if tokens is None else 10, cost_usd=usd)
+    if value is None:
+        return CaseRow(case_id=case_id, draw=draw, usage=usage, error=Failure("crash"))
+    score = Score(metric="exact", value=value, threshold=0.5)
+    return CaseRow(case_id=case_id, draw=draw, scores=(score,), usage=usage)
+
+
+def arm(*draws: Sequence[float | None], tokens: int | None = 100, usd: float | None = None) -> Evaluation:
+    rows = [
+        row(f"c{at:02}", value, draw=number, tokens=tokens, usd=usd)
+        for number, values in enumerate(draws)
+        for at, value in enumerate(values)
+    ]
+    return Evaluation(eval_set_id="v", profile_digest="p", rows=tuple(rows), thresholds={"exact": 0.5})
+
+
+def decided(
+    before: Evaluation, after: Evaluation, *, margin: float = 0.05, figure: Figure = "tokens", gained: float = 0.0
+) -> AcceptanceDecision | MoreEvidence:
+    return NoWorse(margin, figure).decide(Evidence(baseline=before, candidate=after, gained=gained))
+
+
+def test_what_is_as_good_and_takes_less_is_kept() -> None:
+    answer = decided(arm([1.0] * 20), arm([1.0] * 20, tokens=60))
+    assert answer == AcceptanceDecision(
+        accepted=True, delta=0.0, reason="gain +0.000 is within the margin 0.05; 110.0 to 70.0 tokens per run"
+    )
+
+
+def test_what_is_as_good_and_takes_as_much_is_not() -> None:
+    answer = decided(arm([1.0] * 4), arm([1.0] * 4))
+    assert answer.reason == "110.0 to 110.0 tokens per run: nothing is saved"
+
+
+def test_a_loss_within_the_margin_is_allowed_and_one_beyond_is_not() -> None:
+    within = decided(arm([1.0] * 20), arm([0.0, *[1.0] * 19], tokens=60))
+    assert isinstance(within, AcceptanceDecision)
+    assert within.accepted
+    beyond = decided(arm([1.0] * 20), arm([*[0.0] * 10, *[1.0] * 10], tokens=60))
+    assert beyond == AcceptanceDecision(accepted=False, delta=-0.5, reason="gain -0.500 is beyond the margin 0.05")
+
+
+def test_losses_of_several_steps_add_up() -> None:
+    answer = decided(arm([1.0] * 20), arm([0.0, *[1.0] * 19], tokens=60), gained=-0.04)
+    assert isinstance(answer, MoreEvidence)
+    settled = decided(arm(*[[1.0] * 20] * 3), arm(*[[0.0, *[1.0] * 19]] * 3, tokens=60), gained=-0.04)
+    assert settled.reason == "gain -0.050, -0.090 since the start is beyond the margin 0.05"
+    gained = decided(arm([1.0] * 20), arm([*[0.0] * 10, *[1.0] * 10], tokens=60), gained=0.9)
+    assert gained.reason == "gain -0.500 is beyond the margin 0.05"
+
+
+def test_a_loss_that_may_be_noise_is_looked_at_again_until_the_draws_show_that_there_is_none() -> None:
+    first = decided(arm([1.0] * 10), arm([0.0, *[1.0] * 9], tokens=60))
+    assert first == MoreEvidence(draws=1, reason="gain -0.100 is beyond the margin 0.05, but may be noise")
+    again = decided(arm(*[[1.0] * 10] * 2), arm(*[[0.0, *[1.0] * 9]] * 2, tokens=60))
+    assert again.reason == "gain -0.100 is beyond the margin 0.05"
+    flaky = decided(arm(*[[1.0] * 10] * 2), arm([0.0, 0.0, *[1.0] * 8], [1.0, *[1.0] * 9], tokens=60))
+    assert isinstance(flaky, MoreEvidence)
+    third = decided(arm(*[[1.0] * 10] * 3), arm([0.0, 0.0, *[1.0] * 8], *[[1.0] * 10] * 2, tokens=60), margin=0.01)
+    assert isinstance(third, AcceptanceDecision)
+    assert not third.accepted
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "whose"), [(None, 0.1, "the accepted profile"), (0.1, None, "the candidate")]
+)
+def test_an_unknown_price_is_never_a_saving(before: float | None, after: float | None, whose: str) -> None:
+    answer = decided(arm([1.0] * 4, usd=before), arm([1.0] * 4, usd=after), figure="usd")
+    assert answer.reason == f"the dollars of {whose} are unknown, so nothing is known to be saved"
+
+
+def test_dollars_are_told_as_dollars() -> None:
+    answer = decided(arm([1.0] * 4, usd=0.0123), arm([1.0] * 4, usd=0.001), figure="usd")
+    assert answer.reason == "gain +0.000 is within the margin 0.05; $0.0123 to $0.001 per run"
+
+
+def test_where_nothing_can_be_lost_nothing_is_kept() -> None:
+    answer = decided(arm([0.0] * 30), arm([0.0] * 30, tokens=1))
+    assert answer.reason == "the accepted profile has no quality to lose: all of it is within 0.05"
+
+
+def test_it_composes() -> None:
+    policy = NoWorse(0.2) & NoRegression()
+    assert repr(policy) == "NoWorse(0.2, 'tokens', 3) & NoRegression()"
+    lost = Evidence(baseline=arm([1.0] * 10), candidate=arm([0.0, *[1.0] * 9], tokens=60))
+    answer = policy.decide(lost)
+    assert isinstance(answer, AcceptanceDecision)
+    assert not answer.accepted
+
+
+def test_what_is_no_margin_or_figure_is_told() -> None:
+    for wrong in ({"margin": -0.1}, {"figure": "words"}, {"most_draws": 0}):
+        with pytest.raises(SetupError):
+            NoWorse(**wrong)
+
+
+def test_a_mean_over_runs_is_unknown_if_one_of_them_is() -> None:
+    known, unknown = row("a", 1.0, usd=0.2), row("b", 1.0, usd=None)
+    both = Evaluation(eval_set_id="v", profile_digest="p", rows=(known, unknown), thresholds={"exact": 0.5})
+    assert per_run(both).usd is None
+    assert per_run(both).tokens == 110.0
+
+
+def test_runs_that_failed_in_one_arm_do_not_count_in_the_other() -> None:
+    before, after = arm([1.0, 1.0]), arm([1.0, None], tokens=50)
+    long = row("c01", 1.0, tokens=1000)
+    before = Evaluation(eval_set_id="v", profile_digest="p", rows=(before.rows[0], long), thresholds={"exact": 0.5})
+    first, second = per_common_run(before, after)
+    assert (first.tokens, second.tokens) == (110.0, 60.0)
+    assert per_run(arm([None])).tokens is None

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import permutation_test
+
+from promptiter.errors import SetupError
+from promptiter.evaluation.result import CaseRow, Evaluation, Objective
+from promptiter.evaluation.score import Score
+from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.policies.paired_gain import PairedGain
+
+Draws = Sequence[Sequence[float]]
+
+
+def of(cases: Draws) -> Evaluation:
+    rows = tuple(
+        CaseRow(case_id=f"c{n:03}", draw=draw, scores=(Score(metric="m", value=value, threshold=0.5),))
+        for n, draws in enumerate(cases)
+        for draw, value in enumerate(draws)
+    )
+    return Evaluation(eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5})
+
+
+def evidence(before: Draws, after: Draws, *, tried: int = 1, objective: Objective = "mean_score") -> Evidence:
+    return Evidence(baseline=of(before), candidate=of(after), tried=tried, objective=objective)
+
+
+def decision(policy: PairedGain, seen: Evidence) -> AcceptanceDecision:
+    answer = policy.decide(seen)
+    assert isinstance(answer, AcceptanceDecision)
+    return answer
+
+
+NOISE = [[0.0, 1.0]] * 10
+BETTER = [[0.0, 0.0]] * 20
+RIGHT = [[1.0, 1.0]] * 20
+
+
+@given(error=st.floats(0.001, 0.5), candidates=st.integers(1, 2_000))
+def test_the_shares_of_any_number_of_candidates_add_up_to_at_most_the_error(error: float, candidates: int) -> None:
+    policy = PairedGain(error)
+    shares = [policy.share(number) for number in range(1, candidates + 1)]
+    assert sum(shares) == pytest.approx(error * candidates / (candidates + 1))
+    assert sum(shares) <= error
+    assert all(one > other > 0 for one, other in pairwise(shares))
+
+
+def test_a_gain_beyond_noise_is_accepted_in_words_with_numbers() -> None:
+    answer = decision(PairedGain(), evidence(NOISE + BETTER, NOISE + RIGHT))
+    assert answer.accepted
+    assert answer.reason == (
+        "gain +0.667, p = 2.1e-10 <= 0.00416667 after 2 draws; candidate 1 may err with 0.025 of 0.05"
+    )
+
+
+def test_the_p_value_is_that_of_scipy() -> None:
+    before, after = [0.1, 0.4, 0.2, 0.3], [0.35, 0.5, 0.6, 0.25]
+    oracle = permutation_test(
+        (np.array(after), np.array(before)),
+        lambda one, other, axis: np.mean(one, axis=axis) - np.mean(other, axis=axis),
+        vectorized=True,
+        alternative="greater",
+        n_resamples=10_000,
+    )
+    answer = decision(PairedGain(0.5, (4,)), evidence([before], [after]))
+    assert f"p = {oracle.pvalue:.2g} " in answer.reason
+    assert answer.accepted == (oracle.pvalue <= 0.25)
+
+
+def test_a_later_candidate_needs_stronger_evidence() -> None:
+    seen = [evidence(NOISE + BETTER[:5], NOISE + RIGHT[:5], tried=tried) for tried in (1, 20)]
+    assert decision(PairedGain(draws=(2,)), seen[0]).accepted
+    answer = decision(PairedGain(draws=(2,)), seen[1])
+    assert not answer.accepted
+    assert "> 0.000119048 after 2 draws; candidate 20 may err with 0.00012 of 0.05" in answer.reason
+
+
+def test_no_gain_is_given_up_at_once() -> None:
+    answer = decision(PairedGain(), evidence(NOISE, NOISE))
+    assert not answer.accepted
+    assert answer.reason.startswith("gain +0.000: none: given up after block 1 of 3")
+
+
+@pytest.mark.parametrize(("drawn", "wanted"), [(1, 1), (2, 2), (3, 1), (4, 2), (5, 1)])
+def test_further_blocks_are_asked_for_of_all_cases(drawn: int, wanted: int) -> None:
+    cases = [[0.0, 1.0, 0.0, 1.0, 0.0, 1.0][:drawn]] * 9
+    answer = PairedGain().decide(evidence([*cases, [0.0] * drawn], [*cases, [1.0] * drawn]))
+    assert isinstance(answer, MoreEvidence)
+    assert (answer.draws, answer.cases, answer.on) == (wanted, (), "validation")
+
+
+def test_at_the_last_look_there_is_a_decision() -> None:
+    cases = [[0.0, 1.0] * 3] * 9
+    answer = decision(PairedGain(), evidence([*cases, [0.0] * 6], [*cases, [1.0] + [0.0] * 5]))
+    assert not answer.accepted
+    assert " after 6 draws; " in answer.reason
+
+
+@given(extra=st.lists(st.floats(0, 1), min_size=1, max_size=4), data=st.data())
+def test_draws_beyond_a_look_are_not_used(extra: list[float], data: st.DataObject) -> None:
+    scores = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=2)
+    before, after = (data.draw(st.lists(scores, min_size=5, max_size=5)) for _ in "ab")
+    first = PairedGain(0.9).decide(evidence(before, after))
+    if isinstance(first, AcceptanceDecision):
+        worse = [[*case, *extra] for case in before]
+        again = decision(PairedGain(0.9), evidence(worse, [[*case, *[0.0] * len(extra)] for case in after]))
+        assert (again.accepted, again.reason) == (first.accepted, first.reason)
+
+
+def test_repeats_without_noise_are_no_evidence() -> None:
+    answer = PairedGain().decide(evidence([[0.0, 0.0]], [[1.0, 1.0]]))
+    assert isinstance(answer, MoreEvidence)
+    assert "no case differed from itself in 2 draws" in answer.reason
+
+
+def test_a_crash_is_the_worst_and_cannot_win() -> None:
+    crashed = evidence([[1.0, 0.0]] * 6, [[1.0, 0.0]] * 6).candidate
+    rows = tuple(
+        CaseRow(case_id=row.case_id, draw=row.draw) if row.scores[0].value == 0.0 else row for row in crashed.rows
+    )
+    candidate = Evaluation(
+        eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5}, max_errored_fraction=1.0
+    )
+    assert candidate.mean_score == 1.0
+    seen = Evidence(baseline=of([[1.0, 0.0]] * 6), candidate=candidate)
+    assert decision(PairedGain(), seen).reason.startswith("gain +0.000: none")
+
+
+def test_candidates_that_change_nothing_are_seldom_taken_in_a_whole_run() -> None:
+    def draws(chances: Sequence[float], random: Random) -> Draws:
+        return [[float(random.random() < chance) for _ in range(4)] for chance in chances]
+
+    random, taken = Random(1), []
+    for _ in range(25):
+        chances = [random.random() for _ in range(20)]
+        before = draws(chances, random)
+        answers = [
+            decision(PairedGain(draws=(2, 2)), evidence(before, draws(chances, random), tried=number))
+            for number in range(1, 9)
+        ]
+        taken.append(any(answer.accepted for answer in answers))
+    assert fmean(taken) <= 0.05
+
+
+@pytest.mark.parametrize("wrong", [0, 1, -0.1, 1.5, True, "0.05", None])
+def test_an_error_that_is_no_chance_is_refused(wrong: float) -> None:
+    with pytest.raises(SetupError, match=r"give the chance to err, above 0 and below 1, such as 0\.05"):
+        PairedGain(wrong)
+
+
+@pytest.mark.parametrize("wrong", [(), (0,), (2, -1), (1,) * 6, ("2",)])
+def test_blocks_without_draws_are_refused(wrong: tuple[int, ...]) -> None:
+    with pytest.raises(SetupError, match=r"give 1 to 5 blocks of at least 1 draw, such as \(2, 2, 2\)"):
+        PairedGain(draws=wrong)

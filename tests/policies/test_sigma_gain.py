@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptiter.errors import SetupError
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.score import Score
+from promptiter.policies.acceptance import decide, opening_of
+from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.policies.sigma_gain import Holdout, SigmaGain
+
+Draws = Sequence[Sequence[float]]
+
+
+def of(cases: Draws, name: str = "v") -> Evaluation:
+    rows = tuple(
+        CaseRow(case_id=f"{name}{n}", draw=draw, scores=(Score(metric="m", value=value, threshold=0.5),))
+        for n, draws in enumerate(cases)
+        for draw, value in enumerate(draws)
+    )
+    return Evaluation(eval_set_id=name, profile_digest="p", rows=rows, thresholds={"m": 0.5})
+
+
+def evidence(train: tuple[Draws, Draws] | None, held: tuple[Draws, Draws] = ((), ())) -> Evidence:
+    on_train = Evidence(baseline=of(train[0], "t"), candidate=of(train[1], "t")) if train is not None else None
+    return Evidence(baseline=of(held[0] or [[0.5]]), candidate=of(held[1]), train=on_train)
+
+
+def decision(policy: SigmaGain, seen: Evidence) -> AcceptanceDecision:
+    answer = decide(policy, seen)
+    assert isinstance(answer, AcceptanceDecision), answer
+    return answer
+
+
+def wish(policy: SigmaGain, seen: Evidence) -> MoreEvidence:
+    answer = decide(policy, seen)
+    assert isinstance(answer, MoreEvidence), answer
+    return answer
+
+
+BEFORE, AFTER, NOISY = [[0.1, 0.2, 0.3]], [[0.5, 0.5, 0.5]], [[0.1, 0.25, 0.3]]
+EVERY: tuple[Holdout, ...] = ("on_train_improve", "every_trial", "skip", "k_fold")
+
+
+@pytest.mark.parametrize("holdout", EVERY)
+def test_it_opens_with_all_sweeps_of_train(holdout: Holdout) -> None:
+    opening = opening_of(SigmaGain(holdout=holdout, repeats=4))
+    assert opening is not None
+    assert (opening.draws, opening.on, opening.cases) == (4, "train", ())
+
+
+def test_a_gain_that_clears_its_noise_on_train_wants_to_see_the_hold_out() -> None:
+    answer = wish(SigmaGain(), evidence((BEFORE, AFTER)))
+    assert (answer.draws, answer.on, answer.cases) == (3, "validation", ())
+    assert answer.reason.startswith("train gains 0.300, which clears its noise of 0.082 (1 sigma); 3 sweeps of validat")
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (NOISY, "train gains 0.017, which is below its noise of 0.118 (1 sigma)"),
+        (BEFORE, "train gains nothing"),
+        ([[0.0, 0.0, 0.0]], "train loses 0.200"),
+    ],
+)
+def test_what_does_not_improve_train_costs_no_hold_out(after: Draws, told: str) -> None:
+    answer = decision(SigmaGain(), evidence((BEFORE, after)))
+    assert (answer.accepted, answer.reason) == (False, told)
+    assert wish(SigmaGain(holdout="every_trial"), evidence((BEFORE, after))).on == "validation"
+
+
+def test_sweeps_that_are_missing_are_asked_for() -> None:
+    short = evidence(([case[:2] for case in BEFORE], [case[:2] for case in AFTER]))
+    assert (wish(SigmaGain(), short).on, wish(SigmaGain(), short).draws) == ("train", 1)
+    held = evidence((BEFORE, AFTER), ([[0.5]], [[0.5]]))
+    assert (wish(SigmaGain(), held).on, wish(SigmaGain(), held).draws) == ("validation", 2)
+    assert wish(SigmaGain(), evidence(None, (BEFORE, AFTER))).on == "train"
+
+
+@pytest.mark.parametrize(
+    ("held", "accepted", "told"),
+    [
+        ((BEFORE, AFTER), True, "the hold-out gains 0.300"),
+        ((BEFORE, [[0.1, 0.1, 0.3]]), True, "the hold-out loses 0.033, within its noise of 0.125"),
+        ((BEFORE, [[0.0, 0.0, 0.0]]), False, "the hold-out loses 0.200, more than its noise of 0.082"),
+        (([[0.5] * 3], [[0.5] * 3]), True, "the hold-out gains 0.000"),
+        (([[0.5] * 3], [[0.49] * 3]), False, "the hold-out loses 0.010, more than its noise of 0.000"),
+    ],
+)
+@pytest.mark.parametrize("holdout", ["on_train_improve", "every_trial"])
+def test_the_hold_out_may_lose_no_more_than_its_own_noise(
+    held: tuple[Draws, Draws], accepted: bool, told: str, holdout: Holdout
+) -> None:
+    answer = decision(SigmaGain(holdout=holdout), evidence((BEFORE, AFTER), held))
+    assert answer.accepted == accepted
+    assert answer.reason == f"train gains 0.300, which clears its noise of 0.082 (1 sigma); {told}"
+
+
+def test_every_trial_says_what_both_sets_say() -> None:
+    answer = decision(SigmaGain(holdout="every_trial"), evidence((BEFORE, BEFORE), (BEFORE, AFTER)))
+    assert (answer.accepted, answer.reason) == (False, "train gains nothing; the hold-out gains 0.300")
+
+
+def test_skip_decides_on_train_alone_and_says_so() -> None:
+    answer = decision(SigmaGain(holdout="skip"), evidence((BEFORE, AFTER)))
+    assert answer.accepted
+    assert answer.delta == pytest.approx(0.3)
+    assert answer.reason.endswith("; the hold-out was not looked at, so it may be overfitted")
+    assert not decision(SigmaGain(holdout="skip"), evidence((BEFORE, NOISY))).accepted
+
+
+@given(
+    cases=st.lists(st.tuples(*[st.lists(st.floats(0, 1), min_size=3, max_size=3)] * 2), min_size=1, max_size=5),
+    sigma=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+)
+def test_train_must_gain_the_pooled_spread_of_its_sweeps(
+    cases: list[tuple[list[float], list[float]]], sigma: float
+) -> None:
+    before, after = ([fmean(case[arm][draw] for case in cases) for draw in range(3)] for arm in (0, 1))
+    gain = fmean(after) - fmean(before)
+    bar = sigma * (pstdev(before) ** 2 + pstdev(after) ** 2) ** 0.5
+    seen = evidence(([case[0] for case in cases], [case[1] for case in cases]))
+    if abs(gain - bar) > 1e-9 and abs(gain) > 1e-9:
+        assert decision(SigmaGain(sigma, holdout="skip"), seen).accepted == (gain > 0 and gain > bar)
+
+
+def test_a_gain_that_equals_the_bar_but_for_rounding_clears_it() -> None:
+    bar = pstdev([0.1, 0.2, 0.6])
+    seen = evidence(([[0.1, 0.2, 0.6]], [[0.3 + bar] * 3]))
+    assert decision(SigmaGain(holdout="skip"), seen).accepted
+    rounding = evidence(([[0.3] * 3], [[0.1 + 0.2] * 3]))
+    assert decision(SigmaGain(holdout="skip"), rounding).reason.startswith("train gains nothing")
+
+
+# Folds
+
+RISES = ([[0.2, 0.3, 0.2]] * 6, [[0.8, 0.7, 0.8]] * 6)
+
+
+def test_folds_agree_where_all_cases_gain() -> None:
+    answer = decision(SigmaGain(holdout="k_fold"), evidence(RISES, RISES))
+    assert answer.accepted
+    assert answer.reason == (
+        "the pool of 12 cases gains 0.533, which clears its noise of 0.067 (1 sigma), "
+        "and so does what each of 5 folds leaves"
+    )
+
+
+def test_a_gain_that_hangs_on_one_case_fails_in_the_fold_that_holds_it_out() -> None:
+    flat = [[0.5, 0.5, 0.5]] * 5
+    seen = evidence(([[0.0] * 3, *flat], [[1.0] * 3, *flat]), (flat, flat))
+    assert not decision(SigmaGain(holdout="k_fold", folds=11), seen).accepted
+    assert "the rest gains nothing" in decision(SigmaGain(holdout="k_fold", folds=11), seen).reason
+
+
+def test_a_fold_that_regresses_beyond_its_noise_is_enough_to_reject() -> None:
+    flat = [[0.5, 0.5, 0.5]]
+    seen = evidence(RISES, (flat * 6, [*flat * 5, [0.0] * 3]))
+    answer = decision(SigmaGain(holdout="k_fold", folds=12), seen)
+    assert not answer.accepted
+    assert "the fold loses 0.500, more than its noise of 0.000" in answer.reason
+
+
+def test_the_seed_deals_the_folds_and_the_same_seed_deals_them_alike() -> None:
+    rising, falling = [[0.2] * 3], [[0.9] * 3]
+    seen = evidence((rising * 3 + falling * 2, falling * 3 + rising * 2), (rising * 2, falling * 2))
+    told = [decision(SigmaGain(holdout="k_fold", folds=3, seed=seed), seen).reason for seed in range(9)]
+    assert told == [decision(SigmaGain(holdout="k_fold", folds=3, seed=seed), seen).reason for seed in range(9)]
+    assert len(set(told)) > 1
+
+
+def test_folds_are_no_more_than_there_are_cases() -> None:
+    seen = evidence(([[0.2] * 3], [[0.8] * 3]), ([[0.2] * 3], [[0.8] * 3]))
+    assert decision(SigmaGain(holdout="k_fold"), seen).reason.endswith("what each of 2 folds leaves")
+
+
+# What cannot be made
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"accept_sigma": -1}, "accept_sigma is -1; give a number that is not negative"),
+        ({"repeats": 0}, "repeats is 0; give a whole number of at least 1"),
+        ({"repeats": 2.5}, r"repeats is 2\.5; give a whole number"),
+        ({"folds": 1}, "folds is 1; give a whole number of at least 2"),
+        ({"seed": "a"}, "seed is 'a'; give a whole number"),
+        ({"holdout": "sometimes"}, "holdout is 'sometimes'; give one of on_train_improve, every_trial, skip, k_fold"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], told: str) -> None:
+    with pytest.raises(SetupError, match=told):
+        SigmaGain(**changes)  # type: ignore[arg-type]

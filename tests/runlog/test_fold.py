@@ -1,0 +1,523 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptiter.backprop.loss import CaseLoss
+from promptiter.engine.run import RunFailedError
+from promptiter.engine.session import Session
+from promptiter.errors import JournalError, NonDeterministicStrategyError, SurfaceValueError
+from promptiter.evaluation.result import CaseRow
+from promptiter.policies.acceptance import MinGain
+from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.policies.stopping import StopDecision, StopReason
+from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.runlog.candidate_codec import candidate_of, data_of
+from promptiter.runlog.codec import plain_of
+from promptiter.runlog.events import Event, EventType, Phase
+from promptiter.runlog.fold import Rounds, fold, folded
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import PassResult, RoundResult, RunResult, TraceBlame
+from promptiter.runs.file_journal import FileJournal
+from promptiter.stages.contracts import AggregateResult, Rejection
+from promptiter.structure import Limits, Node, StructureSnapshot, Surface
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries
+from tests.worlds.desk_stages import Writes
+from tests.worlds.desk_stages import engine as backprop
+
+T = TypeVar("T")
+
+
+def as_it_is(value: T) -> T:
+    return value
+
+
+STRUCTURE = desk.agent().describe()
+SURFACES = ["draft#instruction", "polish#instruction"]
+
+
+class Counted(MemoryJournal):
+    """Counts the events that are read."""
+
+    events_read = 0
+
+    def read(self, start: int = 0) -> Iterator[Event]:
+        for event in super().read(start):
+            self.events_read += 1
+            yield event
+
+
+def journal_of(events: Sequence[Event]) -> Counted:
+    async def filled() -> Counted:
+        journal = Counted()
+        for event in events:
+            await journal.append(event)
+        return journal
+
+    return asyncio.run(filled())
+
+
+class Writer:
+    """Writes what a run might: valid events in any order, each of its findings unlike any other."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.round = 0
+        self.accepted = Profile.baseline(STRUCTURE)
+        self.candidate: Profile | None = None
+        self.write(
+            "run_started",
+            structure=STRUCTURE.to_json(),
+            profile=plain_of(self.accepted),
+            targets=SURFACES,
+            objective="mean_score",
+            measured={"started_at": "now"},
+        )
+
+    def write(self, kind: EventType, *, phase: Phase = "train", **data: Any) -> None:
+        event = Event(seq=len(self.events), run_id="r", round=self.round, phase=phase, type=kind, data=data)
+        self.events.append(event)
+
+    @property
+    def new(self) -> str:
+        return f"at event {len(self.events)}"
+
+    def evaluation(self, phase: Phase, profile: Profile) -> None:
+        self.begin(phase, profile)
+        self.finish(phase)
+
+    def begin(self, phase: Phase, profile: Profile) -> None:
+        self.write("evaluation_started", phase=phase, eval_set_id=self.new, profile_digest=profile.digest)
+        self.write("case", phase=phase, row=plain_of(CaseRow(case_id=self.new, output=self.new)))
+
+    def finish(self, phase: Phase) -> None:
+        self.write("evaluation_finished", phase=phase, thresholds={}, weights={}, max_errored_fraction=0.5)
+
+    def do(self, what: str) -> None:
+        match what:
+            case "round":
+                self.round += 1
+                self.candidate = None
+                self.write("round_started", profile_digest=self.accepted.digest)
+            case "baseline" | "train" | "rerun" | "validation_of_accepted":
+                self.evaluation("validation" if "_" in what else what, self.accepted)  # type: ignore[arg-type]
+            case "train_begins":
+                self.begin("train", self.accepted)
+            case "train_ends":
+                self.finish("train")
+            case "losses":
+                found = (CaseLoss(case_id=self.new, trace_digest="", losses=()),)
+                self.write("losses", value=plain_of(found, tuple[CaseLoss, ...]))
+            case "backward":
+                self.write("backward", value=plain_of((TraceBlame(case_id=self.new),), tuple[TraceBlame, ...]))
+            case "aggregation":
+                signals = (AggregateResult(surface_id=SURFACES[0], text=self.new),)
+                self.write("aggregation", value=plain_of(PassResult(signals=signals)))
+            case "patches":
+                refused = (Rejection(surface_id=SURFACES[0], value=self.new, reason="no"),)
+                self.write("patches", value=plain_of(PassResult(refused=refused, notes=(self.new,))))
+            case "candidate" | "reset":
+                surface_id = SURFACES[len(self.events) % 2]
+                value = self.new if what == "candidate" else STRUCTURE.surface(surface_id).value
+                patches = [SurfacePatch(surface_id=surface_id, value=value, reason="")]
+                candidate = self.accepted.apply(patches, STRUCTURE)
+                data, self.candidate = data_of(candidate, accepted=self.accepted, structure=STRUCTURE, safe=as_it_is)
+                self.write("candidate", **data)
+            case "validation" if self.candidate is not None:
+                self.evaluation("validation", self.candidate)
+            case "accept" | "reject":
+                decision = AcceptanceDecision(accepted=what == "accept", delta=None, reason=self.new)
+                self.write("decision", value=plain_of(decision))
+                if decision.accepted and self.round and self.candidate is not None:
+                    self.accepted = self.candidate
+            case "stop":
+                reasons = (StopReason("max_rounds", self.new),) if len(self.events) % 2 else ()
+                self.write("stop", value=plain_of(StopDecision(stop=bool(reasons), reasons=reasons)))
+            case "end":
+                ended = {"status": "failed", "verdict": "no_evidence", "stop": None, "is_final": False}
+                self.write("run_completed", phase="end", error=self.new, measured={}, **ended)
+            case _:
+                self.write("round_completed")
+
+
+WHOLE_ROUND = ("round", "train", "losses", "backward", "aggregation", "patches", "candidate", "validation")
+AGAIN = ("round", "patches", "rerun", "losses", "candidate", "validation", "reject", "completed")
+ANYTHING = st.sampled_from(
+    [
+        *[("round",)] * 6,
+        *[(each,) for each in (*WHOLE_ROUND, *AGAIN, "accept", "stop", "end", "baseline", "validation_of_accepted")],
+        ("reset", "accept"),
+        ("train_begins",),
+        ("train_ends",),
+        (*WHOLE_ROUND, "accept"),
+        (*WHOLE_ROUND, "reject"),
+        AGAIN,
+    ]
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Event]:
+    writer = Writer()
+    for steps in draw(st.lists(ANYTHING, max_size=25)):
+        for step in steps:
+            writer.do(step)
+    return writer.events
+
+
+@settings(max_examples=120, deadline=None)
+@given(events=histories(), data=st.data())
+def test_rounds_in_a_journal_are_those_in_memory(events: list[Event], data: st.DataObject) -> None:
+    eager, lazy = fold(events), folded(journal_of(events))
+    count = len(eager.rounds)
+    assert isinstance(lazy.rounds, Rounds)
+    assert len(lazy.rounds) == count
+    for place in data.draw(st.lists(st.integers(-count, count - 1), max_size=6)) if count else []:
+        assert lazy.rounds[place] == eager.rounds[place]
+    part = data.draw(st.slices(count))
+    assert lazy.rounds[part] == eager.rounds[part]
+    assert list(lazy.rounds) == list(eager.rounds)
+    assert [folded(journal_of(events)).rounds[place] for place in range(count)] == list(eager.rounds)
+    assert lazy == eager
+    assert lazy.to_json() == eager.to_json()
+
+
+@settings(max_examples=50, deadline=None)
+@given(events=histories())
+def test_a_file_of_a_result_is_the_same_whether_its_rounds_are_in_memory_or_not(events: list[Event]) -> None:
+    result = fold(events)
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    document = {"schema_version": 1, **plain_of(result)}
+    assert result.to_json() == orjson.dumps(document, option=options)
+    lazy = folded(journal_of(events))
+    assert plain_of(lazy) == plain_of(result)
+    again = RunResult.from_json(lazy.to_json())
+    assert (again, type(again.rounds), again.measured) == (result, tuple, result.measured)
+
+
+def careful(request: Any) -> str | None:
+    return f"Attempt {len(request.rejected) + 1}." if len(request.rejected) < 3 else f"{request.surface.value} careful"
+
+
+@pytest.mark.parametrize(
+    "conduct",
+    [
+        lambda journal: desk.engine(DRAFT, WORSE, POLISH).run_sync(desk.request(max_rounds=9), journal=journal),
+        lambda journal: desk.engine(WORSE, WORSE, WORSE).run_sync(desk.request(), journal=journal),
+        lambda journal: backprop(optimizer=Writes(careful)).run_sync(desk.request(max_rounds=9), journal=journal),
+        lambda journal: desk.engine().run_sync(desk.request(max_rounds=0), journal=journal),
+    ],
+)
+def test_the_rounds_of_a_real_run_are_read_back_one_by_one(conduct: Callable[[MemoryJournal], RunResult]) -> None:
+    journal = MemoryJournal()
+    result = conduct(journal)
+    eager = fold(journal.read())
+    assert isinstance(result.rounds, Rounds)
+    assert result == eager
+    for place in reversed(range(-len(eager.rounds), len(eager.rounds))):
+        assert folded(journal).rounds[place] == result.rounds[place] == eager.rounds[place]
+
+
+def test_a_round_after_a_rejection_has_what_the_first_one_found() -> None:
+    journal = MemoryJournal()
+    result = backprop(optimizer=Writes(careful)).run_sync(desk.request(max_rounds=9), journal=journal)
+    first, _, third = folded(journal).rounds[:3]
+    assert folded(journal).rounds[2] == third
+    assert third.train == first.train
+    assert third.losses == first.losses != ()
+    assert result.rounds[2].patches != first.patches
+
+
+def test_a_train_evaluation_of_its_own_stands_in_the_place_of_what_was_found_before() -> None:
+    writer = Writer()
+    for step in (*WHOLE_ROUND, "reject", *WHOLE_ROUND, "reject"):
+        writer.do(step)
+    first, second = fold(writer.events).rounds
+    assert len(first.passes) == len(second.passes) == 1
+    assert second.losses != first.losses
+
+
+def test_a_round_is_read_without_the_others() -> None:
+    writer = Writer()
+    for _ in range(200):
+        for step in (*AGAIN, "stop"):
+            writer.do(step)
+    journal = journal_of(writer.events)
+    result = folded(journal)
+    assert journal.events_read == len(writer.events)
+    journal.events_read = 0
+    assert result.rounds[150].round == 151
+    assert result.rounds[-50] is result.rounds[150]
+    assert journal.events_read <= 40
+    journal.events_read = 0
+    assert [each.round for each in result.rounds] == list(range(1, 201))
+    assert journal.events_read == len(writer.events) - 1
+
+
+def test_a_round_with_findings_of_its_own_is_read_without_those_before() -> None:
+    writer = Writer()
+    for _ in range(50):
+        for step in (*WHOLE_ROUND, "reject"):
+            writer.do(step)
+    journal = journal_of(writer.events)
+    rounds = folded(journal).rounds
+    journal.events_read = 0
+    assert rounds[40].round == 41
+    assert journal.events_read <= 14
+
+
+def test_rounds_are_a_sequence() -> None:
+    writer = Writer()
+    for step in (*AGAIN, *AGAIN):
+        writer.do(step)
+    rounds = folded(journal_of(writer.events)).rounds
+    assert bool(rounds)
+    assert rounds[1] in rounds
+    assert rounds.index(rounds[1]) == 1
+    assert [each.round for each in reversed(rounds)] == [2, 1]
+    assert rounds == tuple(rounds) == rounds
+    assert rounds != tuple(rounds)[:1]
+    other: object = list(rounds)
+    assert rounds != other
+    assert repr(rounds) == "<2 rounds in a journal>"
+    for place in (2, -3):
+        with pytest.raises(IndexError):
+            rounds[place]
+
+
+@pytest.mark.parametrize("kept", [0, 5])
+def test_a_journal_that_is_gone_is_told(kept: int, tmp_path: Path) -> None:
+    with FileJournal(tmp_path / "journal.jsonl") as journal:
+        result = desk.engine(DRAFT, POLISH).run_sync(desk.request(), journal=journal)
+    alone = RunResult.from_json(result.to_json())
+    lines = journal.path.read_bytes().splitlines(keepends=True)
+    journal.path.write_bytes(b"".join(lines[:kept]))
+    for look in (lambda: list(result.rounds), lambda: result.rounds[1], lambda: result.rounds[0]):
+        with pytest.raises(JournalError, match=r"rounds of run 'r' are read from its journal, which ends before event"):
+            look()
+    assert len(alone.rounds) == 2
+
+
+async def test_events_that_come_later_do_not_change_a_result() -> None:
+    journal = MemoryJournal()
+    writer = Writer()
+    for step in WHOLE_ROUND:
+        writer.do(step)
+    for event in writer.events:
+        await journal.append(event)
+    result, eager = folded(journal), fold(writer.events)
+    writer.do("accept")
+    writer.do("round")
+    for event in writer.events[-2:]:
+        await journal.append(event)
+    assert result == eager
+    assert result.rounds[-1].decision is None
+    assert len(folded(journal).rounds) == 2
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_an_event_after_the_end_says_that_the_run_went_on(accepted: bool) -> None:
+    writer = Writer()
+    for step in (*WHOLE_ROUND, "accept" if accepted else "reject"):
+        writer.do(step)
+    stop = StopDecision(stop=True, reasons=(StopReason("max_rounds", "enough"),))
+    writer.write("stop", value=plain_of(stop))
+    writer.do("end")
+    ended = fold(writer.events)
+    assert (ended.status, ended.verdict, ended.stop is not None) == ("failed", "no_evidence", True)
+    assert ended.error is not None
+    writer.do("completed")
+    running = fold(writer.events)
+    assert (running.status, running.verdict, running.stop, running.error) == ("running", "no_evidence", None, None)
+    assert running.rounds == ended.rounds
+
+
+def test_what_a_strategy_does_before_its_first_round_is_no_part_of_one() -> None:
+    class Early(Tries):
+        async def search(self, session: Session) -> None:
+            await session.evaluate(session.train, session.accepted.profile, phase="train")
+            await session.evaluate(session.train, session.accepted.profile, phase="rerun")
+            await session.pass_over("not yet")
+            await super().search(session)
+
+    result = desk.engine(strategy=Early(DRAFT)).run_sync(desk.request())
+    assert (result.verdict, [each.round for each in result.rounds]) == ("improved", [1])
+
+
+async def test_a_round_does_not_begin_while_an_evaluation_is_going_on() -> None:
+    class Hasty:
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(session.evaluate(session.train, session.accepted.profile, phase="train"))
+                await asyncio.sleep(0)
+                await session.begin_round()
+
+    with pytest.raises(RunFailedError) as caught:
+        await desk.engine(strategy=Hasty()).run(desk.request())
+    assert isinstance(caught.value.__cause__, ExceptionGroup)
+    assert "await them first" in str(caught.value.__cause__.exceptions[0])
+    assert len(caught.value.result.rounds) == 1
+
+
+class OneByOne(Sequence[RoundResult]):
+    """Rounds, and a file, that know whether each round was written before the next was taken."""
+
+    def __init__(self, rounds: Sequence[RoundResult]) -> None:
+        self.rounds = rounds
+        self.taken = 0
+        self.most_unwritten = 0
+        self.written = b""
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    def __iter__(self) -> Iterator[RoundResult]:
+        for each in self.rounds:
+            self.taken += 1
+            unwritten = self.taken - self.written.count(b'"input_profile"')
+            self.most_unwritten = max(self.most_unwritten, unwritten)
+            yield each
+
+    @overload
+    def __getitem__(self, index: int) -> RoundResult: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RoundResult]: ...
+    def __getitem__(self, index: int | slice) -> RoundResult | Sequence[RoundResult]:
+        raise AssertionError(index)
+
+    def write(self, raw: bytes) -> int:
+        self.written += raw
+        return len(raw)
+
+
+def test_a_result_is_written_one_round_at_a_time() -> None:
+    result = desk.engine(DRAFT, WORSE, POLISH).run_sync(desk.request())
+    rounds = OneByOne(result.rounds)
+    replace(result, rounds=rounds).write_json(rounds)  # type: ignore[arg-type]
+    assert (rounds.taken, rounds.most_unwritten) == (3, 1)
+    assert rounds.written == result.to_json()
+    file = BytesIO()
+    result.write_json(file)
+    assert file.getvalue() == result.to_json()
+
+
+def test_a_candidate_is_its_parent_and_what_it_changes() -> None:
+    journal = MemoryJournal()
+    desk.engine(DRAFT, POLISH).run_sync(desk.request(), journal=journal)
+    first, second = (event.data for event in journal.read() if event.type == "candidate")
+    rounds = [event.data["profile_digest"] for event in journal.read() if event.type == "round_started"]
+    assert first["patches"] == DRAFT
+    assert second["patches"] == POLISH
+    assert second["parent"] == first["profile_digest"]
+    assert rounds == [first["parent"], second["parent"]]
+    accepted = Profile.of(STRUCTURE, DRAFT)
+    assert candidate_of(second, accepted=accepted, structure=STRUCTURE) == Profile.of(STRUCTURE, DRAFT | POLISH)
+
+
+def test_a_surface_that_is_reset_has_the_value_of_the_baseline() -> None:
+    accepted = Profile.of(STRUCTURE, DRAFT | POLISH)
+    data, candidate = data_of(Profile.of(STRUCTURE, POLISH), accepted=accepted, structure=STRUCTURE, safe=as_it_is)
+    assert data["patches"] == {"draft#instruction": "Draft."}
+    assert candidate == Profile.of(STRUCTURE, POLISH)
+    assert candidate_of(data, accepted=accepted, structure=STRUCTURE) == candidate
+
+
+values = st.sampled_from(["Draft.", "Polish.", "else", "other"])
+profiles = st.dictionaries(st.sampled_from(["draft#instruction", "polish#instruction"]), values).map(
+    lambda overrides: Profile(
+        structure_id=STRUCTURE.structure_id, overrides=overrides, surface_ids=tuple(sorted(STRUCTURE.surface_ids))
+    )
+)
+
+
+@given(accepted=profiles, wanted=profiles)
+def test_a_candidate_is_read_as_it_was_run_also_if_it_overrides_with_the_same_value(
+    accepted: Profile, wanted: Profile
+) -> None:
+    data, candidate = data_of(wanted, accepted=accepted, structure=STRUCTURE, safe=as_it_is)
+    assert candidate_of(orjson.loads(orjson.dumps(data)), accepted=accepted, structure=STRUCTURE) == candidate
+    assert candidate.changes(wanted, STRUCTURE) == ()
+    assert (data["profile_digest"] == data["parent"]) == (accepted.changes(wanted, STRUCTURE) == ())
+
+
+def test_a_candidate_that_a_surface_cannot_take_is_told_before_it_is_run() -> None:
+    surface = Surface(node_id="n", type="instruction", value="a", limits=Limits(max_chars=3))
+    structure = StructureSnapshot(nodes=(Node(id="n"),), surfaces=(surface,), entry="n")
+    wanted = Profile(structure_id=structure.structure_id, overrides={surface.id: "much too long"})
+    with pytest.raises(SurfaceValueError, match="n#instruction"):
+        data_of(wanted, accepted=Profile.baseline(structure), structure=structure, safe=as_it_is)
+
+
+def changed(events: list[Event], kind: EventType, **fields: Any) -> list[Event]:
+    return [event.model_copy(update={"data": event.data | fields}) if event.type == kind else event for event in events]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "told"),
+    [
+        ("candidate", {"patches": WORSE}, "the patches of the candidate .* make"),
+        ("candidate", {"patches": {"gone#instruction": ""}}, "does not fit the structure of its run: unknown surface"),
+        ("candidate", {"parent": "f" * 64}, "was made from the profile ffffffffffff…, but"),
+        ("round_started", {"profile_digest": "f" * 64}, "starts a round from the profile ffffffffffff…, but"),
+    ],
+)
+def test_a_journal_whose_profiles_do_not_fit_is_told(kind: EventType, fields: dict[str, Any], told: str) -> None:
+    journal = MemoryJournal()
+    desk.engine(DRAFT).run_sync(desk.request(), journal=journal)
+    with pytest.raises(JournalError, match=told):
+        fold(changed(list(journal.read()), kind, **fields))
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+async def test_another_candidate_than_the_first_time_is_noticed_before_it_is_run(given_up: bool) -> None:
+    class Proposes:
+        def __init__(self, values: dict[str, str]) -> None:
+            self.values = values
+
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            patches = [SurfacePatch(surface_id=key, value=value, reason="") for key, value in self.values.items()]
+            candidate = session.candidate(PatchSet(tuple(patches)))
+            await (session.reject(candidate, "no") if given_up else session.validate(candidate))
+
+    whole, journal = MemoryJournal(), MemoryJournal()
+    await desk.engine(strategy=Proposes(DRAFT)).run(desk.request(acceptance=MinGain(0.1)), journal=whole)
+    for event in whole.read():
+        await journal.append(event)
+        if event.type == "candidate":
+            break
+    with pytest.raises(RunFailedError, match="'candidate' with another request") as caught:
+        await desk.engine(strategy=Proposes(POLISH)).run(desk.request(acceptance=MinGain(0.1)), journal=journal)
+    assert isinstance(caught.value.__cause__, NonDeterministicStrategyError)
+
+
+class AsksTwice:
+    """Wants one more draw about each candidate, and takes none."""
+
+    def decide(self, evidence: Evidence) -> AcceptanceDecision | MoreEvidence:
+        if all(row.draw == 0 for row in evidence.candidate.rows):
+            return MoreEvidence(draws=1, reason="once more")
+        return AcceptanceDecision(accepted=False, delta=evidence.gain, reason="no")
+
+
+def test_draws_that_a_candidate_is_compared_on_belong_to_its_round() -> None:
+    result = desk.engine(DRAFT, POLISH).run_sync(desk.request(acceptance=AsksTwice()))
+    assert result.accepted is not None
+    assert {row.draw for row in result.accepted.rows} == {0}
+    compared = [each.compared for each in result.rounds]
+    assert [sorted({row.draw for row in each.rows}) for each in compared if each is not None] == [[1], [2, 3]]
+    assert [sorted({row.draw for row in each.validation.rows}) for each in result.rounds if each.validation] == [
+        [0, 1],
+        [2, 3],
+    ]
