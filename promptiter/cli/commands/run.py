@@ -162,24 +162,29 @@ def settings_of(
 
 
 def _forecast(found: ReadConfig) -> None:
-    """Show the effective configuration and the forecast. Nothing is spent or written."""
+    """Show the effective configuration as YAML that can be run, and the forecast on standard error. Spends nothing."""
     import yaml
 
     from promptiter.cli.views import forecast as forecast_view
-    from promptiter.config.resolved import resolved
+    from promptiter.config.resolved import effective_config
 
     with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints
         configured = _prepared(found)
         try:
-            configuration, forecast = resolved(configured), configured.forecast()
+            effective, forecast = effective_config(configured), configured.forecast()
         finally:
             configured.gateway.cache.close()
     if configured.config.as_json:
-        write_text(forecast_view.forecast_as_json(forecast, configuration), None)
+        write_text(forecast_view.forecast_as_json(forecast, effective.document), None)
         return
-    if not configured.config.quiet:
-        typer.echo(yaml.safe_dump(configuration, sort_keys=False, allow_unicode=True, width=120))
-    forecast_view.print_forecast(console(), forecast)
+    if configured.config.quiet:
+        forecast_view.print_forecast(console(), forecast)
+        return
+    if effective.left_out:
+        typer.echo(f"# Secrets are left out; write them as ${{VARIABLE}}: {', '.join(effective.left_out)}")
+    typer.echo(yaml.safe_dump(effective.document, sort_keys=False, allow_unicode=True, width=120), nl=False)
+    typer.echo(err=True)
+    forecast_view.print_forecast(SteadyConsole(), forecast)
 
 
 def _execute(
