@@ -505,9 +505,9 @@ def test_a_goal_is_a_word_or_a_mapping(folder: Path) -> None:
     assert repr(run.request.acceptance) == "NoWorse(0.05, 'tokens', 3) & NoRegression()"
     assert run.request.stop is None
     assert isinstance(run.engine.strategy, Shorter)
-    assert effective_config(run)["goal"] == {"fewer_tokens": {"margin": 0.05}}
-    assert "stop" not in effective_config(run)
-    assert effective_config(run)["targets"] == ["echo#examples", "echo#instruction"]
+    assert effective_config(run).document["goal"] == {"fewer_tokens": {"margin": 0.05}}
+    assert "stop" not in effective_config(run).document
+    assert effective_config(run).document["targets"] == ["echo#examples", "echo#instruction"]
 
 
 def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder: Path) -> None:
@@ -519,7 +519,7 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
     assert run.request.goal == Goal(kind="cheaper", margin=0.02, models=("small",))
     assert repr(run.request.acceptance) == "NoWorse(0.02, 'usd', 3)"
     assert isinstance(run.engine.strategy, CheaperModel)
-    assert effective_config(run)["goal"] == {"cheaper": {"models": ["small"], "margin": 0.02}}
+    assert effective_config(run).document["goal"] == {"cheaper": {"models": ["small"], "margin": 0.02}}
 
 
 @pytest.mark.parametrize(
