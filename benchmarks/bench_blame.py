@@ -34,7 +34,7 @@ from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.corrector import LLMCorrector
 from promptiter.backprop.llm.truncation import approximate_tokens, prompt_tokens
 from promptiter.backprop.loss import extract_losses
-from promptiter.backprop.propagate import Stepwise
+from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -184,8 +184,8 @@ class Counted:
     def __init__(self, expert: Expert) -> None:
         self.expert = expert
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
-        reply = await self.expert.model(request, draw=draw)
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
+        reply = await self.expert.model(request, repeat=repeat)
         asked = prompt_tokens(message.content for message in request.messages)
         return replace(reply, usage=Usage(input_tokens=asked, output_tokens=approximate_tokens(reply.text)))
 
@@ -242,7 +242,7 @@ def attributor_of(way: str, gateway: Gateway) -> Attributor:
     backwarder, whole = LLMBackwarder("expert", gateway=gateway), LLMAttributor("expert", gateway=gateway)
     if way == "cheapest":
         return CheapestAttributor(whole, backwarder)
-    return whole if way == "whole trace" else Stepwise(backwarder)
+    return whole if way == "whole trace" else StepwiseAttributor(backwarder)
 
 
 async def with_support(gradients: Sequence[SurfaceGradient], failures: Failures) -> set[str]:

@@ -37,8 +37,8 @@ def main() -> None:
     what_a_candidate_pays(200)
 
 
-async def answer_by_request(request: ModelRequest, *, draw: int) -> ModelReply:
-    return ModelReply(text=f"{request.messages[0].content}({request.messages[-1].content}) {draw}")
+async def answer_by_request(request: ModelRequest, *, repeat: int) -> ModelReply:
+    return ModelReply(text=f"{request.messages[0].content}({request.messages[-1].content}) {repeat}")
 
 
 def what_a_candidate_pays(cases: int) -> None:

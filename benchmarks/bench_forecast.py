@@ -1,8 +1,8 @@
 """How good forecasts are: 200 simulated runs, each forecast from one earlier evaluation or short run of the same agent.
 
 The agents are those of the bars (tests/worlds/scenarios): ten simulated models with known faults, in chains, joins and
-loops; with sets of several sizes, several draws, models that obey always or not always, stages that ask models or do
-not, sealed cases, runs without a claim, and budgets that cut the search. A forecast is right if what the run took lies
+loops; with sets of several sizes, several repeats, models that obey always or not always, stages that ask models or do
+not, test cases, runs without a claim, and budgets that cut the search. A forecast is right if what the run took lies
 between p5 and p95. Goal: in at least 85% of the runs, for calls, tokens and dollars; for seconds, too, unless the
 machine has much else to do. An interval that is wide enough is always right, so the widths are told, as medians.
 
@@ -33,7 +33,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.offline.model.simulated import SimulatedModel, count_tokens
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.recorded import forecast_of
@@ -134,7 +134,7 @@ class Setting:
     made: Scenario
     first: RunRequest
     request: RunRequest
-    draws: int
+    repeats: int
     max_calls: int | None
     has_model_stages: bool
     kind: tuple[str, ...]
@@ -148,16 +148,16 @@ class Setting:
         made = replace(made, model=SimulatedModel(seed=made.seed, compliance=compliance, latency_s=LATENCY_S))
         has_model_stages = rng.random() < 0.25 and compliance == 1.0
         earlier = rng.choice(("baseline", "short run"))
-        draws = rng.choice((1, 1, 1, 2))
+        repeats = rng.choice((1, 1, 1, 2))
         test = sealed(whole, made) if rng.random() < 0.3 else None
-        claim = None if rng.random() < 0.1 else ClaimOnce()
-        runs = draws * (len(made.train.cases) + len(made.validation.cases))
+        claim = None if rng.random() < 0.1 else FinalTest()
+        runs = repeats * (len(made.train.cases) + len(made.validation.cases))
         max_calls = round(rng.uniform(1.5, 5) * NODES * runs) if rng.random() < 0.15 else None
         request = RunRequest(
             train=made.train,
             validation=made.validation,
             test=test,
-            claim=claim,
+            final_test=claim,
             max_rounds=rng.choice((1, 2, 4, 4, 6)),
         )
         first = replace(request, max_rounds=0)
@@ -167,25 +167,25 @@ class Setting:
             first = RunRequest(train=train, validation=validation, max_rounds=1)
         told = (
             "model stages" if has_model_stages else "rules",
-            "no claim" if claim is None else "sealed cases" if test is not None else "claim",
+            "no claim" if claim is None else "test cases" if test is not None else "final_test",
             "capped" if max_calls is not None else "no cap",
         )
         return Setting(
             made=made,
             first=first,
             request=request,
-            draws=draws,
+            repeats=repeats,
             max_calls=max_calls,
             has_model_stages=has_model_stages,
             kind=(made.name, f"compliance {compliance:g}", earlier, *told),
         )
 
     def engine(self, *, is_first: bool = False) -> Engine:
-        """A new engine; the first run has one draw and no cap."""
+        """A new engine; the first run has one repeat and no cap."""
         made = self.made
         budget = None if is_first or self.max_calls is None else Budget(max_calls=self.max_calls)
         gateway = Gateway(models={made.model.name: Counting(made.model)}, prices=PRICES, budget=budget)
-        options = EvaluationOptions(draws=1 if is_first else self.draws)
+        options = EvaluationOptions(repeats=1 if is_first else self.repeats)
         evaluator = Evaluator(made.metrics, gateway=gateway, options=options)
         if not self.has_model_stages:
             return Engine(made.agent, evaluator)
@@ -213,8 +213,8 @@ class Counting:
     def __init__(self, model: ScriptedModel | SimulatedModel) -> None:
         self.model = model
 
-    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
-        reply = await self.model(request, draw=draw)
+    async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:
+        reply = await self.model(request, repeat=repeat)
         usage = Usage(input_tokens=count_tokens(request.text), output_tokens=count_tokens(reply.text))
         return replace(reply, usage=usage)
 

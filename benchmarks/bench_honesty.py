@@ -6,9 +6,9 @@ cases are nearly settled, some are coin flips; six runs in ten pass, and a run h
 these cases rises by just its gain. A placebo rewrite gives each case a new chance: it helps some and hurts as many.
 
     default        as the Engine does it: the first candidate is held against the baseline's record, each later one runs
-                   beside the working profile, one fresh draw of both, and a gain above 0 is kept; then parts that do no
-                   good are taken out, and there is one claim
-    common draws   the default, where one random number decides a draw of a case in both arms while searching
+                   beside the working profile, one fresh repeat of both, and a gain above 0 is kept; then parts that do
+                   no good are taken out, and there is one claim
+    common repeats   the default, where one random number decides a repeat of a case in both arms while searching
     on record      the default, but what was kept is not run again: its lucky record stands in the way of the next
     mean gain      one run of each case, held against the recorded mean of the best: a gain above 0.01 is accepted
     sigma rule     3 sweeps over train and as many hold-out cases, 1 pooled std, held against the recorded best
@@ -37,8 +37,8 @@ from typing import TypeAlias
 
 from benchmarks.honest_runs import through_the_engine
 from benchmarks.tables import GAINS, SIZES, goal, head, row
-from promptiter.evaluation.stats.final_test import BLOCKS, claim_new_cases, claim_these_cases
-from promptiter.evaluation.stats.permutation import PairedDraws, sign_flip
+from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_new_cases, decide_for_these_cases
+from promptiter.evaluation.stats.permutation import PairedScores, sign_flip
 from promptiter.evaluation.stats.power import noise_bar
 from promptiter.evaluation.stats.shares import next_to_drop
 from tests.worlds.chances import BETA, CANDIDATES, ROUNDS
@@ -47,7 +47,7 @@ SWEEPS = 3
 ROUNDING = 1e-12
 """A gain that just equals its bar is accepted, whatever the last digit of a float says."""
 
-DRAWS = sum(block.draws for block in BLOCKS)
+REPEATS = sum(block.repeats for block in BLOCKS)
 
 Chances: TypeAlias = list[float]
 """A profile: with which chance each case passes."""
@@ -104,7 +104,7 @@ def nothing_changes(runs: int) -> None:
 
 def placebos(runs: int) -> None:
     """Sealed cases have chances of their own under each profile, that no search has seen."""
-    print(f"\nplacebo: {ROUNDS} rewrites that reshuffle which cases pass; as many sealed cases, 2 draws\n")
+    print(f"\nplacebo: {ROUNDS} rewrites that reshuffle which cases pass; as many test cases, 2 repeats\n")
     head("cases", "these cases", "new cases", "both claimed")
     for size in SIZES:
         random = Random(f"placebo {size}")
@@ -112,8 +112,8 @@ def placebos(runs: int) -> None:
         for _ in range(runs):
             rewrites = [reshuffled(new_chances(size, random)) for _ in range(ROUNDS)]
             found = default(new_chances(size, random), rewrites, random)
-            sealed = paired(new_chances(size, random), new_chances(size, random), random, draws=2)
-            is_new = claim_new_cases(sealed).is_claimed
+            sealed = paired(new_chances(size, random), new_chances(size, random), random, repeats=2)
+            is_new = decide_for_new_cases(sealed).is_shown
             these, new, both = these + found.claimed, new + is_new, both + (is_new and found.claimed)
         row(f"{size}", f"{these / runs:.1%}", f"{new / runs:.1%}", f"{both / runs:.1%}")
         print(goal("claimed for new cases", new, runs))
@@ -123,16 +123,16 @@ def placebos(runs: int) -> None:
 def one_of_ten(runs: int) -> None:
     rules: dict[str, Rule] = {
         "default": default,
-        "common draws": on_common_draws,
+        "common repeats": on_common_draws,
         "on record": against_record,
         "sigma rule": RULES["sigma rule"],
     }
     print(f"\npower: 1 real candidate of {CANDIDATES}, the others change nothing; found and claimed, and case runs\n")
-    head("cases, gain", *rules, *(f"runs: {name}" for name in rules if name != "common draws"))
+    head("cases, gain", *rules, *(f"runs: {name}" for name in rules if name != "common repeats"))
     for size in SIZES:
         for gain in GAINS:
             results = {name: found_and_paid(rule, name, size, gain, runs) for name, rule in rules.items()}
-            paid = [f"{cost:,.0f}" for name, (_, cost) in results.items() if name != "common draws"]
+            paid = [f"{cost:,.0f}" for name, (_, cost) in results.items() if name != "common repeats"]
             row(f"{size}, +{gain}", *(f"{rate:.2f}" for rate, _ in results.values()), *paid)
     print("reference for the default at +0.2: .82, .98, 1.0; a claim counts if the claimed profile has the real patch")
 
@@ -189,8 +189,8 @@ def on_common_draws(baseline: Chances, patches: Sequence[Patch], random: Random)
     working, kept = baseline, list[Patch]()
     for patch in patches:
         candidate = patch(working)
-        draws = [random.random() for _ in baseline]
-        if passes(candidate, draws) > passes(working, draws):
+        repeats = [random.random() for _ in baseline]
+        if passes(candidate, repeats) > passes(working, repeats):
             working = candidate
             kept.append(patch)
     return claimed_once(baseline, kept, 2 * len(patches) * len(baseline), random)
@@ -210,23 +210,23 @@ def claimed_once(baseline: Chances, kept: Sequence[Patch], runs: int, random: Ra
     if not kept:
         return Outcome(claimed=False, profile=baseline, case_runs=runs)
     working, ablation_runs = ablated(baseline, kept, random)
-    claim = claim_these_cases(paired(baseline, working, random, draws=DRAWS))
-    runs += ablation_runs + 2 * len(baseline) * claim.looks[-1].draws
-    return Outcome(claimed=claim.is_claimed, profile=working, case_runs=runs)
+    claim = decide_for_these_cases(paired(baseline, working, random, repeats=REPEATS))
+    runs += ablation_runs + 2 * len(baseline) * claim.looks[-1].repeats
+    return Outcome(claimed=claim.is_shown, profile=working, case_runs=runs)
 
 
 def ablated(baseline: Chances, kept: Sequence[Patch], random: Random) -> tuple[Chances, int]:
     """The profile without the parts that do no good, one after the other, and the case runs that it took.
 
-    Each patch is a part of its own. One that seems useless on the first draw is looked at on a second one.
+    Each patch is a part of its own. One that seems useless on the first repeat is looked at on a second one.
     """
     left = tuple(range(len(kept)))
     known: dict[tuple[tuple[int, ...], int], int] = {}
 
-    def passed(parts: tuple[int, ...], draw: int) -> int:
-        if (parts, draw) not in known:
-            known[parts, draw] = sum(run(with_parts(baseline, kept, parts), random))
-        return known[parts, draw]
+    def passed(parts: tuple[int, ...], repeat: int) -> int:
+        if (parts, repeat) not in known:
+            known[parts, repeat] = sum(run(with_parts(baseline, kept, parts), random))
+        return known[parts, repeat]
 
     def loss(part: int) -> float:
         rest = tuple(each for each in left if each != part)
@@ -330,19 +330,19 @@ def run(chances: Chances, random: Random) -> list[bool]:
     return [draw() < chance for chance in chances]
 
 
-def passes(chances: Chances, draws: Sequence[float]) -> int:
-    return sum(draw < chance for draw, chance in zip(draws, chances, strict=True))
+def passes(chances: Chances, repeats: Sequence[float]) -> int:
+    return sum(repeat < chance for repeat, chance in zip(repeats, chances, strict=True))
 
 
 def sweeps(chances: Chances, repeats: int, random: Random) -> list[float]:
     return [fmean(run(chances, random)) for _ in range(repeats)]
 
 
-def paired(before: Chances, after: Chances, random: Random, *, draws: int) -> list[PairedDraws]:
-    befores = zip(*(run(before, random) for _ in range(draws)), strict=True)
-    afters = zip(*(run(after, random) for _ in range(draws)), strict=True)
+def paired(before: Chances, after: Chances, random: Random, *, repeats: int) -> list[PairedScores]:
+    befores = zip(*(run(before, random) for _ in range(repeats)), strict=True)
+    afters = zip(*(run(after, random) for _ in range(repeats)), strict=True)
     return [
-        PairedDraws(case_id=f"{number:03}", before=b, after=a)
+        PairedScores(case_id=f"{number:03}", before=b, after=a)
         for number, (b, a) in enumerate(zip(befores, afters, strict=True))
     ]
 

@@ -151,7 +151,7 @@ def memory_kept(path: str, rounds: int) -> float:
 
 
 def a_round(number: int) -> Iterator[Event]:
-    row = {"case_id": f"case-{number % 50}", "draw": 0, "output": "an answer of some words " * 10, "error": None}
+    row = {"case_id": f"case-{number % 50}", "repeat": 0, "output": "an answer of some words " * 10, "error": None}
     row["scores"] = [{"metric": "exact", "value": 0.5, "reason": "the answer lacks the name of the customer"}]
     row["trace_digests"] = ["0123456789abcdef" * 4]
     for place, kind in enumerate(KINDS):

@@ -192,7 +192,7 @@ def score(_case: EvalCase, run: object) -> float:
 
 def engine(at_round: Callable[[], None] = lambda: None, *, at_end: Callable[[], None] = lambda: None) -> Engine:
     evaluator = Evaluator([FunctionMetric(name="number", function=score)])
-    return Engine(answer, evaluator, strategy=Tries(at_round, at_end))
+    return Engine(answer, evaluator, search=Tries(at_round, at_end))
 
 
 def request(rounds: int) -> RunRequest:

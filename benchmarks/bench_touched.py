@@ -145,7 +145,7 @@ def run_once(wanted: Wanted) -> Found:
         train=eval_set("train", 1),
         validation=eval_set("validation", wanted.size),
         acceptance=watched,
-        claim=None,
+        final_test=None,
         max_rounds=ROUNDS,
         stop=MaxRounds(ROUNDS),
         run_id="touched",
@@ -155,7 +155,7 @@ def run_once(wanted: Wanted) -> Found:
         gateway=Gateway(models=models),
         options=EvaluationOptions(concurrency=4),
     )
-    result = asyncio.run(Engine(agent, evaluator, strategy=naive or Proposes(patches, until_kept=False)).run(request))
+    result = asyncio.run(Engine(agent, evaluator, search=naive or Proposes(patches, until_kept=False)).run(request))
     return Found(
         gains=tuple(watched.gains),
         shown=tuple(watched.shown),
@@ -232,7 +232,7 @@ class Opaque:
         return self.snapshot
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
-        place = (self.seed, case.text, context.draw, profile.digest)
+        place = (self.seed, case.text, context.repeat, profile.digest)
         passed = dice("pass", *place) < chance(self.seed, case.text)
         with record("run", resolve=lambda surface_id: profile.value(surface_id, self.snapshot)) as recording:
             with step("draft") as draft:
@@ -282,15 +282,15 @@ class Desk:
             return draft
         return f"{draft} ({_profile.get().value('repair#instruction', self.describe())})"
 
-    async def model(self, request: ModelRequest, *, draw: int) -> ModelReply:
+    async def model(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         """A draft is right with the chance of its case; a repair as well, but seldom where the draft had failed."""
         asked = request.messages[-1].content
         case = asked.partition(":")[0]
-        passed = dice("pass", self.seed, request.digest, draw) < chance(self.seed, case)
+        passed = dice("pass", self.seed, request.digest, repeat) < chance(self.seed, case)
         if ":" in asked:
-            passed = passed and ("right" in asked or dice("again", self.seed, request.digest, draw) < 0.5)
+            passed = passed and ("right" in asked or dice("again", self.seed, request.digest, repeat) < 0.5)
             return ModelReply(text="right" if passed else "wrong")
-        again = is_read(self.wanted, dice("read", self.seed, request.digest, draw), failed=not passed)
+        again = is_read(self.wanted, dice("read", self.seed, request.digest, repeat), failed=not passed)
         return ModelReply(text=f"{case}: {'right' if passed else 'wrong'}{', again' * again}")
 
 

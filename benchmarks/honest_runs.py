@@ -21,7 +21,7 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain
 from promptiter.policies.evidence import Answer, Evidence
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.policies.stopping import MaxRounds
 from promptiter.runlog.results import RunRequest
@@ -68,14 +68,14 @@ def run_once(wanted: Wanted) -> Found:
         validation=eval_set("validation", wanted.size),
         test=eval_set("test", wanted.size) if wanted.kind == "placebo" else None,
         acceptance=policy(),
-        claim=ClaimOnce() if claims else None,
+        final_test=FinalTest() if claims else None,
         max_rounds=ROUNDS,
         stop=MaxRounds(ROUNDS),
         run_id="honesty",
     )
     evaluator = Evaluator([FunctionMetric(name="right", function=right)], options=EvaluationOptions(concurrency=4))
     strategy = Proposes(list(proposals(wanted, random)), until_kept=not claims)
-    result = asyncio.run(Engine(table, evaluator, strategy=strategy).run(request))
+    result = asyncio.run(Engine(table, evaluator, search=strategy).run(request))
     changed = {str(change.after) for change in result.changes}
     return Found(
         wanted=wanted,
@@ -117,7 +117,7 @@ def nothing_changes_here(all_of: Runs) -> None:
 
 
 def placebos_here(all_of: Runs) -> None:
-    print(f"\nplacebo: {ROUNDS} rewrites that reshuffle which cases pass; as many sealed cases\n")
+    print(f"\nplacebo: {ROUNDS} rewrites that reshuffle which cases pass; as many test cases\n")
     head("cases", "these cases", "new cases", "case runs")
     for size in SIZES:
         found = all_of(Wanted(kind="placebo", size=size, number=0))

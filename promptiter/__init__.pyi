@@ -22,8 +22,8 @@ from promptiter.api import resume_run as resume_run
 from promptiter.engine.engine import Engine as Engine
 from promptiter.engine.review import Reviewer as Reviewer
 from promptiter.engine.run import RunFailedError as RunFailedError
+from promptiter.engine.session import Search as Search
 from promptiter.engine.session import Session as Session
-from promptiter.engine.session import Strategy as Strategy
 from promptiter.errors import (
     BudgetEndedError as BudgetEndedError,
 )

@@ -28,7 +28,7 @@ PromptiterError
 ├── StageError                  a stage of the backward pass failed on everything that it was asked
 ├── RunFailedError              a run ended in an error; carries its result so far (promptiter.engine)
 ├── JournalError                the log of a run is damaged, or cannot be written; nothing that is in it is lost
-├── NonDeterministicStrategyError  a run that goes on asked for something else than the first time
+├── NonDeterministicSearchError  a run that goes on asked for something else than the first time
 └── UnexpectedCallError         a scripted model was asked something it has no answer for
 """
 
@@ -180,7 +180,7 @@ class JournalError(PromptiterError):
     """The log of a run is damaged, or cannot be written; the message names the file, and the line if one is bad."""
 
 
-class NonDeterministicStrategyError(PromptiterError):
+class NonDeterministicSearchError(PromptiterError):
     """A run that goes on asked for something else than the first time."""
 
 

@@ -82,5 +82,5 @@ class Registry(Generic[T]):
 REGISTRY: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="promptiter.metrics")
 """Metrics of users: a function `(case, run) -> score`, or a builder `(MetricConfig) -> Metric`."""
 
-STRATEGIES: Registry[Callable[..., Any]] = Registry("strategy", entry_point_group="promptiter.strategies")
-"""Search algorithms: a class or function that makes a Strategy."""
+SEARCHES: Registry[Callable[..., Any]] = Registry("strategy", entry_point_group="promptiter.searches")
+"""Search algorithms: a class or function that makes a Search."""

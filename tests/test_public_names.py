@@ -23,7 +23,7 @@ PROMPTITER = """
 AcceptancePolicy Agent AgentRun Aggregator Attributor Backwarder Budget BudgetEndedError CaseInput Edge Engine EvalCase
 EvalSet Evaluation Evaluator Event FanOut FunctionNode Gateway GraphAgent InPlaceAgent Metric ModelError ModelNode
 Observer Optimizer PatchSet Profile PromptiterError RequestError Reviewer RunContext RunFailedError RunProgress
-RunRequest RunResult Score Session SetupError StopPolicy Strategy StructureSnapshot Surface SurfacePatch Tool
+RunRequest RunResult Score Session SetupError StopPolicy Search StructureSnapshot Surface SurfacePatch Tool
 build_metrics list_runs load_eval_config load_eval_set load_run resume_run
 """
 NAMESPACES = "agents evaluation llm offline policies runs search stages"

@@ -275,7 +275,7 @@ LONGEST_S = 120
 """It takes seconds; a machine that is busy with other tests imports litellm slowly."""
 
 EVALUATE = ("evaluate", "agent:agent", "--eval-set", "validation.jsonl", "--metrics", "metrics.json")
-CHECK = ("check", "validation.jsonl", "--agent", "agent:agent", "--metrics", "metrics.json", "--draws", "2")
+CHECK = ("check", "validation.jsonl", "--agent", "agent:agent", "--metrics", "metrics.json", "--repeats", "2")
 
 
 def started(folder: Path, server: Gossip, *arguments: str) -> subprocess.Popen[bytes]:
@@ -436,7 +436,7 @@ async def test_no_error_of_a_server_repeats_what_it_was_sent(status: int, caplog
             for length in (1, *range(400, 448, 4)):  # a message is cut at 500 characters: some cuts hit the header
                 request = ModelRequest(model=name, messages=(Message("user", "x" * length),))
                 with pytest.raises(ModelError) as failed:
-                    await model_at(address)(request, draw=0)
+                    await model_at(address)(request, repeat=0)
                 search.look("the error of the model alone", "".join(traceback.format_exception(failed.value)))
             with pytest.raises(ModelError) as failed:
                 await gateway.ask(request, CallSite())

@@ -49,8 +49,8 @@ from promptiter.agents.nodes import (
 from promptiter.agents.nodes import (
     surface as surface,
 )
+from promptiter.sources import CallbackSource as CallbackSource
+from promptiter.sources import FileSource as FileSource
+from promptiter.sources import Target as Target
 from promptiter.structure import Limits as Limits
 from promptiter.structure import Node as Node
-from promptiter.targets import CallbackTarget as CallbackTarget
-from promptiter.targets import FileTarget as FileTarget
-from promptiter.targets import Target as Target

@@ -41,7 +41,7 @@ class RunContext:
 
     run_id: str = ""
     case_id: str = ""
-    draw: int = 0
+    repeat: int = 0
     turn: int = 0
     seed: int = 0
     role: Role = "agent"

@@ -98,7 +98,7 @@ class GraphAgent:
         snapshot = self.describe()
         profile.check(snapshot)
         recording = record(
-            f"{context.case_id or 'run'}~{context.draw}~{profile.digest[:12]}"
+            f"{context.case_id or 'run'}~{context.repeat}~{profile.digest[:12]}"
             + (f"~{context.turn}" * bool(context.turn)),
             resolve=lambda surface_id: copied(profile.value(surface_id, snapshot)),
             conversation_id=context.case_id or None,

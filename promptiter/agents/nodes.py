@@ -295,7 +295,7 @@ class Calls:
         return CallSite(
             role=self.context.role,
             case_id=self.context.case_id,
-            draw=self.context.draw,
+            repeat=self.context.repeat,
             step_id=f"{self.step.id} in turn {self.context.turn}" if self.context.turn else self.step.id,
             number=number,
         )

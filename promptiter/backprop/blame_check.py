@@ -26,7 +26,7 @@ class BlameCheck:
     step_ids: tuple[str, ...]
     verdict: BlameVerdict
     reason: str
-    draw: int = 0
+    repeat: int = 0
     turn: int = 0
 
 
@@ -57,10 +57,10 @@ def weighted(
     """Gradients by surface, each as sure as its surface's checks leave it, and marked with its own."""
     checks = tuple(checks)
     weights = weights_of(gradients, checks)
-    found = {(each.surface_id, each.case_id, each.draw, each.turn): each.verdict for each in checks}
+    found = {(each.surface_id, each.case_id, each.repeat, each.turn): each.verdict for each in checks}
 
     def one(gradient: SurfaceGradient) -> SurfaceGradient:
-        place = (gradient.surface_id, gradient.case_id, gradient.draw, gradient.turn)
+        place = (gradient.surface_id, gradient.case_id, gradient.repeat, gradient.turn)
         confidence = round(gradient.confidence * weights[gradient.surface_id], 6)
         return replace(gradient, confidence=confidence, check=found.get(place, "unchecked"))
 

@@ -1,7 +1,7 @@
 """Losses: failed scores, placed on the steps of a trace, with a severity that follows from the gap.
 
 This is where the backward pass starts. A loss stands on every terminal step of its turn's trace, or on the last visit
-of the node that a LossTarget names; a LossHint adds what the user knows about a case. A run that broke down has one
+of the node that a LossPlacement names; a LossHint adds what the user knows about a case. A run that broke down has one
 loss, on the step that failed, unless the failure is one that no prompt can mend.
 """
 
@@ -55,7 +55,7 @@ class CaseLoss:
     """The losses of one trace: one turn of one run of one case. `input` is what the user said."""
 
     case_id: str
-    draw: int = 0
+    repeat: int = 0
     turn: int = 0
     input: str = ""
     trace_digest: str
@@ -67,7 +67,7 @@ class CaseLoss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossTarget:
+class LossPlacement:
     """Failures of this metric belong to this node: its last visit gets the loss."""
 
     metric: str
@@ -89,10 +89,11 @@ def extract_losses(
     eval_set: EvalSet,
     trace_of: TraceOf,
     *,
-    targets: Sequence[LossTarget] = (),
+    targets: Sequence[LossPlacement] = (),
     hints: Sequence[LossHint] = (),
 ) -> tuple[CaseLoss, ...]:
-    """The losses of all failed runs of cases that fail over all their draws, in the order of the rows, then the turns.
+    """The losses of all failed runs of cases that fail over all their repeats, in the order of the rows, then the
+    turns.
 
     `trace_of` is asked once for each turn that failed. SetupError where a target or a hint names what the evaluation
     does not have; the node ids of targets are for the caller to check, who has the structure.
@@ -115,7 +116,7 @@ def extract_losses(
 
 
 def check_targets(
-    targets: Iterable[LossTarget], *, metrics: Collection[str], node_ids: Collection[str] | None = None
+    targets: Iterable[LossPlacement], *, metrics: Collection[str], node_ids: Collection[str] | None = None
 ) -> list[str]:
     """What is wrong with loss targets, each in words. Without `node_ids` the nodes are not looked at."""
     problems = []
@@ -157,7 +158,7 @@ def category_of(findings: Sequence[Finding]) -> Category:
     return max(UPSTREAM_FIRST, key=lambda category: counts[category])
 
 
-def may_be_mended(failure: Failure) -> bool:
+def is_fixable_by_prompt(failure: Failure) -> bool:
     """Whether another prompt could have prevented a failure: not a rate limit, a time out, a cancelled call, …"""
     return _plain_type(failure) not in _BEYOND_PROMPTS
 
@@ -174,7 +175,7 @@ _BEYOND_PROMPTS = frozenset(kind.__name__ for kind in _PASSING) | {"cancelled", 
 class _Extraction:
     """Takes the losses out of rows, with targets by metric and hints by case and metric at hand."""
 
-    def __init__(self, trace_of: TraceOf, *, targets: Iterable[LossTarget], hints: Iterable[LossHint]) -> None:
+    def __init__(self, trace_of: TraceOf, *, targets: Iterable[LossPlacement], hints: Iterable[LossHint]) -> None:
         self.trace_of = trace_of
         self.nodes_of: dict[str, list[str]] = {}
         self.hints_of: dict[tuple[str, str], list[LossHint]] = {}
@@ -199,7 +200,7 @@ class _Extraction:
                 yield _case_loss(row, case, trace, turn=turn, placed=placed)
 
     def _of_error(self, row: CaseRow, case: EvalCase, error: Failure) -> Iterator[CaseLoss]:
-        if not row.trace_digests or not may_be_mended(error):
+        if not row.trace_digests or not is_fixable_by_prompt(error):
             return
         turn = len(row.trace_digests) - 1
         trace = self.trace_of(row.trace_digests[turn])
@@ -251,7 +252,7 @@ def _case_loss(
     expected = case.turns[turn].expected if turn < len(case.turns) else None
     return CaseLoss(
         case_id=case.id,
-        draw=row.draw,
+        repeat=row.repeat,
         turn=turn,
         input=_said(case, trace, turn=turn),
         trace_digest=row.trace_digests[turn],
@@ -281,7 +282,9 @@ def _failed_step(trace: ExecutionTrace, error: Failure) -> tuple[str, ...]:
     First means the order of the trace, not the clock: of two branches that fail side by side, the same one each time.
     In a completed run every failed step was handled.
     """
-    failed = [(step.id, step.error) for step in trace.steps if step.error is not None and may_be_mended(step.error)]
+    failed = [
+        (step.id, step.error) for step in trace.steps if step.error is not None and is_fixable_by_prompt(step.error)
+    ]
     if not failed or trace.status == "completed":
         return ()
 

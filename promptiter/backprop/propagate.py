@@ -28,7 +28,7 @@ CONCURRENCY = 64
 """So many steps are asked at once."""
 
 
-class Stepwise:
+class StepwiseAttributor:
     """The Attributor over a Backwarder: walks every trace, so many steps at once over all of them together."""
 
     def __init__(self, backwarder: Backwarder, *, concurrency: int = CONCURRENCY) -> None:
@@ -153,7 +153,7 @@ class TraceView:
         case = self.request.case_loss
         return BackwardRequest(
             case_id=case.case_id,
-            draw=case.draw,
+            repeat=case.repeat,
             turn=case.turn,
             step=step,
             incoming=tuple(incoming),

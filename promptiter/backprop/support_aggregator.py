@@ -57,7 +57,7 @@ def merge(gradients: Iterable[SurfaceGradient]) -> tuple[Reason, ...]:
         alike[_likeness(gradient)].append(gradient)
     reasons = [
         Reason(
-            text=min(same, key=lambda each: (-each.confidence, each.case_id, each.draw, each.turn, each.text)).text,
+            text=min(same, key=lambda each: (-each.confidence, each.case_id, each.repeat, each.turn, each.text)).text,
             category=same[0].category,
             severity=min(each.severity for each in same),
             case_ids=tuple(sorted({each.case_id for each in same})),

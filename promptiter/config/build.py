@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from promptiter.agents.base import Agent
-from promptiter.backprop.loss import LossHint, LossTarget
+from promptiter.backprop.loss import LossHint, LossPlacement
 from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
 from promptiter.config.models import gateway_of, search_of, unpriced_models
-from promptiter.config.policies import acceptance_of, claim_of, goal_of, stop_of
+from promptiter.config.policies import acceptance_of, build_final_test, goal_of, stop_of
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import Forecast
@@ -32,7 +32,7 @@ from promptiter.evaluation.data.splits import split
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.metric_config import EvalConfig, load_eval_config, parse_eval_config
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.stats.noise import DRAWS, NoiseReport
+from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
 from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.acceptance import AnyGain
@@ -41,8 +41,8 @@ from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration
 from promptiter.runs.recorded import forecast_of
-from promptiter.search.cheaper import CheaperModel
-from promptiter.search.shorter import Shorter
+from promptiter.search.cheaper import ModelDownsizing
+from promptiter.search.shorter import PromptShortening
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class ConfiguredRun:
     def noise(
         self,
         *,
-        draws: int = DRAWS,
+        repeats: int = REPEATS,
         on_row: Callable[[CaseRow], None] | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> NoiseReport:
@@ -90,7 +90,7 @@ class ConfiguredRun:
         """
         stopping = Interrupt()
         return run_blocking(
-            lambda: measure_noise(self.engine, self.request, draws=draws, on_row=on_row, interrupt=stopping),
+            lambda: measure_noise(self.engine, self.request, repeats=repeats, on_row=on_row, interrupt=stopping),
             stopping,
             tell=tell,
         )
@@ -220,7 +220,7 @@ class _Building:
 
         def build() -> Evaluator:
             options = EvaluationOptions(
-                draws=how.draws or metrics.num_runs,
+                repeats=how.repeats or metrics.num_runs,
                 concurrency=how.concurrency,
                 case_timeout_s=how.case_timeout_s,
                 max_errored_fraction=how.max_errored_fraction,
@@ -252,14 +252,14 @@ class _Building:
             teacher=teacher,
             judge=config.judge,
             acceptance=self.attempt(partial(acceptance_of, config.acceptance, goal), place="acceptance") or AnyGain(),
-            claim=claim_of(config.claim),
+            final_test=build_final_test(config.final_test),
             error=config.error,
             stop=stop_of(config.stop, objective=config.objective, goal=goal),
             max_rounds=config.max_rounds,
             targets=config.targets,
             objective=config.objective,
             goal=goal,
-            loss_targets=tuple(LossTarget(**each.model_dump()) for each in config.loss_targets),
+            loss_placements=tuple(LossPlacement(**each.model_dump()) for each in config.loss_placements),
             hints=tuple(LossHint(**each.model_dump()) for each in config.hints),
             protected=frozenset(config.acceptance.protected),
             seed=config.seed,
@@ -292,11 +292,11 @@ def _engine(agent: Agent, evaluator: Evaluator, config: RunConfig) -> Engine:
     """An engine that searches for what the goal is; the stages are for the score."""
     match goal_of(config.goal).kind:
         case "cheaper":
-            return Engine(agent, evaluator, strategy=CheaperModel())
+            return Engine(agent, evaluator, search=ModelDownsizing())
         case "fewer_tokens":
-            return Engine(agent, evaluator, strategy=Shorter())
+            return Engine(agent, evaluator, search=PromptShortening())
         case "score":
-            return Engine(agent, evaluator, strategy=search_of(config))
+            return Engine(agent, evaluator, search=search_of(config))
 
 
 def _source_of(reference: str) -> str | None:

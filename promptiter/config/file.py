@@ -23,10 +23,10 @@ from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,
     Chance,
-    Claiming,
     Evaluating,
     File,
     Files,
+    FinalTestSection,
     Flag,
     Goals,
     HintEntry,
@@ -37,7 +37,7 @@ from promptiter.config.sections import (
     Shares,
     Stop,
     as_cache,
-    as_claim,
+    as_final_test,
     as_goal,
     as_metrics,
 )
@@ -53,7 +53,7 @@ FILE_NAME = "promptiter.yaml"
 class RunConfig(Section):
     """The whole file. The cases are in `train` and `validation`, or in `data`, which is then split.
 
-    `test` cases stay sealed until the run makes its claim; `claim: false` makes none.
+    `test` cases stay sealed until the run makes its claim; `final_test: false` makes none.
     """
 
     agent: str = ""
@@ -71,13 +71,13 @@ class RunConfig(Section):
     objective: Objective = "mean_score"
     goal: Annotated[Goals, BeforeValidator(as_goal)] = Goals()
     acceptance: Acceptance = Acceptance()
-    claim: Annotated[Claiming | None, BeforeValidator(as_claim)] = Claiming()
+    final_test: Annotated[FinalTestSection | None, BeforeValidator(as_final_test)] = FinalTestSection()
     error: Chance = 0.05
     stop: Stop | None = None
     max_rounds: Annotated[int, Field(strict=True, ge=0)] = 4
     budget: BudgetCaps = BudgetCaps()
     evaluation: Evaluating = Evaluating()
-    loss_targets: tuple[LossTargetEntry, ...] = ()
+    loss_placements: tuple[LossTargetEntry, ...] = ()
     hints: tuple[HintEntry, ...] = ()
     seed: Annotated[int, Field(strict=True)] = 0
     cache: Annotated[str, PlainValidator(as_cache)] = "memory"

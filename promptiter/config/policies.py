@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import reduce
 from operator import and_, or_
 
-from promptiter.config.sections import Acceptance, Claiming, Goals, Stop
+from promptiter.config.sections import Acceptance, FinalTestSection, Goals, Stop
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import Objective, best_of
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
 from promptiter.policies.constraints import Constraint, TieBreak
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import SCORE, Goal
-from promptiter.policies.non_inferiority import NoWorse
+from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.policies.stopping import (
@@ -50,7 +50,7 @@ def acceptance_of(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolicy:
     if goal.figure is not None:
         if any(gains):
             raise SetupError(f"a gain is asked for, but the goal is {goal.kind}; take the gains out, or the goal")
-        policies = [NoWorse(goal.margin, goal.figure)]
+        policies = [NonInferior(goal.margin, goal.figure)]
     if section.no_regression:
         policies.append(NoRegression())
     policies += [Constraint(**each.model_dump()) for each in section.constraints]
@@ -59,11 +59,11 @@ def acceptance_of(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolicy:
     return reduce(and_, policies)
 
 
-def claim_of(section: Claiming | None) -> ClaimOnce | None:
+def build_final_test(section: FinalTestSection | None) -> FinalTest | None:
     """How the claim at the end is made; None: nothing is claimed."""
     if section is None:
         return None
-    return ClaimOnce(draws=section.draws, wanted_gain=section.wanted_gain, ablate=section.ablate)
+    return FinalTest(repeats=section.repeats, min_detectable_gain=section.min_detectable_gain, ablate=section.ablate)
 
 
 def stop_of(section: Stop | None, *, objective: Objective, goal: Goal = SCORE) -> StopPolicy | None:

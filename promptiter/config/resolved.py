@@ -28,14 +28,14 @@ def effective_config(run: ConfiguredRun) -> EffectiveConfig:
     values: dict[str, Json] = config.model_dump(mode="json", by_alias=True, exclude={"models", "metrics"})
     values["metrics"] = document.get("metrics") if isinstance(config.metrics, list | dict) else str(config.metrics)
     values["models"] = document.get("models")
-    values["evaluation"]["draws"] = evaluator.options.draws
+    values["evaluation"]["repeats"] = evaluator.options.repeats
     values["targets"] = list(check_request(run.request, run.engine.describe(), evaluator).targets)
     if config.stop is None and run.request.goal.kind == "score":
         values["stop"] = {"target_score": best_of(config.objective), "patience": PATIENCE}
     if not config.data:
         del values["split"]
-    if config.claim is None:
-        values["claim"] = False
+    if config.final_test is None:
+        values["final_test"] = False
     kept = {key: each for key in _ORDER if (each := _without_gaps(values.get(key))) not in (None, [], {}, "")}
     left_out: list[str] = []
     document = _without_masked(without_secrets(kept, evaluator.gateway.redactor), "", left_out)
@@ -57,8 +57,8 @@ def _without_masked(value: Json, place: str, left_out: list[str]) -> Json:
 
 _ORDER = (
     *("agent", "python_path", "train", "validation", "test", "data", "split", "metrics", "models", "teacher", "judge"),
-    *("targets", "initial_profile", "objective", "goal", "acceptance", "claim", "error", "stop", "max_rounds"),
-    *("budget", "evaluation", "loss_targets", "hints", "seed", "cache", "runs", "keep_traces"),
+    *("targets", "initial_profile", "objective", "goal", "acceptance", "final_test", "error", "stop", "max_rounds"),
+    *("budget", "evaluation", "loss_placements", "hints", "seed", "cache", "runs", "keep_traces"),
 )
 
 

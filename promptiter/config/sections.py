@@ -59,7 +59,7 @@ def _as_secret(value: Json) -> Json:
     return Secret(value) if isinstance(value, str) and not isinstance(value, Secret) else value
 
 
-def as_claim(value: Json) -> Json:
+def as_final_test(value: Json) -> Json:
     return None if value is False else {} if value is True else value
 
 
@@ -186,10 +186,10 @@ class Goals(Section):
 
 
 class PairedGainEntry(Section):
-    """An exact test for each candidate; `error` is for all of them, `draws` are blocks with a look after each."""
+    """An exact test for each candidate; `error` is for all of them, `repeats` are blocks with a look after each."""
 
     error: Chance = 0.05
-    draws: tuple[Count, ...] = (2, 2, 2)
+    repeats: tuple[Count, ...] = (2, 2, 2)
 
 
 class SigmaGainEntry(Section):
@@ -233,15 +233,16 @@ class Acceptance(Section):
     constraints: tuple[ConstraintEntry, ...] = ()
 
 
-class Claiming(Section):
-    """How a run tests at its end whether what it kept is better: `draws` of each case and profile in each of 3 blocks.
+class FinalTestSection(Section):
+    """How a run tests at its end whether what it kept is better: `repeats` of each case and profile in each of 3
+    blocks.
 
-    `wanted_gain` is what these cases should be able to show; `ablate` takes out parts that do no good before. How often
-    a claim may be wrong is the run's `error`.
+    `min_detectable_gain` is what these cases should be able to show; `ablate` takes out parts that do no good before.
+    How often a claim may be wrong is the run's `error`.
     """
 
-    draws: Count = 2
-    wanted_gain: Above0 = 0.1
+    repeats: Count = 2
+    min_detectable_gain: Above0 = 0.1
     ablate: Flag = True
 
 
@@ -269,9 +270,9 @@ class BudgetCaps(Section):
 
 
 class Evaluating(Section):
-    """How cases are run. Without `draws` it is num_runs of the metrics."""
+    """How cases are run. Without `repeats` it is num_runs of the metrics."""
 
-    draws: Count | None = None
+    repeats: Count | None = None
     concurrency: Count = 16
     case_timeout_s: Above0 | None = None
     max_errored_fraction: Share = 0.25

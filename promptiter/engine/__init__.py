@@ -1,1 +1,1 @@
-"""The engine: one optimization run, the services it gives a strategy, and the policies that decide on it."""
+"""The engine: one optimization run, the services it gives a search, and the policies that decide on it."""

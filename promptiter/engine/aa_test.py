@@ -1,10 +1,10 @@
-"""An A/A run: the profile that a run starts with, several draws of each validation case, and nothing else.
+"""An A/A run: the profile that a run starts with, several repeats of each validation case, and nothing else.
 
     report = await measure_noise(engine, request)
     print(report.noise.std, report.smallest_gain(), report.reach(0.1))
 
 It takes the cases, teacher, judge, seed and budget of a run request, and goes through the same gateway: what the cache
-knows is not paid again. Cut short, by a budget or by a person, it gives the draws that were finished for all cases.
+knows is not paid again. Cut short, by a budget or by a person, it gives the repeats that were finished for all cases.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.stats.final_test import blocks_of
-from promptiter.evaluation.stats.noise import DRAWS, NoiseReport
+from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
 from promptiter.evaluation.teacher import with_expected_answers
 from promptiter.llm.ledger import NOTHING, Spending
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunRequest
 
@@ -38,7 +38,7 @@ async def measure_noise(
     engine: Engine,
     request: RunRequest,
     *,
-    draws: int = DRAWS,
+    repeats: int = REPEATS,
     on_row: OnRow | None = None,
     interrupt: Interrupt | None = None,
 ) -> NoiseReport:
@@ -46,13 +46,13 @@ async def measure_noise(
 
     `on_row` hears of each run of a case as it finishes. An `interrupt` stops after the run of a case in flight.
     """
-    if draws < 2:
-        raise SetupError(f"noise shows between draws of a case, and draws is {draws!r}; give 2 or more")
+    if repeats < 2:
+        raise SetupError(f"noise shows between repeats of a case, and repeats is {repeats!r}; give 2 or more")
     validation = check_request(request, engine.describe(), engine.evaluator).validation
     measuring = _Measuring(engine, request, validation, on_row or (lambda _: None))
     with measuring.evaluator.gateway.active():
         try:
-            return await measuring.report(draws, interrupt or Interrupt())
+            return await measuring.report(repeats, interrupt or Interrupt())
         finally:
             await restored(engine.agent)
 
@@ -66,17 +66,17 @@ class _Measuring:
         self.eval_set = eval_set
         self.profile = request.initial_profile or Profile.baseline(engine.describe())
         self.objective = request.objective
-        self.blocks = blocks_of(request.error, draws=(request.claim or ClaimOnce()).draws)
+        self.blocks = blocks_of(request.error, repeats=(request.final_test or FinalTest()).repeats)
         self.teacher = request.teacher
         self.on_row = on_row
         self.rows: list[CaseRow] = []
         self.at_start = NOTHING
 
-    async def report(self, draws: int, interrupt: Interrupt) -> NoiseReport:
-        stop_reason = await self._stop_reason(draws, interrupt)
+    async def report(self, repeats: int, interrupt: Interrupt) -> NoiseReport:
+        stop_reason = await self._stop_reason(repeats, interrupt)
         found = self.evaluator.evaluation_of(self.rows, self.eval_set, self.profile)
         if found.is_reliable:
-            found = replace(found, rows=_whole_draws(found.rows, len(self.eval_set.cases)))
+            found = replace(found, rows=_whole_repeats(found.rows, len(self.eval_set.cases)))
         return NoiseReport(
             evaluation=found,
             objective=self.objective,
@@ -86,18 +86,18 @@ class _Measuring:
             blocks=self.blocks,
         )
 
-    async def _stop_reason(self, draws: int, interrupt: Interrupt) -> str | None:
+    async def _stop_reason(self, repeats: int, interrupt: Interrupt) -> str | None:
         """Run all there is to run; why it ended early, if it did."""
         try:
             await self._teach()
             self.at_start = self._spent
-            await self._run(draws, interrupt)
+            await self._run(repeats, interrupt)
         except BudgetEndedError as ended:
             return ended.cap
         except asyncio.CancelledError:
             if interrupt.why is None:
                 raise
-        is_cut = len(self.rows) < draws * len(self.eval_set.cases)
+        is_cut = len(self.rows) < repeats * len(self.eval_set.cases)
         return "user_stop" if is_cut and interrupt.why is not None else None
 
     async def _teach(self) -> None:
@@ -106,10 +106,10 @@ class _Measuring:
             taught = await with_expected_answers(self.eval_set, self.teacher, gateway=gateway, seed=seed)
             self.eval_set = taught.eval_set
 
-    async def _run(self, draws: int, interrupt: Interrupt) -> None:
-        most = self.evaluator.options.max_errored_fraction * len(self.eval_set.cases) * draws
+    async def _run(self, repeats: int, interrupt: Interrupt) -> None:
+        most = self.evaluator.options.max_errored_fraction * len(self.eval_set.cases) * repeats
         failed = 0
-        runs = runs_of(self.eval_set, range(draws))
+        runs = runs_of(self.eval_set, range(repeats))
         rows = self.evaluator.rows(self.agent, self.eval_set, self.profile, runs=runs)
         async with aclosing(rows):
             async for row in rows:
@@ -124,7 +124,7 @@ class _Measuring:
         return self.evaluator.gateway.ledger.snapshot().of_models
 
 
-def _whole_draws(rows: Sequence[CaseRow], cases: int) -> tuple[CaseRow, ...]:
-    """The rows of the draws that all cases have: quick cases are not to count more than slow ones."""
-    done = Counter(row.draw for row in rows)
-    return tuple(row for row in rows if done[row.draw] == cases)
+def _whole_repeats(rows: Sequence[CaseRow], cases: int) -> tuple[CaseRow, ...]:
+    """The rows of the repeats that all cases have: quick cases are not to count more than slow ones."""
+    done = Counter(row.repeat for row in rows)
+    return tuple(row for row in rows if done[row.repeat] == cases)

@@ -1,8 +1,8 @@
 """Ablation: parts of the working profile that do no good go, before anything is claimed of it.
 
 A part is a surface that differs from the profile that the run started with. It goes if the profile without it is no
-worse on identical draws; one at a time, because of two parts that do the same each can go, but not both. The last part
-stays: whether that is any good is what the claim tests.
+worse on identical repeats; one at a time, because of two parts that do the same each can go, but not both. The last
+part stays: whether that is any good is what the claim tests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def ablate(session: Session) -> Ablation | None:
         left = tuple(part for part in left if part != gone)
     found = Ablation(losses=losses, dropped=tuple(dropped), shares=working.shares(left))
     if dropped:
-        session.go_on_from(working.profile_with(left), await working.evaluation(left, working.first))
+        session.continue_from(working.profile_with(left), await working.evaluation(left, working.first))
     return found
 
 
@@ -66,9 +66,9 @@ def without(profile: Profile, surface_ids: Iterable[str], *, initial: Profile, s
 
 
 class _Working:
-    """The working profile with some of its parts only, each combination run once on the draws of the first record.
+    """The working profile with some of its parts only, each combination run once on the repeats of the first record.
 
-    A part that seems useless there is looked at on as many draws once more: by chance, many a good part seems so.
+    A part that seems useless there is looked at on as many repeats once more: by chance, many a good part seems so.
     """
 
     def __init__(self, session: Session) -> None:
@@ -77,11 +77,11 @@ class _Working:
         self.initial = session.baseline
         changes = self.initial.profile.changes(self.whole.profile, session.snapshot)
         self.parts = tuple(change.surface_id for change in changes)
-        draws = session.comparisons.draws
-        self.first, self.again = range(draws), session.comparisons.next_draws(draws)
+        repeats = session.comparisons.repeats
+        self.first, self.again = range(repeats), session.comparisons.next_repeats(repeats)
         self.known: dict[tuple[frozenset[str], range], Evaluation] = {}
         rows = self.whole.validation.rows
-        if rows and all(row.draw in self.first for row in rows):
+        if rows and all(row.repeat in self.first for row in rows):
             self.known[frozenset(self.parts), self.first] = self.whole.validation
 
     async def loss(self, left: tuple[str, ...], part: str) -> float:
@@ -89,17 +89,17 @@ class _Working:
         seen = await self._loss(left, part, self.first)
         return seen if seen > 0 else (seen + await self._loss(left, part, self.again)) / 2
 
-    async def _loss(self, left: tuple[str, ...], part: str, draws: range) -> float:
-        whole = await self.evaluation(left, draws)
-        rest = await self.evaluation(tuple(each for each in left if each != part), draws, beside=(whole, part))
+    async def _loss(self, left: tuple[str, ...], part: str, repeats: range) -> float:
+        whole = await self.evaluation(left, repeats)
+        rest = await self.evaluation(tuple(each for each in left if each != part), repeats, beside=(whole, part))
         gain = Evidence(baseline=rest, candidate=whole, objective=self.session.request.objective).gain
         return gain or 0.0
 
     async def evaluation(
-        self, parts: tuple[str, ...], draws: range, *, beside: tuple[Evaluation, str] | None = None
+        self, parts: tuple[str, ...], repeats: range, *, beside: tuple[Evaluation, str] | None = None
     ) -> Evaluation:
-        """The profile with these parts on such draws. Cases that cannot differ have the rows of the one `beside`."""
-        session, name = self.session, (frozenset(parts), draws)
+        """The profile with these parts on such repeats. Cases that cannot differ have the rows of the one `beside`."""
+        session, name = self.session, (frozenset(parts), repeats)
         if name not in self.known:
             record, changed = (self.whole.validation, self.parts) if beside is None else (beside[0], (beside[1],))
             touched = session.comparisons.touched(record.rows, changed)
@@ -108,7 +108,7 @@ class _Working:
                 session.validation,
                 self.profile_with(parts),
                 phase="ablation",
-                runs=runs_of(replace(session.validation, cases=cases), draws),
+                runs=runs_of(replace(session.validation, cases=cases), repeats),
                 kept=[row for row in record.rows if row.case_id not in touched],
                 without=self._left_out(parts),
             )
@@ -123,9 +123,11 @@ class _Working:
         )
 
     def shares(self, left: tuple[str, ...]) -> dict[str, float]:
-        """Fair shares of the gain, if all combinations were run on the draws of the first profile's record."""
+        """Fair shares of the gain, if all combinations were run on the repeats of the first profile's record."""
         objective = self.session.request.objective
-        known = {name: found.objective(objective) for (name, draws), found in self.known.items() if draws == self.first}
+        known = {
+            name: found.objective(objective) for (name, repeats), found in self.known.items() if repeats == self.first
+        }
         known[frozenset()] = self.initial.validation.objective(objective)
         values = {name: value for name, value in known.items() if value is not None}
         subsets = chain.from_iterable(combinations(left, size) for size in range(len(left) + 1))

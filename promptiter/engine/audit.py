@@ -17,27 +17,27 @@ TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenRead:
+class UndeclaredRead:
     """A node that did otherwise in a case, though nothing that it read had changed."""
 
     node_id: str
     case_id: str
-    draw: int = 0
+    repeat: int = 0
 
 
-def hidden_reads(pairs: Iterable[tuple[CaseRow, CaseRow]], trace_of: TraceOf) -> tuple[HiddenRead, ...]:
+def find_undeclared_reads(pairs: Iterable[tuple[CaseRow, CaseRow]], trace_of: TraceOf) -> tuple[UndeclaredRead, ...]:
     """Of each run as recorded and replayed, the node that did otherwise first; nothing of those that were alike."""
-    found = (_hidden_read(before, after, trace_of) for before, after in pairs)
+    found = (_find_undeclared_read(before, after, trace_of) for before, after in pairs)
     return tuple(each for each in found if each is not None)
 
 
-def _hidden_read(before: CaseRow, after: CaseRow, trace_of: TraceOf) -> HiddenRead | None:
+def _find_undeclared_read(before: CaseRow, after: CaseRow, trace_of: TraceOf) -> UndeclaredRead | None:
     """Which node is the first that did otherwise; None: all did as recorded."""
     for one, other in zip_longest(before.trace_digests, after.trace_digests):
         if one != other:
             recorded, replayed = ([] if name is None else trace_of(name).steps for name in (one, other))
             if (step := _first_other(recorded, replayed)) is not None:
-                return HiddenRead(node_id=step.node_id, case_id=after.case_id, draw=after.draw)
+                return UndeclaredRead(node_id=step.node_id, case_id=after.case_id, repeat=after.repeat)
     return None
 
 

@@ -1,7 +1,7 @@
 """Comparisons: the accepted profile and a candidate on the validation cases, for as little as can be.
 
 A case that reads nothing that was patched cannot change: it is not run again. Whether it can is told by recorded
-reads, and a score is never held against the record that chose its case. So both arms run afresh, on draws that no
+reads, and a score is never held against the record that chose its case. So both arms run afresh, on repeats that no
 decision has seen, on the cases that may change. Only the first candidate is held against the baseline's own record:
 the cache replays that up to the first patched read, and nothing was decided on it before.
 
@@ -17,8 +17,8 @@ from itertools import groupby, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from promptiter.engine.audit import HiddenRead, hidden_reads
-from promptiter.engine.evaluations import CaseDraw
+from promptiter.engine.audit import UndeclaredRead, find_undeclared_reads
+from promptiter.engine.evaluations import CaseRepeat
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arms:
-    """Two profiles on the same cases and draws. `untouched` are the cases that the change cannot reach."""
+    """Two profiles on the same cases and repeats. `untouched` are the cases that the change cannot reach."""
 
     accepted: Evaluation
     candidate: Evaluation
@@ -41,20 +41,21 @@ class Arms:
 
     @property
     def numbered(self) -> Arms:
-        """With draws that count from 0 in each case. Untouched cases have as many as the others: their first run again.
+        """With repeats that count from 0 in each case. Untouched cases have as many as the others: their first run
+        again.
 
         They cannot differ between the arms, so how much they differ from run to run must not hide what does.
         """
-        draws = max((len(rows) for rows in _by_case(self.accepted.rows).values()), default=0)
+        repeats = max((len(rows) for rows in _by_case(self.accepted.rows).values()), default=0)
         return replace(
-            self, accepted=self._numbered(self.accepted, draws), candidate=self._numbered(self.candidate, draws)
+            self, accepted=self._numbered(self.accepted, repeats), candidate=self._numbered(self.candidate, repeats)
         )
 
-    def _numbered(self, arm: Evaluation, draws: int) -> Evaluation:
+    def _numbered(self, arm: Evaluation, repeats: int) -> Evaluation:
         found = []
         for case_id, rows in _by_case(arm.rows).items():
-            again = repeat(rows[0], draws) if case_id in self.untouched else rows
-            found += [replace(row, draw=draw) for draw, row in enumerate(again)]
+            again = repeat(rows[0], repeats) if case_id in self.untouched else rows
+            found += [replace(row, repeat=repeat) for repeat, row in enumerate(again)]
         return replace(arm, rows=tuple(found))
 
 
@@ -80,12 +81,12 @@ class Comparison:
         return comparisons.evidence(self._validation, self._train, self._candidate)
 
     async def _open(self, wish: MoreEvidence | None) -> None:
-        """The first look at validation, with more draws if more were wished for."""
+        """The first look at validation, with more repeats if more were wished for."""
         arms = await self._comparisons.first(self._candidate)
         self.opening = arms.candidate
-        missing = 0 if wish is None else wish.draws - self._comparisons.draws
+        missing = 0 if wish is None else wish.repeats - self._comparisons.repeats
         if wish is not None and missing > 0:
-            arms = await self._comparisons.more(replace(wish, draws=missing), arms, self._candidate)
+            arms = await self._comparisons.more(replace(wish, repeats=missing), arms, self._candidate)
         self._validation = arms
 
 
@@ -97,8 +98,8 @@ class Comparisons:
         self._session = session
         self._reads: dict[str, Reads | None] = {}
         self._has_fresh_record = True
-        self.draws = session.evaluator.options.draws
-        self._next_draw = self.draws
+        self.repeats = session.evaluator.options.repeats
+        self._next_repeat = self.repeats
 
     def evidence(self, validation: Arms | None, train: Arms | None, candidate: Profile) -> Evidence:
         """What a policy is shown of these arms."""
@@ -119,7 +120,7 @@ class Comparisons:
             tried=session.tried + 1,
             protected=session.request.protected,
             gained=session.gained,
-            opening=self.draws,
+            opening=self.repeats,
         )
 
     def _characters(self, candidate: Profile) -> tuple[int, int]:
@@ -132,7 +133,7 @@ class Comparisons:
         return before, after
 
     async def first(self, candidate: Profile) -> Arms:
-        """Both arms on validation, in as many draws as an evaluation has."""
+        """Both arms on validation, in as many repeats as an evaluation has."""
         session, record = self._session, self._session.accepted.validation
         changed = [change.surface_id for change in session.accepted.profile.changes(candidate, session.snapshot)]
         touched = self.touched(record.rows, changed)
@@ -141,23 +142,23 @@ class Comparisons:
         free, kept = _parted(row for row in record.rows if row.case_id in untouched)
         if is_on_record:
             accepted = record
-            runs = [(row.case_id, row.draw) for row in record.rows if row.case_id in touched]
+            runs = [(row.case_id, row.repeat) for row in record.rows if row.case_id in touched]
         else:
-            runs = self.fresh(session.validation, touched, self.draws)
+            runs = self.fresh(session.validation, touched, self.repeats)
             again = await self._run(session.validation, session.accepted.profile, runs)
             accepted = replace(record, rows=(*again.rows, *free, *kept))
-        replayed = [(row.case_id, row.draw) for row in free]
+        replayed = [(row.case_id, row.repeat) for row in free]
         found = await self._run(session.validation, candidate, [*runs, *replayed], kept=kept)
         await self._audit(free, found, candidate)
         return Arms(accepted=accepted, candidate=found, untouched=untouched)
 
     async def more(self, wish: MoreEvidence, arms: Arms | None, candidate: Profile) -> Arms:
-        """Both arms with more draws of the cases that a policy wants to see."""
+        """Both arms with more repeats of the cases that a policy wants to see."""
         session = self._session
         eval_set = session.validation if wish.on == "validation" else session.train
         untouched = arms.untouched if arms is not None else frozenset()
         cases = frozenset(wish.cases or (case.id for case in eval_set.cases)) - untouched
-        runs = self.fresh(eval_set, cases, wish.draws)
+        runs = self.fresh(eval_set, cases, wish.repeats)
         accepted = await self._run(eval_set, session.accepted.profile, runs)
         found = await self._run(eval_set, candidate, runs)
         if arms is None:
@@ -183,18 +184,18 @@ class Comparisons:
             if case.id not in self._reads or may_touch(self._reads[case.id], surface_ids, unsure=self.unsure)
         )
 
-    def fresh(self, eval_set: EvalSet, case_ids: frozenset[str], draws: int) -> list[CaseDraw]:
-        """So many draws of these cases that no decision has seen yet."""
+    def fresh(self, eval_set: EvalSet, case_ids: frozenset[str], repeats: int) -> list[CaseRepeat]:
+        """So many repeats of these cases that no decision has seen yet."""
         wanted = replace(eval_set, cases=tuple(case for case in eval_set.cases if case.id in case_ids))
-        return runs_of(wanted, self.next_draws(draws))
+        return runs_of(wanted, self.next_repeats(repeats))
 
-    def next_draws(self, count: int) -> range:
-        """So many draws, of any case, that no decision has seen yet."""
-        start, self._next_draw = self._next_draw, self._next_draw + count
+    def next_repeats(self, count: int) -> range:
+        """So many repeats, of any case, that no decision has seen yet."""
+        start, self._next_repeat = self._next_repeat, self._next_repeat + count
         return range(start, start + count)
 
     async def _run(
-        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseDraw], *, kept: Sequence[CaseRow] = ()
+        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseRepeat], *, kept: Sequence[CaseRow] = ()
     ) -> Evaluation:
         session = self._session
         if not runs and not kept:
@@ -208,19 +209,19 @@ class Comparisons:
         A trace may be named after its profile, so another digest does not say that something else happened.
         """
         session = self._session
-        replayed = {(row.case_id, row.draw): row for row in found.rows}
-        pairs = [(row, replayed[row.case_id, row.draw]) for row in recorded]
+        replayed = {(row.case_id, row.repeat): row for row in found.rows}
+        pairs = [(row, replayed[row.case_id, row.repeat]) for row in recorded]
         other = [(before, after) for before, after in pairs if before.trace_digests != after.trace_digests]
         if not other:
             return
 
-        async def looked() -> tuple[HiddenRead, ...]:
+        async def looked() -> tuple[UndeclaredRead, ...]:
             for rows, profile in zip(zip(*other, strict=True), (session.accepted.profile, candidate), strict=True):
                 await session.restore_traces(replace(found, rows=rows), session.validation, profile)
-            return hidden_reads(other, session.trace)
+            return find_undeclared_reads(other, session.trace)
 
-        hidden: tuple[HiddenRead, ...] = await session.record(
-            "audit", tuple[HiddenRead, ...], looked, request=[[row.case_id, row.draw] for row, _ in other]
+        hidden: tuple[UndeclaredRead, ...] = await session.record(
+            "audit", tuple[UndeclaredRead, ...], looked, request=[[row.case_id, row.repeat] for row, _ in other]
         )
         for each in hidden:
             if each.node_id not in self.unsure:

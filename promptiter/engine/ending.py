@@ -1,4 +1,4 @@
-"""The end of a rehearsed run: parts of what was kept are left out, the claim is made, sealed cases are opened.
+"""The end of a rehearsed run: parts of what was kept are left out, the claim is made, test cases are opened.
 
 How many looks a claim takes depends on how many cases were mended and on whether the same run comes out differently:
 without such noise three mended cases are shown by the first block, and one by the second.
@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, TypeAlias
 
-from promptiter.engine.final_test import SEALED_DRAWS
+from promptiter.engine.final_test import TEST_SET_REPEATS
 from promptiter.engine.plan import ClaimOutline, RunPlan
 from promptiter.engine.till import Till
 
 Noise: TypeAlias = Literal["none", "some", "much"]
 
 SHOWN_AT_ONCE = 3.0
-"""So many mended cases are shown by the first block of two draws, if there is no noise."""
+"""So many mended cases are shown by the first block of two repeats, if there is no noise."""
 
 LOOKS: Mapping[Noise, Sequence[int]] = {"none": (1,), "some": (1, 1, 1, 2), "much": (1, 1, 2, 2, 3)}
 """How many blocks it takes to settle a claim of so many mended cases."""
@@ -34,7 +34,7 @@ SEEMS_USELESS: Mapping[Noise, float] = {"none": 0.05, "some": 0.2, "much": 0.3}
 class Kept:
     """What a search has kept: the patched nodes, and how many validation cases they mended.
 
-    `is_recorded` says that it was validated on the draws of the baseline; `noise`, whether runs come out differently.
+    `is_recorded` says that it was validated on the repeats of the baseline; `noise`, whether runs come out differently.
     """
 
     nodes: frozenset[str]
@@ -50,12 +50,12 @@ def rehearse_ending(plan: RunPlan, till: Till, rng: Random, kept: Kept) -> None:
     if plan.claim.ablates:
         kept = _Ablation(plan, till, rng, kept).left()
     if _claim(plan.claim, plan, till, rng, kept) and plan.test:
-        till.evaluate("sealed", plan.test, draws=SEALED_DRAWS)
-        till.evaluate("sealed", plan.test, plan.paid_again(kept.nodes), draws=SEALED_DRAWS)
+        till.evaluate("test", plan.test, repeats=TEST_SET_REPEATS)
+        till.evaluate("test", plan.test, plan.paid_again(kept.nodes), repeats=TEST_SET_REPEATS)
 
 
 class _Ablation:
-    """Each part left out on the draws of the first record, and once more if it seems to do no good."""
+    """Each part left out on the repeats of the first record, and once more if it seems to do no good."""
 
     def __init__(self, plan: RunPlan, till: Till, rng: Random, kept: Kept) -> None:
         self.plan = plan
@@ -96,8 +96,8 @@ def _claim(rule: ClaimOutline, plan: RunPlan, till: Till, rng: Random, kept: Kep
     cases, changed = plan.validation * till.touched(kept.nodes), plan.paid_again(kept.nodes)
     blocks, is_shown = _looks(kept, rng)
     for _ in range(min(blocks, rule.blocks)):
-        till.evaluate("claim", cases, draws=rule.draws)
-        till.evaluate("claim", cases, changed, draws=rule.draws)
+        till.evaluate("final_test", cases, repeats=rule.repeats)
+        till.evaluate("final_test", cases, changed, repeats=rule.repeats)
     return is_shown
 
 

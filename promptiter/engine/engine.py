@@ -3,7 +3,7 @@
     engine = Engine(agent, evaluator, LLMBackwarder("gpt-5"), LLMAggregator("gpt-5"), LLMOptimizer("gpt-5"))
     result = engine.run_sync(RunRequest(train=train, validation=validation))
 
-The engine checks the request, validates the baseline, lets a strategy search, and says how it ended. A run that fails
+The engine checks the request, validates the baseline, lets a search search, and says how it ended. A run that fails
 keeps its finished rounds; stopping is no failure.
 """
 
@@ -20,16 +20,16 @@ from promptiter.agents.base import Agent
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.engine.review import Reviewer
-from promptiter.engine.run import Ended, Run, restored
-from promptiter.engine.session import Session, Strategy
+from promptiter.engine.run import Run, RunOutcome, restored
+from promptiter.engine.session import Search, Session
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.combine import written
-from promptiter.registry import STRATEGIES
+from promptiter.registry import SEARCHES
 from promptiter.runlog.event_log import EventLog, is_finished
 from promptiter.runlog.events import Observer
-from promptiter.runlog.fold import folded
+from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.journal import Journal, MemoryJournal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.results import RunRequest, RunResult
@@ -40,7 +40,7 @@ from traces import digest
 logger = logging.getLogger(__name__)
 
 ROUNDS = "promptiter.search.rounds:BackpropRounds"
-"""The strategy that three stages make up. Searches stand above the engine, so it knows this one by name only."""
+"""The search that three stages make up. Searches stand above the engine, so it knows this one by name only."""
 
 
 class Engine:
@@ -57,16 +57,16 @@ class Engine:
         aggregator: Aggregator | None = None,
         optimizer: Optimizer | None = None,
         *,
-        strategy: Strategy | None = None,
+        search: Search | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        if strategy is not None and (backwarder or aggregator or optimizer):
-            raise TypeError("give an Engine either the three stages or a strategy, not both")
-        _check_parts(backwarder, aggregator, optimizer, strategy)
+        if search is not None and (backwarder or aggregator or optimizer):
+            raise TypeError("give an Engine either the three stages or a search, not both")
+        _check_parts(backwarder, aggregator, optimizer, search)
         self.agent = agent
         self.evaluator = evaluator
-        self.strategy = strategy or cast("Strategy", STRATEGIES.get(ROUNDS)(backwarder, aggregator, optimizer))
+        self.search = search or cast("Search", SEARCHES.get(ROUNDS)(backwarder, aggregator, optimizer))
         self._clock = clock
         self._now = now
 
@@ -122,14 +122,14 @@ class Engine:
         interrupt: Interrupt | None = None,
         reviewer: Reviewer | None = None,
         spent_before: LedgerSnapshot | None = None,
-    ) -> Ended:
+    ) -> RunOutcome:
         """The same, with its error instead of an exception: also a run that failed or was cancelled has a result.
 
         `spent_before` is what a run that goes on has spent already; without it, that is what its journal says.
         """
         journal = journal or MemoryJournal()
         if is_finished(journal.last()):
-            return Ended(folded(journal), None)
+            return RunOutcome(fold_lazily(journal), None)
         checked = check_request(request, self.describe(), self.evaluator)
         evaluator = self.evaluator_for(request)
         started = self._now()
@@ -158,7 +158,7 @@ class Engine:
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,
         )
-        run = Run(session=session, log=log, strategy=self.strategy)
+        run = Run(session=session, log=log, search=self.search)
         with evaluator.gateway.active():
             try:
                 return await run.conduct(started)
@@ -175,13 +175,13 @@ class Engine:
         return evaluator if request.judge is None else evaluator.with_judge(request.judge)
 
 
-def _check_parts(backwarder: object, aggregator: object, optimizer: object, strategy: object) -> None:
+def _check_parts(backwarder: object, aggregator: object, optimizer: object, search: object) -> None:
     """Tell at once what is no stage, rather than after the first evaluation."""
     for part, name, methods in (
         (backwarder, "backwarder", ("backward", "attribute")),
         (aggregator, "aggregator", ("aggregate",)),
         (optimizer, "optimizer", ("optimize",)),
-        (strategy, "strategy", ("search",)),
+        (search, "search", ("search",)),
     ):
         if part is not None and (isinstance(part, type) or not any(hasattr(part, method) for method in methods)):
             raise SetupError(f"{part!r:.60} is no {name}; give an object with the method {' or '.join(methods)}")
@@ -199,7 +199,7 @@ def new_run_id(started: datetime, request: RunRequest, checked: CheckedRequest) 
             request.objective,
             written(request.goal),
             written(request.acceptance),
-            written(request.claim),
+            written(request.final_test),
             written(request.stop),
             request.max_rounds,
             request.seed,

@@ -14,14 +14,14 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, runs_of
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
-from promptiter.runlog.codec import plain_of, value_of
+from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Phase
 from traces import digest
 from traces.model import Json
 
-CaseDraw: TypeAlias = tuple[str, int]
-"""One run that is wanted: a case id, and which draw of it."""
+CaseRepeat: TypeAlias = tuple[str, int]
+"""One run that is wanted: a case id, and which repeat of it."""
 
 
 class Evaluations:
@@ -47,18 +47,18 @@ class Evaluations:
         profile: Profile,
         *,
         phase: Phase,
-        runs: Sequence[CaseDraw] | None = None,
+        runs: Sequence[CaseRepeat] | None = None,
         kept: Iterable[CaseRow] = (),
         without: Sequence[str] = (),
     ) -> Evaluation:
-        """Run cases under a profile, as far as the log does not know them; without `runs`, all draws of all cases.
+        """Run cases under a profile, as far as the log does not know them; without `runs`, all repeats of all cases.
 
         Rows that are `kept` from another profile, which cannot differ, are written down with the others. `without`
         tells observers which changes an ablation leaves out.
         """
         if self._busy.locked():
             raise RuntimeError("a session evaluates one profile at a time; await each evaluation before the next")
-        wanted = runs_of(eval_set, range(self._evaluator.options.draws)) if runs is None else runs
+        wanted = runs_of(eval_set, range(self._evaluator.options.repeats)) if runs is None else runs
         async with self._busy:
             self._log.phase = phase
             return await self._evaluate(eval_set, profile, wanted, [_as_kept(row) for row in kept], without)
@@ -67,7 +67,7 @@ class Evaluations:
         self,
         eval_set: EvalSet,
         profile: Profile,
-        runs: Sequence[CaseDraw],
+        runs: Sequence[CaseRepeat],
         kept: Sequence[CaseRow],
         without: Sequence[str],
     ) -> Evaluation:
@@ -84,12 +84,12 @@ class Evaluations:
             head["without"] = list(without)
         gateway = self._evaluator.gateway
         started = await self._log.note("evaluation_started", {**head, "measured": {"mark": gateway.cache.mark()}})
-        rows: dict[CaseDraw, CaseRow] = {}
+        rows: dict[CaseRepeat, CaseRow] = {}
         paid: set[str] = set()
 
         def keep(data: dict[str, Json]) -> None:
-            row: CaseRow = value_of(CaseRow, data["row"])
-            rows[row.case_id, row.draw] = row
+            row: CaseRow = from_plain(CaseRow, data["row"])
+            rows[row.case_id, row.repeat] = row
             self.case_runs += row.origin != "kept"
             if row.origin == "executed":
                 self.paid_case_runs += 1
@@ -102,19 +102,19 @@ class Evaluations:
             return self._evaluator.evaluation_of(rows.values(), eval_set, profile)
         gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some of it already
         for row in kept:
-            if (row.case_id, row.draw) not in rows:
-                keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
+            if (row.case_id, row.repeat) not in rows:
+                keep((await self._log.append("case", {"evaluation": number, "row": to_plain(row)})).data)
         left = [run for run in runs if run not in rows]
         most_lost = max(1.0, self._evaluator.options.max_errored_fraction * (len(runs) + len(kept)))
         async for row in self._served(eval_set, profile, left, most_lost=most_lost):
-            keep((await self._log.append("case", {"evaluation": number, "row": plain_of(row)})).data)
+            keep((await self._log.append("case", {"evaluation": number, "row": to_plain(row)})).data)
         found = self._evaluator.evaluation_of(rows.values(), eval_set, profile)
         gateway.recent_from = None
         await self._log.append("evaluation_finished", _figures(found, number))
         return found
 
     async def _served(
-        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseDraw], *, most_lost: float
+        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseRepeat], *, most_lost: float
     ) -> AsyncIterator[CaseRow]:
         """The rows as they finish. Those that an outage made fail come last, if they are few enough to be results.
 
@@ -140,7 +140,7 @@ class Evaluations:
         """
         spool = self._evaluator.spool
         gone = [
-            (row.case_id, row.draw)
+            (row.case_id, row.repeat)
             for row in evaluation.rows
             if row.origin != "kept" and any(trace_digest not in spool for trace_digest in row.trace_digests)
         ]

@@ -1,7 +1,8 @@
-"""Claiming: the end of a run. The profile that it kept runs afresh beside the one it started with; one test decides.
+"""FinalTestSection: the end of a run. The profile that it kept runs afresh beside the one it started with; one test
+decides.
 
-First the cases that it was kept on, on draws that nothing was decided on, in blocks with a look after each. If that
-shows a gain and there are sealed cases, which the search never used, one look at those says whether it holds for new
+First the cases that it was kept on, on repeats that nothing was decided on, in blocks with a look after each. If that
+shows a gain and there are test cases, which the search never used, one look at those says whether it holds for new
 cases too.
 """
 
@@ -15,21 +16,21 @@ from typing import TYPE_CHECKING
 
 from promptiter.engine.ablation import ablate
 from promptiter.engine.comparison import Arms
-from promptiter.engine.evaluations import CaseDraw
+from promptiter.engine.evaluations import CaseRepeat
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.result import best_of
-from promptiter.evaluation.stats.final_test import Claim, blocks_of
-from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.evaluation.stats.final_test import FinalTestResult, blocks_of
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import run_noise, smallest_gain
 from promptiter.llm.ledger import Spending
 from promptiter.policies.combine import written
 from promptiter.policies.error_rate import error_of, ignores_holdout
-from promptiter.policies.evidence import Evidence, paired_draws
-from promptiter.policies.final_test import FEWEST_CASES, ClaimOnce, Conclusion, Verdict
-from promptiter.policies.goals import claim_beyond, claim_for
-from promptiter.runlog.codec import plain_of, value_of
+from promptiter.policies.evidence import Evidence, pair_scores
+from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
+from promptiter.policies.goals import decide_for_goal, decide_on_test_set
+from promptiter.runlog.codec import from_plain, to_plain
 from traces.model import Json
 
 if TYPE_CHECKING:
@@ -38,23 +39,23 @@ if TYPE_CHECKING:
 MOST_HELD = 0.5
 """At most this share of what a budget has left after the baseline is held back for the claim."""
 
-SEALED_DRAWS = 2
-"""So many draws of each sealed case; it counts once, by their mean."""
+TEST_SET_REPEATS = 2
+"""So many repeats of each test case; it counts once, by their mean."""
 
 
-async def claim_once(session: Session, rule: ClaimOnce) -> Conclusion:
+async def run_final_test(session: Session, rule: FinalTest) -> Conclusion:
     """What a run may say of the profile that it kept; a profile that lost parts before is the working one."""
     if rule.ablate and session.request.goal.kind == "score":
         await _ablate(session)
     if (budget := session.evaluator.gateway.budget) is not None:
         budget.release()
-    claiming = _Claiming(session, rule)
+    claiming = _FinalTestRun(session, rule)
     if not claiming.touched:
         return _said(session, "no_evidence", "none of the validation cases reads what was kept")
     these = await claiming.these_cases()
     if claiming.problem is not None:
         return claiming.concluded("invalid_eval", [these], claiming.problem)
-    if not these.is_claimed:
+    if not these.is_shown:
         return claiming.not_shown(these)
     if session.test is None:
         return claiming.concluded("improved", [these])
@@ -70,32 +71,32 @@ async def _ablate(session: Session) -> None:
         await session.cut(ended)
     else:
         if found is not None:
-            await session.note("ablation", {"value": plain_of(found)})
+            await session.note("ablation", {"value": to_plain(found)})
 
 
-async def hold_for_claim(session: Session) -> None:
+async def reserve_for_final_test(session: Session) -> None:
     """Hold back what the claim is expected to cost, so that a search cannot spend what would show its gain.
 
     It is in the log: a run that goes on holds back the same, though it has spent more by now.
     """
-    rule, budget = session.request.claim, session.evaluator.gateway.budget
+    rule, budget = session.request.final_test, session.evaluator.gateway.budget
     if rule is None:
         return
     spent = session.spending.ledger.of_models
     expected = _expected(session, rule) + (Spending() if budget is None else budget.largest_call)
-    measured: dict[str, Json] = {"expected": plain_of(expected), "before": plain_of(spent)}
+    measured: dict[str, Json] = {"expected": to_plain(expected), "before": to_plain(spent)}
     found = (await session.note("held", {"measured": measured})).data["measured"]
     if budget is not None:
-        before = value_of(Spending, found["before"])
-        budget.hold(value_of(Spending, found["expected"]), share=MOST_HELD, spent=spent - before)
+        before = from_plain(Spending, found["before"])
+        budget.hold(from_plain(Spending, found["expected"]), share=MOST_HELD, spent=spent - before)
 
 
-def _expected(session: Session, rule: ClaimOnce) -> Spending:
+def _expected(session: Session, rule: FinalTest) -> Spending:
     """What the claim costs if both profiles take what the first took for its validation, and so do its judges."""
     rows, error = session.baseline.validation.rows, session.request.error
-    draws = sum(block.draws for block in blocks_of(error, draws=rule.draws))
-    sealed = SEALED_DRAWS * len(session.test.cases) if session.test is not None else 0
-    runs = 2 * (draws * len(session.validation.cases) + sealed) / max(1, len(rows))
+    repeats = sum(block.repeats for block in blocks_of(error, repeats=rule.repeats))
+    sealed = TEST_SET_REPEATS * len(session.test.cases) if session.test is not None else 0
+    runs = 2 * (repeats * len(session.validation.cases) + sealed) / max(1, len(rows))
     judges = session.spending.ledger.by_role().get("judge", Spending())
     usage = session.baseline.validation.usage
     calls = sum(row.measured.paid_calls + row.measured.cache_hits for row in rows)
@@ -137,38 +138,38 @@ def _said(session: Session, verdict: Verdict, told: str) -> Conclusion:
     return Conclusion(verdict=verdict, reasons=(told, tried), tried=count, cases=cases)
 
 
-class _Claiming:
+class _FinalTestRun:
     """The claim of one run, between the profile it started with and the working one."""
 
-    def __init__(self, session: Session, rule: ClaimOnce) -> None:
+    def __init__(self, session: Session, rule: FinalTest) -> None:
         self.session = session
         self.rule = rule
         self.goal = session.request.goal
         self.error = session.request.error
-        self.blocks = blocks_of(self.error, draws=rule.draws)
+        self.blocks = blocks_of(self.error, repeats=rule.repeats)
         self.problem: str | None = None
         self.arms: Arms | None = None
-        self.paired: tuple[PairedDraws, ...] = ()
+        self.paired: tuple[PairedScores, ...] = ()
         before, after = session.baseline, session.accepted
         changed = [change.surface_id for change in before.profile.changes(after.profile, session.snapshot)]
         self.touched = session.comparisons.touched((*before.validation.rows, *after.validation.rows), changed)
 
-    async def these_cases(self) -> Claim:
+    async def these_cases(self) -> FinalTestResult:
         """Block after block, until the claim is settled."""
-        session, draws = self.session, self.rule.draws
+        session, repeats = self.session, self.rule.repeats
         while True:
-            await self._run(session.comparisons.fresh(session.validation, self.touched, draws))
+            await self._run(session.comparisons.fresh(session.validation, self.touched, repeats))
             claim = self._look()
             if claim.outcome != "open" or self.problem is not None:
-                return await self.session.record_known("claim", claim, request=claim.scope)
-            draws = claim.wanted_draws
+                return await self.session.record_known("final_test", claim, request=claim.scope)
+            repeats = claim.needed_repeats
 
-    async def _run(self, runs: Sequence[CaseDraw]) -> None:
+    async def _run(self, runs: Sequence[CaseRepeat]) -> None:
         """One block in both arms. Cases that cannot differ stand in both with the record of the first profile."""
         session, record = self.session, self.session.baseline.validation.rows
         kept = [row for row in record if row.case_id not in self.touched] if self.arms is None else []
         before, after = [
-            await session.evaluations.evaluate(session.validation, profile, phase="claim", runs=runs, kept=kept)
+            await session.evaluations.evaluate(session.validation, profile, phase="final_test", runs=runs, kept=kept)
             for profile in (session.baseline.profile, session.accepted.profile)
         ]
         if self.arms is not None:
@@ -177,29 +178,29 @@ class _Claiming:
         untouched = frozenset(row.case_id for row in record) - self.touched
         self.arms = Arms(accepted=before, candidate=after, untouched=untouched)
 
-    def _look(self) -> Claim:
+    def _look(self) -> FinalTestResult:
         assert self.arms is not None, "a look comes after a block"
         shown, objective = self.arms.numbered, self.session.request.objective
         self.problem = Evidence(baseline=shown.accepted, candidate=shown.candidate, objective=objective).problem
-        self.paired = paired_draws(shown.accepted, shown.candidate, objective)
-        return claim_for(self.goal, self.paired, blocks=self.blocks, seed=self.session.seed)
+        self.paired = pair_scores(shown.accepted, shown.candidate, objective)
+        return decide_for_goal(self.goal, self.paired, blocks=self.blocks, seed=self.session.seed)
 
-    async def new_cases(self, test: EvalSet) -> Claim:
-        """One look at the sealed cases, which nothing has run before."""
-        session, runs = self.session, runs_of(test, range(SEALED_DRAWS))
+    async def new_cases(self, test: EvalSet) -> FinalTestResult:
+        """One look at the test cases, which nothing has run before."""
+        session, runs = self.session, runs_of(test, range(TEST_SET_REPEATS))
         before, after = [
-            await session.evaluations.evaluate(test, profile, phase="sealed", runs=runs)
+            await session.evaluations.evaluate(test, profile, phase="test", runs=runs)
             for profile in (session.baseline.profile, session.accepted.profile)
         ]
         problem = Evidence(baseline=before, candidate=after, objective=session.request.objective).problem
-        self.problem = None if problem is None else f"of the sealed cases, {problem}"
-        sealed = paired_draws(before, after, session.request.objective)
-        claim = claim_beyond(self.goal, sealed, error=self.error, seed=session.seed)
-        return await session.record_known("claim", claim, request=claim.scope)
+        self.problem = None if problem is None else f"of the test cases, {problem}"
+        sealed = pair_scores(before, after, session.request.objective)
+        claim = decide_on_test_set(self.goal, sealed, error=self.error, seed=session.seed)
+        return await session.record_known("final_test", claim, request=claim.scope)
 
-    def not_shown(self, claim: Claim) -> Conclusion:
+    def not_shown(self, claim: FinalTestResult) -> Conclusion:
         """Nothing is claimed: because there is nothing, or because these cases could not have shown it."""
-        count, wanted = len(self.session.validation.cases), self.rule.wanted_gain
+        count, wanted = len(self.session.validation.cases), self.rule.min_detectable_gain
         if self.goal.kind != "score":
             return self._loss_not_excluded(claim)
         least = self._smallest_gain
@@ -211,21 +212,21 @@ class _Claiming:
             return self.concluded("underpowered", [claim], f"there are only {count} validation cases")
         return self.concluded("no_evidence", [claim])
 
-    def _loss_not_excluded(self, claim: Claim) -> Conclusion:
+    def _loss_not_excluded(self, claim: FinalTestResult) -> Conclusion:
         """The first profile beside itself would have to pass: if not even that does, these cases cannot show it."""
-        draws = sum(block.draws for block in self.blocks)
+        repeats = sum(block.repeats for block in self.blocks)
         itself = []
         for case in self.paired:
-            before, after = (tuple(islice(cycle(case.before), first, first + draws)) for first in (0, 1))
-            itself.append(PairedDraws(case_id=case.case_id, before=before, after=after))
-        if claim_for(self.goal, itself, blocks=self.blocks, seed=self.session.seed).is_claimed:
+            before, after = (tuple(islice(cycle(case.before), first, first + repeats)) for first in (0, 1))
+            itself.append(PairedScores(case_id=case.case_id, before=before, after=after))
+        if decide_for_goal(self.goal, itself, blocks=self.blocks, seed=self.session.seed).is_shown:
             return self.concluded("no_evidence", [claim])
         loss = f"a loss of {self.goal.margin:g}"
         told = f"{len(itself)} such cases cannot exclude {loss}; give more of them, or a larger margin"
         return self.concluded("underpowered", [claim], told)
 
-    def beyond(self, these: Claim, new: Claim) -> Conclusion:
-        """What sealed cases add to a gain that was shown on those of the search."""
+    def beyond(self, these: FinalTestResult, new: FinalTestResult) -> Conclusion:
+        """What test cases add to a gain that was shown on those of the search."""
         if self.problem is not None:
             return self.concluded("improved", [these], self.problem)
         worst = 0.0 if self.goal.kind == "score" else -self.goal.margin
@@ -234,17 +235,17 @@ class _Claiming:
             return self.concluded("overfit_risk", [these, new], told)
         return self.concluded("improved", [these, new])
 
-    def concluded(self, verdict: Verdict, claims: Sequence[Claim], *reasons: str) -> Conclusion:
+    def concluded(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """The verdict with its evidence in words: the claims first, then what else counts."""
         session, objective = self.session, self.session.request.objective
         assert self.arms is not None, "a run concludes after its claim"
-        shown = [claim for claim in claims if claim.is_claimed] if verdict == "improved" else []
-        tried = f"{session.tried} candidate{'s' * (session.tried != 1)} tried on these cases before, on other draws"
+        shown = [claim for claim in results if claim.is_shown] if verdict == "improved" else []
+        tried = f"{session.tried} candidate{'s' * (session.tried != 1)} tried on these cases before, on other repeats"
         return Conclusion(
             verdict=verdict,
             scope=shown[-1].scope if shown else None,
-            reasons=(*(f"{claim.scope}: {claim.reason}" for claim in claims), *reasons, tried),
-            claims=tuple(claims),
+            reasons=(*(f"{claim.scope}: {claim.reason}" for claim in results), *reasons, tried),
+            results=tuple(results),
             before=self.arms.accepted.objective(objective),
             after=self.arms.candidate.objective(objective),
             tried=session.tried,
@@ -255,8 +256,8 @@ class _Claiming:
     @cached_property
     def _smallest_gain(self) -> float | None:
         """What the noise of the first profile alone lets these cases show; never from the gain that was seen."""
-        draws = [case.before for case in self.paired]
-        if all(len(each) < 2 for each in draws):
+        repeats = [case.before for case in self.paired]
+        if all(len(each) < 2 for each in repeats):
             return None
-        noise = run_noise(draws, best=best_of(self.session.request.objective))
-        return smallest_gain(noise, cases=len(draws), blocks=self.blocks)
+        noise = run_noise(repeats, best=best_of(self.session.request.objective))
+        return smallest_gain(noise, cases=len(repeats), blocks=self.blocks)

@@ -241,7 +241,7 @@ def _notes(plan: RunPlan, *, has_cache: bool) -> Iterable[str]:
     if not plan.is_outlined:
         yield "the search is your own: each round is taken to run all train and validation cases once"
     if plan.wishful:
-        yield f"draws that {' and '.join(plan.wishful)} wants to see beside the first are not counted"
+        yield f"repeats that {' and '.join(plan.wishful)} wants to see beside the first are not counted"
     own = [role for role, asked in plan.stages.items() if asked.model == UNKNOWN_MODEL]
     if own:
         yield f"the {' and the '.join(own)} of your own is taken to ask a model of unknown price"

@@ -20,11 +20,11 @@ Tell = Callable[[str], None]
 class Interrupt:
     """A wish to stop, from a signal, a button, another thread or a file. The run looks at it between rounds.
 
-    A run that is stopped can go on later, so it claims nothing yet; with `claim_now` the search ends and it does.
+    A run that is stopped can go on later, so it claims nothing yet; with `test_now` the search ends and it does.
     """
 
-    def __init__(self, *, claim_now: bool = False) -> None:
-        self.claim_now = claim_now
+    def __init__(self, *, test_now: bool = False) -> None:
+        self.test_now = test_now
         self.asked: str | None = None
         self._stop_file: Path | None = None
 

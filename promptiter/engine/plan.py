@@ -79,8 +79,8 @@ class SearchOutline:
 
 
 @runtime_checkable
-class OutlinedStrategy(Protocol):
-    """A strategy that can say what its rounds ask for. One that cannot is taken to run train and validation whole."""
+class OutlinedSearch(Protocol):
+    """A search that can say what its rounds ask for. One that cannot is taken to run train and validation whole."""
 
     def outline(self) -> SearchOutline:
         """Called before a run, to forecast it; must not block."""
@@ -111,9 +111,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimOutline:
-    """What the end of a run may ask for: up to `blocks` blocks of so many draws in both arms, and parts left out."""
+    """What the end of a run may ask for: up to `blocks` blocks of so many repeats in both arms, and parts left out."""
 
-    draws: int
+    repeats: int
     blocks: int
     ablates: bool
 
@@ -131,7 +131,7 @@ class RunPlan:
     train: int
     validation: int
     test: int
-    draws: int
+    repeats: int
     claim: ClaimOutline | None
     wishful: tuple[str, ...]
     max_rounds: int
@@ -180,8 +180,8 @@ def plan_of(engine: Engine, request: RunRequest, recorded: Recorded) -> RunPlan:
     profile = request.initial_profile or Profile.baseline(snapshot)
     values = {surface_id: profile.value(surface_id, snapshot) for surface_id in snapshot.surface_ids}
     rng = Random(evaluator.options.seed)
-    strategy = engine.strategy
-    outline = strategy.outline() if isinstance(strategy, OutlinedStrategy) else SearchOutline()
+    search = engine.search
+    outline = search.outline() if isinstance(search, OutlinedSearch) else SearchOutline()
     sizes = _Sizes.of(cases, [values[target] for target in checked.targets], recorded)
     stages = _stages(outline, sizes)
     judges = _judges(evaluator, sizes)
@@ -198,7 +198,7 @@ def plan_of(engine: Engine, request: RunRequest, recorded: Recorded) -> RunPlan:
         train=len(checked.train.cases),
         validation=len(checked.validation.cases),
         test=0 if checked.test is None else len(checked.test.cases),
-        draws=evaluator.options.draws,
+        repeats=evaluator.options.repeats,
         claim=_claim(request),
         wishful=tuple(
             written(part) for part in parts_of(request.acceptance) if isinstance(part, PairedGain | SigmaGain)
@@ -209,7 +209,7 @@ def plan_of(engine: Engine, request: RunRequest, recorded: Recorded) -> RunPlan:
         concurrency=evaluator.options.concurrency,
         slots=max(gateway.concurrency, 1),
         search=outline,
-        is_outlined=isinstance(strategy, OutlinedStrategy),
+        is_outlined=isinstance(search, OutlinedSearch),
         cases=recorded.cases or tuple(cases_by_thumb(snapshot, cases, values, rng=rng)),
         recorded=recorded,
         below=_below(snapshot, checked.targets),
@@ -243,10 +243,12 @@ def limits_of(request: RunRequest) -> Limits:
 
 
 def _claim(request: RunRequest) -> ClaimOutline | None:
-    rule = request.claim
+    rule = request.final_test
     if rule is None:
         return None
-    return ClaimOutline(draws=rule.draws, blocks=len(blocks_of(request.error, draws=rule.draws)), ablates=rule.ablate)
+    return ClaimOutline(
+        repeats=rule.repeats, blocks=len(blocks_of(request.error, repeats=rule.repeats)), ablates=rule.ablate
+    )
 
 
 def _target(policy: StopPolicy, request: RunRequest) -> float:
@@ -287,7 +289,7 @@ def _stages(outline: SearchOutline, sizes: _Sizes) -> dict[StageRole, Asked]:
 
 def _judges(evaluator: Evaluator, sizes: _Sizes) -> tuple[Asked, ...]:
     return tuple(
-        sizes.asked("judge", metric.name, judge.model, calls=len(judge.draws) * sizes.turns)
+        sizes.asked("judge", metric.name, judge.model, calls=len(judge.repeats) * sizes.turns)
         for metric in evaluator.metrics
         if isinstance(metric, JudgeMetric)
         for judge in metric.judges

@@ -128,7 +128,7 @@ class _Run:
         if plan.max_rounds == 0:
             return
         if plan.claim is not None:
-            till.hold(2 * plan.claim.draws * plan.claim.blocks * plan.validation)
+            till.hold(2 * plan.claim.repeats * plan.claim.blocks * plan.validation)
         try:
             if is_endless or not self._reaches_target():
                 self._search(is_endless=is_endless)
@@ -255,7 +255,7 @@ class _Run:
             passes += 1
         everything: frozenset[str] = frozenset()
         for number in range(passes):
-            failing = failed * plan.draws if number == 0 else max(1.0, rerun * rng.random()) * plan.draws
+            failing = failed * plan.repeats if number == 0 else max(1.0, rerun * rng.random()) * plan.repeats
             if number > 0 or not is_known:
                 self._blame(failing)
             if number == 0 and not is_known:
@@ -266,7 +266,7 @@ class _Run:
             if number < plan.search.passes - 1:
                 self.till.evaluate("rerun", rerun, plan.paid_again(patched))
         if passes < plan.search.passes and rng.random() < 0.4:  # what still fails is blamed, and nothing comes of it
-            self._blame(max(1.0, rerun * rng.random()) * plan.draws)
+            self._blame(max(1.0, rerun * rng.random()) * plan.repeats)
         return everything
 
     def _patched(self) -> frozenset[str]:
@@ -295,7 +295,7 @@ class _Run:
         checked = min(plan.search.most_checked, failing * rng.uniform(1.0, 2.0)) * rng.uniform(0.2, 1.0)
         if plan.corrector is not None:
             self.till.ask("teacher", plan.corrector, checked * rng.uniform(0.3, 2.0))
-        self.till.evaluate("rerun", checked / plan.draws, plan.below[rng.choice(sorted(plan.below))])
+        self.till.evaluate("rerun", checked / plan.repeats, plan.below[rng.choice(sorted(plan.below))])
 
     def _stage(self, role: StageRole, calls: float, *, together: int) -> None:
         """So many calls of a stage, if it asks a model; some answers have to be repaired."""

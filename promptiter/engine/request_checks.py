@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from promptiter.backprop.loss import LossHint, LossTarget, check_hints, check_targets
+from promptiter.backprop.loss import LossHint, LossPlacement, check_hints, check_targets
 from promptiter.errors import EvalSetError, RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.data.splits import check_disjoint
@@ -18,7 +18,7 @@ from promptiter.policies.combine import is_number, parts_of, written
 from promptiter.policies.constraints import check_figures
 from promptiter.policies.error_rate import check_errors
 from promptiter.policies.goals import Goal, other_models
-from promptiter.policies.non_inferiority import NoWorse
+from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics
 from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot, Surface
@@ -78,7 +78,7 @@ def _wrong_types(request: RunRequest) -> Iterator[str]:
         policy = getattr(request, name)
         if policy is not None and (isinstance(policy, type) or not hasattr(policy, "decide")):
             yield f"{name} is {policy!r:.60}, no policy; give an object with the method decide, such as MinGain(0.005)"
-    for name, kind in (("hints", LossHint), ("loss_targets", LossTarget)):
+    for name, kind in (("hints", LossHint), ("loss_placements", LossPlacement)):
         if wrong := [each for each in getattr(request, name) if not isinstance(each, kind)]:
             yield f"{name} holds {wrong[0]!r:.60}; give a tuple of {kind.__name__}"
 
@@ -183,7 +183,7 @@ def _hint_problems(
     request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator, train: EvalSet
 ) -> Iterator[str]:
     metrics = [metric.name for metric in evaluator.metrics]
-    yield from check_targets(request.loss_targets, metrics=metrics, node_ids=[node.id for node in snapshot.nodes])
+    yield from check_targets(request.loss_placements, metrics=metrics, node_ids=[node.id for node in snapshot.nodes])
     yield from check_hints(request.hints, metrics=metrics, case_ids=[case.id for case in train.cases])
 
 
@@ -213,8 +213,8 @@ def _goal_problems(
     goal = request.goal
     if goal.kind == "score":
         return
-    if not any(isinstance(part, NoWorse) and part.figure == goal.figure for part in parts_of(request.acceptance)):
-        wanted = NoWorse(goal.margin, goal.figure or "tokens")
+    if not any(isinstance(part, NonInferior) and part.figure == goal.figure for part in parts_of(request.acceptance)):
+        wanted = NonInferior(goal.margin, goal.figure or "tokens")
         yield f"the goal is {goal.kind!r}, but acceptance is {written(request.acceptance)}; give {wanted!r}"
     for part in parts_of(request.stop):
         if isinstance(part, TargetScore | RequiredMetrics):

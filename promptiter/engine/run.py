@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
-from promptiter.engine.final_test import claim_once, hold_for_claim, untested
-from promptiter.engine.session import Session, Strategy
-from promptiter.errors import BudgetEndedError, NonDeterministicStrategyError, PromptiterError
+from promptiter.engine.final_test import reserve_for_final_test, run_final_test, untested
+from promptiter.engine.session import Search, Session
+from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.teacher import TaughtSet, with_expected_answers
+from promptiter.evaluation.teacher import LabelledSet, with_expected_answers
 from promptiter.policies.combine import written
 from promptiter.policies.final_test import Conclusion, Verdict
 from promptiter.policies.goals import check_scores
 from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import Profile
-from promptiter.runlog.codec import plain_of
-from promptiter.runlog.event_log import EventLog, is_cancelled, is_user_stop, uncut
-from promptiter.runlog.fold import folded
+from promptiter.runlog.codec import to_plain
+from promptiter.runlog.event_log import EventLog, finish_before_cancel, is_cancelled, is_user_stop
+from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult, Status
 from traces import digest
 from traces.model import Json
@@ -38,7 +38,7 @@ class RunFailedError(PromptiterError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunOutcome:
     """How a run ended: its result, and the error that ended it, if one did."""
 
     result: RunResult
@@ -65,14 +65,14 @@ class Ended:
 class Run:
     """One run from its first event to its last."""
 
-    def __init__(self, *, session: Session, log: EventLog, strategy: Strategy) -> None:
+    def __init__(self, *, session: Session, log: EventLog, search: Search) -> None:
         self.session = session
         self.log = log
-        self.strategy = strategy
+        self.search = search
         self.budget_ended = False
         self.conclusion: Conclusion | None = None
 
-    async def conduct(self, started: datetime) -> Ended:
+    async def conduct(self, started: datetime) -> RunOutcome:
         error: BaseException | None = None
         status: Status = "succeeded"
         try:
@@ -84,7 +84,7 @@ class Run:
             error, status = failure, "cancelled" if is_cancelled(failure) else "failed"
         finally:
             self._release()
-        if error is not None and (self.log.is_replaying or isinstance(error, NonDeterministicStrategyError)):
+        if error is not None and (self.log.is_replaying or isinstance(error, NonDeterministicSearchError)):
             return self._unwritten(status, error)  # what is in the journal is right, and stays as it is
         try:
             await self._complete(status, error)
@@ -92,24 +92,24 @@ class Run:
             error = error or cancelled
         except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result
             return self._unwritten("failed", broken)
-        return Ended(folded(self.log.journal), error)
+        return RunOutcome(fold_lazily(self.log.journal), error)
 
     def _release(self) -> None:
         """Nothing is held back any more for a claim to come."""
         if (budget := self.session.evaluator.gateway.budget) is not None:
             budget.release()
 
-    def _unwritten(self, status: Status, error: BaseException) -> Ended:
+    def _unwritten(self, status: Status, error: BaseException) -> RunOutcome:
         """The end of a run that its journal does not know of; nothing is to be told of one that it knows nothing of."""
         if self.log.journal.last() is None:
             raise error
         told = None if status == "cancelled" else self._told(error)
-        return Ended(replace(folded(self.log.journal), status=status, error=told), error)
+        return RunOutcome(replace(fold_lazily(self.log.journal), status=status, error=told), error)
 
     async def _search(self, started: datetime) -> None:
         session = self.session
         profile = session.request.initial_profile or Profile.baseline(session.snapshot)
-        await session.note("run_started", _head(session, profile, started, strategy=self.strategy))
+        await session.note("run_started", _head(session, profile, started, search=self.search))
         if session.request.teacher is not None:
             session.train, session.validation = await self._taught(session.request.teacher)
         await session.start(profile)
@@ -118,7 +118,7 @@ class Run:
             return
         if session.request.max_rounds > 0:
             check_scores(session.request.goal, session.baseline.validation)
-            await hold_for_claim(session)
+            await reserve_for_final_test(session)
             await self._searched()
         if (session.stop is None or not session.stop.stop) and not await session.should_stop():
             wanted = session.request.max_rounds > 0
@@ -134,9 +134,9 @@ class Run:
         """The search. One that the budget cuts short after it kept something leaves that to the claim."""
         session = self.session
         try:
-            await self.strategy.search(session)
+            await self.search.search(session)
         except BudgetEndedError as ended:
-            if session.request.claim is None or not session.has_accepted:
+            if session.request.final_test is None or not session.has_accepted:
                 raise
             await session.cut(ended)
             session.stop = _stopped(ended.cap, str(ended).partition("; raise ")[0])
@@ -144,11 +144,11 @@ class Run:
     async def _conclude(self) -> None:
         """Say what came of the run. What it kept takes a claim, for which a part of the budget was held back."""
         session = self.session
-        rule = session.request.claim
+        rule = session.request.final_test
         if rule is None or not session.has_accepted:
             found = untested(session)
         else:
-            found = await claim_once(session, rule)
+            found = await run_final_test(session, rule)
         self.conclusion = await session.record_known("conclusion", found)
 
     async def _taught(self, teacher: Agent | str) -> tuple[EvalSet, EvalSet]:
@@ -156,11 +156,11 @@ class Run:
         session, seed = self.session, self.session.seed
         gateway = session.evaluator.gateway
 
-        async def taught() -> tuple[TaughtSet, ...]:
+        async def taught() -> tuple[LabelledSet, ...]:
             sets = (session.train, session.validation)
             return tuple([await with_expected_answers(each, teacher, gateway=gateway, seed=seed) for each in sets])
 
-        train, validation = await session.record("references", tuple[TaughtSet, ...], taught)
+        train, validation = await session.record("references", tuple[LabelledSet, ...], taught)
         for case_id, error in (*train.errors, *validation.errors):
             session.report(f"the teacher had no answer for {case_id}: {error}")
         return train.eval_set, validation.eval_set
@@ -180,28 +180,28 @@ class Run:
         data: dict[str, Json] = {
             "status": status,
             "verdict": self._verdict(),
-            "stop": plain_of(session.stop) if session.stop is not None and session.stop.stop else None,
+            "stop": to_plain(session.stop) if session.stop is not None and session.stop.stop else None,
             "error": None if error is None or status == "cancelled" else self._told(error),
             "is_final": status == "succeeded" and not self.budget_ended and not self._is_stopped_by_user,
             "baseline": self._scores[0],
             "best": self._scores[1],
-            "measured": plain_of(measured),
+            "measured": to_plain(measured),
         }
-        await uncut(self.log.append("run_completed", data))
+        await finish_before_cancel(self.log.append("run_completed", data))
 
     @property
     def _scores(self) -> tuple[float | None, float | None]:
-        """The objective of the first profile and of what is adopted; after a claim, on its fresh draws."""
+        """The objective of the first profile and of what is adopted; after a claim, on its fresh repeats."""
         session, found = self.session, self.conclusion
         if found is None:
             return session.baseline_score, session.best_score
-        if not found.claims:
+        if not found.results:
             return session.baseline_score, session.best_score if found.adopts else session.baseline_score
         return found.before, found.after if found.adopts else found.before
 
     @property
     def _is_stopped_by_user(self) -> bool:
-        return self.session.stop is not None and is_user_stop(plain_of(self.session.stop))
+        return self.session.stop is not None and is_user_stop(to_plain(self.session.stop))
 
     def _told(self, error: BaseException) -> str:
         return self.session.redacted(f"{type(error).__name__}: {error}")
@@ -228,22 +228,22 @@ async def restored(agent: Agent) -> None:
         logger.warning("the baseline could not be put back: %s; `promptiter restore` does it", error)
 
 
-def _head(session: Session, profile: Profile, started: datetime, *, strategy: Strategy) -> dict[str, Json]:
+def _head(session: Session, profile: Profile, started: datetime, *, search: Search) -> dict[str, Json]:
     request = session.request
     head: dict[str, Json] = {
         "structure": session.snapshot.to_json(),
-        "profile": plain_of(profile),
+        "profile": to_plain(profile),
         "targets": sorted(session.targets),
         "train": _told_of(session.train),
         "validation": _told_of(session.validation),
         "test": None if session.test is None else _told_of(session.test),
         "objective": request.objective,
-        "goal": plain_of(request.goal),
+        "goal": to_plain(request.goal),
         "acceptance": written(request.acceptance),
-        "claim": written(request.claim),
+        "final_test": written(request.final_test),
         "stop": written(request.stop),
         "max_rounds": request.max_rounds,
-        "strategy": type(strategy).__name__,
+        "search": type(search).__name__,
         "seed": session.seed,
     }
     return {"request": digest(head), **head, "measured": {"started_at": started.isoformat(timespec="seconds")}}

@@ -1,7 +1,7 @@
 """Session: the services that a search algorithm is given. Whatever it wants from the world, it asks for here.
 
-Each service writes what it found into the event log, and answers from there when a run goes on: so a Strategy is a
-plain async function, and resume is running it again. A strategy draws randomness and time from the session only, and
+Each service writes what it found into the event log, and answers from there when a run goes on: so a Search is a
+plain async function, and resume is running it again. A search draws randomness and time from the session only, and
 asks for one thing after the other.
 """
 
@@ -27,7 +27,7 @@ from promptiter.policies.sequential import decided
 from promptiter.policies.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.candidate_codec import data_of
-from promptiter.runlog.codec import plain_of, value_of
+from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Event, EventType, Phase
 from promptiter.runlog.meter import Meter
@@ -39,7 +39,7 @@ from traces.model import Json
 T = TypeVar("T")
 
 
-class Strategy(Protocol):
+class Search(Protocol):
     """A search algorithm. Called once by the engine, after the baseline was validated; and again when a run goes on."""
 
     async def search(self, session: Session) -> None:
@@ -55,7 +55,7 @@ class Accepted:
 
 
 class Session:
-    """One run in flight, as its strategy sees it.
+    """One run in flight, as its search sees it.
 
     `train` and `validation` are the cases, `test` those that stay sealed until the run makes its claim, `targets` the
     surfaces that may change, `snapshot` the structure, `accepted` the best profile so far with its validation, `tried`
@@ -115,13 +115,13 @@ class Session:
     @property
     def accepted(self) -> Accepted:
         """The best profile so far; at first the one that the run started with."""
-        assert self._accepted is not None, "the baseline is validated before a strategy starts"
+        assert self._accepted is not None, "the baseline is validated before a search starts"
         return self._accepted
 
     @property
     def baseline(self) -> Accepted:
         """The profile that the run started with."""
-        assert self._baseline is not None, "the baseline is validated before a strategy starts"
+        assert self._baseline is not None, "the baseline is validated before a search starts"
         return self._baseline
 
     @property
@@ -178,12 +178,12 @@ class Session:
         asked = digest(request)
         known = self._log.take(kind, request=asked)
         if known is None:
-            plain = plain_of(await work(), shape)
+            plain = to_plain(await work(), shape)
             self._log.phase = phase or self._log.phase
             known = await self._log.append(kind, {"request": asked, "value": plain})
         self._records += 1
         self.rng.seed(f"{self.seed} after {self._records}")  # whether or not the work was done, and drew
-        return value_of(shape, known.data["value"])
+        return from_plain(shape, known.data["value"])
 
     async def record_known(self, kind: EventType, value: T, *, request: Json = None, phase: Phase | None = None) -> T:
         """The same for a value that is at hand: it is given back as the log has it, without secrets."""
@@ -203,10 +203,10 @@ class Session:
         await self.note("search_cut", {"cap": ended.cap, "told": self.redacted(str(ended))})
 
     async def evaluate(
-        self, eval_set: EvalSet, profile: Profile, *, phase: Phase, draws: range | None = None
+        self, eval_set: EvalSet, profile: Profile, *, phase: Phase, repeats: range | None = None
     ) -> Evaluation:
         """Run the cases under a profile. Each row is kept as it comes: a run that goes on later runs only the rest."""
-        runs = None if draws is None else runs_of(eval_set, draws)
+        runs = None if repeats is None else runs_of(eval_set, repeats)
         return await self.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs)
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
@@ -240,12 +240,12 @@ class Session:
         self.tried += 1
         if decision.accepted:
             unseen = self.evaluator.evaluation_of((), self.validation, candidate)
-            self.go_on_from(candidate, comparison.opening or unseen)
+            self.continue_from(candidate, comparison.opening or unseen)
             self.gained += decision.delta or 0.0
             self._rounds_without_acceptance = 0
         return decision
 
-    def go_on_from(self, profile: Profile, validation: Evaluation) -> None:
+    def continue_from(self, profile: Profile, validation: Evaluation) -> None:
         """Make a profile the working one."""
         self._accepted = Accepted(profile, validation)
 
@@ -275,9 +275,9 @@ class Session:
         event = self._log.take("stop")
         if event is None:
             decision = self._stopping.decide(self._progress())
-            measured = {"spent": plain_of(self.spending.spent)}
-            event = await self._log.append("stop", {"value": plain_of(decision), "measured": measured})
-        self.stop = value_of(StopDecision, event.data["value"])
+            measured = {"spent": to_plain(self.spending.spent)}
+            event = await self._log.append("stop", {"value": to_plain(decision), "measured": measured})
+        self.stop = from_plain(StopDecision, event.data["value"])
         return self.stop.stop
 
     def _progress(self) -> Progress:
@@ -290,7 +290,7 @@ class Session:
             evaluations=self.evaluations.paid,
             spent=self.spending.spent,
             user_stop=self._interrupt.why,
-            claim_now=self._interrupt.claim_now,
+            test_now=self._interrupt.test_now,
         )
 
 

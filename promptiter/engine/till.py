@@ -15,7 +15,7 @@ from promptiter.engine.final_test import MOST_HELD
 from promptiter.engine.plan import Asked, RunPlan
 from promptiter.llm.budget import Caps
 
-AgentStage: TypeAlias = Literal["baseline", "train", "rerun", "validation", "ablation", "claim", "sealed"]
+AgentStage: TypeAlias = Literal["baseline", "train", "rerun", "validation", "ablation", "final_test", "test"]
 Stage: TypeAlias = Literal[
     "teacher",
     "baseline",
@@ -26,8 +26,8 @@ Stage: TypeAlias = Literal[
     "rerun",
     "validation",
     "ablation",
-    "claim",
-    "sealed",
+    "final_test",
+    "test",
     "judge",
     "user",
 ]
@@ -105,12 +105,12 @@ class Till:
         share = sum(any(name in case.nodes for name in patched) for case in cases) / max(1, len(cases))
         return share or 1.0  # a node that never asked may be read all the same
 
-    def hold(self, claim_runs: float) -> None:
+    def hold(self, final_test_runs: float) -> None:
         """Hold back what so many case runs would take that are like those of the baseline, the only ones so far."""
-        runs = self.plan.validation * self.plan.draws
+        runs = self.plan.validation * self.plan.repeats
         for (stage, _), amount in self.rehearsal.spent.items():
             if stage != "teacher":
-                self.rehearsal.held.add(amount, claim_runs / runs)
+                self.rehearsal.held.add(amount, final_test_runs / runs)
         self._is_holding = True
 
     def release(self) -> None:
@@ -129,16 +129,16 @@ class Till:
         cases: float,
         changed: frozenset[str] | None = None,
         *,
-        draws: int | None = None,
+        repeats: int | None = None,
         moved: float | None = None,
         is_grown: bool = False,
     ) -> None:
-        """Cases are run, all draws of each: whole, or paid from what changed on.
+        """Cases are run, all repeats of each: whole, or paid from what changed on.
 
         A node behind a change is asked something new only if what it is handed moved, which is so in a share of cases.
         """
         plan, rng = self.plan, self._rng
-        runs = cases * (plan.draws if draws is None else draws)
+        runs = cases * (plan.repeats if repeats is None else repeats)
         if runs <= 0:
             return
         moved = 1.0 if changed is None else rng.uniform(0.5, 1.0) if moved is None else moved
@@ -193,7 +193,7 @@ class Till:
     def _mean_case(self) -> tuple[dict[str, NodeUse], float]:
         """What a case run takes on average, over as many as a run has, drawn from those that are known."""
         plan = self.plan
-        count = min(MOST_DRAWN, (plan.train + plan.validation) * plan.draws)
+        count = min(MOST_DRAWN, (plan.train + plan.validation) * plan.repeats)
         drawn = self._rng.choices(plan.cases, k=count)
         sums: dict[str, list[float]] = {}
         for case in drawn:

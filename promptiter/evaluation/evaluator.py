@@ -38,9 +38,9 @@ GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
-    """How cases are run. `draws` repeats each case; `case_timeout_s` bounds one run of one turn."""
+    """How cases are run. `repeats` repeats each case; `case_timeout_s` bounds one run of one turn."""
 
-    draws: int = 1
+    repeats: int = 1
     concurrency: int = 16
     case_timeout_s: float | None = None
     max_errored_fraction: float = 0.25
@@ -48,8 +48,8 @@ class EvaluationOptions:
     run_id: str = ""
 
     def __post_init__(self) -> None:
-        if self.draws < 1 or self.concurrency < 1:
-            raise SetupError(f"draws and concurrency must be at least 1, got {self.draws} and {self.concurrency}")
+        if self.repeats < 1 or self.concurrency < 1:
+            raise SetupError(f"repeats and concurrency must be at least 1, got {self.repeats} and {self.concurrency}")
 
 
 class Evaluator:
@@ -101,7 +101,7 @@ class Evaluator:
         *,
         on_row: Callable[[CaseRow], None] | None = None,
     ) -> Evaluation:
-        """Run all cases and draws, and gather the rows. `on_row` hears of each as it finishes."""
+        """Run all cases and repeats, and gather the rows. `on_row` hears of each as it finishes."""
         profile = profile or Profile.baseline(agent.describe())
         rows = []
         async for row in self.rows(agent, eval_set, profile):
@@ -131,24 +131,27 @@ class Evaluator:
     ) -> AsyncGenerator[CaseRow, None]:
         """The rows as they finish, in any order; nothing of a row stays here.
 
-        `runs` are those wanted, each a case id and a draw; without them, all draws of all cases.
+        `runs` are those wanted, each a case id and a repeat; without them, all repeats of all cases.
         """
         profile.check(agent.describe())
         cases = {case.id: case for case in eval_set.cases}
         if len(cases) < len(eval_set.cases):
             raise EvalSetError(f"eval set {eval_set.id!r} has case ids that occur twice")
         self._check(cases)
-        wanted = runs_of(eval_set, range(self.options.draws)) if runs is None else runs
-        jobs = (CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, draw=draw) for case_id, draw in wanted)
+        wanted = runs_of(eval_set, range(self.options.repeats)) if runs is None else runs
+        jobs = (
+            CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, repeat=repeat)
+            for case_id, repeat in wanted
+        )
 
         async for row in self._executed(agent, cases, jobs):
             yield row
 
     async def replay(
-        self, agent: Agent, case: EvalCase, profile: Profile, *, draw: int, substitutes: tuple[Substitute, ...]
+        self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
     ) -> CaseRow:
         """Run one case again with some outputs given, and score it. What does not follow from them is in the cache."""
-        job = CaseJob(agent_ref=case.id, case_id=case.id, profile=profile, draw=draw, substitutes=substitutes)
+        job = CaseJob(agent_ref=case.id, case_id=case.id, profile=profile, repeat=repeat, substitutes=substitutes)
         [row] = [row async for row in self._executed(agent, {case.id: case}, [job])]
         return row
 
@@ -179,7 +182,7 @@ class Evaluator:
         redactor = self.gateway.redactor
         return CaseRow(
             case_id=case.id,
-            draw=job.draw,
+            repeat=job.repeat,
             scores=tuple(_redacted(each.result(), redactor) for each in judging),
             output=redactor.redact_known(readable(run.output)),
             error=Failure(run.error.type, redactor.redact_text(run.error.message)) if run.error else None,
@@ -202,7 +205,7 @@ class Evaluator:
         context = RunContext(
             run_id=self.options.run_id,
             case_id=case.id,
-            draw=job.draw,
+            repeat=job.repeat,
             seed=self.options.seed,
             deadline_s=self.options.case_timeout_s,
             substitutes=job.substitutes,
@@ -221,9 +224,9 @@ class Evaluator:
             return unscored(metric, f"{type(error).__name__}: {error}")
 
 
-def runs_of(eval_set: EvalSet, draws: Iterable[int]) -> list[tuple[str, int]]:
-    """All cases of a set with these draws, draw after draw."""
-    return [(case.id, draw) for draw in draws for case in eval_set.cases]
+def runs_of(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:
+    """All cases of a set with these repeats, repeat after repeat."""
+    return [(case.id, repeat) for repeat in repeats for case in eval_set.cases]
 
 
 class _Guarded:

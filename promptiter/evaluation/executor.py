@@ -16,12 +16,12 @@ from promptiter.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseJob:
-    """One run to be made: which agent and case (by name), under which profile, which draw; maybe with outputs given."""
+    """One case run: agent and case by name, the profile, the repeat, and outputs that are given in advance."""
 
     agent_ref: str
     case_id: str
     profile: Profile
-    draw: int = 0
+    repeat: int = 0
     substitutes: tuple[Substitute, ...] = ()
 
 

@@ -30,8 +30,8 @@ def per_run(evaluation: Evaluation) -> PerRun:
 
 
 def per_common_run(before: Evaluation, after: Evaluation) -> tuple[PerRun, PerRun]:
-    """The same for two profiles, over the draws of cases that succeeded under both."""
-    arms = [{(row.case_id, row.draw): row for row in each.rows if row.error is None} for each in (before, after)]
+    """The same for two profiles, over the repeats of cases that succeeded under both."""
+    arms = [{(row.case_id, row.repeat): row for row in each.rows if row.error is None} for each in (before, after)]
     common = sorted(arms[0].keys() & arms[1].keys())
     first, second = (_mean([arm[key] for key in common]) for arm in arms)
     return first, second

@@ -54,7 +54,7 @@ class CaseRow:
     """One run of one case under one profile. `reads` are the surfaces that its nodes read; None: nobody knows."""
 
     case_id: str
-    draw: int = 0
+    repeat: int = 0
     scores: tuple[Score, ...] = ()
     output: str = ""
     error: Failure | None = None
@@ -86,7 +86,7 @@ class CaseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """One case over all its draws: the mean of each metric, None where nothing was scored."""
+    """One case over all its repeats: the mean of each metric, None where nothing was scored."""
 
     case_id: str
     means: Mapping[str, float | None]
@@ -103,7 +103,7 @@ class CaseResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The rows of one profile on one eval set, sorted by case and draw."""
+    """The rows of one profile on one eval set, sorted by case and repeat."""
 
     eval_set_id: str
     profile_digest: str
@@ -113,11 +113,11 @@ class Evaluation:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: (row.case_id, row.draw))))
+        object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: (row.case_id, row.repeat))))
 
     @cached_property
     def cases(self) -> tuple[CaseResult, ...]:
-        """One result a case. A metric's score is its mean over the draws that could be scored."""
+        """One result a case. A metric's score is its mean over the repeats that could be scored."""
         by_case: dict[str, list[CaseRow]] = {}
         for row in self.rows:
             by_case.setdefault(row.case_id, []).append(row)

@@ -24,7 +24,7 @@ CASES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaughtSet:
+class LabelledSet:
     """An eval set with the teacher's answers, and the cases that it could not answer: (case id, error)."""
 
     eval_set: EvalSet
@@ -33,11 +33,11 @@ class TaughtSet:
 
 async def with_expected_answers(
     eval_set: EvalSet, teacher: Agent | str, *, gateway: Gateway, seed: int = 0
-) -> TaughtSet:
+) -> LabelledSet:
     """Write each missing expected answer, by an agent or by the model of that name; given answers stay as they are.
 
     Scenarios and recorded conversations are left alone. A case that the teacher fails on stays as it was, whole. `seed`
-    is the draw of its answers. A spent budget and a wrong set-up end it all.
+    is the repeat of its answers. A spent budget and a wrong set-up end it all.
     """
     slots = asyncio.Semaphore(CASES_AT_ONCE)
     answer = _by_model(teacher, gateway, seed) if isinstance(teacher, str) else _by_agent(teacher, seed)
@@ -57,7 +57,7 @@ async def with_expected_answers(
             raise result
         cases.append(case)
         errors.append((case.id, gateway.redactor.redact_text(_told(result))))
-    return TaughtSet(eval_set=replace(eval_set, cases=tuple(cases)), errors=tuple(errors))
+    return LabelledSet(eval_set=replace(eval_set, cases=tuple(cases)), errors=tuple(errors))
 
 
 Answer: TypeAlias = Callable[[EvalCase, str, tuple[Message, ...]], Awaitable[str]]
@@ -93,7 +93,7 @@ def _by_agent(agent: Agent, seed: int) -> Answer:
     profile = Profile.baseline(agent.describe())
 
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
-        context = RunContext(case_id=case.id, draw=seed, seed=seed, role="teacher")
+        context = RunContext(case_id=case.id, repeat=seed, seed=seed, role="teacher")
         run = await agent.run(CaseInput(text=text, history=history, state=case.state), profile, context)
         if run.error is not None:
             raise _TeacherFailedError(str(run.error))
@@ -105,7 +105,7 @@ def _by_agent(agent: Agent, seed: int) -> Answer:
 def _by_model(model: str, gateway: Gateway, seed: int) -> Answer:
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
         request = ModelRequest(model=model, messages=(*history, Message("user", text)))
-        site = CallSite(role="teacher", case_id=case.id, draw=seed)
+        site = CallSite(role="teacher", case_id=case.id, repeat=seed)
         return (await gateway.ask(request, site, node_id="teacher")).text
 
     return answer

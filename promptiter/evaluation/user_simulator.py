@@ -1,6 +1,6 @@
 """The simulated user: a model that leads the conversation of a scenario by its plan, until it is over.
 
-The agent's answers are quoted to it as data. Its own calls have the role `user`, with the case's draw.
+The agent's answers are quoted to it as data. Its own calls have the role `user`, with the case's repeat.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class UserSimulator:
         turns = plain.get("max_turns") or plain.get("max_allowed_invocations") or MAX_TURNS
         return UserSimulator(gateway, model=model, max_turns=int(turns), options=plain.get("options"))
 
-    async def next_message(self, case: EvalCase, history: Sequence[Message], *, draw: int) -> str | None:
+    async def next_message(self, case: EvalCase, history: Sequence[Message], *, repeat: int) -> str | None:
         """What the user says next; None: the conversation is over. It begins with the scenario's own words.
 
         `history` is what was said since then, without the case's context. Raises a ModelError if the model fails.
@@ -89,7 +89,7 @@ class UserSimulator:
         request = ModelRequest(
             model=self.model, messages=render_user(scenario, [*case.context, *history]), options=self.options
         )
-        site = CallSite(role="user", case_id=case.id, draw=draw)
+        site = CallSite(role="user", case_id=case.id, repeat=repeat)
         return await ask_for(_message_shape(), request, site, self.gateway, node_id="user")
 
 
@@ -101,7 +101,7 @@ async def converse(
     runs: list[AgentRun] = []
     while True:
         try:
-            text = await simulator.next_message(case, said, draw=context.draw)
+            text = await simulator.next_message(case, said, repeat=context.repeat)
         except ModelError as error:
             told = simulator.gateway.redactor.redact_text(str(error))
             return AgentRun.of_turns(runs, Failure(type(error).__name__, f"the simulated user failed: {told}"))

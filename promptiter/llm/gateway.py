@@ -281,7 +281,7 @@ class Gateway:
                         if rate is not None:
                             await rate.acquire(bound)  # last of all, so that what was granted is sent at once
                         async with asyncio.timeout(self.timeout_s):
-                            reply = await model(request, draw=site.draw)
+                            reply = await model(request, repeat=site.repeat)
                 except TimeoutError:
                     failure: TransientModelError = ModelTimeoutError(
                         f"no answer from {request.model!r} in {self.timeout_s} s"

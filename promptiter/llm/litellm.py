@@ -46,7 +46,7 @@ class LiteLLMModel:
         key = self.api_key or ""
         return (key, *secrets_of_headers(self.headers), *secrets_of_address(self.api_base or ""))
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - servers draw themselves
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers repeat themselves
         litellm = load()
         options: dict[str, Any] = reveal(dict(request.options))
         if request.tools:

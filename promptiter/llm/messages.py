@@ -77,11 +77,11 @@ class ModelReply:
 class CallSite:
     """Where a call comes from: together with the request's digest it is the key under which the answer is kept.
 
-    `number` counts the calls of one step. `draw` is the repetition of the case.
+    `number` counts the calls of one step. `repeat` is the repetition of the case.
     """
 
     role: Role = "agent"
     case_id: str = ""
-    draw: int = 0
+    repeat: int = 0
     step_id: str = ""
     number: int = 0

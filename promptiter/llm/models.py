@@ -1,6 +1,6 @@
 """Models by name or by callable: what the gateway asks.
 
-A model is `async (request, *, draw) -> ModelReply`. Names are looked up among the gateway's own models, then
+A model is `async (request, *, repeat) -> ModelReply`. Names are looked up among the gateway's own models, then
 `simulated`, then litellm. Any function of the messages becomes one, and tests script theirs.
 """
 
@@ -19,8 +19,8 @@ from traces import Usage
 class Model(Protocol):
     """Called by the gateway, many times at once. May raise a ModelError; the gateway retries those that can help."""
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
-        """Answer a request; `draw` tells repetitions of the same request apart."""
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
+        """Answer a request; `repeat` tells repetitions of the same request apart."""
 
 
 Answer: TypeAlias = str | ModelReply
@@ -34,7 +34,7 @@ class FunctionModel:
     def __init__(self, function: Function) -> None:
         self.function = function
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - a function knows no draws
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - a function knows no repeats
         messages = openai_messages(request)
         if inspect.iscoroutinefunction(self.function):
             answer = await self.function(messages)
@@ -54,7 +54,7 @@ class ScriptedModel:
         self.script = script
         self.requests: list[ModelRequest] = []
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - the script decides
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - the script decides
         self.requests.append(request)
         answer = self._answer(request)
         if answer is None:
@@ -77,7 +77,7 @@ class ScriptedModel:
 
 def as_model(model: Model | Function) -> Model:
     """A model as it is, or a function wrapped as one."""
-    if isinstance(model, FunctionModel | ScriptedModel) or "draw" in _parameters(model):
+    if isinstance(model, FunctionModel | ScriptedModel) or "repeat" in _parameters(model):
         return model  # type: ignore[return-value]
     return FunctionModel(model)  # type: ignore[arg-type]
 

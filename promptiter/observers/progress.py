@@ -150,7 +150,7 @@ class _ProgressState:
     baseline: float | None = None
     best: float | None = None
     sizes: tuple[int, int] = (0, 0)
-    draws: int = 1
+    repeats: int = 1
     all_runs: int = 0
     runs_in_round: int = 0
     candidate: float | None = None
@@ -187,7 +187,7 @@ class _ProgressState:
                 self.tried, self.candidate = event.data["profile_digest"], None
             case "ablation" if event.data["value"]["dropped"]:
                 return self._line(f"removed, no worse without: {_names(event.data['value']['dropped'])}")
-            case "claim":
+            case "final_test":
                 return self._claim(event.data["value"])
             case "stop":
                 return self._stop(event.data["value"]["reasons"])
@@ -233,11 +233,11 @@ class _ProgressState:
         if self.all_runs < FEWEST_CASES or self.phase in _LABELS:
             return None
         train, validation = self.sizes
-        a_round = (train + min(MOST_RERUN, 2 * train) + validation) * self.draws
-        whole = validation * self.draws + self.max_rounds * a_round + FINAL_TEST_RUNS * validation
+        a_round = (train + min(MOST_RERUN, 2 * train) + validation) * self.repeats
+        whole = validation * self.repeats + self.max_rounds * a_round + FINAL_TEST_RUNS * validation
         done = self.runs_in_round
         if self.round:
-            done = validation * self.draws + (self.round - 1) * a_round + min(self.runs_in_round, a_round)
+            done = validation * self.repeats + (self.round - 1) * a_round + min(self.runs_in_round, a_round)
         return max(0, whole - done) * seconds / self.all_runs
 
     def _start(self, data: Json) -> _Line:
@@ -259,7 +259,7 @@ class _ProgressState:
         if event.phase == "baseline":
             self.first = self.kept = self.profile
         self.cases, self.runs = event.data["cases"], event.data["runs"]
-        self.draws = max(1, self.runs // max(1, self.cases))
+        self.repeats = max(1, self.runs // max(1, self.cases))
         self.runs_done, self.values = 0, []
 
     def _count(self, row: Json) -> None:
@@ -284,7 +284,7 @@ class _ProgressState:
 
     def _subject(self, phase: Phase) -> str:
         """What was evaluated."""
-        if phase in ("claim", "sealed"):
+        if phase in ("final_test", "test"):
             return "baseline" if self.profile == self.first else "best"
         if phase == "ablation":
             return f"without {self.without}" if self.without else "with all changes"
@@ -314,15 +314,13 @@ class _ProgressState:
         return self._line(f"stop: {text}") if text else None
 
     def _claim(self, claim: Json) -> _Line:
-        return self._line(
-            f"{claim['scope']}: {claim['reason']}", "green" if claim["outcome"] == "claimed" else "yellow"
-        )
+        return self._line(f"{claim['scope']}: {claim['reason']}", "green" if claim["outcome"] == "shown" else "yellow")
 
     def _line(self, text: str, style: str = "") -> _Line:
         return _Line(self._place, Text(one_line(text), style))
 
 
-_LABELS: dict[Phase, str] = {"ablation": "ablation", "claim": "final test", "sealed": "test set"}
+_LABELS: dict[Phase, str] = {"ablation": "ablation", "final_test": "final test", "test": "test set"}
 """What comes after the rounds."""
 
 _RUNNING = {
@@ -332,8 +330,8 @@ _RUNNING = {
     "train_again": "comparing on train",
     "validation": "validating the candidate",
     "ablation": "running without some changes",
-    "claim": "running baseline and best again",
-    "sealed": "running the test set",
+    "final_test": "running baseline and best again",
+    "test": "running the test set",
 }
 _EVALUATED = {
     "baseline": "validation",

@@ -24,10 +24,10 @@ from promptiter.policies.evidence import (
 from promptiter.policies.evidence import (
     MoreEvidence as MoreEvidence,
 )
-from promptiter.policies.final_test import ClaimOnce as ClaimOnce
 from promptiter.policies.final_test import Conclusion as Conclusion
+from promptiter.policies.final_test import FinalTest as FinalTest
 from promptiter.policies.goals import Goal as Goal
-from promptiter.policies.non_inferiority import NoWorse as NoWorse
+from promptiter.policies.non_inferiority import NonInferior as NonInferior
 from promptiter.policies.paired_gain import PairedGain as PairedGain
 from promptiter.policies.sigma_gain import SigmaGain as SigmaGain
 from promptiter.policies.stopping import (

@@ -2,7 +2,7 @@
 
     acceptance = AnyGain() & NoRegression()
 
-A policy is one method, `decide`, which answers in words: accepted or not and why, or which further draws it wants to
+A policy is one method, `decide`, which answers in words: accepted or not and why, or which further repeats it wants to
 see first. Policies compose with `&` and `|`. No policy accepts what failed too often to be judged: see `decide`.
 
 `AnyGain`, the default, keeps leniently: what a run may claim is tested once, at its end. Policies that weigh the noise
@@ -33,13 +33,14 @@ _MAJORITY = MOST_RERUNS // 2 + 1
 
 
 class AcceptancePolicy(Protocol):
-    """Decides on one candidate. Called after its validation, and again after each further block of draws it asked for.
+    """Decides on one candidate. Called after its validation, and again after each further block of repeats it asked
+    for.
 
     It must not block, and the same evidence must get the same answer.
     """
 
     def decide(self, evidence: Evidence) -> Answer:
-        """A decision with its reason, or a wish for more draws."""
+        """A decision with its reason, or a wish for more repeats."""
 
 
 @runtime_checkable
@@ -52,7 +53,7 @@ class OpensOnTrain(AcceptancePolicy, Protocol):
 
 
 def opening_of(policy: AcceptancePolicy) -> MoreEvidence | None:
-    """What a policy wants to see first: draws of train cases, or, with None, the candidate's validation."""
+    """What a policy wants to see first: repeats of train cases, or, with None, the candidate's validation."""
     wishes = [part.opening for part in parts_of(policy) if isinstance(part, OpensOnTrain)]
     return min(wishes, key=_cost, default=None)
 
@@ -95,7 +96,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AnyGain(Policy):
-    """Accepts a candidate that gains anything at all on the draws that both profiles ran.
+    """Accepts a candidate that gains anything at all on the repeats that both profiles ran.
 
     That is lenient: of candidates that change nothing but noise it takes nearly every other one. It is meant for a
     search that goes on from what it kept, and lets a test at the end say what is real.
@@ -177,14 +178,14 @@ class Protected(Policy):
         if undecided := [vote for vote in votes if not vote.is_settled]:
             cases = tuple(vote.case_id for vote in undecided)
             told = f"protected, and no longer passing at first: {_named(cases)}"
-            return MoreEvidence(cases=cases, draws=max(vote.wanted for vote in undecided), reason=told)
+            return MoreEvidence(cases=cases, repeats=max(vote.wanted for vote in undecided), reason=told)
         told = f"protected cases hold ({len(protected)})" if protected else "no case is protected"
         return evidence.accept("; ".join([told, *map(str, votes)]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Vote:
-    """How often a case passes in its re-runs, the draws after the first look, under both profiles."""
+    """How often a case passes in its re-runs, the repeats after the first look, under both profiles."""
 
     case_id: str
     runs: int
@@ -194,11 +195,13 @@ class _Vote:
     @staticmethod
     def of(evidence: Evidence, case_id: str) -> _Vote:
         before, after = (
-            {row.draw: _passes(each, row) for row in each.rows if row.case_id == case_id}
+            {row.repeat: _passes(each, row) for row in each.rows if row.case_id == case_id}
             for each in (evidence.baseline, evidence.candidate)
         )
-        again = sorted(draw for draw in before.keys() & after.keys() if draw >= evidence.opening)[:MOST_RERUNS]
-        return _Vote(case_id, len(again), sum(before[draw] for draw in again), sum(after[draw] for draw in again))
+        again = sorted(repeat for repeat in before.keys() & after.keys() if repeat >= evidence.opening)[:MOST_RERUNS]
+        return _Vote(
+            case_id, len(again), sum(before[repeat] for repeat in again), sum(after[repeat] for repeat in again)
+        )
 
     @property
     def is_broken(self) -> bool:
@@ -255,8 +258,8 @@ def _settled(policies: Iterable[AcceptancePolicy], evidence: Evidence, *, by: bo
 
 
 def _cost(wish: MoreEvidence) -> tuple[bool, bool, int, tuple[str, ...], str]:
-    """What orders wishes: train before validation, some cases before all, few draws before many."""
-    return wish.on == "validation", not wish.cases, max(1, len(wish.cases)) * wish.draws, wish.cases, wish.reason
+    """What orders wishes: train before validation, some cases before all, few repeats before many."""
+    return wish.on == "validation", not wish.cases, max(1, len(wish.cases)) * wish.repeats, wish.cases, wish.reason
 
 
 def _told(gain: float, limit: float) -> str:

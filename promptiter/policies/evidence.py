@@ -1,6 +1,6 @@
 """Evidence: what a candidate is decided on, and what can be said of it.
 
-Draws of a case count from 0, in the order in which they were run, and are the same under both profiles. So what was
+Repeats of a case count from 0, in the order in which they were run, and are the same under both profiles. So what was
 seen at a look is always a fixed part of the rows.
 """
 
@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import Evaluation, Objective, worst_of
-from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.policies.combine import is_number
 
 
@@ -33,21 +33,21 @@ class AcceptanceDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoreEvidence:
-    """A policy wants so many more draws of these cases, under both profiles, before it decides; no cases: of all.
+    """A policy wants so many more repeats of these cases, under both profiles, before it decides; no cases: of all.
 
-    `on` says of which set. Validation that was not run yet is run with the draws of the run, or with these if they are
-    more.
+    `on` says of which set. Validation that was not run yet is run with the repeats of the run, or with these if they
+    are more.
     """
 
     cases: tuple[str, ...] = ()
-    draws: int = 1
+    repeats: int = 1
     on: Literal["validation", "train"] = "validation"
     reason: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cases", tuple(sorted(set(self.cases))))
-        if not is_number(self.draws, least=1):
-            raise SetupError(f"a policy asks for {self.draws!r} more draws; give 1 or more")
+        if not is_number(self.repeats, least=1):
+            raise SetupError(f"a policy asks for {self.repeats!r} more repeats; give 1 or more")
 
 
 Answer: TypeAlias = AcceptanceDecision | MoreEvidence
@@ -71,13 +71,13 @@ class Evidence:
     """What a policy decides on: the accepted profile (`baseline`) and the candidate, evaluated on the same cases.
 
     `tried` counts the candidates of the run so far, this one included; `protected` are the cases that must hold;
-    `opening` is how many draws of each case the first look at validation has. `train` is the same on the train cases,
+    `opening` is how many repeats of each case the first look at validation has. `train` is the same on the train cases,
     if a policy asked for it; one that opens there may see it before the candidate has any row here. `characters` is the
     length of all texts that may change, under either profile, if it is known. `gained` is what the accepted candidates
     before this one gained together.
 
-    What is told of cases rests on the draws that all of them have: more draws of some, which look bad so far, would
-    favour the candidate, for chance does not strike twice. A policy that asks for such draws finds them in the rows.
+    What is told of cases rests on the repeats that all of them have: more repeats of some, which look bad so far, would
+    favour the candidate, for chance does not strike twice. A policy that asks for such repeats finds them in the rows.
     """
 
     baseline: Evaluation
@@ -98,23 +98,23 @@ class Evidence:
 
     @cached_property
     def common(self) -> Evidence:
-        """The same with the draws alone that all cases have; a case that was not run at all has nothing to share."""
+        """The same with the repeats alone that all cases have; a case that was not run at all has nothing to share."""
         drawn: dict[tuple[str, str], set[int]] = {}
         for arm, evaluation in (("baseline", self.baseline), ("candidate", self.candidate)):
             for row in evaluation.rows:
-                drawn.setdefault((arm, row.case_id), set()).add(row.draw)
+                drawn.setdefault((arm, row.case_id), set()).add(row.repeat)
         shared = set.intersection(*drawn.values()) if drawn else set()
-        if not shared or all(draws == shared for draws in drawn.values()):
+        if not shared or all(repeats == shared for repeats in drawn.values()):
             return self
         return self._with(shared)
 
-    def first(self, draws: int) -> Evidence:
-        """The same with the first draws alone."""
-        return self._with(range(draws))
+    def first(self, repeats: int) -> Evidence:
+        """The same with the first repeats alone."""
+        return self._with(range(repeats))
 
-    def _with(self, draws: Container[int]) -> Evidence:
+    def _with(self, repeats: Container[int]) -> Evidence:
         baseline, candidate = (
-            replace(each, rows=tuple(row for row in each.rows if row.draw in draws))
+            replace(each, rows=tuple(row for row in each.rows if row.repeat in repeats))
             for each in (self.baseline, self.candidate)
         )
         return replace(self, baseline=baseline, candidate=candidate)
@@ -136,7 +136,7 @@ class Evidence:
 
     @cached_property
     def deltas(self) -> tuple[CaseDelta, ...]:
-        """The cases that both profiles could score, by id. With several draws, one that failed counts as the worst."""
+        """The cases scored under both profiles, by id. With several repeats, a failed one counts as the worst."""
         scored = _scored(self.common.baseline) & _scored(self.common.candidate)
         return tuple(delta for delta in self._all_deltas if delta.case_id in scored)
 
@@ -198,39 +198,45 @@ class Evidence:
         )
 
 
-def paired_draws(
+def pair_scores(
     baseline: Evaluation, candidate: Evaluation, objective: Objective = "mean_score"
-) -> tuple[PairedDraws, ...]:
-    """Each case under both profiles, draw by draw, in figures of the objective; by case id, in the order of the draws.
+) -> tuple[PairedScores, ...]:
+    """Each case under both profiles, repeat by repeat, in figures of the objective; by case id, in the order of the
+    repeats.
 
-    This is what the exact tests of `promptiter.evaluation.stats` ask for. A draw that could not be scored counts as the
-    worst, as in `Evidence.gain`; one that only one of the profiles ran does not count, for it has nothing beside it.
+    This is what the exact tests of `promptiter.evaluation.stats` ask for. A repeat that could not be scored counts as
+    the worst, as in `Evidence.gain`; one that only one of the profiles ran does not count, for it has nothing beside
+    it.
     """
     before, after = _drawn(baseline, objective), _drawn(candidate, objective)
-    known = (value for draws in (*before.values(), *after.values()) for value in draws.values() if value is not None)
+    known = (
+        value for repeats in (*before.values(), *after.values()) for value in repeats.values() if value is not None
+    )
     worst = _worst(objective, known)
     found = []
     for case_id in sorted({*before, *after}):
         one, other = before.get(case_id, {}), after.get(case_id, {})
         common = sorted(one.keys() & other.keys())
         if not common:
-            raise SetupError(f"case {case_id!r} has no draw under both profiles; run both on the same cases and draws")
+            raise SetupError(
+                f"case {case_id!r} has no repeat under both profiles; run both on the same cases and repeats"
+            )
         found.append(
-            PairedDraws(case_id=case_id, before=_counting(one, common, worst), after=_counting(other, common, worst))
+            PairedScores(case_id=case_id, before=_counting(one, common, worst), after=_counting(other, common, worst))
         )
     return tuple(found)
 
 
 def _drawn(evaluation: Evaluation, objective: Objective) -> dict[str, dict[int, float | None]]:
-    """The objective of each single run, by case and draw."""
+    """The objective of each single run, by case and repeat."""
     found: dict[str, dict[int, float | None]] = {}
     for row in evaluation.rows:
-        found.setdefault(row.case_id, {})[row.draw] = replace(evaluation, rows=(row,)).objective(objective)
+        found.setdefault(row.case_id, {})[row.repeat] = replace(evaluation, rows=(row,)).objective(objective)
     return found
 
 
-def _counting(arm: Mapping[int, float | None], draws: Iterable[int], worst: float) -> tuple[float, ...]:
-    return tuple(worst if (value := arm[draw]) is None else value for draw in draws)
+def _counting(arm: Mapping[int, float | None], repeats: Iterable[int], worst: float) -> tuple[float, ...]:
+    return tuple(worst if (value := arm[repeat]) is None else value for repeat in repeats)
 
 
 def _worst(objective: Objective, figures: Iterable[float]) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import Claim, Scope
+from promptiter.evaluation.stats.final_test import FinalTestResult, Scope
 from promptiter.policies.combine import is_number
 
 Verdict: TypeAlias = Literal["improved", "no_evidence", "underpowered", "overfit_risk", "budget_ended", "invalid_eval"]
@@ -21,37 +21,37 @@ FEWEST_CASES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimOnce:
-    """How a run makes its claim: with so many `draws` of each case and profile before each of its three looks.
+class FinalTest:
+    """How a run makes its claim: with so many `repeats` of each case and profile before each of its three looks.
 
-    How often a claim may be wrong is the run's `error`. If the cases are too few or too noisy to show `wanted_gain`, a
-    run that shows nothing is `underpowered` rather than without evidence. `ablate` takes out parts that do no good
-    before the claim.
+    How often a claim may be wrong is the run's `error`. If the cases are too few or too noisy to show
+    `min_detectable_gain`, a run that shows nothing is `underpowered` rather than without evidence. `ablate` takes out
+    parts that do no good before the claim.
     """
 
-    draws: int = 2
-    wanted_gain: float = 0.1
+    repeats: int = 2
+    min_detectable_gain: float = 0.1
     ablate: bool = True
 
     def __post_init__(self) -> None:
-        if not is_number(self.draws, least=1):
-            raise SetupError(f"draws of a claim is {self.draws!r}; give a whole number of at least 1")
-        if not is_number(self.wanted_gain, least=0) or self.wanted_gain == 0:
-            raise SetupError(f"wanted_gain is {self.wanted_gain!r}; give a number above 0, such as 0.1")
+        if not is_number(self.repeats, least=1):
+            raise SetupError(f"repeats of a claim is {self.repeats!r}; give a whole number of at least 1")
+        if not is_number(self.min_detectable_gain, least=0) or self.min_detectable_gain == 0:
+            raise SetupError(f"min_detectable_gain is {self.min_detectable_gain!r}; give a number above 0, such as 0.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
     """What a run says at its end. `reasons` are the evidence in words, what counts most first.
 
-    `before` and `after` are the objective of both profiles on the fresh draws of the claim, None without a claim.
+    `before` and `after` are the objective of both profiles on the fresh repeats of the claim, None without a claim.
     `smallest_gain` is what these cases could have shown, by their noise; None if that was not measured.
     """
 
     verdict: Verdict
     scope: Scope | None = None
     reasons: tuple[str, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    results: tuple[FinalTestResult, ...] = ()
     before: float | None = None
     after: float | None = None
     tried: int = 0

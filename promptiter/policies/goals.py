@@ -1,9 +1,9 @@
 """Goal: what a run is for. A better score, or the same quality for fewer dollars or tokens.
 
-    RunRequest(..., goal=Goal(kind="fewer_tokens", margin=0.05), acceptance=NoWorse(0.05))
+    RunRequest(..., goal=Goal(kind="fewer_tokens", margin=0.05), acceptance=NonInferior(0.05))
 
-With a goal besides the score, a candidate is kept if it is no worse and takes less (see NoWorse), and what is claimed
-at the end is that it is no worse by the margin or more.
+With a goal besides the score, a candidate is kept if it is no worse and takes less (see NonInferior), and what is
+claimed at the end is that it is no worse by the margin or more.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Literal, TypeAlias, get_args
 
 from promptiter.errors import SetupError, SurfaceValueError
 from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.stats.final_test import Block, Claim, claim_new_cases, claim_these_cases
-from promptiter.evaluation.stats.non_inferiority import claim_no_worse, claim_no_worse_on_new_cases
-from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.evaluation.stats.final_test import Block, FinalTestResult, decide_for_new_cases, decide_for_these_cases
+from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority, decide_non_inferiority_for_new_cases
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.policies.combine import is_number
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
@@ -70,18 +70,20 @@ class Goal:
 SCORE = Goal()
 
 
-def claim_for(goal: Goal, cases: Sequence[PairedDraws], *, blocks: Sequence[Block], seed: int) -> Claim:
+def decide_for_goal(
+    goal: Goal, cases: Sequence[PairedScores], *, blocks: Sequence[Block], seed: int
+) -> FinalTestResult:
     """The claim that a run of this goal ends with, for these cases: better, or no worse by the margin."""
     if goal.kind == "score":
-        return claim_these_cases(cases, blocks=blocks, seed=seed)
-    return claim_no_worse(cases, margin=goal.margin, blocks=blocks)
+        return decide_for_these_cases(cases, blocks=blocks, seed=seed)
+    return decide_non_inferiority(cases, margin=goal.margin, blocks=blocks)
 
 
-def claim_beyond(goal: Goal, cases: Sequence[PairedDraws], *, error: float, seed: int) -> Claim:
-    """The same for new cases, on sealed ones."""
+def decide_on_test_set(goal: Goal, cases: Sequence[PairedScores], *, error: float, seed: int) -> FinalTestResult:
+    """The same for new cases, on cases of a test set."""
     if goal.kind == "score":
-        return claim_new_cases(cases, error=error, seed=seed)
-    return claim_no_worse_on_new_cases(cases, margin=goal.margin, error=error)
+        return decide_for_new_cases(cases, error=error, seed=seed)
+    return decide_non_inferiority_for_new_cases(cases, margin=goal.margin, error=error)
 
 
 def check_scores(goal: Goal, found: Evaluation) -> None:

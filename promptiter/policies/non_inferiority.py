@@ -1,6 +1,6 @@
-"""NoWorse: keeps a candidate that is as good and takes less. The rule of goals besides the score.
+"""NonInferior: keeps a candidate that is as good and takes less. The rule of goals besides the score.
 
-    acceptance = NoWorse(0.05, "usd")
+    acceptance = NonInferior(0.05, "usd")
 
 It keeps leniently: the mean loss that was seen must be within the margin; what may be claimed is tested once, at the
 end. Losses add up: ten steps that lose a little each must together stay within the margin, too.
@@ -26,24 +26,24 @@ SURE = 1.64
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class NoWorse(Policy):
+class NonInferior(Policy):
     """Accepts a candidate within `margin` of the accepted profile and of the run's first, whose `figure` is lower.
 
-    The figure is dollars or tokens per run. A loss that may be run noise is looked at again, with up to `most_draws`
-    draws of each case, unless the draws show that there is none.
+    The figure is dollars or tokens per run. A loss that may be run noise is looked at again, with up to `max_repeats`
+    repeats of each case, unless the repeats show that there is none.
     """
 
     margin: float = MARGIN
     figure: Figure = "tokens"
-    most_draws: int = 3
+    max_repeats: int = 3
 
     def __post_init__(self) -> None:
         if not is_number(self.margin, least=0):
             raise SetupError(f"margin is {self.margin!r}; give a number that is not negative, such as 0.05")
         if self.figure not in get_args(Figure):
             raise SetupError(f"figure is {self.figure!r}; give one of {', '.join(get_args(Figure))}")
-        if not is_number(self.most_draws, least=1):
-            raise SetupError(f"most_draws is {self.most_draws!r}; give 1 or more")
+        if not is_number(self.max_repeats, least=1):
+            raise SetupError(f"max_repeats is {self.max_repeats!r}; give 1 or more")
 
     def decide(self, evidence: Evidence) -> Answer:
         if evidence.problem is not None or evidence.gain is None:
@@ -63,7 +63,7 @@ class NoWorse(Policy):
         if in_all >= -self.margin:
             return evidence.accept(f"{loss} is within the margin {self.margin:g}; {saved} per run")
         if self._may_be_noise(evidence, beyond=-self.margin - in_all):
-            return MoreEvidence(draws=1, reason=f"{loss} is beyond the margin {self.margin:g}, but may be noise")
+            return MoreEvidence(repeats=1, reason=f"{loss} is beyond the margin {self.margin:g}, but may be noise")
         return evidence.reject(f"{loss} is beyond the margin {self.margin:g}")
 
     def _of(self, taken: PerRun) -> float | None:
@@ -71,8 +71,8 @@ class NoWorse(Policy):
 
     def _may_be_noise(self, evidence: Evidence, *, beyond: float) -> bool:
         arms = (evidence.baseline, evidence.candidate)
-        drawn = min(len(rows) for arm in arms for rows in _draws(arm).values())
-        if drawn >= self.most_draws or (drawn > 1 and not any(map(has_noise, arms))):
+        drawn = min(len(rows) for arm in arms for rows in _repeats(arm).values())
+        if drawn >= self.max_repeats or (drawn > 1 and not any(map(has_noise, arms))):
             return False
         changes = [delta.change for delta in evidence.deltas]
         return bool(changes) and beyond <= SURE * pstdev(changes) / math.sqrt(len(changes))
@@ -84,13 +84,13 @@ def _height(evidence: Evidence) -> float:
 
 
 def has_noise(evaluation: Evaluation) -> bool:
-    """Whether some case scored differently in two of its draws."""
+    """Whether some case scored differently in two of its repeats."""
     return any(
-        len({tuple(score.value for score in row.scores) for row in rows}) > 1 for rows in _draws(evaluation).values()
+        len({tuple(score.value for score in row.scores) for row in rows}) > 1 for rows in _repeats(evaluation).values()
     )
 
 
-def _draws(evaluation: Evaluation) -> dict[str, list[CaseRow]]:
+def _repeats(evaluation: Evaluation) -> dict[str, list[CaseRow]]:
     found: dict[str, list[CaseRow]] = {}
     for row in evaluation.rows:
         found.setdefault(row.case_id, []).append(row)

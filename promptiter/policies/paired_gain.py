@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import Block, claim_these_cases
+from promptiter.evaluation.stats.final_test import Block, decide_for_these_cases
 from promptiter.policies.acceptance import Policy
 from promptiter.policies.combine import is_number
-from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, paired_draws
+from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, pair_scores
 
 MOST_BLOCKS = 5
 
@@ -26,23 +26,23 @@ MOST_BLOCKS = 5
 class PairedGain(Policy):
     """Accepts a candidate whose gain is beyond run noise: in at most `error` of all runs one that is no better.
 
-    It looks after each block of `draws` of every case, accepts if the p-value of the within-case permutation test is
+    It looks after each block of `repeats` of every case, accepts if the p-value of the within-case permutation test is
     within its part of the candidate's share, and gives up if there is no gain. Later looks see more and may spend more:
-    each its part of the share, by the draws so far. Draws beyond a look are not used, so it does not matter who asked
-    for them. Meant for 100 cases and more.
+    each its part of the share, by the repeats so far. Repeats beyond a look are not used, so it does not matter who
+    asked for them. Meant for 100 cases and more.
     """
 
     error: float = 0.05
-    draws: tuple[int, ...] = (2, 2, 2)
+    repeats: tuple[int, ...] = (2, 2, 2)
 
     def __post_init__(self) -> None:
         if not is_number(self.error, least=0) or not 0 < self.error < 1:
             raise SetupError(f"error is {self.error!r}; give the chance to err, above 0 and below 1, such as 0.05")
-        blocks: tuple[object, ...] = tuple(self.draws)
+        blocks: tuple[object, ...] = tuple(self.repeats)
         if not 1 <= len(blocks) <= MOST_BLOCKS or not all(isinstance(each, int) and each >= 1 for each in blocks):
-            told = f"give 1 to {MOST_BLOCKS} blocks of at least 1 draw, such as (2, 2, 2)"
-            raise SetupError(f"draws is {self.draws!r}; {told}")
-        object.__setattr__(self, "draws", blocks)
+            told = f"give 1 to {MOST_BLOCKS} blocks of at least 1 repeat, such as (2, 2, 2)"
+            raise SetupError(f"repeats is {self.repeats!r}; {told}")
+        object.__setattr__(self, "repeats", blocks)
 
     def share(self, candidate: int) -> float:
         """What candidate number 1, 2, 3 … may spend of the error."""
@@ -52,16 +52,17 @@ class PairedGain(Policy):
         if evidence.problem is not None:
             return evidence.reject(evidence.problem)
         share = self.share(evidence.tried)
-        cases = paired_draws(evidence.baseline, evidence.candidate, evidence.objective)
-        claim = claim_these_cases(cases, blocks=self._blocks(share))
+        cases = pair_scores(evidence.baseline, evidence.candidate, evidence.objective)
+        claim = decide_for_these_cases(cases, blocks=self._blocks(share))
         if claim.outcome == "open":
-            return MoreEvidence(draws=claim.wanted_draws, reason=claim.reason)
+            return MoreEvidence(repeats=claim.needed_repeats, reason=claim.reason)
         told = f"{claim.reason}; candidate {evidence.tried} may err with {share:.2g} of {self.error:g}"
-        return evidence.accept(told) if claim.is_claimed else evidence.reject(told)
+        return evidence.accept(told) if claim.is_shown else evidence.reject(told)
 
     def _blocks(self, share: float) -> list[Block]:
-        seen = list(accumulate(self.draws))
+        seen = list(accumulate(self.repeats))
         whole = math.fsum(seen)
         return [
-            Block(draws=draws, error=share * so_far / whole) for draws, so_far in zip(self.draws, seen, strict=True)
+            Block(repeats=repeats, error=share * so_far / whole)
+            for repeats, so_far in zip(self.repeats, seen, strict=True)
         ]

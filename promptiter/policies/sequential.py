@@ -1,4 +1,4 @@
-"""Looks: how a policy comes to a decision about one candidate, from its opening to the last block of draws it wants."""
+"""Sequential decisions: a policy sees a first evaluation of a candidate, then each block of repeats it asks for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_LOOKS = 8
 Gather: TypeAlias = Callable[[MoreEvidence | None], Awaitable[Evidence]]
 """All evidence so far and what was wished for; without a wish, the candidate's validation.
 
-The draws of a wish are ones that no decision has seen, under both profiles; they are numbered on from those before.
+The repeats of a wish are ones that no decision has seen, under both profiles; they are numbered on from those before.
 """
 
 

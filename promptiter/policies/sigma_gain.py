@@ -1,8 +1,8 @@
 """SigmaGain: the gain on train must clear the noise of repeated sweeps, and the hold-out may lose no more than its own.
 
-A sweep is one draw of every case, its figure the mean over the cases. The bar is `accept_sigma` times the spread of the
-sweeps, of both profiles together: at any size of the eval set it is the noise that was measured. It is lenient, and no
-test: with three sweeps the spread is itself a guess, so candidates that change nothing pass it quite often.
+A sweep is one repeat of every case, its figure the mean over the cases. The bar is `accept_sigma` times the spread of
+the sweeps, of both profiles together: at any size of the eval set it is the noise that was measured. It is lenient, and
+no test: with three sweeps the spread is itself a guess, so candidates that change nothing pass it quite often.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from statistics import fmean
 from typing import Literal, TypeAlias, get_args
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import noise_bar
 from promptiter.policies.acceptance import NOTHING, Policy
 from promptiter.policies.combine import is_number
-from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, paired_draws
+from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, pair_scores
 
 Holdout: TypeAlias = Literal["on_train_improve", "every_trial", "skip", "k_fold"]
 """When validation is run: only if train improves, always, never; or train and validation are one pool."""
@@ -28,11 +28,11 @@ Holdout: TypeAlias = Literal["on_train_improve", "every_trial", "skip", "k_fold"
 class SigmaGain(Policy):
     """Accepts a candidate that gains at least its noise bar on train and loses at most its noise bar on validation.
 
-    Both are looked at in `repeats` draws of every case under both profiles. With one draw there is no spread, and any
-    gain is enough. With holdout `skip` validation is never run: the decision says so, and the run risks overfitting.
-    With `k_fold` train and validation cases are pooled and dealt into `folds` by the `seed`; each fold in turn is the
-    hold-out of the others, and all must agree. Then no gain hangs on a few cases, but cases that the candidate was made
-    from are among those that it is judged by.
+    Both are looked at in `repeats` repeats of every case under both profiles. With one repeat there is no spread, and
+    any gain is enough. With holdout `skip` validation is never run: the decision says so, and the run risks
+    overfitting. With `k_fold` train and validation cases are pooled and dealt into `folds` by the `seed`; each fold in
+    turn is the hold-out of the others, and all must agree. Then no gain hangs on a few cases, but cases that the
+    candidate was made from are among those that it is judged by.
     """
 
     accept_sigma: float = 1.0
@@ -53,7 +53,7 @@ class SigmaGain(Policy):
 
     @property
     def opening(self) -> MoreEvidence:
-        return MoreEvidence(draws=self.repeats, on="train", reason=f"{self.repeats} sweeps of train are to be run")
+        return MoreEvidence(repeats=self.repeats, on="train", reason=f"{self.repeats} sweeps of train are to be run")
 
     def decide(self, evidence: Evidence) -> Answer:
         if evidence.problem is not None:
@@ -77,16 +77,16 @@ class SigmaGain(Policy):
 
     def _swept(
         self, evidence: Evidence | None, *, on: Literal["validation", "train"]
-    ) -> tuple[PairedDraws, ...] | MoreEvidence:
+    ) -> tuple[PairedScores, ...] | MoreEvidence:
         """The sweeps of a set, or those that are still to be run."""
-        cases: tuple[PairedDraws, ...] = ()
+        cases: tuple[PairedScores, ...] = ()
         if evidence is not None and evidence.has_validation:
-            cases = paired_draws(evidence.baseline, evidence.candidate, evidence.objective)
-        if (missing := self.repeats - min((case.draws for case in cases), default=0)) > 0:
-            return MoreEvidence(draws=missing, on=on, reason=f"{missing} sweeps of {on} are to be run")
+            cases = pair_scores(evidence.baseline, evidence.candidate, evidence.objective)
+        if (missing := self.repeats - min((case.repeats for case in cases), default=0)) > 0:
+            return MoreEvidence(repeats=missing, on=on, reason=f"{missing} sweeps of {on} are to be run")
         return tuple(case.first(self.repeats) for case in cases)
 
-    def _in_turn(self, evidence: Evidence, train: Sequence[PairedDraws], held: Sequence[PairedDraws]) -> Answer:
+    def _in_turn(self, evidence: Evidence, train: Sequence[PairedScores], held: Sequence[PairedScores]) -> Answer:
         folds = list(self._dealt([*train, *held]))
         for number, fold in enumerate(folds, start=1):
             rest = [case for other in folds if other is not fold for case in other]
@@ -97,12 +97,12 @@ class SigmaGain(Policy):
         _, told = self._improves([*train, *held], f"the pool of {len(train) + len(held)} cases")
         return evidence.accept(f"{told}, and so does what each of {len(folds)} folds leaves")
 
-    def _dealt(self, pool: list[PairedDraws]) -> Iterator[list[PairedDraws]]:
+    def _dealt(self, pool: list[PairedScores]) -> Iterator[list[PairedScores]]:
         Random(self.seed).shuffle(pool)
         count = min(self.folds, len(pool))
         return (pool[start::count] for start in range(count))
 
-    def _improves(self, cases: Sequence[PairedDraws], name: str) -> tuple[bool, str]:
+    def _improves(self, cases: Sequence[PairedScores], name: str) -> tuple[bool, str]:
         gain, bar = self._figures(cases)
         if gain <= NOTHING:
             return False, f"{name} {'gains nothing' if gain >= -NOTHING else f'loses {-gain:.3f}'}"
@@ -110,15 +110,15 @@ class SigmaGain(Policy):
         sign = "which clears" if clears else "which is below"
         return clears, f"{name} gains {gain:.3f}, {sign} its noise of {bar:.3f} ({self.accept_sigma:g} sigma)"
 
-    def _holds(self, cases: Sequence[PairedDraws], name: str) -> tuple[bool, str]:
+    def _holds(self, cases: Sequence[PairedScores], name: str) -> tuple[bool, str]:
         gain, bar = self._figures(cases)
         if gain >= -NOTHING:
             return True, f"{name} gains {max(gain, 0.0):.3f}"
         holds = -gain <= bar + NOTHING
         return holds, f"{name} loses {-gain:.3f}, {'within' if holds else 'more than'} its noise of {bar:.3f}"
 
-    def _figures(self, cases: Sequence[PairedDraws]) -> tuple[float, float]:
+    def _figures(self, cases: Sequence[PairedScores]) -> tuple[float, float]:
         """The gain of the sweeps, and the bar that their spread makes."""
-        before = [fmean(case.before[draw] for case in cases) for draw in range(self.repeats)]
-        after = [fmean(case.after[draw] for case in cases) for draw in range(self.repeats)]
+        before = [fmean(case.before[repeat] for case in cases) for repeat in range(self.repeats)]
+        after = [fmean(case.after[repeat] for case in cases) for repeat in range(self.repeats)]
         return fmean(after) - fmean(before), noise_bar(before, after, sigma=self.accept_sigma)

@@ -79,7 +79,7 @@ class Progress:
     """Where a run stands. `round` counts finished rounds: 0 is the baseline, validated and nothing else.
 
     `best` is the validation of the accepted profile. `evaluations` counts cases under candidates, the repeats of a case
-    together. `user_stop` says how the user asked to stop (`Ctrl-C`), None if nobody did; `claim_now` is a wish to end
+    together. `user_stop` says how the user asked to stop (`Ctrl-C`), None if nobody did; `test_now` is a wish to end
     the search with the claim.
     """
 
@@ -91,7 +91,7 @@ class Progress:
     evaluations: int = 0
     spent: Spending = NOTHING
     user_stop: str | None = None
-    claim_now: bool = False
+    test_now: bool = False
 
     @property
     def is_baseline(self) -> bool:
@@ -183,8 +183,8 @@ class UserStop(Stopper):
     """Stops when the user asked for it, on the baseline too."""
 
     def decide(self, progress: Progress) -> StopDecision:
-        if progress.claim_now:
-            return _when(True, "claim_now", text="the user asked for the claim on what was kept")
+        if progress.test_now:
+            return _when(True, "test_now", text="the user asked for the claim on what was kept")
         return _when(progress.user_stop is not None, "user_stop", text=f"the user asked to stop: {progress.user_stop}")
 
 

@@ -10,13 +10,13 @@ from pydantic import TypeAdapter
 from traces.model import Json
 
 
-def plain_of(value: Any, shape: Any = None) -> Json:
+def to_plain(value: Any, shape: Any = None) -> Json:
     """A record as JSON data. A `shape` such as `tuple[CaseLoss, ...]` says what a bare container holds."""
     shape = type(value) if shape is None else shape
     return _adapter(shape).dump_python(value, mode="json")
 
 
-def value_of(shape: Any, data: Json) -> Any:
+def from_plain(shape: Any, data: Json) -> Any:
     """The record of such data."""
     return _adapter(shape).validate_python(data)
 

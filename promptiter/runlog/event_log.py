@@ -1,6 +1,6 @@
 """The event log of a run in flight: answers from the journal while it has events, and writes new ones behind them.
 
-This is what makes a run that goes on after a crash the same run: the strategy is executed again from the start, and
+This is what makes a run that goes on after a crash the same run: the search is executed again from the start, and
 everything that it asks for is answered by what the journal holds, as long as it asks for the same.
 """
 
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from promptiter.errors import BudgetEndedError, NonDeterministicStrategyError
+from promptiter.errors import BudgetEndedError, NonDeterministicSearchError
 from promptiter.runlog.events import Event, EventType, Observer, Phase
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
@@ -68,12 +68,12 @@ class EventLog:
         if event.type == "search_cut" != kind:
             raise BudgetEndedError(event.data["told"], cap=event.data["cap"])
         if event.type != kind or (request is not None and event.data.get("request") != request):
-            raise NonDeterministicStrategyError(
+            raise NonDeterministicSearchError(
                 f"event {event.seq} of the journal is {event.type!r}, but this time the run asks for {kind!r}"
                 + (" with another request" if event.type == kind else "")
-                + "; the agent, the strategy or the inputs have changed since it began"
+                + "; the agent, the search or the inputs have changed since it began"
             )
-        self._go_on_from(event)
+        self._continue_from(event)
         self._next = self._following()
         return event
 
@@ -90,12 +90,12 @@ class EventLog:
             self._seq = event.seq + 1
             if not is_end(event):
                 return event
-            self._go_on_from(event)
+            self._continue_from(event)
         return None
 
-    def _go_on_from(self, event: Event) -> None:
+    def _continue_from(self, event: Event) -> None:
         if self._meter is not None:
-            self._meter.go_on_from(event.data.get("measured", {}))
+            self._meter.continue_from(event.data.get("measured", {}))
 
     async def append(self, kind: EventType, data: dict[str, Json]) -> Event:
         """Write an event: the journal first, then those who watch. A cancellation waits until it is written.
@@ -106,7 +106,7 @@ class EventLog:
         if self._meter is not None:
             data = {**data, "measured": {**data.get("measured", {}), "elapsed_s": round(self._meter.elapsed_s, 3)}}
         event = Event(seq=self._seq, run_id=self.run_id, round=self.round, phase=self.phase, type=kind, data=data)
-        await uncut(self._write(event))
+        await finish_before_cancel(self._write(event))
         for observer in list(self._observers):
             await self._show(observer, event)
         return event
@@ -146,7 +146,7 @@ def is_user_stop(decision: Json) -> bool:
     return bool(decision["reasons"]) and all(reason["kind"] == "user_stop" for reason in decision["reasons"])
 
 
-async def uncut(work: Awaitable[T]) -> T:
+async def finish_before_cancel(work: Awaitable[T]) -> T:
     """Finish some work, and be cancelled only then."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

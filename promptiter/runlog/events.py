@@ -15,7 +15,7 @@ from traces.model import Json
 SCHEMA_VERSION = 1
 
 Phase: TypeAlias = Literal[
-    "start", "baseline", "train", "rerun", "train_again", "validation", "ablation", "claim", "sealed", "end"
+    "start", "baseline", "train", "rerun", "train_again", "validation", "ablation", "final_test", "test", "end"
 ]
 
 EventType: TypeAlias = Literal[
@@ -39,7 +39,7 @@ EventType: TypeAlias = Literal[
     "stop",
     "search_cut",
     "ablation",
-    "claim",
+    "final_test",
     "conclusion",
     "run_completed",
 ]

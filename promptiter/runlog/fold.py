@@ -1,7 +1,7 @@
 """fold: events in, RunResult out. What a run is can always be told from its events alone.
 
-`fold(events)` has every round in memory; `folded(journal)` leaves them in the journal and reads those that are asked
-for, so that the result of ten thousand rounds is no larger than that of ten.
+`fold(events)` has every round in memory; `fold_lazily(journal)` leaves them in the journal and reads those that are
+asked for, so that the result of ten thousand rounds is no larger than that of ten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from promptiter.runlog.candidate_codec import candidate_of
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.results import RoundResult, RunResult
-from promptiter.runlog.run_state import NOTHING, Findings, State
+from promptiter.runlog.run_state import NOTHING, ReusedTraining, State
 
 
 def fold(events: Iterable[Event]) -> RunResult:
@@ -29,7 +29,7 @@ def fold(events: Iterable[Event]) -> RunResult:
     return replace(state.run, rounds=rounds)
 
 
-def folded(journal: Journal) -> RunResult:
+def fold_lazily(journal: Journal) -> RunResult:
     """The same of all events of a journal, with rounds that are read from it when they are asked for.
 
     The journal has to stay where it is. A result that stands alone is `fold(journal.read())`, or one that went through
@@ -53,7 +53,7 @@ class Rounds(Sequence[RoundResult]):
         self._run = run
         self._places = places
         self._last: tuple[int, RoundResult] | None = None
-        self._findings: tuple[int, Findings] = (-1, NOTHING)
+        self._findings: tuple[int, ReusedTraining] = (-1, NOTHING)
         self._profile: tuple[int, Profile] = (0, run.initial_profile)
 
     def __len__(self) -> int:
@@ -96,13 +96,13 @@ class Rounds(Sequence[RoundResult]):
         """The rounds from one number up to another."""
         return self._told(start, stop, self._known_before(start)) if start < stop else iter(())
 
-    def _told(self, start: int, stop: int, known: Findings) -> Iterator[RoundResult]:
+    def _told(self, start: int, stop: int, known: ReusedTraining) -> Iterator[RoundResult]:
         """What their events add up to, with what is known before."""
         first, end = self._places.events_of(start, stop)
         run = replace(self._run, status="running", accepted_profile=self._profile_before(first))
         return State(run, known).rounds(self._events(first, end - first))
 
-    def _known_before(self, number: int) -> Findings:
+    def _known_before(self, number: int) -> ReusedTraining:
         """What earlier rounds found about the profile of this one; they may rest on still earlier ones."""
         rounds = []
         while (source := self._places.source_of(number)) not in (number, self._findings[0]):
@@ -111,7 +111,7 @@ class Rounds(Sequence[RoundResult]):
         known = NOTHING if source == number else self._findings[1]
         for source in reversed(rounds):
             [found] = self._told(source, source + 1, known)
-            known = Findings.of(found)
+            known = ReusedTraining.of(found)
             self._findings = source, known
         return known
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from promptiter.llm.ledger import Ledger, LedgerSnapshot, Spending
-from promptiter.runlog.codec import value_of
+from promptiter.runlog.codec import from_plain
 from traces.model import Json
 
 
@@ -40,9 +40,9 @@ class Meter:
         """The same by role, model and node; of earlier processes only what is known call by call."""
         return self._before + (self._ledger.snapshot() - self._at_first)
 
-    def go_on_from(self, measured: Mapping[str, Json]) -> None:
+    def continue_from(self, measured: Mapping[str, Json]) -> None:
         """Count from what an earlier process wrote down."""
         if "elapsed_s" in measured:
             self._before_s, self._started = measured["elapsed_s"], self._clock()
         if "spent" in measured and not self._knows_all:
-            self._spent_before, self._at_start = value_of(Spending, measured["spent"]), self._ledger.snapshot().total
+            self._spent_before, self._at_start = from_plain(Spending, measured["spent"]), self._ledger.snapshot().total

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, PlainSerializer
 
 from promptiter.backprop.blame_check import BlameCheck
-from promptiter.backprop.loss import CaseLoss, LossHint, LossTarget
+from promptiter.backprop.loss import CaseLoss, LossHint, LossPlacement
 from promptiter.engine.ablation import Ablation
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
@@ -22,7 +22,7 @@ from promptiter.evaluation.result import Evaluation, Objective
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
 from promptiter.policies.evidence import AcceptanceDecision
-from promptiter.policies.final_test import ClaimOnce, Conclusion, Verdict
+from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision, StopPolicy
 from promptiter.profile import PatchSet, Profile, SurfaceChange
@@ -46,8 +46,8 @@ class RunRequest:
     sealed until then: they say whether a gain holds for new cases. `error` is the chance that a claim may be wrong,
     and that a policy which promises one may err in the run. `protected` cases must go on passing, whatever else
     `acceptance` says. `max_rounds` bounds the rounds beside what `stop` says; without any, a run stops when validation
-    is perfect, or after three rounds that brought nothing. A `goal` besides the score needs NoWorse as acceptance and a
-    strategy for it, and ends when nothing is left to try. `seed` is the evaluator's if it is left out.
+    is perfect, or after three rounds that brought nothing. A `goal` besides the score needs NonInferior as acceptance
+    and a search for it, and ends when nothing is left to try. `seed` is the evaluator's if it is left out.
     """
 
     train: EvalSet | Sequence[EvalSet]
@@ -58,14 +58,14 @@ class RunRequest:
     judge: str | None = None
     evaluation: EvaluationOptions | None = None
     acceptance: AcceptancePolicy = field(default_factory=AnyGain)
-    claim: ClaimOnce | None = field(default_factory=ClaimOnce)
+    final_test: FinalTest | None = field(default_factory=FinalTest)
     stop: StopPolicy | None = None
     max_rounds: int = 4
     targets: Sequence[str] | None = None
     objective: Objective = "mean_score"
     error: float = 0.05
     goal: Goal = SCORE
-    loss_targets: tuple[LossTarget, ...] = ()
+    loss_placements: tuple[LossPlacement, ...] = ()
     hints: tuple[LossHint, ...] = ()
     protected: frozenset[str] = frozenset()
     seed: int | None = None
@@ -77,7 +77,7 @@ class TraceBlame:
     """Where the losses of one trace went."""
 
     case_id: str
-    draw: int = 0
+    repeat: int = 0
     turn: int = 0
     results: tuple[BackwardResult, ...] = ()
     error: str | None = None
@@ -107,7 +107,7 @@ class PassResult:
 class RoundResult:
     """One round: the profile it started from, what was found on train, what was proposed, and what became of it.
 
-    `compared` is the input profile, run once more on draws of the candidate's `validation`; None if its record stood.
+    `compared` is the input profile, run once more on repeats of the candidate's `validation`; None if its record stood.
     `decision` is None in a round that was cut short.
     """
 
@@ -152,8 +152,8 @@ class RunResult:
 
     `working_profile` is what the search has kept, and `accepted_profile` what is adopted: the same while nothing is
     concluded, afterwards only what the `conclusion` lets stand. `accepted` are its scores on validation, `baseline`
-    those of the initial profile; of a run that made its claim, both on the fresh draws of that. `ablation` says what
-    was taken out before. `dead_surfaces` are targets that no run of any case has read. `error` says why a run failed.
+    those of the initial profile; of a run that made its claim, both on the fresh repeats of that. `ablation` says what
+    was taken out before. `unread_surfaces` are targets that no run of any case has read. `error` says why a run failed.
     The `rounds` of a run that just ended are read from its journal when they are asked for; those of a result that was
     read from a file are a tuple.
     """
@@ -170,7 +170,7 @@ class RunResult:
     accepted: Evaluation | None = None
     working_profile: Profile
     ablation: Ablation | None = None
-    dead_surfaces: tuple[str, ...] = ()
+    unread_surfaces: tuple[str, ...] = ()
     conclusion: Conclusion | None = None
     rounds: Annotated[
         Sequence[RoundResult], AfterValidator(tuple), PlainSerializer(tuple, return_type=tuple[RoundResult, ...])
@@ -216,16 +216,16 @@ class RunResult:
         """Write the same into a file, with one round in memory at a time."""
         import orjson
 
-        from promptiter.runlog.codec import plain_of
+        from promptiter.runlog.codec import to_plain
 
         layout = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-        document = {"schema_version": 1, **plain_of(replace(self, rounds=()))}
+        document = {"schema_version": 1, **to_plain(replace(self, rounds=()))}
         # JSON texts hold no bare line break, so these bytes are found nowhere but at the key itself.
         before, key, after = orjson.dumps(document, option=layout).partition(b'\n  "rounds": [')
         file.write(before + key)
         separator = b"\n    "
         for each in self.rounds:
-            file.write(separator + orjson.dumps(plain_of(each), option=layout).replace(b"\n", b"\n    "))
+            file.write(separator + orjson.dumps(to_plain(each), option=layout).replace(b"\n", b"\n    "))
             separator = b",\n    "
         file.write((b"\n  " if self.rounds else b"") + after + b"\n")
 
@@ -234,9 +234,9 @@ class RunResult:
         """The result of such a document."""
         import orjson
 
-        from promptiter.runlog.codec import value_of
+        from promptiter.runlog.codec import from_plain
 
         document = orjson.loads(raw)
         document.pop("schema_version", None)
-        result: RunResult = value_of(RunResult, document)
+        result: RunResult = from_plain(RunResult, document)
         return result

@@ -20,7 +20,7 @@ from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.candidate_codec import candidate_of
-from promptiter.runlog.codec import value_of
+from promptiter.runlog.codec import from_plain
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
 from promptiter.structure import StructureSnapshot
@@ -28,20 +28,20 @@ from traces.model import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class ReusedTraining:
     """What a round found out about its input profile; the next round with the same profile starts with it."""
 
     train: Evaluation | None = None
     passes: tuple[PassResult, ...] = ()
 
     @staticmethod
-    def of(found: RoundResult) -> Findings:
+    def of(found: RoundResult) -> ReusedTraining:
         """The train evaluation and the first pass, without what was proposed then."""
         first = tuple(replace(each, patches=PatchSet(), refused=(), notes=()) for each in found.passes[:1])
-        return Findings(found.train, first)
+        return ReusedTraining(found.train, first)
 
 
-NOTHING = Findings()
+NOTHING = ReusedTraining()
 
 
 class State:
@@ -52,7 +52,7 @@ class State:
     none from before or does not need them. `accepted_at` is the event of the accepted candidate.
     """
 
-    def __init__(self, run: RunResult | None = None, findings: Findings = NOTHING) -> None:
+    def __init__(self, run: RunResult | None = None, findings: ReusedTraining = NOTHING) -> None:
         self.round: RoundResult | None = None
         self.found_at = 0
         self.accepted_at: int | None = None
@@ -63,7 +63,7 @@ class State:
         self._began_at = 0
         self._candidate_at = 0
         self._afresh: dict[str, Evaluation] = {}
-        self._unread = frozenset(() if run is None else run.dead_surfaces)
+        self._unread = frozenset(() if run is None else run.unread_surfaces)
         self._rows: list[CaseRow] = []
         self._head: dict[str, Json] | None = None
 
@@ -90,7 +90,7 @@ class State:
 
     def _on_run_started(self, event: Event) -> None:
         data = event.data
-        profile = value_of(Profile, data["profile"])
+        profile = from_plain(Profile, data["profile"])
         self._accepted = self._input = profile.digest
         self._unread = frozenset(data["targets"])
         self._run = RunResult(
@@ -99,7 +99,7 @@ class State:
             structure=StructureSnapshot.from_json(data["structure"]),
             targets=tuple(data["targets"]),
             objective=data["objective"],
-            goal=value_of(Goal, data["goal"]) if "goal" in data else SCORE,
+            goal=from_plain(Goal, data["goal"]) if "goal" in data else SCORE,
             initial_profile=profile,
             accepted_profile=profile,
             working_profile=profile,
@@ -110,14 +110,14 @@ class State:
         self._rows, self._head = [], event.data
 
     def _on_case(self, event: Event) -> None:
-        row: CaseRow = value_of(CaseRow, event.data["row"])
+        row: CaseRow = from_plain(CaseRow, event.data["row"])
         self._rows.append(row)
         self._unread = unread(self._unread, [row.reads])
 
     def _on_evaluation_finished(self, event: Event) -> None:
         if self._head is None:
             return
-        self._change(dead_surfaces=tuple(sorted(self._unread)))
+        self._change(unread_surfaces=tuple(sorted(self._unread)))
         found = Evaluation(
             eval_set_id=self._head["eval_set_id"],
             profile_digest=self._head["profile_digest"],
@@ -135,7 +135,7 @@ class State:
                 self._change_round(reruns=(*self.round.reruns, found))
             case "validation":
                 self._validated(found)
-            case "ablation" | "claim":
+            case "ablation" | "final_test":
                 self._afresh[found.profile_digest] = _with_more(self._afresh.get(found.profile_digest), found)
             case _:
                 pass
@@ -148,7 +148,7 @@ class State:
         self._change_round(train=found)
 
     def _validated(self, found: Evaluation) -> None:
-        """A candidate's validation, or the accepted profile on the same draws; a further look has more draws."""
+        """A candidate's validation, or the accepted profile on the same repeats; a further look has more repeats."""
         if self.round is None:
             return
         if found.profile_digest == self._accepted:
@@ -179,29 +179,29 @@ class State:
             self.found_at = now
         elif self._input != self._accepted:
             self._findings, self.found_at = NOTHING, now
-        elif (found := Findings.of(self.round)).train is not known.train or found.passes != known.passes:
+        elif (found := ReusedTraining.of(self.round)).train is not known.train or found.passes != known.passes:
             self._findings, self.found_at = found, self._began_at
         elif known is NOTHING:
             self.found_at = now
 
     def _on_losses(self, event: Event) -> None:
         if self.round is not None:
-            found = PassResult(losses=value_of(tuple[CaseLoss, ...], event.data["value"]))
+            found = PassResult(losses=from_plain(tuple[CaseLoss, ...], event.data["value"]))
             self._change_round(passes=(*self.round.passes, found))
 
     def _on_backward(self, event: Event) -> None:
-        self._change_pass(blames=value_of(tuple[TraceBlame, ...], event.data["value"]))
+        self._change_pass(blames=from_plain(tuple[TraceBlame, ...], event.data["value"]))
 
     def _on_gradient_check(self, event: Event) -> None:
-        found = value_of(BlameChecks, event.data["value"])
+        found = from_plain(BlameChecks, event.data["value"])
         self._change_pass(checks=found.checks, replays=found.replays)
 
     def _on_aggregation(self, event: Event) -> None:
-        found = value_of(PassResult, event.data["value"])
+        found = from_plain(PassResult, event.data["value"])
         self._change_pass(signals=found.signals, left=found.left)
 
     def _on_patches(self, event: Event) -> None:
-        found = value_of(PassResult, event.data["value"])
+        found = from_plain(PassResult, event.data["value"])
         self._change_pass(patches=found.patches, refused=found.refused, notes=found.notes)
 
     def _on_candidate(self, event: Event) -> None:
@@ -210,7 +210,7 @@ class State:
         self._change_round(output_profile=candidate)
 
     def _on_decision(self, event: Event) -> None:
-        decision = value_of(AcceptanceDecision, event.data["value"])
+        decision = from_plain(AcceptanceDecision, event.data["value"])
         self._change_round(decision=decision)
         now = self.round
         if decision.accepted and now is not None and now.output_profile is not None:
@@ -222,10 +222,10 @@ class State:
         """If a node reads what its trace does not tell, nobody knows what was never read."""
         if event.data["value"]:
             self._unread = frozenset()
-            self._change(dead_surfaces=())
+            self._change(unread_surfaces=())
 
     def _on_stop(self, event: Event) -> None:
-        decision = value_of(StopDecision, event.data["value"])
+        decision = from_plain(StopDecision, event.data["value"])
         self._change_round(stop=decision)
         if decision.stop:
             self._change(stop=decision)
@@ -235,7 +235,7 @@ class State:
         self._afresh = {}
 
     def _on_ablation(self, event: Event) -> None:
-        found = value_of(Ablation, event.data["value"])
+        found = from_plain(Ablation, event.data["value"])
         run = self.run
         left = without(run.working_profile, found.dropped, initial=run.initial_profile, structure=run.structure)
         accepted = self._afresh.get(left.digest, run.accepted)
@@ -244,7 +244,7 @@ class State:
 
     def _on_conclusion(self, event: Event) -> None:
         """What the claim shows is adopted; else it is the profile that the run started with."""
-        found, run = value_of(Conclusion, event.data["value"]), self.run
+        found, run = from_plain(Conclusion, event.data["value"]), self.run
         before = self._afresh.get(run.initial_profile.digest, run.baseline)
         after = self._afresh.get(run.working_profile.digest, run.accepted)
         profile, accepted = (run.working_profile, after) if found.adopts else (run.initial_profile, before)
@@ -254,9 +254,9 @@ class State:
 
     def _on_run_completed(self, event: Event) -> None:
         data = event.data
-        measured = value_of(RunMeasured, {"run_id": event.run_id, **data["measured"]})
+        measured = from_plain(RunMeasured, {"run_id": event.run_id, **data["measured"]})
         measured = replace(measured, started_at=self.run.measured.started_at)
-        stop = value_of(StopDecision, data["stop"]) if data["stop"] is not None else self.run.stop
+        stop = from_plain(StopDecision, data["stop"]) if data["stop"] is not None else self.run.stop
         self._change(
             status=data["status"],
             verdict=data["verdict"],
@@ -280,10 +280,10 @@ class State:
 
 
 def _with_more(known: Evaluation | None, more: Evaluation) -> Evaluation:
-    """An evaluation with more draws; of another profile, that one alone."""
+    """An evaluation with more repeats; of another profile, that one alone."""
     if known is None or known.profile_digest != more.profile_digest:
         return more
-    rows = {(row.case_id, row.draw): row for row in (*known.rows, *more.rows)}
+    rows = {(row.case_id, row.repeat): row for row in (*known.rows, *more.rows)}
     return replace(known, rows=tuple(rows.values()))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import TraceSpool
-from promptiter.runlog.codec import value_of
+from promptiter.runlog.codec import from_plain
 from promptiter.runlog.events import Phase
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
 from promptiter.runs.file_journal import FileJournal
@@ -60,12 +60,12 @@ def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
                 row = data["row"]
                 known.add(row["case_id"])
                 if row["case_id"] == case_id and row["measured"]["origin"] != "kept":
-                    other = without or ("best" if event.phase in ("claim", "sealed") else "candidate")
+                    other = without or ("best" if event.phase in ("final_test", "test") else "candidate")
                     name = "baseline" if profile == baseline else other
                     if name == "candidate" and profile == accepted:
                         name = "accepted"
                     found.append(
-                        CaseRun(round=event.round, phase=event.phase, profile=name, row=value_of(CaseRow, row))
+                        CaseRun(round=event.round, phase=event.phase, profile=name, row=from_plain(CaseRow, row))
                     )
             case _:
                 pass

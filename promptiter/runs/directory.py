@@ -31,13 +31,13 @@ from promptiter.engine.forecast import Forecast
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request_checks import check_request
 from promptiter.engine.review import Reviewer
-from promptiter.engine.run import Ended
+from promptiter.engine.run import RunOutcome
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
 from promptiter.evaluation.trace_store import TraceSpool
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
-from promptiter.runlog.event_log import uncut
+from promptiter.runlog.event_log import finish_before_cancel
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
@@ -153,7 +153,7 @@ class RunDirectory:
 
     async def conduct(
         self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
-    ) -> Ended:
+    ) -> RunOutcome:
         """The same, with its error instead of an exception."""
         with RunLock(self.path) as lock, self._kept(lock) as kept:
             interrupt.watch(self.path / STOP)
@@ -263,4 +263,4 @@ def _own_folder(folder: Path, run_id: str) -> Path:
 async def _to_its_end(work: Callable[[], None]) -> None:
     """Do something in a thread that nobody may cut short; the run has ended, so a cancellation changes nothing."""
     with suppress(asyncio.CancelledError):
-        await uncut(asyncio.to_thread(work))
+        await finish_before_cancel(asyncio.to_thread(work))

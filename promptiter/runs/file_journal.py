@@ -27,7 +27,7 @@ import orjson
 from pydantic import ValidationError
 
 from promptiter.errors import JournalError
-from promptiter.runlog.event_log import uncut
+from promptiter.runlog.event_log import finish_before_cancel
 from promptiter.runlog.events import SCHEMA_VERSION, Event, EventType
 from promptiter.runs.lock import RunLock
 from traces.model import holds_non_finite
@@ -79,7 +79,7 @@ class FileJournal:
             self._write(file, line)
             self._end = _End(end.lines + 1, end.size + len(line))
             if event.type in self._fsync:
-                await uncut(asyncio.to_thread(os.fsync, file))
+                await finish_before_cancel(asyncio.to_thread(os.fsync, file))
         except OSError as error:
             self._end = end
             with suppress(OSError):

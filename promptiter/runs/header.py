@@ -26,7 +26,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.llm.redaction import MASK, Redactor
 from promptiter.llm.secret import is_secret_name
 from promptiter.policies.combine import written
-from promptiter.runlog.codec import plain_of
+from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from traces import digest
@@ -238,19 +238,19 @@ def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> di
     options = request.evaluation or evaluator.options
     return {
         "seed": options.seed if request.seed is None else request.seed,
-        "draws": options.draws,
+        "repeats": options.repeats,
         "max_errored_fraction": options.max_errored_fraction,
-        "strategy": type(engine.strategy).__name__,
+        "search": type(engine.search).__name__,
         "stages": {
             name: type(part).__name__
-            for name, part in sorted(getattr(engine.strategy, "__dict__", {}).items())
+            for name, part in sorted(getattr(engine.search, "__dict__", {}).items())
             if name in ("attributor", "aggregator", "optimizer", "check")
         },
         "objective": request.objective,
         "error": request.error,
-        "goal": plain_of(request.goal),
+        "goal": to_plain(request.goal),
         "acceptance": written(request.acceptance),
-        "claim": None if request.claim is None else written(request.claim),
+        "final_test": None if request.final_test is None else written(request.final_test),
         "stop": None if request.stop is None else written(request.stop),
         "max_rounds": request.max_rounds,
         "targets": list(targets),
@@ -258,8 +258,8 @@ def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> di
         "teacher": teacher if isinstance(teacher, str | None) else type(teacher).__name__,
         "judge": request.judge,
         "protected": sorted(request.protected),
-        "loss_targets": [plain_of(each) for each in request.loss_targets],
-        "hints": [plain_of(each) for each in request.hints],
+        "loss_placements": [to_plain(each) for each in request.loss_placements],
+        "hints": [to_plain(each) for each in request.hints],
         "metrics": {metric.name: [type(metric).__name__, metric.threshold] for metric in evaluator.metrics},
         "weights": dict(evaluator.weights),
     }

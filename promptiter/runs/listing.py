@@ -13,7 +13,7 @@ from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.policies.final_test import Verdict
-from promptiter.runlog.codec import value_of
+from promptiter.runlog.codec import from_plain
 from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.results import RunMeasured, Status
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
@@ -115,7 +115,7 @@ def _read_run(path: Path) -> ListedRun:
             is_configured=header.configuration is not None,
         )
     data = last.data
-    measured: RunMeasured = value_of(RunMeasured, data["measured"])
+    measured: RunMeasured = from_plain(RunMeasured, data["measured"])
     reasons = [reason["kind"] for reason in (data["stop"] or {}).get("reasons", ())]
     return ListedRun(
         run_id=path.name,

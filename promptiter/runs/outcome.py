@@ -98,9 +98,9 @@ def _cause(result: RunResult, outcome: Outcome) -> str:
 
 
 def _evidence(found: Conclusion) -> str:
-    if not found.claims:
+    if not found.results:
         return found.reasons[0] if found.reasons else ""
-    shown = [each for each in found.claims if each.scope == found.scope] or found.claims[-1:]
+    shown = [each for each in found.results if each.scope == found.scope] or found.results[-1:]
     look = shown[-1].looks[-1] if shown[-1].looks else None
     return shown[-1].reason if look is None else _tested(look)
 

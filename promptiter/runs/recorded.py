@@ -28,7 +28,7 @@ from promptiter.llm.cache.call_log import paid_calls
 from promptiter.llm.ledger import TOOL, LedgerEntry
 from promptiter.llm.messages import Role
 from promptiter.profile import Profile
-from promptiter.runlog.codec import plain_of, value_of
+from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.events import Phase
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
@@ -67,14 +67,14 @@ def write_forecast(folder: str | os.PathLike[str], forecast: Forecast) -> Path:
     """Write forecast.json into the folder of a run, whole or not at all."""
     path = Path(folder) / FILE_NAME
     with replacing(path) as file:
-        file.write(orjson.dumps(plain_of(forecast), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        file.write(orjson.dumps(to_plain(forecast), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return path
 
 
 def read_forecast(folder: str | os.PathLike[str]) -> Forecast | None:
     """The forecast that a run was begun with; None if it has none that can be read."""
     try:
-        found: Forecast = value_of(Forecast, orjson.loads((Path(folder) / FILE_NAME).read_bytes()))
+        found: Forecast = from_plain(Forecast, orjson.loads((Path(folder) / FILE_NAME).read_bytes()))
     except (OSError, ValueError):
         return None
     return found
@@ -211,7 +211,7 @@ def _ran(path: Path) -> tuple[list[_Ran], list[_Took], list[int]]:
         if event.type == "evaluation_started":
             profile, began_s, known = event.data["profile_digest"], elapsed_s, len(rows)
         elif event.type == "case" and event.data["row"]["measured"]["origin"] != "kept":
-            rows.append(_Ran(value_of(CaseRow, event.data["row"]), profile, event.phase, event.round))
+            rows.append(_Ran(from_plain(CaseRow, event.data["row"]), profile, event.phase, event.round))
         elif event.type == "evaluation_finished":
             calls = sum(each.row.measured.paid_calls for each in rows[known:])
             took += [_Took(elapsed_s - began_s, len(rows) - known, calls)] if calls else []
@@ -226,16 +226,16 @@ def _is_first(ran: _Ran) -> bool:
 
 
 def _noise(rows: Iterable[_Ran]) -> Iterator[float]:
-    """Of each profile the share of cases whose draws differ in their scores, if some have more than one."""
-    draws: dict[tuple[str, str], dict[int, tuple[float | None, ...]]] = {}
+    """Of each profile the share of cases whose repeats differ in their scores, if some have more than one."""
+    repeats: dict[tuple[str, str], dict[int, tuple[float | None, ...]]] = {}
     for ran in rows:
         if ran.row.is_scored:
             values = tuple(score.value for score in ran.row.scores)
-            draws.setdefault((ran.profile_digest, ran.row.case_id), {})[ran.row.draw] = values
+            repeats.setdefault((ran.profile_digest, ran.row.case_id), {})[ran.row.repeat] = values
     differs: dict[str, list[bool]] = {}
-    for (profile_digest, _), values_by_draw in draws.items():
-        if len(values_by_draw) > 1:
-            differs.setdefault(profile_digest, []).append(len(set(values_by_draw.values())) > 1)
+    for (profile_digest, _), values_by_repeat in repeats.items():
+        if len(values_by_repeat) > 1:
+            differs.setdefault(profile_digest, []).append(len(set(values_by_repeat.values())) > 1)
     return map(fmean, differs.values())
 
 

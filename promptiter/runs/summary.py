@@ -172,7 +172,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         removed=result.ablation.dropped if result.ablation is not None else (),
         targets=result.targets,
         unchanged=tuple(surface_id for surface_id in result.targets if surface_id not in changed),
-        unread=result.dead_surfaces,
+        unread=result.unread_surfaces,
         rounds=search.rounds,
         blame=search.blame,
         no_blame=search.no_blame,
@@ -203,7 +203,7 @@ def costs_of(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> Cost
 def _score(result: RunResult) -> FigureChange | None:
     """As a figure to optimize a loss counts negative; it is shown as a loss."""
     found, before, after = result.conclusion, result.baseline_score, result.accepted_score
-    if found is not None and found.claims:
+    if found is not None and found.results:
         before, after = found.before, found.after
     if before is None:
         return None
@@ -258,7 +258,7 @@ def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Comman
     if not result.is_final:
         found.append(Command(purpose="resume", command=f"promptiter resume {run}"))
     if not result.is_final and result.changes:
-        found.append(Command(purpose="test what was kept", command=f"promptiter resume {run} --claim"))
+        found.append(Command(purpose="test what was kept", command=f"promptiter resume {run} --final-test"))
     return tuple(found)
 
 

@@ -81,7 +81,11 @@ class Passes:
         async def losses_of() -> tuple[CaseLoss, ...]:
             await session.restore_traces(evaluation, eval_set, profile)
             return extract_losses(
-                evaluation, eval_set, session.trace, targets=request.loss_targets, hints=_for(eval_set, request.hints)
+                evaluation,
+                eval_set,
+                session.trace,
+                targets=request.loss_placements,
+                hints=_for(eval_set, request.hints),
             )
 
         async def blames_of() -> tuple[TraceBlame, ...]:
@@ -169,7 +173,7 @@ class Passes:
             targets=session.targets,
             peers=tuple(peer for peer in peers if peer.case_id != case_loss.case_id),
         )
-        blame = TraceBlame(case_id=case_loss.case_id, draw=case_loss.draw, turn=case_loss.turn)
+        blame = TraceBlame(case_id=case_loss.case_id, repeat=case_loss.repeat, turn=case_loss.turn)
         results, error = await self.calls.or_error(lambda: self.attributor.attribute(request))
         kept = tuple(self._kept(result, request) for result in results or ())
         return replace(blame, results=kept, error=error)
@@ -179,7 +183,7 @@ class Passes:
         steps, case = {step.id for step in request.trace.steps}, request.case_loss
         unread_here = unread(request.targets, [reads_of([request.trace])])
         gradients = tuple(
-            replace(gradient, case_id=case.case_id, draw=case.draw, turn=case.turn)
+            replace(gradient, case_id=case.case_id, repeat=case.repeat, turn=case.turn)
             for gradient in result.gradients
             if gradient.surface_id in request.targets - unread_here and gradient.step_id in steps
         )
@@ -230,7 +234,7 @@ def _by_surface(blames: Sequence[TraceBlame], *, without: frozenset[str]) -> dic
                     continue
                 found.setdefault(gradient.surface_id, []).append(gradient)
     return {
-        surface_id: tuple(sorted(found[surface_id], key=lambda g: (g.severity, g.case_id, g.draw, g.step_id, g.text)))
+        surface_id: tuple(sorted(found[surface_id], key=lambda g: (g.severity, g.case_id, g.repeat, g.step_id, g.text)))
         for surface_id in sorted(found)
     }
 

@@ -16,11 +16,11 @@ MOST_ALONG, COMMON_SHARE = 3, 0.25
 """So many surfaces at most are corrected along, if they are blamed in this share of the cases of the most blamed."""
 
 RunKey: TypeAlias = tuple[str, int, int]
-"""A case, a draw, a turn."""
+"""A case, a repeat, a turn."""
 
 
 def run_of(gradient: SurfaceGradient) -> RunKey:
-    return gradient.case_id, gradient.draw, gradient.turn
+    return gradient.case_id, gradient.repeat, gradient.turn
 
 
 def sample(blame: Iterable[SurfaceGradient], rng: Random, *, most: int) -> list[list[SurfaceGradient]]:

@@ -1,8 +1,8 @@
-"""CheaperModel: the same quality for fewer dollars. Node by node, cheaper models stand in for the current ones.
+"""ModelDownsizing: the same quality for fewer dollars. Node by node, cheaper models stand in for the current ones.
 
 What saves most is tried first: the price of the model times the tokens that the node took in the baseline's runs. So a
 node's cheapest model comes first, and its other models only if that one was not kept. Every candidate goes through
-validation; NoWorse keeps it if nothing is lost and dollars are saved.
+validation; NonInferior keeps it if nothing is lost and dollars are saved.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Swap:
     saves_usd: float
 
 
-class CheaperModel:
-    """The Strategy of the goal `cheaper`. Its models are those of the goal, or the choices of each node."""
+class ModelDownsizing:
+    """The Search of the goal `cheaper`. Its models are those of the goal, or the choices of each node."""
 
     async def search(self, session: Session) -> None:
         swaps: tuple[Swap, ...] = await session.record("work", tuple[Swap, ...], lambda: _swaps(session))

@@ -107,7 +107,7 @@ class _RunCheck:
         self.turn = first.turn
         self.case: EvalCase = next(each for each in runs.eval_set.cases if each.id == first.case_id)
         self.row = next(
-            each for each in runs.evaluation.rows if (each.case_id, each.draw) == (first.case_id, first.draw)
+            each for each in runs.evaluation.rows if (each.case_id, each.repeat) == (first.case_id, first.repeat)
         )
         self.limits = frozenset(
             score.metric for score in self.row.scores if any(each.predicate in LIMITS for each in score.findings)
@@ -146,7 +146,7 @@ class _RunCheck:
             check = BlameCheck(
                 surface_id=surface_id,
                 case_id=self.row.case_id,
-                draw=self.row.draw,
+                repeat=self.row.repeat,
                 turn=self.turn,
                 step_ids=tuple(sorted({each.step_id for each in self.blamed if each.surface_id == surface_id})),
                 verdict=best,
@@ -259,7 +259,7 @@ class _RunCheck:
             self.replays += 1
             runs = self.runs
             self._rows[key] = await runs.evaluator.replay(
-                runs.agent, self.case, runs.profile, draw=self.row.draw, substitutes=substitutes
+                runs.agent, self.case, runs.profile, repeat=self.row.repeat, substitutes=substitutes
             )
         return self._rows[key]
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.model_stage import ModelStage
-from promptiter.backprop.propagate import Stepwise
+from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.plan import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
@@ -40,7 +40,7 @@ MOST_RERUN = 12
 
 
 class BackpropRounds:
-    """The Strategy made of three stages; those that are left out are the ones that need no model.
+    """The Search made of three stages; those that are left out are the ones that need no model.
 
     A surface is patched if its signal has at least `min_support` of the largest support. `check` is how blame is
     checked: by default that of models is, without asking any; None checks nothing.
@@ -102,7 +102,9 @@ class BackpropRounds:
 
     @property
     def _blaming_model(self) -> str | None:
-        return _asked_by(self.attributor.backwarder if isinstance(self.attributor, Stepwise) else self.attributor)
+        return _asked_by(
+            self.attributor.backwarder if isinstance(self.attributor, StepwiseAttributor) else self.attributor
+        )
 
     def _check_by_default(self) -> GradientCheck | None:
         return None if self._blaming_model is None else GradientCheck()
@@ -208,4 +210,4 @@ def _asked_by(stage: object) -> str | None:
 def _as_attributor(stage: Backwarder | Attributor | None) -> Attributor:
     if stage is None:
         return EvidenceAttributor()
-    return stage if isinstance(stage, Attributor) else Stepwise(stage)
+    return stage if isinstance(stage, Attributor) else StepwiseAttributor(stage)

@@ -13,7 +13,7 @@ from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
-from promptiter.policies.non_inferiority import NoWorse, has_noise
+from promptiter.policies.non_inferiority import NonInferior, has_noise
 from promptiter.profile import Profile
 
 MOST_CASES, FIRST_CASES = 24, 8
@@ -52,20 +52,20 @@ class Screening:
         evidence = self._evidence(found)
         answer = self._policy.decide(evidence)
         if isinstance(answer, MoreEvidence):
-            draw = 1 + max(row.draw for row in found.rows)
-            if draw not in {row.draw for row in self.before.rows}:
-                self.before = _joined(self.before, await self._run(self._profile, self.cases.cases, draw=draw))
-            if self._policy.most_draws > draw:  # else the baseline just showed that there is no noise
-                found = _joined(found, await self._run(candidate, self.cases.cases, draw=draw))
+            repeat = 1 + max(row.repeat for row in found.rows)
+            if repeat not in {row.repeat for row in self.before.rows}:
+                self.before = _joined(self.before, await self._run(self._profile, self.cases.cases, repeat=repeat))
+            if self._policy.max_repeats > repeat:  # else the baseline just showed that there is no noise
+                found = _joined(found, await self._run(candidate, self.cases.cases, repeat=repeat))
             evidence = self._evidence(found)
             answer = self._policy.decide(evidence)
         return None if isinstance(answer, AcceptanceDecision) and answer.accepted else _lost(evidence)
 
     @property
-    def _policy(self) -> NoWorse:
-        draws = 1 + max(row.draw for row in self.before.rows)
-        is_quiet = draws > 1 and not has_noise(self.before)
-        return NoWorse(self._session.request.goal.margin, "tokens", most_draws=1 if is_quiet else max(2, draws))
+    def _policy(self) -> NonInferior:
+        repeats = 1 + max(row.repeat for row in self.before.rows)
+        is_quiet = repeats > 1 and not has_noise(self.before)
+        return NonInferior(self._session.request.goal.margin, "tokens", max_repeats=1 if is_quiet else max(2, repeats))
 
     def _parts(self, suspects: Collection[str]) -> list[tuple[EvalCase, ...]]:
         suspected = [case for case in self.cases.cases if case.id in suspects][: self._first]
@@ -79,15 +79,15 @@ class Screening:
         return isinstance(self._policy.decide(evidence), AcceptanceDecision)
 
     def _evidence(self, found: Evaluation) -> Evidence:
-        """The candidate beside the accepted profile, on the draws that both have."""
-        run = {(row.case_id, row.draw) for row in found.rows}
-        before = replace(self.before, rows=tuple(row for row in self.before.rows if (row.case_id, row.draw) in run))
+        """The candidate beside the accepted profile, on the repeats that both have."""
+        run = {(row.case_id, row.repeat) for row in found.rows}
+        before = replace(self.before, rows=tuple(row for row in self.before.rows if (row.case_id, row.repeat) in run))
         return Evidence(baseline=before, candidate=found, objective=self._session.request.objective)
 
-    async def _run(self, profile: Profile, cases: Sequence[EvalCase], *, draw: int | None = None) -> Evaluation:
+    async def _run(self, profile: Profile, cases: Sequence[EvalCase], *, repeat: int | None = None) -> Evaluation:
         part = replace(self.cases, cases=tuple(cases))
-        draws = None if draw is None else range(draw, draw + 1)
-        return await self._session.evaluate(part, profile, phase="rerun", draws=draws)
+        repeats = None if repeat is None else range(repeat, repeat + 1)
+        return await self._session.evaluate(part, profile, phase="rerun", repeats=repeats)
 
 
 def _joined(one: Evaluation, other: Evaluation) -> Evaluation:

@@ -1,4 +1,5 @@
-"""Shorter: the same quality for fewer tokens. Sentences, list items and examples that do not help are left out.
+"""PromptShortening: the same quality for fewer tokens. Sentences, list items and examples that do not help are left
+out.
 
 Whole surfaces first, then halves of what is missed, then smaller parts: what matters is found with few runs. This is
 done on train cases, some of them at first and the others only if those did not suffer. What they do not miss is
@@ -46,8 +47,8 @@ class Piece:
     tokens: float
 
 
-class Shorter:
-    """The Strategy of the goal `fewer_tokens`."""
+class PromptShortening:
+    """The Search of the goal `fewer_tokens`."""
 
     def __init__(self, *, most_cases: int = MOST_CASES, first_cases: int = FIRST_CASES) -> None:
         self.most_cases = most_cases

@@ -62,19 +62,19 @@ class Runs:
         """The steps that gradients blame, with what they are blamed for; one example a step."""
         blamed: dict[tuple[str, int, int, str], list[Finding]] = {}
         for gradient in gradients:
-            place = (gradient.case_id, gradient.draw, gradient.turn, gradient.step_id)
+            place = (gradient.case_id, gradient.repeat, gradient.turn, gradient.step_id)
             blamed.setdefault(place, []).extend(gradient.findings)
-        rows = {(row.case_id, row.draw): row for row in self.rows}
+        rows = {(row.case_id, row.repeat): row for row in self.rows}
         examples = []
-        for (case_id, draw, turn, step_id), findings in list(blamed.items())[:MOST_EXAMPLES]:
-            row = rows[case_id, draw]
+        for (case_id, repeat, turn, step_id), findings in list(blamed.items())[:MOST_EXAMPLES]:
+            row = rows[case_id, repeat]
             trace = self.trace_of(row.trace_digests[turn])
             step = next(step for step in trace.steps if step.id == step_id)
             examples.append(self._example(row, trace, step, turn=turn, passed=False, findings=findings))
         return tuple(examples)
 
     def _node_of(self, gradient: SurfaceGradient) -> str:
-        row = next(row for row in self.rows if (row.case_id, row.draw) == (gradient.case_id, gradient.draw))
+        row = next(row for row in self.rows if (row.case_id, row.repeat) == (gradient.case_id, gradient.repeat))
         trace = self.trace_of(row.trace_digests[gradient.turn])
         return next(step.node_id for step in trace.steps if step.id == gradient.step_id)
 

@@ -19,9 +19,9 @@ from promptiter.backprop.loss import (
     LossHint as LossHint,
 )
 from promptiter.backprop.loss import (
-    LossTarget as LossTarget,
+    LossPlacement as LossPlacement,
 )
-from promptiter.backprop.propagate import Stepwise as Stepwise
+from promptiter.backprop.propagate import StepwiseAttributor as StepwiseAttributor
 from promptiter.backprop.propagate import propagate as propagate
 from promptiter.backprop.support_aggregator import SupportAggregator as SupportAggregator
 from promptiter.stages.contracts import (

@@ -47,7 +47,7 @@ class SurfaceGradient:
     text: str
     severity: Severity = "P1"
     category: Category = "other"
-    draw: int = 0
+    repeat: int = 0
     turn: int = 0
     confidence: float = 1.0
     findings: tuple[Finding, ...] = ()
@@ -68,7 +68,7 @@ class BackwardRequest:
     surfaces: tuple[Surface, ...] = ()
     blamable: tuple[str, ...] = ()
     predecessors: tuple[Step, ...] = ()
-    draw: int = 0
+    repeat: int = 0
     turn: int = 0
     input: str = ""
     expected: str | None = None

@@ -175,15 +175,15 @@ async def test_a_replay_pays_only_what_follows_from_the_substitute() -> None:
     evaluator = Evaluator([metric], gateway=Gateway(models={"echo": echoes.model}))
     case = EvalCase(id="c", turns=(Turn(user="hi", expected="right"),))
     profile = Profile.baseline(subject.describe())
-    first = await evaluator.replay(subject, case, profile, draw=0, substitutes=())
+    first = await evaluator.replay(subject, case, profile, repeat=0, substitutes=())
     assert (first.scores[0].value, first.measured.paid_calls) == (0.0, 4)
     substitutes = (Substitute(step_id="b", output="right"),)
     for paid, known in ((2, 1), (0, 3)):
-        row = await evaluator.replay(subject, case, profile, draw=0, substitutes=substitutes)
+        row = await evaluator.replay(subject, case, profile, repeat=0, substitutes=substitutes)
         assert row.scores[0].value == 1.0
         assert (row.measured.paid_calls, row.measured.cache_hits) == (paid, known)
     same = await evaluator.replay(
-        subject, case, profile, draw=0, substitutes=(Substitute(step_id="b", output="b(a(hi))"),)
+        subject, case, profile, repeat=0, substitutes=(Substitute(step_id="b", output="b(a(hi))"),)
     )
     assert (same.output, same.measured.paid_calls) == (first.output, 0)
 

@@ -14,13 +14,13 @@ from promptiter.backprop.loss import (
     CaseLoss,
     Category,
     LossHint,
-    LossTarget,
+    LossPlacement,
     Severity,
     category_of,
     check_hints,
     check_targets,
     extract_losses,
-    may_be_mended,
+    is_fixable_by_prompt,
     severity_of,
 )
 from promptiter.errors import (
@@ -114,7 +114,7 @@ def places(case_loss: CaseLoss) -> list[tuple[str, str]]:
 
 def test_a_failed_score_is_a_loss_on_every_terminal_step() -> None:
     (found,) = losses_of(row(score(0.4, findings=(Finding(kind="wrong", expected="hi", actual="ho"),))))
-    assert (found.case_id, found.draw, found.turn, found.input, found.trace_digest) == ("a", 0, 0, "hello", "d")
+    assert (found.case_id, found.repeat, found.turn, found.input, found.trace_digest) == ("a", 0, 0, "hello", "d")
     assert places(found) == [("exact", "right"), ("exact", "left~2")]
     for loss in found.losses:
         assert (loss.text, loss.expected, loss.score, loss.category) == ("not equal", "hi", 0.4, "response")
@@ -131,12 +131,18 @@ def test_losses_come_in_the_order_of_rows_turns_and_scores() -> None:
     cases = [EvalCase(id=name, turns=(Turn(user="one"), Turn(user="two", expected="2"))) for name in "ab"]
     one, two = Finding(kind="wrong", turn=0), Finding(kind="wrong", turn=1)
     rows = [
-        row(score(findings=(two, one)), score(metric="json", findings=(two,)), case_id=name, draw=draw, digests=digests)
-        for name, draw, digests in (("b", 0, "wx"), ("a", 1, "yz"), ("a", 0, "uv"))
+        row(
+            score(findings=(two, one)),
+            score(metric="json", findings=(two,)),
+            case_id=name,
+            repeat=repeat,
+            digests=digests,
+        )
+        for name, repeat, digests in (("b", 0, "wx"), ("a", 1, "yz"), ("a", 0, "uv"))
     ]
     known = ScriptedTraces(**{digest: trace({"s": ()}) for digest in "uvwxyz"})
     found = losses_of(*rows, of=known, cases=cases)
-    assert [(loss.case_id, loss.draw, loss.turn, loss.trace_digest) for loss in found] == [
+    assert [(loss.case_id, loss.repeat, loss.turn, loss.trace_digest) for loss in found] == [
         ("a", 0, 0, "u"),
         ("a", 0, 1, "v"),
         ("a", 1, 0, "y"),
@@ -162,18 +168,18 @@ def test_a_turn_without_a_trace_gives_nothing() -> None:
 
 
 def test_a_target_puts_the_loss_on_the_last_visit_of_its_node() -> None:
-    targets = [LossTarget(metric="exact", node_id="left")]
+    targets = [LossPlacement(metric="exact", node_id="left")]
     (found,) = losses_of(row(score(), score(metric="json")), targets=targets)
     assert places(found) == [("exact", "left~2"), ("json", "right"), ("json", "left~2")]
 
 
 def test_a_target_that_did_not_run_leaves_the_loss_on_the_terminals() -> None:
-    (found,) = losses_of(row(score()), targets=[LossTarget(metric="exact", node_id="critic")])
+    (found,) = losses_of(row(score()), targets=[LossPlacement(metric="exact", node_id="critic")])
     assert places(found) == [("exact", "right"), ("exact", "left~2")]
 
 
 def test_several_targets_of_a_metric_get_the_loss_each() -> None:
-    targets = [LossTarget(metric="exact", node_id=name) for name in ("right", "critic", "plan", "plan")]
+    targets = [LossPlacement(metric="exact", node_id=name) for name in ("right", "critic", "plan", "plan")]
     (found,) = losses_of(row(score()), targets=targets)
     assert places(found) == [("exact", "plan"), ("exact", "right")]
 
@@ -184,7 +190,9 @@ def test_places_are_those_of_the_graph(run: ExecutionTrace, data: st.DataObject)
     (free,) = losses_of(row(score()), of=ScriptedTraces(d=run))
     assert [loss.step_id for loss in free.losses] == [step.id for step in graph.terminals]
     node_id = data.draw(st.sampled_from([step.node_id for step in run.steps]))
-    (aimed,) = losses_of(row(score()), of=ScriptedTraces(d=run), targets=[LossTarget(metric="exact", node_id=node_id)])
+    (aimed,) = losses_of(
+        row(score()), of=ScriptedTraces(d=run), targets=[LossPlacement(metric="exact", node_id=node_id)]
+    )
     assert [loss.step_id for loss in aimed.losses] == [graph.visits(node_id)[-1].id]
 
 
@@ -260,7 +268,7 @@ def test_unknown_names_are_refused_with_the_nearest_before_anything_is_read() ->
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"hints": [LossHint(case_id="aa", metric="exact")]}, r"case 'aa', .*did you mean 'a'"),
         ({"hints": [LossHint(case_id="a", metric="exakt")]}, r"metric 'exakt', .*did you mean 'exact'"),
-        ({"targets": [LossTarget(metric="jsn", node_id="plan")]}, r"metric 'jsn', .*did you mean 'json'"),
+        ({"targets": [LossPlacement(metric="jsn", node_id="plan")]}, r"metric 'jsn', .*did you mean 'json'"),
     ]
     for options, message in wrong:
         with pytest.raises(SetupError, match=message):
@@ -273,7 +281,7 @@ def test_a_row_of_another_eval_set_is_refused() -> None:
 
 
 def test_all_problems_of_targets_and_hints_are_listed() -> None:
-    targets = [LossTarget(metric="exact", node_id="plan"), LossTarget(metric="x", node_id="plann")]
+    targets = [LossPlacement(metric="exact", node_id="plan"), LossPlacement(metric="x", node_id="plann")]
     assert check_targets(targets, metrics=["exact"], node_ids=["plan"]) == [
         "a loss target names the metric 'x', which is not known",
         "the loss target of 'x' names the node 'plann', which is not known (did you mean 'plan'?)",
@@ -341,7 +349,7 @@ def test_an_answer_that_the_agent_could_not_read_is_blamed_on_the_last_steps() -
     ],
 )
 def test_failures_that_no_prompt_can_mend_give_no_loss(error: str) -> None:
-    assert not may_be_mended(Failure(error))
+    assert not is_fixable_by_prompt(Failure(error))
     assert losses_of(row(error=Failure(error, "later")), of=ScriptedTraces()) == ()
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.backprop.loss import CaseLoss, Loss
-from promptiter.backprop.propagate import Stepwise, propagate
+from promptiter.backprop.propagate import StepwiseAttributor, propagate
 from promptiter.errors import BudgetEndedError, ModelTimeoutError, SetupError, UnexpectedCallError
 from promptiter.evaluation.score import Finding
 from promptiter.profile import Profile
@@ -61,7 +61,7 @@ def request_of(
     return AttributeRequest(
         case_loss=CaseLoss(
             case_id="case",
-            draw=2,
+            repeat=2,
             turn=1,
             input="hello",
             trace_digest="d",
@@ -355,7 +355,7 @@ def test_a_question_holds_all_that_is_known_of_the_step() -> None:
     model = Scripted()
     walked(replace(request, profile=changed), model)
     asked = model.asked["plan"]
-    assert (asked.case_id, asked.draw, asked.turn, asked.input) == ("case", 2, 1, "hello")
+    assert (asked.case_id, asked.repeat, asked.turn, asked.input) == ("case", 2, 1, "hello")
     assert (asked.expected, asked.reasons) == ("hi", ("not equal",))
     assert [surface.value for surface in asked.surfaces] == ["plan it well"]
     assert [(packet.source, packet.target) for packet in asked.incoming] == [("left", "plan"), ("right", "plan")]
@@ -452,7 +452,7 @@ async def test_some_errors_end_the_walk_and_nothing_is_left_running(error: Excep
                 stopped.add(request.step.id)
             raise AssertionError
 
-    ending = Stepwise(Ending(), concurrency=6)
+    ending = StepwiseAttributor(Ending(), concurrency=6)
     with pytest.raises(type(error)) as caught:
         async with asyncio.timeout(10):
             await ending.attribute(request_of({f"s{number}": () for number in range(20)}))
@@ -578,7 +578,7 @@ def test_a_chain_of_100_000_steps_is_walked(reads: Sequence[str] | None, asked: 
 
 async def test_one_limit_holds_over_several_traces() -> None:
     model = Paced()
-    stepwise = Stepwise(model, concurrency=8)
+    stepwise = StepwiseAttributor(model, concurrency=8)
     wide = {"root": (), **{f"s{number}": ("root",) for number in range(20)}}
     found = await asyncio.gather(*(stepwise.attribute(request_of(wide)) for _ in range(5)))
     assert [len(results) for results in found] == [21] * 5
@@ -586,14 +586,14 @@ async def test_one_limit_holds_over_several_traces() -> None:
 
 
 def test_a_stepwise_serves_one_loop_after_the_other() -> None:
-    stepwise = Stepwise(Paced(), concurrency=1)
+    stepwise = StepwiseAttributor(Paced(), concurrency=1)
     for _ in range(2):
         assert len(asyncio.run(stepwise.attribute(request_of(DIAMOND)))) == 4
 
 
 def test_a_stepwise_needs_room_for_one_step() -> None:
     with pytest.raises(SetupError, match="at least 1, got 0"):
-        Stepwise(Paced(), concurrency=0)
+        StepwiseAttributor(Paced(), concurrency=0)
 
 
 def test_a_class_with_one_method_is_enough() -> None:
@@ -601,6 +601,6 @@ def test_a_class_with_one_method_is_enough() -> None:
         async def backward(self, request: BackwardRequest) -> BackwardResult:
             return blame(request, *request.blamable, text="be brief")
 
-    attributor: Attributor = Stepwise(Blunt())
+    attributor: Attributor = StepwiseAttributor(Blunt())
     results = asyncio.run(attributor.attribute(request_of(DIAMOND)))
     assert [(each.surface_id, each.text) for each in results[0].gradients] == [("join#instruction", "be brief")]

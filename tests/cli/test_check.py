@@ -145,15 +145,15 @@ def test_an_agent_shows_which_cases_tell_nothing_and_the_noise(folder: Path) -> 
     (folder / "echo_agent_of_check.py").write_text(AGENT)
     write_metrics("test_config.json", {"metric_name": "exact_match"})
     source = write("set.jsonl", case("a", "one", "1"), case("b", "two", "2"), case("c", "broken"))
-    shown = run(source, "--agent", "echo_agent_of_check:echo", "--draws", "2")
+    shown = run(source, "--agent", "echo_agent_of_check:echo", "--repeats", "2")
     for expected in (
         "1 case that always passes",
         "1 case that never passes",
         "0 of 2 runs pass",
         "1 case that always fails to be scored",
         "ZeroDivisionError",
-        "2 draws of each case, 2 judgements each",
-        "exact_match  0.000  0.000  every run scores the same: more draws tell nothing new",
+        "2 repeats of each case, 2 judgements each",
+        "exact_match  0.000  0.000  every run scores the same: more repeats tell nothing new",
     ):
         assert expected in shown
     (found,) = orjson.loads(run(source, "--agent", "echo_agent_of_check:echo", "--json"))["eval_sets"]
@@ -162,7 +162,7 @@ def test_an_agent_shows_which_cases_tell_nothing_and_the_noise(folder: Path) -> 
     assert found["noise"] == {
         "objective": "mean_score",
         "cases": 3,
-        "draws": 3,
+        "repeats": 3,
         "judge_repeats": 2,
         "is_simulated": False,
         "pass_rate": pytest.approx(1 / 3),
@@ -175,7 +175,7 @@ def test_the_noise_is_told_in_the_words_of_the_noise_command(folder: Path) -> No
     write_metrics("test_config.json", {"metric_name": "exact_match"})
     source = write("set.jsonl", case("a", "one", "1"), case("b", "two", "2"))
     arguments = (source, "--agent", "steady_agent_of_check:echo")
-    assert "Run noise      none in 3 draws of each case: repeats are no evidence" in run(*arguments)
+    assert "Run noise      none in 3 repeats of each case: repeats are no evidence" in run(*arguments)
     (found,) = orjson.loads(run(*arguments, "--json"))["eval_sets"]
     assert (found["noise"]["std"], found["noise"]["settled"], found["noise"]["gain"]) == (0.0, ["a", "b"], 0.0)
     assert found["noise"]["smallest_gain"] == [{"cases": count, "gain": 0.0} for count in (2, 4, 8)]
@@ -226,7 +226,7 @@ def test_text_of_cases_is_no_markup() -> None:
 def test_wrong_usage_says_what_to_do(folder: Path) -> None:
     source = write("good.jsonl", case("a", "one"))
     run(code=2)
-    run(source, "--agent", "x:y", "--draws", "1", code=2)
+    run(source, "--agent", "x:y", "--repeats", "1", code=2)
     (folder / "idle_agent_of_check.py").write_text(AGENT)
     wrong = invoked(source, "--agent", "idle_agent_of_check:echo").exception
     assert isinstance(wrong, SetupError)  # `promptiter` exits 2 on it

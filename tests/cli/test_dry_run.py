@@ -54,10 +54,10 @@ def test_json_has_the_configuration_and_the_forecast(run: Run, desk: Path) -> No
     found = orjson.loads(run("run", "--dry-run", "--json", "--max-rounds", "1", "--max-usd", "2"))
     assert found["configuration"]["max_rounds"] == 1
     assert found["configuration"]["budget"]["max_usd"] == 2
-    assert found["configuration"]["evaluation"]["draws"] == 1
+    assert found["configuration"]["evaluation"]["repeats"] == 1
     forecast = found["forecast"]
     assert forecast["budget"] == ["max_usd $2 allows 1 round at p50 and at p95, of at most 1"]
-    assert {each["stage"] for each in forecast["stages"]} >= {"baseline", "train", "rerun", "validation", "claim"}
+    assert {each["stage"] for each in forecast["stages"]} >= {"baseline", "train", "rerun", "validation", "final_test"}
     assert forecast["total"]["calls"].keys() == {"p5", "p50", "p95"}
     assert not (desk / "runs").exists()
 
@@ -116,9 +116,9 @@ def test_the_result_for_machines_has_what_was_expected(run: Run, desk: Path) -> 
     found = orjson.loads(run("run", "--json"))
     assert found["forecast"]["calls"]["p5"] < PAID < found["forecast"]["calls"]["p95"]
     by_stage = {each["stage"]: each for each in found["stages"]}
-    assert list(by_stage) == ["baseline", "train", "rerun", "validation", "ablation", "claim"]
+    assert list(by_stage) == ["baseline", "train", "rerun", "validation", "ablation", "final_test"]
     assert by_stage["baseline"]["actual"] == {"calls": 48, "tokens": 5_582, "cost_usd": 0.0}
-    assert by_stage["claim"]["expected"]["calls"].keys() == {"p5", "p50", "p95"}
+    assert by_stage["final_test"]["expected"]["calls"].keys() == {"p5", "p50", "p95"}
     assert sum(each["actual"]["calls"] for each in found["stages"]) == PAID
 
 

@@ -59,10 +59,10 @@ def test_a_better_profile_passes(run: Run, better: Path) -> None:
 
 
 def test_json_holds_rows_and_figures(run: Run, better: Path, tmp_path: Path) -> None:
-    run("evaluate", AGENT, *GIVEN, "--profile", better, "--draws", "2", "--json", "-o", tmp_path / "out.json")
+    run("evaluate", AGENT, *GIVEN, "--profile", better, "--repeats", "2", "--json", "-o", tmp_path / "out.json")
     found = orjson.loads((tmp_path / "out.json").read_bytes())
     assert (found["mean_score"], found["is_simulated"], len(found["rows"])) == (1.0, True, 6)
-    assert {row["draw"] for row in found["rows"]} == {0, 1}
+    assert {row["repeat"] for row in found["rows"]} == {0, 1}
     assert set(found["rows"][0]["measured"]) == {"duration_s", "origin", "paid_calls", "cache_hits"}
 
 

@@ -71,7 +71,7 @@ def test_what_the_starter_suggests_in_comments_can_be_switched_on(
     below_the_title = path.read_text().partition("\n")[2]
     path.write_text(re.sub(r"(?m)^( *)# ?", r"\1", below_the_title))
     config = load_config(path, environ={"OPENAI_API_KEY": "sk-something-secret"})
-    assert (config.models.stages.optimizer, config.budget.max_usd, config.evaluation.draws) == ("gpt-4o", 2.0, 3)
+    assert (config.models.stages.optimizer, config.budget.max_usd, config.evaluation.repeats) == ("gpt-4o", 2.0, 3)
     assert config.targets == ("filing#instruction",)
     assert config.stop is not None
     assert config.stop.minutes == 30

@@ -14,7 +14,7 @@ import yaml
 
 from promptiter.api import load_run
 from promptiter.cli.commands.noise import noise
-from promptiter.evaluation.stats.noise import DRAWS
+from promptiter.evaluation.stats.noise import REPEATS
 from promptiter.evaluation.stats.power import pooled_std
 from tests.cli.conftest import Run
 from traces.model import Json
@@ -38,18 +38,18 @@ def plain(shown: str) -> str:
 
 def test_a_noisy_desk_is_told_how_noisy_and_what_a_gain_needs(run: Run, wavering: Path) -> None:
     shown = run("noise", stream="out")
-    assert shown.startswith("validation  8 cases, 6 draws of each (simulated): mean score 0.2")
+    assert shown.startswith("validation  8 cases, 6 repeats of each (simulated): mean score 0.2")
     for expected in (
-        r"Run noise 0\.2\d\d standard deviation between draws of a case; \d of 8 cases are settled, \d flips? ",
+        r"Run noise 0\.2\d\d standard deviation between repeats of a case; \d of 8 cases are settled, \d flips? ",
         r"noisiest: \w+ \([0-9. ]+\), ",
-        r"A/A gain [+-]0\.\d+ of the last 3 draws over the first, by the same profile",
-        r"Noise floor 0\.0\d+ with the 6 draws of a claim, 0\.1\d+ with 3: a profile compared with itself exceeds",
+        r"A/A gain [+-]0\.\d+ of the last 3 repeats over the first, by the same profile",
+        r"Noise floor 0\.0\d+ with the 6 repeats of a claim, 0\.1\d+ with 3: a profile compared with itself exceeds",
         r"Smallest gain 0\.2\d+ on 8 cases, 0\.1\d+ on 16, 0\.0\d+ on 32: what a claim shows with 80% power",
         r"0\.1 [━]+[·]+ +2\d%",
         r"Wanted gain 0\.1 is out of reach: underpowered, a claim shows it with a chance of 2\d%",
-        r"it takes \d\d cases with 6 draws: at most \d{3} case runs, about [\d,]+ tokens, \$0 ",
-        r"or \d\d draws of these cases: at most \d{3} case runs, about [\d,]+ tokens, \$0 ",
-        r"New cases 8 sealed cases like these would show a gain of 0\.\d+; it takes \d+ to show 0\.1",
+        r"it takes \d\d cases with 6 repeats: at most \d{3} case runs, about [\d,]+ tokens, \$0 ",
+        r"or \d\d repeats of these cases: at most \d{3} case runs, about [\d,]+ tokens, \$0 ",
+        r"New cases 8 test cases like these would show a gain of 0\.\d+; it takes \d+ to show 0\.1",
     ):
         assert re.search(expected, plain(shown)), expected
 
@@ -64,7 +64,7 @@ def test_a_wanted_gain_that_would_not_show_exits_4_and_one_that_would_0(run: Run
 
 def test_without_noise_repeats_are_no_evidence_and_more_cases_are_the_way(run: Run, desk: Path) -> None:
     shown = plain(run("noise", "--gain", "0.01"))
-    assert "Run noise none in 6 draws of each case: repeats are no evidence" in shown
+    assert "Run noise none in 6 repeats of each case: repeats are no evidence" in shown
     assert "any difference is plain on these cases; more cases are the way to a claim about new ones" in shown
     assert "Wanted gain 0.01 would be plain on these cases" in shown
     assert "━" not in shown
@@ -74,13 +74,13 @@ def test_a_desk_that_cannot_get_better_is_told_so(run: Run, desk: Path) -> None:
     metrics = [{"metric_name": "length", "threshold": 0.5, "criterion": {"max": 100_000}}]
     in_file(desk, metrics=metrics)
     shown = plain(run("noise", "--gain", "0.1", code=4, stream="out"))
-    assert "Smallest gain there is none to find: every draw has the best score; add harder cases" in shown
+    assert "Smallest gain there is none to find: every repeat has the best score; add harder cases" in shown
 
 
 def test_json_holds_the_draws_and_every_figure(run: Run, wavering: Path) -> None:
-    found = orjson.loads(run("noise", "--json", "--draws", "4", "--gain", "0.1", code=4, stream="out"))
-    assert (found["noise"]["cases"], found["noise"]["draws"], found["exit_code"]) == (8, 4, 4)
-    drawn = [case["figures"] for case in found["case_draws"]]
+    found = orjson.loads(run("noise", "--json", "--repeats", "4", "--gain", "0.1", code=4, stream="out"))
+    assert (found["noise"]["cases"], found["noise"]["repeats"], found["exit_code"]) == (8, 4, 4)
+    drawn = [case["figures"] for case in found["collect_case_scores"]]
     assert all(len(figures) == 4 for figures in drawn)
     assert found["noise"]["std"] == pytest.approx(pooled_std(drawn))
     assert found["noise"]["gain"] == pytest.approx(
@@ -104,7 +104,7 @@ def test_every_objective_is_measured(run: Run, wavering: Path, objective: str) -
     found = orjson.loads(run("noise", "--json"))
     assert found["noise"]["objective"] == objective
     assert found["noise"]["best"] == (0.0 if objective == "weighted_loss" else 1.0)
-    figures = {figure for case in found["case_draws"] for figure in case["figures"]}
+    figures = {figure for case in found["collect_case_scores"] for figure in case["figures"]}
     assert (
         figures
         <= {"mean_score": {0.0, 0.5, 1.0}, "pass_rate": {0.0, 1.0}, "weighted_loss": {-1.0, -0.5, 0.0}}[objective]
@@ -127,15 +127,15 @@ def test_quiet_says_one_line(run: Run, desk: Path) -> None:
 def test_a_budget_that_ends_gives_what_was_measured_and_exits_6(run: Run, wavering: Path) -> None:
     in_file(wavering, budget={"max_calls": 200}, evaluation={"concurrency": 1})
     printed = orjson.loads(run("noise", "--json", code=6, stream="out"))
-    assert (printed["stop_reason"], printed["noise"]["draws"]) == ("max_calls", 4)
+    assert (printed["stop_reason"], printed["noise"]["repeats"]) == ("max_calls", 4)
     assert printed["measured"]["spent"]["calls"] <= 200
     told = run("noise", code=6)
     assert told == (
-        "error: the budget has ended: raise max_calls, or measure fewer draws or cases; these are the 4 draws that all "
-        "cases have\n"
+        "error: the budget has ended: raise max_calls, or measure fewer repeats or cases; these are the 4 repeats that "
+        "all cases have\n"
     )
     in_file(wavering, budget={"max_calls": 50})
-    assert "every case needs 2 draws or more before noise shows, and some have 1" in run("noise", code=6)
+    assert "every case needs 2 repeats or more before noise shows, and some have 1" in run("noise", code=6)
 
 
 def test_too_many_failures_exit_7_and_say_what_failed(run: Run, desk: Path) -> None:
@@ -151,15 +151,17 @@ def test_too_many_failures_exit_7_and_say_what_failed(run: Run, desk: Path) -> N
 
 
 def test_wrong_input_is_told_as_usual(run: Run, desk: Path) -> None:
-    assert "noise shows between draws of a case, and draws is 1; give 2 or more" in run("noise", "--draws", "1", code=2)
+    assert "noise shows between repeats of a case, and repeats is 1; give 2 or more" in run(
+        "noise", "--repeats", "1", code=2
+    )
     assert "--gain is 0; give the gain that you want to see, such as 0.1" in run("noise", "--gain", "0", code=2)
     (desk / "metrics.json").unlink()
     assert "metrics.json: cannot be read" in run("noise", code=2)
 
 
 def test_by_default_it_takes_the_draws_of_a_claim(desk: Path) -> None:
-    assert inspect.signature(noise).parameters["draws"].default == DRAWS
-    assert load_run(desk).noise(draws=2).draws == 2
+    assert inspect.signature(noise).parameters["repeats"].default == REPEATS
+    assert load_run(desk).noise(repeats=2).repeats == 2
 
 
 def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
@@ -172,7 +174,7 @@ def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
     # Tests that were started in the background by a shell ignore SIGINT, and so would what they start.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     code = f"{heard}; from promptiter.cli import main; main()"
-    command = [sys.executable, "-c", code, "noise", "--draws", "300", "--json"]
+    command = [sys.executable, "-c", code, "noise", "--repeats", "300", "--json"]
     with subprocess.Popen(command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         try:
             while not (desk / "cache.jsonl").exists() or (desk / "cache.jsonl").read_bytes().count(b"\n") < 8 * 6 * 3:
@@ -186,5 +188,5 @@ def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
     assert "stopping after the case in flight; once more stops at once\n" in told
     found = orjson.loads(shown)
     assert found["stop_reason"] == "user_stop"
-    assert found["noise"]["draws"] >= 2
-    assert f"stopped by you; these are the {found['noise']['draws']} draws that all cases have" in told
+    assert found["noise"]["repeats"] >= 2
+    assert f"stopped by you; these are the {found['noise']['repeats']} repeats that all cases have" in told

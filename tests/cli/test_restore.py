@@ -12,7 +12,7 @@ from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.cli.commands.restore import restore
 from promptiter.errors import SetupError
 from promptiter.profile import Profile
-from promptiter.targets import CallbackTarget, FileTarget, Target
+from promptiter.sources import CallbackSource, FileSource, Target
 
 app = typer.Typer()
 app.command()(restore)
@@ -48,7 +48,7 @@ def test_nothing_to_do_is_said() -> None:
 
 
 def test_what_a_kill_left_is_restored_and_said(folder: Path) -> None:
-    left_by_a_kill(instruction=FileTarget("bot.md"))
+    left_by_a_kill(instruction=FileSource("bot.md"))
     assert (folder / "bot.md").read_text() == "candidate instruction"
     assert run(".promptiter").stdout == f"bot#instruction  {folder / 'bot.md'}  restored\n"
     assert (folder / "bot.md").read_text() == "Be brief."
@@ -56,13 +56,13 @@ def test_what_a_kill_left_is_restored_and_said(folder: Path) -> None:
 
 
 def test_a_target_that_holds_the_baseline_is_said_to(folder: Path) -> None:
-    left_by_a_kill(instruction=FileTarget("bot.md"))
+    left_by_a_kill(instruction=FileSource("bot.md"))
     (folder / "bot.md").write_text("Be brief.")
     assert run().stdout == f"bot#instruction  {folder / 'bot.md'}  already the baseline\n"
 
 
 def test_a_foreign_edit_is_left_unless_forced(folder: Path) -> None:
-    left_by_a_kill(instruction=FileTarget("bot.md"))
+    left_by_a_kill(instruction=FileSource("bot.md"))
     (folder / "bot.md").write_text("Mine!")
     said = run(code=1).stderr
     assert "bot.md  left as it is: somebody else edited it while a candidate was in place" in said
@@ -79,12 +79,12 @@ def test_a_callback_is_restored_with_its_agent(folder: Path) -> None:
         "from pathlib import Path\n"
         "from promptiter.agents.function import agent\n"
         "from promptiter.agents.in_place.agent import InPlaceAgent\n"
-        "from promptiter.targets import CallbackTarget\n"
-        "key = CallbackTarget(Path('key').read_text, Path('key').write_text)\n"
+        "from promptiter.sources import CallbackSource\n"
+        "key = CallbackSource(Path('key').read_text, Path('key').write_text)\n"
         "bot = InPlaceAgent(len, {'bot#instruction': key})\n"
         "@agent()\ndef other(question): return ''\n"
     )
-    left_by_a_kill(instruction=CallbackTarget(Path("key").read_text, Path("key").write_text))
+    left_by_a_kill(instruction=CallbackSource(Path("key").read_text, Path("key").write_text))
     assert "the callback of bot#instruction  not restored: only the program" in run(code=1).stderr
     with pytest.raises(SetupError, match="is GraphAgent, no in-place agent"):
         run("--agent", "my_remote_bot:other")

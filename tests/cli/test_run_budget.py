@@ -13,7 +13,7 @@ from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.policies.final_test import Verdict
-from promptiter.runlog.codec import value_of
+from promptiter.runlog.codec import from_plain
 from tests.cli.conftest import Run
 from tests.cli.test_run import in_file
 from tests.worlds.model_server import LoopbackServer, reply_at_once, serving
@@ -25,7 +25,7 @@ SIMULATED = SimulatedModel(compliance=1.0)
 
 def answer(body: dict[str, Any]) -> str:
     messages = tuple(Message(each["role"], each["content"]) for each in body["messages"])
-    return reply_at_once(SIMULATED(ModelRequest(model="simulated", messages=messages), draw=0)).text
+    return reply_at_once(SIMULATED(ModelRequest(model="simulated", messages=messages), repeat=0)).text
 
 
 def on_the_server(desk: Path, server: LoopbackServer, budget: dict[str, Json]) -> None:
@@ -49,7 +49,7 @@ def test_a_run_reports_no_more_than_its_cap(run: Run, desk: Path, budget: dict[s
     with serving(LoopbackServer(answer, fault_rate=0.1, seed=2, retry_after_s=0.0, slow_s=0.01)) as server:
         on_the_server(desk, server, budget)
         found = orjson.loads(run("run", "--json", "--quiet", code=EXIT_CODES[verdict], stream="out"))
-    spent = LedgerSnapshot(tuple(value_of(LedgerEntry, each) for each in found["measured"]["spent"]["entries"])).total
+    spent = LedgerSnapshot(tuple(from_plain(LedgerEntry, each) for each in found["measured"]["spent"]["entries"])).total
     reported = {"max_calls": spent.calls, "max_tokens": spent.tokens, "max_usd": spent.cost_usd or 0.0}
     assert found["verdict"] == verdict
     assert len(server.arrivals) > spent.calls  # it failed now and then

@@ -12,7 +12,7 @@ from promptiter.backprop.llm.aggregator import LLMAggregator
 from promptiter.backprop.llm.attributor import LLMAttributor
 from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.optimizer import LLMOptimizer
-from promptiter.backprop.propagate import Stepwise
+from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.config.build import ConfiguredRun, build_run
 from promptiter.config.file import ReadConfig, RunConfig, load_config
@@ -25,9 +25,9 @@ from promptiter.llm.secret import Secret
 from promptiter.offline.attribution.attributor import EvidenceAttributor
 from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.policies.goals import Goal
-from promptiter.search.cheaper import CheaperModel
+from promptiter.search.cheaper import ModelDownsizing
 from promptiter.search.rounds import BackpropRounds
-from promptiter.search.shorter import Shorter
+from promptiter.search.shorter import PromptShortening
 
 AGENT = """
 from promptiter import GraphAgent, ModelNode
@@ -90,12 +90,12 @@ def test_a_small_file_has_its_defaults_and_paths_relative_to_itself(folder: Path
 
 def test_a_small_file_makes_a_run_that_needs_no_model_beyond_the_agents(folder: Path) -> None:
     run = loaded(folder)
-    assert isinstance(run.engine.strategy, BackpropRounds)
-    assert isinstance(run.engine.strategy.attributor, EvidenceAttributor)
-    assert isinstance(run.engine.strategy.aggregator, SupportAggregator)
-    assert isinstance(run.engine.strategy.optimizer, RuleOptimizer)
+    assert isinstance(run.engine.search, BackpropRounds)
+    assert isinstance(run.engine.search.attributor, EvidenceAttributor)
+    assert isinstance(run.engine.search.aggregator, SupportAggregator)
+    assert isinstance(run.engine.search.optimizer, RuleOptimizer)
     assert run.gateway.budget is None
-    assert run.engine.evaluator.options.draws == 2
+    assert run.engine.evaluator.options.repeats == 2
     assert repr(run.request.acceptance) == "AnyGain()"
     assert run.request.error == 0.05
     assert repr(run.request.stop) == "TargetScore(1.0) | Patience(3)"
@@ -126,7 +126,7 @@ def test_all_problems_of_a_file_are_told_with_their_places(folder: Path) -> None
         """
         agent: 7
         trian: data/train.jsonl
-        draws: 2
+        repeats: 2
         metrics: 4
         objective: passrate
         max_rounds: many
@@ -151,7 +151,7 @@ def test_all_problems_of_a_file_are_told_with_their_places(folder: Path) -> None
         "hints[0].severity: is 'P9'; it must be 'P0', 'P1', 'P2' or 'P3'",
         "review: is 'maybe'; it must be true or false",
         "unknown key 'trian' (did you mean 'train'?)",
-        "unknown key 'draws'; it belongs under 'claim' or 'evaluation'",
+        "unknown key 'repeats'; it belongs under 'final_test' or 'evaluation'",
         "train: is missing; name its eval set, or `data` to split",
         "validation: is missing; name its eval set, or `data` to split",
     ]
@@ -248,7 +248,7 @@ def test_policies_compose(folder: Path) -> None:
         ("{no_regression: true}", "AnyGain() & NoRegression()"),
         ("{min_gain: 0}", "MinGain(0.0)"),
         ("{paired_gain: {}}", "PairedGain(0.05, (2, 2, 2))"),
-        ("{paired_gain: {error: 0.01, draws: [4, 2]}}", "PairedGain(0.01, (4, 2))"),
+        ("{paired_gain: {error: 0.01, repeats: [4, 2]}}", "PairedGain(0.01, (4, 2))"),
         ("{sigma_gain: {holdout: skip, repeats: 5}}", "SigmaGain(1.0, 5, 'skip', 5, 0)"),
         ("{tie_break: {by: tokens, min_gain: 0.01}}", "TieBreak(('tokens',), 0.01, False)"),
         (
@@ -279,7 +279,7 @@ def test_what_policies_name_must_exist(folder: Path) -> None:
     told = problems(
         folder,
         FILE + "stop: {required_metrics: [exact_mach]}\nacceptance: {protected: [sallt]}\n"
-        "loss_targets: [{metric: exact_match, node_id: eco}]\nhints: [{case_id: te, metric: exact_match}]\n",
+        "loss_placements: [{metric: exact_match, node_id: eco}]\nhints: [{case_id: te, metric: exact_match}]\n",
     )
     assert told == [
         "unknown required metric: 'exact_mach' (did you mean 'exact_match'?); known are exact_match",
@@ -357,7 +357,7 @@ def test_a_plain_key_is_a_secret_too() -> None:
 
 def test_stages_ask_the_models_they_are_given(folder: Path) -> None:
     run = loaded(folder, "models: {stages: gpt-x, gpt-x: {options: {temperature: 0.2}}}")
-    strategy = run.engine.strategy
+    strategy = run.engine.search
     assert isinstance(strategy, BackpropRounds)
     assert isinstance(strategy.attributor, CheapestAttributor)
     assert (strategy.attributor.whole.model, strategy.attributor.backwarder.model) == ("gpt-x", "gpt-x")
@@ -365,15 +365,15 @@ def test_stages_ask_the_models_they_are_given(folder: Path) -> None:
     assert isinstance(strategy.aggregator, LLMAggregator)
     assert isinstance(strategy.optimizer, LLMOptimizer)
     assert (strategy.optimizer.model, strategy.optimizer.model_options) == ("gpt-x", {"temperature": 0.2})
-    strategy = loaded(folder, "models: {stages: {optimizer: simulated}}").engine.strategy
+    strategy = loaded(folder, "models: {stages: {optimizer: simulated}}").engine.search
     assert isinstance(strategy, BackpropRounds)
     assert isinstance(strategy.attributor, EvidenceAttributor)
 
 
-@pytest.mark.parametrize(("attribution", "kind"), [("walk", Stepwise), ("whole_trace", LLMAttributor)])
+@pytest.mark.parametrize(("attribution", "kind"), [("walk", StepwiseAttributor), ("whole_trace", LLMAttributor)])
 def test_a_backwarder_is_asked_in_the_way_that_the_file_says(folder: Path, attribution: str, kind: type) -> None:
     stages = f"{{backwarder: simulated, attribution: {attribution}}}"
-    strategy = loaded(folder, f"models: {{stages: {stages}}}").engine.strategy
+    strategy = loaded(folder, f"models: {{stages: {stages}}}").engine.search
     assert isinstance(strategy, BackpropRounds)
     assert isinstance(strategy.attributor, kind)
     assert isinstance(strategy.aggregator, SupportAggregator)
@@ -390,7 +390,7 @@ def test_a_backwarder_is_asked_in_the_way_that_the_file_says(folder: Path, attri
     ],
 )
 def test_blame_is_checked_as_the_file_says(folder: Path, stages: str, most: int | None, correctors: list[str]) -> None:
-    strategy = loaded(folder, f"models: {{stages: {stages}}}").engine.strategy
+    strategy = loaded(folder, f"models: {{stages: {stages}}}").engine.search
     assert isinstance(strategy, BackpropRounds)
     check = strategy.check
     assert (check.most if check else None) == most
@@ -415,7 +415,7 @@ async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
           house: {price: {input_usd_per_million: 1, output_usd_per_million: 2}, requests_per_minute: 5, timeout_s: 300}
           stages: house
         budget: {max_usd: 3, max_calls: 10}
-        evaluation: {draws: 3, concurrency: 40, case_timeout_s: 9, max_errored_fraction: 0.1}
+        evaluation: {repeats: 3, concurrency: 40, case_timeout_s: 9, max_errored_fraction: 0.1}
         """,
     )
     price = run.gateway.price("house")
@@ -423,7 +423,7 @@ async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
     assert (price.input_usd_per_million, price.output_usd_per_million) == (1.0, 2.0)
     assert run.gateway.timeout_s == 300
     options = run.engine.evaluator.options
-    assert (options.draws, options.concurrency, options.case_timeout_s) == (3, 40, 9.0)
+    assert (options.repeats, options.concurrency, options.case_timeout_s) == (3, 40, 9.0)
     assert options.max_errored_fraction == 0.1
 
 
@@ -502,9 +502,9 @@ def test_a_goal_is_a_word_or_a_mapping(folder: Path) -> None:
     assert load_run(written(folder, FILE + "goal: score\n")).request.goal == Goal()
     run = load_run(written(folder, FILE + "goal: fewer_tokens\nacceptance: {no_regression: true}\n"))
     assert run.request.goal == Goal(kind="fewer_tokens", margin=0.05)
-    assert repr(run.request.acceptance) == "NoWorse(0.05, 'tokens', 3) & NoRegression()"
+    assert repr(run.request.acceptance) == "NonInferior(0.05, 'tokens', 3) & NoRegression()"
     assert run.request.stop is None
-    assert isinstance(run.engine.strategy, Shorter)
+    assert isinstance(run.engine.search, PromptShortening)
     assert effective_config(run).document["goal"] == {"fewer_tokens": {"margin": 0.05}}
     assert "stop" not in effective_config(run).document
     assert effective_config(run).document["targets"] == ["echo#examples", "echo#instruction"]
@@ -517,8 +517,8 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
         load_run(written(folder, FILE + goal))
     run = load_run(written(folder, f"{FILE}{goal}models: {{small: {priced}}}\n"))
     assert run.request.goal == Goal(kind="cheaper", margin=0.02, models=("small",))
-    assert repr(run.request.acceptance) == "NoWorse(0.02, 'usd', 3)"
-    assert isinstance(run.engine.strategy, CheaperModel)
+    assert repr(run.request.acceptance) == "NonInferior(0.02, 'usd', 3)"
+    assert isinstance(run.engine.search, ModelDownsizing)
     assert effective_config(run).document["goal"] == {"cheaper": {"models": ["small"], "margin": 0.02}}
 
 

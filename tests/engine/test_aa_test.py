@@ -24,19 +24,19 @@ from traces import Usage
 
 
 class Wavering:
-    """A model that says the right word in some draws only; it counts what it is asked."""
+    """A model that says the right word in some repeats only; it counts what it is asked."""
 
     def __init__(self, *, latency_s: float = 0.0) -> None:
         self.asked: list[int] = []
         self.was_asked = asyncio.Event()
         self.latency_s = latency_s
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
-        self.asked.append(draw)
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
+        self.asked.append(repeat)
         self.was_asked.set()
         await asyncio.sleep(self.latency_s)
         text = request.messages[-1].content
-        if Random(f"{request.digest} {draw}").random() < 0.5:
+        if Random(f"{request.digest} {repeat}").random() < 0.5:
             text += " careful"
         return ModelReply(text=text, usage=Usage(input_tokens=10, output_tokens=5, cost_usd=0.001))
 
@@ -48,10 +48,12 @@ def wavering(subject: Wavering | None = None, *, budget: Budget | None = None, c
 
 async def test_the_validation_cases_run_so_often_and_nothing_else_does() -> None:
     subject, rows = Wavering(), list[CaseRow]()
-    found = await measure_noise(wavering(subject), request(), draws=4, on_row=rows.append)
+    found = await measure_noise(wavering(subject), request(), repeats=4, on_row=rows.append)
     assert sorted(subject.asked) == sorted([0, 1, 2, 3] * 2 * 2)  # two cases, two nodes
-    assert {(row.case_id, row.draw) for row in rows} == {(f"validation-{n}", draw) for n in (0, 1) for draw in range(4)}
-    assert (found.draws, found.stop_reason, found.problem, found.paid_runs) == (4, None, None, 8)
+    assert {(row.case_id, row.repeat) for row in rows} == {
+        (f"validation-{n}", repeat) for n in (0, 1) for repeat in range(4)
+    }
+    assert (found.repeats, found.stop_reason, found.problem, found.paid_runs) == (4, None, None, 8)
     assert found.noise.std > 0
     assert found.spent.calls == 16
     assert found.case_run_cost.tokens == 30
@@ -63,32 +65,32 @@ async def test_it_is_the_profile_that_a_run_would_start_with() -> None:
     profile = Profile.of(agent().describe(), DRAFT)
     found = await measure_noise(engine(), request(initial_profile=profile, objective="weighted_loss"))
     assert found.evaluation.profile_digest == profile.digest
-    assert (found.draws, found.noise.mean, found.noise.variance) == (6, -0.5, 0.0)
+    assert (found.repeats, found.noise.mean, found.noise.variance) == (6, -0.5, 0.0)
 
 
 async def test_what_the_cache_knows_is_not_paid_again() -> None:
     subject = Wavering()
     conducted = wavering(subject)
-    first = await measure_noise(conducted, request(), draws=3)
-    again = await measure_noise(conducted, request(), draws=3)
+    first = await measure_noise(conducted, request(), repeats=3)
+    again = await measure_noise(conducted, request(), repeats=3)
     assert len(subject.asked) == 12
     assert again.evaluation == first.evaluation
     assert (again.spent.calls, again.paid_runs) == (0, 0)
     assert again.case_run_cost == first.case_run_cost
-    assert (await measure_noise(conducted, request(), draws=4)).paid_runs == 2
+    assert (await measure_noise(conducted, request(), repeats=4)).paid_runs == 2
 
 
 async def test_a_budget_that_ends_leaves_the_draws_that_all_cases_have() -> None:
-    gateway = Gateway(models={"scripted": Wavering()}, budget=Budget(max_calls=11))  # a draw of both cases takes 4
-    found = await measure_noise(Engine(agent(), evaluator(gateway, concurrency=1)), request(), draws=6)
-    assert (found.stop_reason, found.problem, found.draws) == ("max_calls", None, 2)
+    gateway = Gateway(models={"scripted": Wavering()}, budget=Budget(max_calls=11))  # a repeat of both cases takes 4
+    found = await measure_noise(Engine(agent(), evaluator(gateway, concurrency=1)), request(), repeats=6)
+    assert (found.stop_reason, found.problem, found.repeats) == ("max_calls", None, 2)
     assert (found.spent.calls, found.paid_runs) == (11, 5)
 
 
 async def test_a_budget_that_ends_too_soon_says_nothing_of_noise() -> None:
-    found = await measure_noise(wavering(budget=Budget(max_calls=4)), request(), draws=6)
+    found = await measure_noise(wavering(budget=Budget(max_calls=4)), request(), repeats=6)
     assert found.stop_reason == "max_calls"
-    assert "every case needs 2 draws or more" in str(found.problem)
+    assert "every case needs 2 repeats or more" in str(found.problem)
 
 
 async def test_an_interrupt_leaves_what_was_measured() -> None:
@@ -101,8 +103,8 @@ async def test_an_interrupt_leaves_what_was_measured() -> None:
 
     conducted = Engine(agent(), evaluator(Gateway(models={"scripted": Wavering()}), concurrency=1))
     found = await measure_noise(conducted, request(), on_row=heard, interrupt=interrupt)
-    assert (len(rows), found.draws, found.stop_reason) == (5, 2, "user_stop")
-    assert {row.draw for row in found.evaluation.rows} == {0, 1}  # the one row of the third draw does not count
+    assert (len(rows), found.repeats, found.stop_reason) == (5, 2, "user_stop")
+    assert {row.repeat for row in found.evaluation.rows} == {0, 1}  # the one row of the third repeat does not count
 
 
 async def test_the_second_wish_to_stop_leaves_it_too_but_a_cancelled_task_is_cancelled() -> None:
@@ -119,7 +121,7 @@ async def test_the_second_wish_to_stop_leaves_it_too_but_a_cancelled_task_is_can
         await (await cancelled())
     interrupt.ask("Ctrl-C")
     found = await (await cancelled())
-    assert (found.stop_reason, found.draws) == ("user_stop", 0)
+    assert (found.stop_reason, found.repeats) == ("user_stop", 0)
 
 
 async def test_an_interrupt_after_the_last_row_cuts_nothing_short() -> None:
@@ -130,14 +132,14 @@ async def test_an_interrupt_after_the_last_row_cuts_nothing_short() -> None:
         if len(rows) == 4:
             interrupt.ask("Ctrl-C")
 
-    assert (await measure_noise(engine(), request(), draws=2, on_row=heard, interrupt=interrupt)).stop_reason is None
+    assert (await measure_noise(engine(), request(), repeats=2, on_row=heard, interrupt=interrupt)).stop_reason is None
 
 
 async def test_too_many_failures_end_it_at_once() -> None:
     subject = model(hook=lambda _: 1 / 0)  # type: ignore[arg-type]
     failing = Engine(agent(), evaluator(Gateway(models={"scripted": subject}), concurrency=1))
     rows: list[CaseRow] = []
-    found = await measure_noise(failing, request(), draws=8, on_row=rows.append)
+    found = await measure_noise(failing, request(), repeats=8, on_row=rows.append)
     assert len(rows) == 5  # more than a quarter of 16
     assert "100% of the runs or scores failed, the limit is 25%" in str(found.problem)
 
@@ -158,5 +160,5 @@ async def test_a_teacher_writes_missing_references_first() -> None:
 
 
 async def test_one_draw_is_refused() -> None:
-    with pytest.raises(SetupError, match="draws is 1; give 2 or more"):
-        await measure_noise(engine(), request(), draws=1)
+    with pytest.raises(SetupError, match="repeats is 1; give 2 or more"):
+        await measure_noise(engine(), request(), repeats=1)

@@ -5,7 +5,7 @@ from random import Random
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.engine.engine import Engine
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import MaxRounds
 from promptiter.profile import Profile
 from promptiter.runlog.journal import MemoryJournal
@@ -21,7 +21,7 @@ NICER = {P: "Polish nicely."}
 
 
 class Told:
-    """Right with a chance that its two instructions decide; the dice are those of the case, the draw and the profile.
+    """Right with a chance that its two instructions decide; the dice are those of the case, the repeat and the profile.
 
     So a run that is made again comes out the same, as it does from the cache.
     """
@@ -34,7 +34,7 @@ class Told:
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
         draft, polish = ("careful" in str(profile.value(surface, SNAPSHOT)) for surface in (D, P))
-        dice = Random(f"{context.case_id} {context.draw} {profile.digest}")
+        dice = Random(f"{context.case_id} {context.repeat} {profile.digest}")
         return AgentRun(output="careful careful" * (dice.random() < self.chance(draft, polish)))
 
 
@@ -44,12 +44,12 @@ def request(**changes: object) -> RunRequest:
 
 
 async def run_of(agent: Told, *rounds: dict[str, str], journal: MemoryJournal | None = None) -> RunResult:
-    return await Engine(agent, desk.evaluator(), strategy=Tries(*rounds)).run(request(), journal=journal)
+    return await Engine(agent, desk.evaluator(), search=Tries(*rounds)).run(request(), journal=journal)
 
 
 def drawn(journal: MemoryJournal, phase: str) -> set[int]:
-    """The draws that were run in a phase."""
-    return {event.data["row"]["draw"] for event in journal.read() if event.type == "case" and event.phase == phase}
+    """The repeats that were run in a phase."""
+    return {event.data["row"]["repeat"] for event in journal.read() if event.type == "case" and event.phase == phase}
 
 
 async def test_a_part_that_does_no_good_goes_and_one_that_does_stays() -> None:
@@ -94,7 +94,7 @@ async def test_a_profile_of_one_part_has_nothing_to_take_out() -> None:
 
 
 async def test_nothing_is_taken_out_if_nobody_wants_it() -> None:
-    result = await desk.engine(DRAFT | NICER).run(request(claim=ClaimOnce(ablate=False)))
+    result = await desk.engine(DRAFT | NICER).run(request(final_test=FinalTest(ablate=False)))
     assert result.ablation is None
     assert sorted(change.surface_id for change in result.changes) == [D, P]
 
@@ -103,5 +103,5 @@ async def test_no_claim_rests_on_draws_that_decided_what_was_taken_out() -> None
     journal = MemoryJournal()
     await run_of(Told(lambda draft, polish: 1.0 if draft or polish else 0.2), BOTH, journal=journal)
     assert len(drawn(journal, "ablation")) == 2, "a part that seems useless is looked at twice"
-    assert drawn(journal, "claim")
-    assert drawn(journal, "ablation").isdisjoint(drawn(journal, "claim"))
+    assert drawn(journal, "final_test")
+    assert drawn(journal, "ablation").isdisjoint(drawn(journal, "final_test"))

@@ -16,7 +16,7 @@ from promptiter.evaluation.result import CaseRow
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.policies.evidence import Answer, Evidence
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import MaxRounds
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.fold import fold
@@ -33,7 +33,7 @@ _profile: ContextVar[Profile] = ContextVar("profile")
 
 
 class Desk:
-    """Sorts a question; a refund is then repaired. Counts what its model was asked, by node, case and draw."""
+    """Sorts a question; a refund is then repaired. Counts what its model was asked, by node, case and repeat."""
 
     def __init__(self, *, peeks: bool = False) -> None:
         self.asked: Counter[tuple[str, str, int]] = Counter()
@@ -65,9 +65,9 @@ class Desk:
         """Uses the instruction of another node, and reads it where nobody sees it."""
         return f"{sort} {_profile.get().value('refund#instruction', self.describe())}"
 
-    async def model(self, request: ModelRequest, *, draw: int) -> ModelReply:
+    async def model(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         instruction, asked = request.messages[0].content, request.messages[-1].content
-        self.asked[instruction, asked, draw] += 1
+        self.asked[instruction, asked, repeat] += 1
         return ModelReply(text=f"{asked} careful" if "careful" in instruction else asked)
 
 
@@ -94,7 +94,7 @@ class Opaque:
         return self.snapshot
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
-        self.runs[profile.digest, context.case_id, context.draw] += 1
+        self.runs[profile.digest, context.case_id, context.repeat] += 1
         node = self.node(case, context)
         with record(context.case_id, resolve=lambda surface: profile.value(surface, self.snapshot)) as recording:
             with step("sort") as sorting:
@@ -104,7 +104,7 @@ class Opaque:
                 answering.output = "careful" if "careful" in text else ""
         return AgentRun(output="careful" * ("careful" in text), trace=recording.trace)
 
-    def node(self, case: CaseInput, context: RunContext) -> str:  # noqa: ARG002 - of every draw
+    def node(self, case: CaseInput, context: RunContext) -> str:  # noqa: ARG002 - of every repeat
         return "refund" if int(case.text.split()[-1]) % 5 == 0 else "answer"
 
 
@@ -118,18 +118,18 @@ def request(**changes: object) -> RunRequest:
         "validation": desk.eval_set("validation", CASES),
         "stop": MaxRounds(9),
         "max_rounds": 9,
-        "claim": None,
+        "final_test": None,
     }
     return desk.request(**(values | changes))
 
 
 def gateway_engine(agent: Desk, *rounds: dict[str, str]) -> Engine:
     gateway = Gateway(models={"scripted": agent.model})
-    return Engine(agent, desk.evaluator(gateway), strategy=_Validates(*rounds))
+    return Engine(agent, desk.evaluator(gateway), search=_Validates(*rounds))
 
 
 def opaque_engine(agent: Opaque, *rounds: dict[str, str]) -> Engine:
-    return Engine(agent, desk.evaluator(), strategy=_Validates(*rounds))
+    return Engine(agent, desk.evaluator(), search=_Validates(*rounds))
 
 
 class _Validates(desk.Tries):
@@ -166,7 +166,7 @@ async def test_a_later_candidate_runs_both_arms_afresh_on_what_it_touches() -> N
     assert later.validation is not None
     assert later.compared is not None
     assert origins(later.validation.rows) == {"executed": 2, "cache": 8}
-    assert [(row.case_id, row.draw) for row in later.compared.rows] == [("validation-0", 1), ("validation-5", 1)]
+    assert [(row.case_id, row.repeat) for row in later.compared.rows] == [("validation-0", 1), ("validation-5", 1)]
     assert result.measured.paid_case_runs == CASES + 2 + 4
     assert agent.asked.total() == 2 * CASES + 2 + 4 + 2, "what comes before the patched read is asked once"
     assert later.decision is not None
@@ -240,29 +240,29 @@ async def test_a_run_cut_anywhere_near_its_audit_goes_on_to_the_same_result() ->
 
 
 class Flips(Opaque):
-    """Answers are right in every other draw; a refund is as right as it is told to be."""
+    """Answers are right in every other repeat; a refund is as right as it is told to be."""
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
         found = await super().run(case, profile, context)
-        is_right = context.draw % 2 == 0 and self.node(case, context) == "answer"
+        is_right = context.repeat % 2 == 0 and self.node(case, context) == "answer"
         return replace(found, output="careful" * (is_right or found.output == "careful"))
 
 
 async def test_the_noise_of_cases_that_cannot_change_does_not_hide_a_gain() -> None:
-    engine = Engine(Flips(), desk.evaluator(draws=2), strategy=_Validates(REFUND))
-    result = await engine.run(request(claim=ClaimOnce()))
+    engine = Engine(Flips(), desk.evaluator(repeats=2), search=_Validates(REFUND))
+    result = await engine.run(request(final_test=FinalTest()))
     assert result.verdict == "improved"
     assert result.conclusion is not None
-    [claim] = result.conclusion.claims
+    [claim] = result.conclusion.results
     assert not any(look.has_run_noise for look in claim.looks)
     assert claim.gain == 0.1
 
 
 class Moody(Opaque):
-    """Refunds only in the first draw; later such a case is answered, and reads another text."""
+    """Refunds only in the first repeat; later such a case is answered, and reads another text."""
 
     def node(self, case: CaseInput, context: RunContext) -> str:
-        return super().node(case, context) if context.draw == 0 else "answer"
+        return super().node(case, context) if context.repeat == 0 else "answer"
 
 
 async def test_a_case_that_read_a_text_once_is_run_for_all_patches_of_it() -> None:

@@ -26,7 +26,7 @@ CARELESS = {"polish#instruction": "Break."}
 
 
 class Noisy:
-    """Is careful as often as its instructions say, by the dice of each draw; counts its runs."""
+    """Is careful as often as its instructions say, by the dice of each repeat; counts its runs."""
 
     def __init__(self) -> None:
         self.runs: Counter[tuple[str, str, int]] = Counter()
@@ -35,20 +35,20 @@ class Noisy:
         return SNAPSHOT
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
-        self.runs[profile.digest, context.case_id, context.draw] += 1
+        self.runs[profile.digest, context.case_id, context.repeat] += 1
         texts = [str(profile.value(surface, SNAPSHOT)) for surface in ("draft#instruction", "polish#instruction")]
         chance = 0.3 + 0.3 * sum("careful" in text for text in texts) - 0.3 * ("Break." in texts)
-        dice = Random(f"{context.case_id} {context.draw} {profile.digest}")
+        dice = Random(f"{context.case_id} {context.repeat} {profile.digest}")
         return AgentRun(output="careful " * (2 * (dice.random() < chance)))
 
 
 def engine(agent: Noisy, *rounds: dict[str, str]) -> Engine:
-    return Engine(agent, desk.evaluator(), strategy=Tries(*rounds))
+    return Engine(agent, desk.evaluator(), search=Tries(*rounds))
 
 
 def request(acceptance: AcceptancePolicy, *, cases: int = 30, **changes: object) -> RunRequest:
     sets = {"train": desk.eval_set("train", cases), "validation": desk.eval_set("validation", cases)}
-    return desk.request(acceptance=acceptance, max_rounds=9, **({"claim": None} | sets | changes))
+    return desk.request(acceptance=acceptance, max_rounds=9, **({"final_test": None} | sets | changes))
 
 
 def reasons(result: RunResult) -> list[str]:
@@ -56,8 +56,8 @@ def reasons(result: RunResult) -> list[str]:
 
 
 def drawn(agent: Noisy, set_name: str) -> set[tuple[str, int]]:
-    """The profiles and draws that were run on a set."""
-    return {(profile, draw) for profile, case_id, draw in agent.runs if case_id.startswith(set_name)}
+    """The profiles and repeats that were run on a set."""
+    return {(profile, repeat) for profile, case_id, repeat in agent.runs if case_id.startswith(set_name)}
 
 
 async def test_a_paired_gain_looks_after_blocks_and_spends_less_on_each_candidate() -> None:
@@ -72,7 +72,7 @@ async def test_a_paired_gain_looks_after_blocks_and_spends_less_on_each_candidat
     assert twice == [], "no run is made twice, whoever asks for it"
     for each in result.rounds:
         assert each.validation is not None
-        assert len({row.draw for row in each.validation.rows}) in (2, 4, 6)
+        assert len({row.repeat for row in each.validation.rows}) in (2, 4, 6)
 
 
 async def test_a_sigma_gain_pays_for_the_hold_out_only_where_train_improves() -> None:
@@ -85,7 +85,7 @@ async def test_a_sigma_gain_pays_for_the_hold_out_only_where_train_improves() ->
     assert "which clears its noise" in draft
     assert "; the hold-out " in draft
     assert result.verdict == "improved"
-    held = {draw for profile, draw in drawn(agent, "validation") if profile == result.accepted_profile.digest}
+    held = {repeat for profile, repeat in drawn(agent, "validation") if profile == result.accepted_profile.digest}
     assert len(held) == 3
 
 
@@ -123,9 +123,9 @@ async def test_protected_cases_are_run_again_and_the_others_are_not() -> None:
     assert reasons(result)[0].startswith("protected, and no longer passing: ")
     candidate = result.rounds[0].validation
     assert candidate is not None
-    again = {row.case_id for row in candidate.rows if row.draw > 0}
+    again = {row.case_id for row in candidate.rows if row.repeat > 0}
     assert 0 < len(again) < 30
-    assert max(row.draw for row in candidate.rows) <= 5
+    assert max(row.repeat for row in candidate.rows) <= 5
 
 
 async def test_tokens_and_texts_of_a_run_are_figures() -> None:

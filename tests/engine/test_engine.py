@@ -15,7 +15,7 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
-from promptiter.errors import NonDeterministicStrategyError, RequestError, SetupError
+from promptiter.errors import NonDeterministicSearchError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
@@ -162,7 +162,7 @@ async def test_a_failing_run_keeps_its_finished_rounds() -> None:
             raise ValueError("no luck")
 
     with pytest.raises(RunFailedError, match="round 2: ValueError: no luck") as caught:
-        await desk.engine(strategy=Tries(DRAFT, POLISH, at_round=fail)).run(desk.request())
+        await desk.engine(search=Tries(DRAFT, POLISH, at_round=fail)).run(desk.request())
     result = caught.value.result
     assert (result.status, result.error) == ("failed", "ValueError: no luck")
     assert [change.surface_id for change in result.changes] == ["draft#instruction"]
@@ -171,7 +171,7 @@ async def test_a_failing_run_keeps_its_finished_rounds() -> None:
 
 async def test_a_spent_budget_cuts_a_round_short_and_is_no_failure() -> None:
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=8))
-    result = await desk.engine(DRAFT, gateway=gateway).run(desk.request(claim=None))
+    result = await desk.engine(DRAFT, gateway=gateway).run(desk.request(final_test=None))
     assert (result.status, result.verdict, result.stop_reason) == ("succeeded", "budget_ended", "max_calls")
     assert result.rounds[-1].decision is None
     assert result.measured.spent.total.calls == 8
@@ -209,7 +209,7 @@ async def test_a_run_that_goes_on_leaves_the_claim_as_much_as_one_that_never_fai
     assert len(whole.rounds) > 8
 
     gateway, journal = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=150)), MemoryJournal()
-    first = await desk.engine(strategy=Tries(*tries, at_round=stumble), gateway=gateway).conduct(asked, journal=journal)
+    first = await desk.engine(search=Tries(*tries, at_round=stumble), gateway=gateway).conduct(asked, journal=journal)
     assert first.result.status == "failed"
     spent, budget = first.result.measured.spent, Budget(max_calls=150)
     budget.charge(spent.of_models, of="run")
@@ -266,13 +266,13 @@ async def test_a_policy_that_asks_for_more_evidence_gets_both_arms_again() -> No
             drawn = [len(each.rows) for each in (evidence.baseline, evidence.candidate)]
             assert drawn[0] == drawn[1]
             self.looks.append(drawn[0])
-            return MoreEvidence(draws=2) if drawn[0] < 6 else evidence.accept("seen enough")
+            return MoreEvidence(repeats=2) if drawn[0] < 6 else evidence.accept("seen enough")
 
     policy = Careful()
-    result = await desk.engine(DRAFT).run(desk.request(acceptance=policy, claim=None))
+    result = await desk.engine(DRAFT).run(desk.request(acceptance=policy, final_test=None))
     assert policy.looks == [2, 6]
     assert result.accepted is not None
-    assert [row.draw for row in result.accepted.rows] == [0, 1, 2, 0, 1, 2]
+    assert [row.repeat for row in result.accepted.rows] == [0, 1, 2, 0, 1, 2]
     assert result.verdict == "improved"
 
 
@@ -296,7 +296,7 @@ async def test_policies_compose_in_a_run() -> None:
 async def test_the_result_does_not_depend_on_the_concurrency(concurrency: int) -> None:
     def one_run(concurrency: int) -> Engine:
         evaluator = desk.evaluator(concurrency=concurrency)
-        return Engine(desk.agent(), evaluator, strategy=Tries(DRAFT, WORSE, POLISH))
+        return Engine(desk.agent(), evaluator, search=Tries(DRAFT, WORSE, POLISH))
 
     first = await one_run(8).run(desk.request())
     second = await one_run(concurrency).run(desk.request())
@@ -327,7 +327,7 @@ def test_the_first_ctrl_c_finishes_the_round_in_flight() -> None:
 
     told: list[str] = []
     before = signal.getsignal(signal.SIGINT)
-    result = desk.engine(strategy=Tries(DRAFT, POLISH, at_round=press)).run_sync(desk.request(), tell=told.append)
+    result = desk.engine(search=Tries(DRAFT, POLISH, at_round=press)).run_sync(desk.request(), tell=told.append)
     assert (result.status, result.stop_reason, result.verdict) == ("succeeded", "user_stop", "no_evidence")
     assert (result.conclusion, len(result.changes)) == (None, 1)  # kept, and nothing is claimed yet
     assert [each.decision is not None for each in result.rounds] == [True]
@@ -337,22 +337,22 @@ def test_the_first_ctrl_c_finishes_the_round_in_flight() -> None:
 
 async def test_a_run_that_was_stopped_goes_on_or_makes_its_claim() -> None:
     ends = {}
-    for claim_now in (False, True):
+    for test_now in (False, True):
         journal, pressed = MemoryJournal(), Interrupt()
 
         def press(_: int, pressed: Interrupt = pressed) -> None:
             pressed.ask("a button")
 
         tries = Tries(DRAFT, POLISH, at_round=press)
-        stopped = await desk.engine(strategy=tries).run(desk.request(), journal=journal, interrupt=pressed)
+        stopped = await desk.engine(search=tries).run(desk.request(), journal=journal, interrupt=pressed)
         assert (stopped.stop_reason, stopped.is_final) == ("user_stop", False)
-        engine = desk.engine(strategy=Tries(DRAFT, POLISH))
-        ends[claim_now] = await engine.run(desk.request(), journal=journal, interrupt=Interrupt(claim_now=claim_now))
+        engine = desk.engine(search=Tries(DRAFT, POLISH))
+        ends[test_now] = await engine.run(desk.request(), journal=journal, interrupt=Interrupt(test_now=test_now))
     assert [(each.verdict, len(each.rounds), each.is_final) for each in ends.values()] == [
         ("improved", 2, True),
         ("improved", 1, True),
     ]
-    assert ends[True].stop_reason == "claim_now"
+    assert ends[True].stop_reason == "test_now"
 
 
 def test_the_second_ctrl_c_stops_at_once_and_leaves_a_result() -> None:
@@ -364,14 +364,14 @@ def test_the_second_ctrl_c_stops_at_once_and_leaves_a_result() -> None:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(60)
 
-    result = desk.engine(strategy=Endless()).run_sync(desk.request())
+    result = desk.engine(search=Endless()).run_sync(desk.request())
     assert (result.status, result.verdict) == ("cancelled", "no_evidence")
     assert result.baseline_score == 0.0
 
 
 async def test_an_interrupt_stops_a_run_from_elsewhere() -> None:
     interrupt = Interrupt()
-    engine = desk.engine(strategy=Tries(DRAFT, POLISH, at_round=lambda _: interrupt.ask("a button")))
+    engine = desk.engine(search=Tries(DRAFT, POLISH, at_round=lambda _: interrupt.ask("a button")))
     result = await engine.run(desk.request(), interrupt=interrupt)
     assert (result.stop_reason, len(result.rounds)) == ("user_stop", 1)
 
@@ -386,7 +386,7 @@ async def test_a_cancelled_run_raises_and_its_journal_has_the_end() -> None:
             await asyncio.sleep(60)
 
     journal = MemoryJournal()
-    task = asyncio.ensure_future(desk.engine(strategy=Endless()).run(desk.request(), journal=journal))
+    task = asyncio.ensure_future(desk.engine(search=Endless()).run(desk.request(), journal=journal))
     await searching.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -421,7 +421,7 @@ async def test_a_strategy_that_asks_for_something_else_when_a_run_goes_on_is_an_
         await journal.append(event)
     with pytest.raises(RunFailedError) as caught:
         await desk.engine(WORSE).run(desk.request(), journal=journal)
-    assert isinstance(caught.value.__cause__, NonDeterministicStrategyError)
+    assert isinstance(caught.value.__cause__, NonDeterministicSearchError)
 
 
 def test_an_engine_takes_stages_or_a_strategy() -> None:
@@ -430,7 +430,7 @@ def test_an_engine_takes_stages_or_a_strategy() -> None:
             return request
 
     with pytest.raises(TypeError, match="not both"):
-        Engine(desk.agent(), desk.evaluator(), optimizer=Optimizes(), strategy=Tries())  # type: ignore[arg-type]
+        Engine(desk.agent(), desk.evaluator(), optimizer=Optimizes(), search=Tries())  # type: ignore[arg-type]
 
 
 async def test_a_teacher_writes_missing_references_once_before_the_baseline() -> None:
@@ -492,7 +492,7 @@ async def test_what_one_run_spent_does_not_stop_the_next() -> None:
 
 
 async def test_a_case_and_its_draws_count_as_one_evaluation() -> None:
-    engine = Engine(desk.agent(), desk.evaluator(draws=4), strategy=Tries(WORSE, WORSE, WORSE))
+    engine = Engine(desk.agent(), desk.evaluator(repeats=4), search=Tries(WORSE, WORSE, WORSE))
     result = await engine.run(desk.request(stop=MaxEvaluations(8)))
     # The baseline and the first candidate are 2 cases each, and so are both arms of the second look.
     assert [each.round for each in result.rounds] == [1, 2]
@@ -503,7 +503,7 @@ async def test_an_agent_that_exits_is_a_failed_case() -> None:
         sys.exit(len(text) > 10_000)
 
     leaving = chain("leaving", ModelNode(name="draft", instruction="Draft.", model="scripted"), leave)
-    result = await Engine(leaving, desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request())
+    result = await Engine(leaving, desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
     assert (result.verdict, result.stop_reason) == ("invalid_eval", "invalid_eval")
     assert result.stop is not None
     assert "left by sys.exit(False)" in result.stop.text
@@ -519,7 +519,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
             raise asyncio.CancelledError(event.type)
 
     with pytest.raises(RunFailedError) as caught:
-        await desk.engine(strategy=Confused()).run(desk.request(), observers=[Confused()])
+        await desk.engine(search=Confused()).run(desk.request(), observers=[Confused()])
     assert caught.value.result.status == "failed"
     assert "Confused failed at event 0" in caught.value.result.measured.problems[0]
 
@@ -569,7 +569,7 @@ async def test_a_failed_run_can_go_on() -> None:
 
     journal = MemoryJournal()
     with pytest.raises(RunFailedError):
-        await desk.engine(strategy=Tries(DRAFT, POLISH, at_round=fail)).run(desk.request(), journal=journal)
+        await desk.engine(search=Tries(DRAFT, POLISH, at_round=fail)).run(desk.request(), journal=journal)
     result = await desk.engine(DRAFT, POLISH).run(desk.request(), journal=journal)
     assert (result.status, result.accepted_score) == ("succeeded", 1.0)
 
@@ -577,7 +577,7 @@ async def test_a_failed_run_can_go_on() -> None:
 async def test_another_request_on_an_old_journal_is_noticed() -> None:
     journal = MemoryJournal()
     with pytest.raises(RunFailedError):
-        await desk.engine(strategy=_Breaks()).run(desk.request(), journal=journal)
+        await desk.engine(search=_Breaks()).run(desk.request(), journal=journal)
     with pytest.raises(RunFailedError, match="with another request"):
         await desk.engine(DRAFT).run(desk.request(objective="pass_rate"), journal=journal)
 
@@ -604,7 +604,7 @@ async def test_secrets_are_kept_out_of_errors() -> None:
         raise ValueError("key sk-canary-1234567890 was refused")
 
     gateway = Gateway(models={"scripted": desk.model()}, redactor=Redactor(("sk-canary-1234567890",)))
-    engine = desk.engine(strategy=Tries(DRAFT, at_round=fail), gateway=gateway)
+    engine = desk.engine(search=Tries(DRAFT, at_round=fail), gateway=gateway)
     with pytest.raises(RunFailedError) as caught:
         await engine.run(desk.request())
     assert "canary" not in str(caught.value)
@@ -618,9 +618,9 @@ async def test_an_error_while_a_run_is_told_again_leaves_its_journal_alone() -> 
     for event in list(whole.read())[:-4]:
         await journal.append(event)
     before = list(journal.read())
-    strategy = Tries(DRAFT, POLISH, at_round=_fail)
+    search = Tries(DRAFT, POLISH, at_round=_fail)
     with pytest.raises(RunFailedError, match="no luck"):
-        await desk.engine(strategy=strategy).run(desk.request(), journal=journal)
+        await desk.engine(search=search).run(desk.request(), journal=journal)
     assert list(journal.read()) == before
 
 

@@ -16,7 +16,7 @@ from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import Answer, Evidence
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.stopping import MaxRounds
 from promptiter.profile import Profile
@@ -38,7 +38,7 @@ Chance = Callable[[str, bool, bool], float]
 
 
 class Told:
-    """Passes a case with a chance; the dice are those of the case, the draw and the profile. Counts its runs."""
+    """Passes a case with a chance; the dice are those of the case, the repeat and the profile. Counts its runs."""
 
     def __init__(self, chance: Chance, *, fails: Callable[[RunContext, bool], bool] = lambda *_: False) -> None:
         self.chance = chance
@@ -49,11 +49,11 @@ class Told:
         return SNAPSHOT
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
-        self.runs[profile.digest, context.case_id, context.draw] += 1
+        self.runs[profile.digest, context.case_id, context.repeat] += 1
         draft, polish = ("careful" in str(profile.value(surface, SNAPSHOT)) for surface in (D, P))
         if self.fails(context, draft):
             return AgentRun(error=Failure("AgentError", "broke"))
-        dice = Random(f"{context.case_id} {context.draw} {profile.digest}").random()
+        dice = Random(f"{context.case_id} {context.repeat} {profile.digest}").random()
         return AgentRun(output="careful careful" * (dice < self.chance(context.case_id, draft, polish)))
 
 
@@ -76,7 +76,7 @@ def request(*, cases: int = 10, **changes: object) -> RunRequest:
 
 
 def engine(agent: Told, *rounds: dict[str, str]) -> Engine:
-    return Engine(agent, Evaluator([FunctionMetric(name="careful", function=_score)]), strategy=Tries(*rounds))
+    return Engine(agent, Evaluator([FunctionMetric(name="careful", function=_score)]), search=Tries(*rounds))
 
 
 async def _score(_case: EvalCase, run: AgentRun) -> bool:
@@ -85,26 +85,26 @@ async def _score(_case: EvalCase, run: AgentRun) -> bool:
 
 
 def drawn(journal: MemoryJournal, phase: str) -> set[int]:
-    return {event.data["row"]["draw"] for event in journal.read() if event.type == "case" and event.phase == phase}
+    return {event.data["row"]["repeat"] for event in journal.read() if event.type == "case" and event.phase == phase}
 
 
 def outcome(result: RunResult) -> tuple[str, str | None, list[str]]:
     assert result.conclusion is not None
-    return result.verdict, result.conclusion.scope, [claim.outcome for claim in result.conclusion.claims]
+    return result.verdict, result.conclusion.scope, [claim.outcome for claim in result.conclusion.results]
 
 
 async def test_a_gain_beyond_noise_is_claimed_for_these_cases_on_draws_of_its_own() -> None:
     journal = MemoryJournal()
     agent = Told(lambda _, draft, __: 0.9 if draft else 0.2)
     result = await engine(agent, DRAFT).run(request(), journal=journal)
-    assert outcome(result) == ("improved", "these cases", ["claimed"])
+    assert outcome(result) == ("improved", "these cases", ["shown"])
     assert [change.surface_id for change in result.changes] == [D]
-    assert drawn(journal, "claim").isdisjoint(drawn(journal, "baseline") | drawn(journal, "validation"))
+    assert drawn(journal, "final_test").isdisjoint(drawn(journal, "baseline") | drawn(journal, "validation"))
     assert result.conclusion is not None
     assert result.conclusion.before is not None
     assert result.conclusion.after is not None
-    assert result.conclusion.after - result.conclusion.before == pytest.approx(result.conclusion.claims[0].gain)
-    assert result.conclusion.reasons[-1] == "1 candidate tried on these cases before, on other draws"
+    assert result.conclusion.after - result.conclusion.before == pytest.approx(result.conclusion.results[0].gain)
+    assert result.conclusion.reasons[-1] == "1 candidate tried on these cases before, on other repeats"
 
 
 async def test_a_claim_that_shows_no_gain_stops_after_its_first_block_and_adopts_nothing() -> None:
@@ -112,7 +112,7 @@ async def test_a_claim_that_shows_no_gain_stops_after_its_first_block_and_adopts
     agent = Told(lambda _, draft, __: 0.1 if draft else 0.9)
     result = await engine(agent, DRAFT).run(request(cases=30), journal=journal)
     assert outcome(result) == ("no_evidence", None, ["futile"])
-    assert len(drawn(journal, "claim")) == 2
+    assert len(drawn(journal, "final_test")) == 2
     assert result.changes == ()
     assert result.working_profile.value(D, SNAPSHOT) == DRAFT[D]
     assert result.accepted_profile == result.initial_profile
@@ -121,9 +121,11 @@ async def test_a_claim_that_shows_no_gain_stops_after_its_first_block_and_adopts
 async def test_a_claim_without_an_answer_has_three_blocks() -> None:
     journal = MemoryJournal()
     agent = Told(lambda _, draft, __: 0.6 if draft else 0.5)
-    result = await engine(agent, DRAFT).run(request(cases=20, claim=ClaimOnce(wanted_gain=0.5)), journal=journal)
+    result = await engine(agent, DRAFT).run(
+        request(cases=20, final_test=FinalTest(min_detectable_gain=0.5)), journal=journal
+    )
     assert outcome(result) == ("no_evidence", None, ["not_shown"])
-    assert len(drawn(journal, "claim")) == 6
+    assert len(drawn(journal, "final_test")) == 6
 
 
 async def test_what_these_cases_could_not_show_is_underpowered_whatever_was_seen() -> None:
@@ -137,7 +139,7 @@ async def test_what_these_cases_could_not_show_is_underpowered_whatever_was_seen
 
 async def test_a_large_gain_is_all_that_is_wanted_so_the_same_cases_are_enough() -> None:
     agent = Told(lambda _, draft, __: 0.45 if draft else 0.5)
-    result = await engine(agent, DRAFT).run(request(cases=30, claim=ClaimOnce(wanted_gain=0.5)))
+    result = await engine(agent, DRAFT).run(request(cases=30, final_test=FinalTest(min_detectable_gain=0.5)))
     assert result.verdict == "no_evidence"
 
 
@@ -152,10 +154,10 @@ async def test_without_run_noise_one_mended_case_is_claimed_after_four_draws() -
     journal = MemoryJournal()
     agent = Told(lambda case, draft, _: float(draft or case != "validation-3"))
     result = await engine(agent, DRAFT).run(request(), journal=journal)
-    assert outcome(result) == ("improved", "these cases", ["claimed"])
-    assert len(drawn(journal, "claim")) == 4, "two could hide a coin flip"
+    assert outcome(result) == ("improved", "these cases", ["shown"])
+    assert len(drawn(journal, "final_test")) == 4, "two could hide a coin flip"
     assert result.conclusion is not None
-    assert "no case differed from itself in 4 draws" in result.conclusion.reasons[0]
+    assert "no case differed from itself in 4 repeats" in result.conclusion.reasons[0]
     assert result.conclusion.smallest_gain == 0.0
 
 
@@ -168,12 +170,12 @@ async def test_sealed_cases_that_gain_make_it_a_claim_for_new_cases() -> None:
     journal = MemoryJournal()
     agent = Told(lambda _, draft, __: 0.9 if draft else 0.2)
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)), journal=journal)
-    assert outcome(result) == ("improved", "new cases", ["claimed", "claimed"])
+    assert outcome(result) == ("improved", "new cases", ["shown", "shown"])
     events = list(journal.read())
     sealed = [event.seq for event in events if event.type == "case" and "test-" in event.data["row"]["case_id"]]
     assert len(sealed) == 2 * 2 * 10
     [looked] = [
-        event.seq for event in events if event.type == "claim" and event.data["value"]["scope"] == "these cases"
+        event.seq for event in events if event.type == "final_test" and event.data["value"]["scope"] == "these cases"
     ]
     assert min(sealed) > looked, "nobody runs them before the claim on the others is settled"
 
@@ -187,7 +189,7 @@ async def test_sealed_cases_are_not_run_for_a_gain_that_was_not_shown() -> None:
 async def test_sealed_cases_that_gain_too_little_leave_the_claim_for_these() -> None:
     agent = Told(lambda case, draft, _: 0.9 if draft and (case.startswith("validation") or case == "test-1") else 0.2)
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 4)))
-    assert outcome(result) == ("improved", "these cases", ["claimed", "not_shown"])
+    assert outcome(result) == ("improved", "these cases", ["shown", "not_shown"])
     assert result.conclusion is not None
     assert "with so few cases no gain could be shown" in result.conclusion.reasons[1]
 
@@ -195,12 +197,12 @@ async def test_sealed_cases_that_gain_too_little_leave_the_claim_for_these() -> 
 async def test_sealed_cases_that_get_worse_are_a_risk_of_overfitting_and_nothing_is_adopted() -> None:
     agent = Told(lambda case, draft, _: float(draft == case.startswith("validation")))
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
-    assert outcome(result) == ("overfit_risk", None, ["claimed", "not_shown"])
+    assert outcome(result) == ("overfit_risk", None, ["shown", "not_shown"])
     assert result.changes == ()
 
 
 async def test_a_profile_that_breaks_in_the_claim_makes_it_invalid() -> None:
-    agent = Told(lambda *_: 0.5, fails=lambda context, draft: draft and context.draw > 0)
+    agent = Told(lambda *_: 0.5, fails=lambda context, draft: draft and context.repeat > 0)
     result = await engine(agent, DRAFT).run(request())
     assert result.verdict == "invalid_eval"
     assert result.changes == ()
@@ -215,7 +217,7 @@ async def test_sealed_cases_that_could_not_be_run_leave_the_claim_for_these() ->
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
     assert outcome(result)[:2] == ("improved", "these cases")
     assert result.conclusion is not None
-    assert "of the sealed cases, the candidate is unreliable" in " ".join(result.conclusion.reasons)
+    assert "of the test cases, the candidate is unreliable" in " ".join(result.conclusion.reasons)
 
 
 @pytest.mark.parametrize(("calls", "verdict"), [(400, "improved"), (120, "budget_ended")])
@@ -233,13 +235,13 @@ async def test_a_budget_that_cuts_the_search_leaves_what_was_kept_to_the_claim(c
 async def test_sealed_cases_that_the_first_profile_cannot_run_are_no_gain() -> None:
     agent = Told(lambda *_: 1.0 * _[1], fails=lambda context, draft: context.case_id.startswith("test") and not draft)
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
-    assert outcome(result) == ("improved", "these cases", ["claimed"])
+    assert outcome(result) == ("improved", "these cases", ["shown"])
     assert result.conclusion is not None
-    assert any("of the sealed cases, the accepted profile is unreliable" in each for each in result.conclusion.reasons)
+    assert any("of the test cases, the accepted profile is unreliable" in each for each in result.conclusion.reasons)
 
 
 async def test_what_no_case_reads_cannot_be_claimed() -> None:
-    """Its own surface is read by nobody, so that no draw of any case could tell."""
+    """Its own surface is read by nobody, so that no repeat of any case could tell."""
 
     class Blind(Told):
         async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
@@ -263,7 +265,7 @@ async def test_a_run_that_is_told_of_in_a_list_has_the_scores_of_its_claim() -> 
 
 async def test_what_a_policy_with_a_promise_kept_needs_no_claim() -> None:
     agent = Told(lambda _, draft, __: 0.95 if draft else 0.1)
-    result = await engine(agent, DRAFT).run(request(cases=30, acceptance=PairedGain(), claim=None))
+    result = await engine(agent, DRAFT).run(request(cases=30, acceptance=PairedGain(), final_test=None))
     assert outcome(result) == ("improved", "these cases", [])
     assert result.conclusion is not None
     assert "which errs in 0.05 of all runs" in result.conclusion.reasons[0]
@@ -273,12 +275,12 @@ async def test_an_error_that_is_given_is_the_error_of_the_claim() -> None:
     agent = Told(lambda _, draft, __: 0.9 if draft else 0.2)
     result = await engine(agent, DRAFT).run(request(error=0.1))
     assert result.conclusion is not None
-    [claim] = result.conclusion.claims
+    [claim] = result.conclusion.results
     assert claim.looks[0].error == pytest.approx(0.02)
 
 
 def whole_run(agent: Told | None = None) -> tuple[Engine, RunRequest]:
-    """Two parts, of which one is no good, an ablation, a claim of three blocks, and sealed cases."""
+    """Two parts, of which one is no good, an ablation, a claim of three blocks, and test cases."""
     told = agent or Told(lambda _, draft, __: 0.75 if draft else 0.4)
     return engine(told, DRAFT, POLISH), request(cases=4, error=0.5, test=desk.eval_set("test", 2))
 
@@ -289,7 +291,7 @@ async def test_a_run_cut_anywhere_goes_on_to_the_same_conclusion_and_repeats_no_
     result = await made.run(asked, journal=whole)
     events = list(whole.read())
     kinds = {event.phase for event in events if event.type == "case"}
-    assert kinds >= {"baseline", "validation", "ablation", "claim", "sealed"}
+    assert kinds >= {"baseline", "validation", "ablation", "final_test", "test"}
     assert result.ablation is not None
     first = next(event.seq for event in events if event.phase == "ablation")
     for cut in sorted({*range(1, first, 20), *range(first, len(events), 15), *_edges(events, first)}):
@@ -314,7 +316,7 @@ async def test_a_run_that_is_killed_during_its_claim_goes_on_with_it() -> None:
     made, asked = whole_run()
     result = await made.run(asked, journal=whole)
 
-    journal = _Dies(after="claim")
+    journal = _Dies(after="final_test")
     made, _ = whole_run()
     with pytest.raises(_KilledError):
         await made.run(asked, journal=journal)
@@ -330,7 +332,7 @@ async def test_a_run_that_is_cancelled_during_its_claim_says_nothing_and_goes_on
 
     class Watches:
         async def observe(self, event: Event) -> None:
-            if event.phase == "claim" and event.type == "case":
+            if event.phase == "final_test" and event.type == "case":
                 seen.set()
 
     made, asked = whole_run()

@@ -27,10 +27,10 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.offline.rules.optimizer import RuleOptimizer
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.stopping import MaxCalls, MaxRounds, Patience, TargetScore
-from promptiter.runlog.codec import plain_of, value_of
+from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.results import RunRequest
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from tests.worlds import desk
@@ -50,11 +50,13 @@ def gateway(**options: object) -> Gateway:
     return Gateway(models={"scripted": ScriptedModel([])}, prices=PRICES, **options)  # type: ignore[arg-type]
 
 
-def engine(*stages: object, agent: GraphAgent | None = None, through: Gateway | None = None, draws: int = 1) -> Engine:
+def engine(
+    *stages: object, agent: GraphAgent | None = None, through: Gateway | None = None, repeats: int = 1
+) -> Engine:
     evaluator = Evaluator(
         [FunctionMetric(name="right", function=desk.score)],
         gateway=through or gateway(),
-        options=EvaluationOptions(draws=draws),
+        options=EvaluationOptions(repeats=repeats),
     )
     return Engine(agent or chain(*NODES), evaluator, *stages)  # type: ignore[arg-type]
 
@@ -82,12 +84,12 @@ def stages(forecast: Forecast) -> list[str]:
 def test_the_same_inputs_give_the_same_forecast_and_asking_makes_no_call() -> None:
     first = forecast_run(engine(), request())
     assert first == forecast_run(engine(), request())
-    assert value_of(Forecast, plain_of(first)) == first
+    assert from_plain(Forecast, to_plain(first)) == first
     assert first != forecast_run(engine(), request(seed=1))
 
 
 def test_a_run_that_only_validates_takes_exactly_that() -> None:
-    found = forecast_run(engine(draws=3), request(max_rounds=0), recorded())
+    found = forecast_run(engine(repeats=3), request(max_rounds=0), recorded())
     assert stages(found) == ["baseline"]
     assert found.total.calls == Band(3 * VALIDATION * 4, 3 * VALIDATION * 4, 3 * VALIDATION * 4)
     assert found.rounds == Band(0, 0, 0)
@@ -109,7 +111,7 @@ def test_cases_that_all_fail_take_at_least_baseline_train_and_one_change() -> No
     found = forecast_run(engine(), request(), recorded())
     whole = (TRAIN + VALIDATION) * 4
     assert whole < found.total.calls.p5 < found.total.calls.p50 < found.total.calls.p95 < 10 * whole
-    assert stages(found) == ["baseline", "train", "backwarder", "rerun", "validation", "ablation", "claim"]
+    assert stages(found) == ["baseline", "train", "backwarder", "rerun", "validation", "ablation", "final_test"]
     assert stage(found, "backwarder").expected.calls == Band(0, 0, 0)
     assert [each.node_id for each in found.nodes] == list(NODES)
 
@@ -117,7 +119,7 @@ def test_cases_that_all_fail_take_at_least_baseline_train_and_one_change() -> No
 def test_a_change_is_paid_from_the_changed_node_on() -> None:
     found = forecast_run(engine(), request(targets=["third#instruction"]), recorded())
     assert [each.node_id for each in stage(found, "rerun").nodes] == ["third", "last"]
-    for name in ("train", "claim"):
+    for name in ("train", "final_test"):
         assert [each.node_id for each in stage(found, name).nodes] == list(NODES)
     only = forecast_run(engine(), request(targets=["third#instruction"], max_rounds=1), recorded())
     assert [each.node_id for each in stage(only, "validation").nodes] == ["third", "last"]
@@ -138,27 +140,27 @@ def test_the_claim_runs_both_profiles_in_blocks_of_its_own_draws() -> None:
         return forecast_run(engine(), request(**{"targets": ["first#instruction"], **changes}), known)
 
     block = 2 * 2 * VALIDATION * 4
-    assert stages(claimed())[-1] == "claim"
-    assert 0.7 * block < stage(claimed(), "claim").expected.calls.p50 <= 2 * block
-    assert stage(claimed(claim=ClaimOnce(draws=6)), "claim").expected.calls.p50 > 2 * block
-    for without in ({"claim": None}, {"max_rounds": 0}):
-        assert not {"ablation", "claim", "sealed"} & {*stages(claimed(**without))}
+    assert stages(claimed())[-1] == "final_test"
+    assert 0.7 * block < stage(claimed(), "final_test").expected.calls.p50 <= 2 * block
+    assert stage(claimed(final_test=FinalTest(repeats=6)), "final_test").expected.calls.p50 > 2 * block
+    for without in ({"final_test": None}, {"max_rounds": 0}):
+        assert not {"ablation", "final_test", "test"} & {*stages(claimed(**without))}
 
 
 def test_parts_are_left_out_only_where_several_may_have_changed_and_the_claim_wants_it() -> None:
     assert "ablation" not in stages(forecast_run(engine(), request(targets=["first#instruction"]), recorded()))
-    assert "ablation" not in stages(forecast_run(engine(), request(claim=ClaimOnce(ablate=False)), recorded()))
+    assert "ablation" not in stages(forecast_run(engine(), request(final_test=FinalTest(ablate=False)), recorded()))
 
 
 def test_sealed_cases_are_run_twice_under_both_profiles() -> None:
-    sealed = request(test=desk.eval_set("sealed", 10), targets=["first#instruction"])
-    found = stage(forecast_run(engine(), sealed, replace(recorded(), noise=0.0)), "sealed").expected.calls
+    sealed = request(test=desk.eval_set("test", 10), targets=["first#instruction"])
+    found = stage(forecast_run(engine(), sealed, replace(recorded(), noise=0.0)), "test").expected.calls
     assert 10 * 2 * 4 < found.p50 <= 2 * 10 * 2 * 4
 
 
 def test_where_runs_come_out_differently_a_claim_takes_more_draws() -> None:
     quiet, noisy = (
-        stage(forecast_run(engine(), request(), replace(recorded(), noise=noise)), "claim").expected.calls
+        stage(forecast_run(engine(), request(), replace(recorded(), noise=noise)), "final_test").expected.calls
         for noise in (0.0, 1.0)
     )
     assert noisy.p95 > 1.3 * quiet.p95
@@ -177,9 +179,9 @@ def test_cases_that_do_not_come_by_a_patched_node_are_not_run_again() -> None:
     every, few = recorded().cases[0], recorded(nodes=("first", "last")).cases[0]
     known = replace(recorded(), cases=(every, few, few, few), noise=0.0)
     found = forecast_run(engine(), request(targets=["third#instruction"]), known)
-    assert stage(found, "claim").expected.calls.p95 <= 2 * 2 * 2 * (VALIDATION / 4) * 4
+    assert stage(found, "final_test").expected.calls.p95 <= 2 * 2 * 2 * (VALIDATION / 4) * 4
     unread = forecast_run(engine(), request(targets=["third#instruction"]), recorded(nodes=("first", "last")))
-    assert stage(unread, "claim").expected.calls.p50 >= 2 * VALIDATION * 2
+    assert stage(unread, "final_test").expected.calls.p50 >= 2 * VALIDATION * 2
 
 
 def test_what_is_inside_an_agent_follows_what_stands_before_it() -> None:
@@ -276,7 +278,7 @@ def test_stages_and_searches_of_ones_own_are_told_as_unknown() -> None:
     found = forecast_run(engine(None, None, Own()), request(), recorded())
     assert stage(found, "optimizer").expected.usd is None
     assert any("optimizer of your own" in note for note in found.notes)
-    own = Engine(chain(*NODES), desk.evaluator(gateway()), strategy=desk.Tries())
+    own = Engine(chain(*NODES), desk.evaluator(gateway()), search=desk.Tries())
     told = forecast_run(own, request(), recorded())
     assert any("the search is your own" in note for note in told.notes)
     assert "rerun" not in stages(told)
@@ -333,15 +335,15 @@ def test_what_the_claim_needs_is_held_back_and_the_search_has_fewer_rounds() -> 
     baseline, claim = VALIDATION * 4, 2 * 3 * 2 * VALIDATION * 4
     assert f"with {claim} held back for the claim" in told(10_000)
     assert f"with {(100 - baseline) // 2} held back for the claim" in told(100)
-    assert "held back" not in told(100, claim=None)
-    rounds = [int(told(300, **changes).split(" allows ")[1].split()[0]) for changes in ({}, {"claim": None})]
+    assert "held back" not in told(100, final_test=None)
+    rounds = [int(told(300, **changes).split(" allows ")[1].split()[0]) for changes in ({}, {"final_test": None})]
     assert rounds[0] < rounds[1]
     long = request(stop=MaxRounds(9), max_rounds=8)
     capped = forecast_run(engine(through=gateway(budget=Budget(max_calls=300))), long, recorded())
     unclaimed = forecast_run(
-        engine(through=gateway(budget=Budget(max_calls=300))), replace(long, claim=None), recorded()
+        engine(through=gateway(budget=Budget(max_calls=300))), replace(long, final_test=None), recorded()
     )
-    assert stage(capped, "claim").expected.calls.p5 > 0
+    assert stage(capped, "final_test").expected.calls.p5 > 0
     assert 1.3 * stage(capped, "validation").expected.calls.p95 < stage(unclaimed, "validation").expected.calls.p95
     assert capped.total.calls.p95 <= 300
 

@@ -49,8 +49,8 @@ async def test_surfaces_that_no_run_reads_are_reported_and_never_patched() -> No
     agent, journal = with_a_lawyer(), MemoryJournal()
     engine = Engine(agent, desk.evaluator(), BlamesTheLawyer(), None, Writes())
     result = await engine.run(desk.request(), journal=journal)
-    assert result.dead_surfaces == ("lawyer#instruction",)
-    assert RunResult.from_json(result.to_json()).dead_surfaces == result.dead_surfaces
+    assert result.unread_surfaces == ("lawyer#instruction",)
+    assert RunResult.from_json(result.to_json()).unread_surfaces == result.unread_surfaces
     blamed = {
         signal.surface_id for each in result.rounds for one in each.passes for signal in (*one.signals, *one.left)
     }
@@ -64,8 +64,8 @@ async def test_surfaces_that_no_run_reads_are_reported_and_never_patched() -> No
 
 
 async def test_one_run_that_reads_a_surface_brings_it_to_life() -> None:
-    result = await Engine(with_a_lawyer(is_asked=True), desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request())
-    assert result.dead_surfaces == ()
+    result = await Engine(with_a_lawyer(is_asked=True), desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
+    assert result.unread_surfaces == ()
 
 
 async def test_nothing_is_called_dead_where_nobody_knows_what_was_read() -> None:
@@ -81,22 +81,22 @@ async def test_nothing_is_called_dead_where_nobody_knows_what_was_read() -> None
             steps = (*found.trace.steps[:-1], replace(found.trace.steps[-1], surface_reads=None))
             return replace(found, trace=replace(found.trace, steps=steps))
 
-    result = await Engine(Opaque(), desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request())
-    assert result.dead_surfaces == ()
+    result = await Engine(Opaque(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
+    assert result.unread_surfaces == ()
 
 
 async def test_a_hidden_read_leaves_nothing_that_is_surely_dead() -> None:
     journal = MemoryJournal()
-    await Engine(with_a_lawyer(), desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request(), journal=journal)
+    await Engine(with_a_lawyer(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request(), journal=journal)
     events = list(journal.read())
-    assert fold(events[:-1]).dead_surfaces == ("lawyer#instruction",)
+    assert fold(events[:-1]).unread_surfaces == ("lawyer#instruction",)
     for found, dead in (([], ("lawyer#instruction",)), ([{"node_id": "draft", "case_id": "validation-0"}], ())):
         audit = events[-1].model_copy(update={"type": "audit", "data": {"value": found}})
-        assert fold([*events[:-1], audit]).dead_surfaces == dead
+        assert fold([*events[:-1], audit]).unread_surfaces == dead
 
 
 async def test_the_summary_says_what_was_never_read() -> None:
-    result = await Engine(with_a_lawyer(), desk.evaluator(), strategy=Tries(DRAFT)).run(desk.request())
+    result = await Engine(with_a_lawyer(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
     screen = Console(file=StringIO(), width=120)
     print_end(screen, summarize(result))
     assert isinstance(screen.file, StringIO)

@@ -66,15 +66,15 @@ async def test_every_case_is_run_and_scored() -> None:
 
 @dataclass
 class Answers:
-    """A model whose answer is a function of the request and the draw; it notes what was asked."""
+    """A model whose answer is a function of the request and the repeat; it notes what was asked."""
 
     asked: list[str]
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         self.asked.append(request.messages[0].content)
         await asyncio.sleep(random.random() / 1000)
         words = f"{request.messages[0].content}({request.messages[-1].content})"
-        noise = random.Random(f"{request.digest} {draw}").randint(0, 9)
+        noise = random.Random(f"{request.digest} {repeat}").randint(0, 9)
         return ModelReply(text=f"{words}{noise}", usage=Usage(input_tokens=len(words), output_tokens=1))
 
 
@@ -93,10 +93,10 @@ def six_nodes() -> GraphAgent:
     )
 
 
-async def rows_of(concurrency: int, draws: int = 2, executor: Executor | None = None) -> Evaluation:
+async def rows_of(concurrency: int, repeats: int = 2, executor: Executor | None = None) -> Evaluation:
     gateway = Gateway(models={"m": Answers([])}, concurrency=concurrency)
     last_digit = metric(lambda _, run: float(run.output[-1]) / 9, name="digit")
-    options = EvaluationOptions(concurrency=concurrency, draws=draws)
+    options = EvaluationOptions(concurrency=concurrency, repeats=repeats)
     subject = Evaluator([last_digit], gateway=gateway, options=options, executor=executor)
     return await subject.evaluate(six_nodes(), questions(30))
 
@@ -105,7 +105,7 @@ async def test_rows_are_the_same_at_concurrency_1_and_64() -> None:
     one, many = await rows_of(1), await rows_of(64)
     assert one.rows == many.rows
     assert (one.mean_score, one.metric_means) == (many.mean_score, many.metric_means)
-    assert len({row.output for row in one.rows}) > 30  # draws differ
+    assert len({row.output for row in one.rows}) > 30  # repeats differ
 
 
 async def test_rows_are_the_same_in_threads() -> None:
@@ -124,7 +124,7 @@ async def test_rows_of_a_graph_with_a_loop_tools_and_failures_are_the_same_every
         nodes = (FunctionNode(name="flaky", function=flaky), *research_desk.nodes[:2], *research_desk.nodes[5:])
         edges = (Edge("flaky", "planner"), Edge("planner", "retrieve"), Edge("retrieve", "finalize"))
         mixed = GraphAgent(name="mixed", nodes=nodes, edges=edges)
-        options = EvaluationOptions(concurrency=concurrency, draws=3)
+        options = EvaluationOptions(concurrency=concurrency, repeats=3)
         found = await Evaluator([metric()], options=options, executor=executor).evaluate(mixed, questions(12))
         looping = await Evaluator([metric()], options=options, executor=executor).evaluate(research_desk, questions(6))
         return replace(found, rows=found.rows + tuple(replace(row, case_id=f"l{row.case_id}") for row in looping.rows))
@@ -188,9 +188,9 @@ async def test_repeats_are_averaged_before_the_threshold_is_asked() -> None:
     def by_draw(case: EvalCase, run: AgentRun) -> float:
         return 1.0 if run.trace is not None and "~0~" in run.trace.id else 0.5
 
-    found = await evaluator(metric(by_draw, threshold=0.75), draws=2).evaluate(shout, questions(3))
+    found = await evaluator(metric(by_draw, threshold=0.75), repeats=2).evaluate(shout, questions(3))
     assert (found.mean_score, found.pass_rate) == (0.75, 1.0)
-    stricter = await evaluator(metric(by_draw, threshold=0.76), draws=2).evaluate(shout, questions(3))
+    stricter = await evaluator(metric(by_draw, threshold=0.76), repeats=2).evaluate(shout, questions(3))
     assert stricter.pass_rate == 0.0
 
 
@@ -321,7 +321,7 @@ async def test_state_is_fresh_for_every_run() -> None:
         return str(len(view.case.state["cart"]))
 
     case = EvalCase(id="c", turns=(Turn(user="a", expected="1"),), state={"cart": []})
-    found = await evaluator(draws=3).evaluate(chain("shop", add), eval_set(case))
+    found = await evaluator(repeats=3).evaluate(chain("shop", add), eval_set(case))
     assert found.mean_score == 1.0
 
 

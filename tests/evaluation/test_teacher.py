@@ -136,11 +136,11 @@ async def test_a_failing_teacher_leaves_its_case_without_reference_and_is_report
         ("d", "the answer to turn 0 is empty"),
     )
     assert all(profile == Profile.baseline(tutor.describe()) for _, profile, _ in teacher.seen)
-    assert {(context.role, context.seed, context.draw) for _, _, context in teacher.seen} == {("teacher", 3, 3)}
+    assert {(context.role, context.seed, context.repeat) for _, _, context in teacher.seen} == {("teacher", 3, 3)}
 
 
 class Down:
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - a Model is given both
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - a Model is given both
         raise ModelUnavailableError("503")
 
 

@@ -59,9 +59,9 @@ def answered(text: str) -> AgentRun:
     return AgentRun(output=text, usage=Usage(input_tokens=10, output_tokens=2), duration_s=0.5)
 
 
-async def talk(agent_: Shop, user: UserSimulator, *, case: EvalCase = CASE, draw: int = 0) -> AgentRun:
+async def talk(agent_: Shop, user: UserSimulator, *, case: EvalCase = CASE, repeat: int = 0) -> AgentRun:
     profile = Profile.baseline(shop.describe())
-    return await converse(agent_, case, profile, RunContext(case_id=case.id, draw=draw), user)
+    return await converse(agent_, case, profile, RunContext(case_id=case.id, repeat=repeat), user)
 
 
 async def test_a_conversation_begins_with_the_scenarios_words_and_ends_when_the_user_is_done() -> None:
@@ -111,31 +111,33 @@ async def test_a_failing_user_is_the_runs_error_and_keeps_the_turns() -> None:
 async def test_an_empty_message_that_does_not_end_it_is_repaired() -> None:
     user, model = simulator(says(" "), says("A red one."))
     said = [Message("user", "I want a bike."), Message("assistant", "Which color?")]
-    assert await user.next_message(CASE, said, draw=0) == "A red one."
+    assert await user.next_message(CASE, said, repeat=0) == "A red one."
     assert "the message is empty" in model.requests[1].messages[-1].content
 
 
 async def test_draws_are_conversations_of_their_own_and_equal_ones_come_from_the_cache() -> None:
     class Drawn:
-        draws: list[int]
+        repeats: list[int]
 
         def __init__(self) -> None:
-            self.draws = []
+            self.repeats = []
 
-        async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - a Model is given both
-            self.draws.append(draw)
-            return ModelReply(text=says(f"draw {draw}") if draw else says(done=True))
+        async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - a Model is given both
+            self.repeats.append(repeat)
+            return ModelReply(text=says(f"repeat {repeat}") if repeat else says(done=True))
 
     model = Drawn()
     user = UserSimulator(Gateway(models={"m": model}), model="m", max_turns=2)
-    lengths = [len((await talk(Shop(answered("a"), answered("b")), user, draw=draw)).by_turn) for draw in (0, 1, 0, 1)]
-    assert (lengths, model.draws) == ([1, 2, 1, 2], [0, 1])
+    lengths = [
+        len((await talk(Shop(answered("a"), answered("b")), user, repeat=repeat)).by_turn) for repeat in (0, 1, 0, 1)
+    ]
+    assert (lengths, model.repeats) == ([1, 2, 1, 2], [0, 1])
 
 
 async def test_options_go_with_the_request() -> None:
     model = ScriptedModel([says("x")])
     user = UserSimulator(Gateway(models={"m": model}), model="m", options={"temperature": 0.7})
-    await user.next_message(CASE, [Message("user", "hi")], draw=0)
+    await user.next_message(CASE, [Message("user", "hi")], repeat=0)
     assert model.requests[0].options["temperature"] == 0.7
 
 
@@ -151,7 +153,7 @@ async def test_a_spent_budget_and_an_unexpected_call_are_raised() -> None:
 async def test_a_case_without_a_scenario_and_a_user_without_turns_are_refused() -> None:
     user, _ = simulator()
     with pytest.raises(EvalSetError, match="case 's1' has no scenario"):
-        await user.next_message(replace(CASE, scenario=None), [], draw=0)
+        await user.next_message(replace(CASE, scenario=None), [], repeat=0)
     with pytest.raises(SetupError, match="max_turns of a simulated user is 0"):
         simulator(max_turns=0)
 

@@ -35,8 +35,8 @@ class OverHttp:
     def __init__(self, server: LoopbackServer) -> None:
         self.model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=10)
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
-        return await self.model(ModelRequest(model="openai/local", messages=request.messages), draw=draw)
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
+        return await self.model(ModelRequest(model="openai/local", messages=request.messages), repeat=repeat)
 
 
 def as_long_as_may_be(body: dict[str, Any]) -> str:

@@ -49,7 +49,7 @@ def failing(*errors: Exception, then: Answer = "done") -> Model:
     left = list(errors)
 
     class Failing:
-        async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002
+        async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002
             if left:
                 raise left.pop(0)
             return ModelReply(text=str(then), usage=Usage(input_tokens=1, output_tokens=1))
@@ -63,7 +63,7 @@ async def test_an_answer_is_asked_for_once_and_kept() -> None:
     assert (await door.ask(request(), AGENT)).text == "one"
     assert (await door.ask(request(), AGENT)).text == "one"
     assert (await door.ask(request(), CallSite(role="agent", case_id="c2", step_id="bot"))).text == "two"
-    assert (await door.ask(request(), CallSite(role="agent", case_id="c1", step_id="bot", draw=1))).text == "three"
+    assert (await door.ask(request(), CallSite(role="agent", case_id="c1", step_id="bot", repeat=1))).text == "three"
     assert (await door.ask(request(temperature=1), AGENT)).text == "four"
     total = door.ledger.snapshot().total
     assert (total.calls, total.cache_hits) == (4, 1)
@@ -239,7 +239,7 @@ async def test_no_more_calls_at_once_than_allowed() -> None:
 
 
 async def test_a_cap_on_tokens_holds_with_500_calls_at_once() -> None:
-    async def answer(_: ModelRequest, *, draw: int) -> ModelReply:
+    async def answer(_: ModelRequest, *, repeat: int) -> ModelReply:
         await asyncio.sleep(0)
         return ModelReply(text="x", usage=Usage(input_tokens=30, output_tokens=5))
 

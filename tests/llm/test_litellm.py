@@ -78,7 +78,7 @@ async def test_a_refused_key_is_told_at_once() -> None:
     with serving(LoopbackServer(refuse)) as server:
         model = LiteLLMModel(api_base=f"{server.url}/nowhere", api_key="sk-canary-123456")
         with pytest.raises(BadRequestError) as caught:
-            await model(request(1), draw=0)
+            await model(request(1), repeat=0)
     assert "sk-canary" not in str(caught.value)
     assert "sk-canary" not in repr(model)
 

@@ -24,7 +24,7 @@ from promptiter.engine.engine import Engine
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.policies.acceptance import MinGain
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import TargetScore
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.stages.contracts import Attributor, Backwarder, OptimizeRequest, OptimizeResult
@@ -46,12 +46,12 @@ class CountedRules:
         return await RuleOptimizer().optimize(request)
 
 
-def request_for(made: Scenario, *, claim: ClaimOnce | None = None, **options: int) -> RunRequest:
+def request_for(made: Scenario, *, final_test: FinalTest | None = None, **options: int) -> RunRequest:
     return RunRequest(
         train=made.train,
         validation=made.validation,
         acceptance=MinGain(0.005),
-        claim=claim,
+        final_test=final_test,
         stop=TargetScore(1.0),
         evaluation=EvaluationOptions(**options) if options else None,  # type: ignore[arg-type]
         run_id="bars",
@@ -133,7 +133,7 @@ async def test_the_result_is_the_same_whatever_the_concurrency(name: str) -> Non
     for concurrency in (1, 64):
         made = scenario(name, 3)
         engine = Engine(made.agent, made.evaluator())
-        results.append(await engine.run(request_for(made, claim=ClaimOnce(), concurrency=concurrency)))
+        results.append(await engine.run(request_for(made, final_test=FinalTest(), concurrency=concurrency)))
     first, second = (without_measured(orjson.loads(result.to_json())) for result in results)
     assert first == second
     assert results[0].conclusion is not None

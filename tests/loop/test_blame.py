@@ -10,7 +10,7 @@ import pytest
 from promptiter.backprop.llm.attributor import LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.loss import extract_losses
-from promptiter.backprop.propagate import Stepwise
+from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AttributeRequest, Attributor, SurfaceGradient
@@ -42,7 +42,7 @@ async def blame(made: Scenario, *, is_whole: bool, error_rate: float = 0.0) -> t
     expert = Expert(made, error_rate=error_rate)
     gateway = Gateway(models={"expert": expert.model})
     whole, backwarder = LLMAttributor("expert", gateway=gateway), LLMBackwarder("expert", gateway=gateway)
-    attributor: Attributor = whole if is_whole else Stepwise(backwarder)
+    attributor: Attributor = whole if is_whole else StepwiseAttributor(backwarder)
     answers = await asyncio.gather(*map(attributor.attribute, await failures_of(made)))
     found = {gradient for results in answers for result in results for gradient in result.gradients}
     return found, expert.calls["backwarder"]

@@ -35,7 +35,7 @@ class Service:
         messages = tuple(Message(each["role"], each["content"]) for each in body["messages"])
         asked = ModelRequest(model="simulated", messages=messages, schema=schema)
         model = self.made.model if schema is None else self.expert.model
-        return reply_at_once(model(asked, draw=0)).text
+        return reply_at_once(model(asked, repeat=0)).text
 
 
 class OverHttp:
@@ -44,8 +44,8 @@ class OverHttp:
     def __init__(self, url: str) -> None:
         self.model = LiteLLMModel(api_base=url, api_key="sk-loopback", timeout_s=10)
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
-        return await self.model(replace(request, model="openai/local"), draw=draw)
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
+        return await self.model(replace(request, model="openai/local"), repeat=repeat)
 
 
 async def optimized(server: LoopbackServer, made: Scenario, *, with_models: bool) -> RunResult:

@@ -205,4 +205,4 @@ async def test_on_a_terminal_wrapped_lines_are_indented() -> None:
     ]
 
 
-FINAL_PHASES: tuple[tuple[Phase, str], ...] = (("claim", "final test"), ("sealed", "test set"))
+FINAL_PHASES: tuple[tuple[Phase, str], ...] = (("final_test", "final test"), ("test", "test set"))

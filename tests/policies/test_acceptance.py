@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.stats.permutation import PairedDraws, mean_gain
+from promptiter.evaluation.stats.permutation import PairedScores, mean_gain
 from promptiter.policies.acceptance import (
     AcceptancePolicy,
     AllOf,
@@ -24,18 +24,18 @@ from promptiter.policies.acceptance import (
     decide,
 )
 from promptiter.policies.combine import parts_of
-from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence, paired_draws
+from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence, pair_scores
 from traces import Failure
 
 Values = Mapping[str, float | None]
 OBJECTIVES: tuple[Objective, ...] = ("mean_score", "pass_rate", "weighted_loss")
 
 
-def row(case_id: str, value: float | None, *, draw: int = 0) -> CaseRow:
+def row(case_id: str, value: float | None, *, repeat: int = 0) -> CaseRow:
     """None: the run crashed."""
     if value is None:
-        return CaseRow(case_id=case_id, draw=draw, error=Failure("crash", "no output"))
-    return CaseRow(case_id=case_id, draw=draw, scores=(Score(metric="exact", value=value, threshold=0.5),))
+        return CaseRow(case_id=case_id, repeat=repeat, error=Failure("crash", "no output"))
+    return CaseRow(case_id=case_id, repeat=repeat, scores=(Score(metric="exact", value=value, threshold=0.5),))
 
 
 def of_rows(rows: Sequence[CaseRow], *, limit: float = 0.25) -> Evaluation:
@@ -83,7 +83,7 @@ class Bare:
 
 YES = Says(AcceptanceDecision(accepted=True, delta=0.0, reason="yes"))
 NO = Says(AcceptanceDecision(accepted=False, delta=0.0, reason="no"))
-MORE = Says(MoreEvidence(cases=("b", "a"), draws=2, reason="more"))
+MORE = Says(MoreEvidence(cases=("b", "a"), repeats=2, reason="more"))
 FLAT = evidence(scores(0.5, 0.5), scores(0.5, 0.5))
 
 figures = st.floats(0, 1)
@@ -94,7 +94,7 @@ answers = st.builds(
 ) | st.builds(
     MoreEvidence,
     cases=st.sampled_from([(), ("a",), ("c", "b")]),
-    draws=st.integers(1, 3),
+    repeats=st.integers(1, 3),
     on=st.sampled_from(["validation", "train"]),
 )
 policies = answers.map(Says)
@@ -163,8 +163,8 @@ def test_a_case_that_was_not_run_counts_as_unscored() -> None:
 
 
 def test_of_several_draws_the_crashed_ones_count_as_the_worst() -> None:
-    baseline = of_rows([row("a", 0.6, draw=draw) for draw in range(4)])
-    candidate = of_rows([row("a", value, draw=draw) for draw, value in enumerate((0.7, 0.7, 0.7, None))])
+    baseline = of_rows([row("a", 0.6, repeat=repeat) for repeat in range(4)])
+    candidate = of_rows([row("a", value, repeat=repeat) for repeat, value in enumerate((0.7, 0.7, 0.7, None))])
     seen = Evidence(baseline=baseline, candidate=candidate)
     assert candidate.mean_score == pytest.approx(0.7)
     assert seen.gain == pytest.approx(0.75 * 0.7 - 0.6)
@@ -194,12 +194,12 @@ def test_evaluations_without_cases_have_no_deltas_and_no_gain() -> None:
     assert (evidence({}, {}).deltas, evidence({}, {}).gain) == ((), None)
 
 
-# Draws that some cases have alone
+# Repeats that some cases have alone
 
 
 def test_more_draws_of_the_cases_that_look_bad_do_not_lift_the_gain() -> None:
     before, after = of(scores(1, 0, 1)), of(scores(0, 1, 1))
-    again = [row("c00", 1.0, draw=draw) for draw in range(1, 6)]
+    again = [row("c00", 1.0, repeat=repeat) for repeat in range(1, 6)]
     seen = Evidence(
         baseline=of_rows([*before.rows, *again]),
         candidate=of_rows([*after.rows, *again]),
@@ -210,14 +210,14 @@ def test_more_draws_of_the_cases_that_look_bad_do_not_lift_the_gain() -> None:
 
 
 def test_draws_that_all_cases_have_count_and_so_do_draws_that_share_nothing() -> None:
-    twice = [row(case_id, 1.0, draw=draw) for case_id in "ab" for draw in (0, 1)]
+    twice = [row(case_id, 1.0, repeat=repeat) for case_id in "ab" for repeat in (0, 1)]
     seen = Evidence(baseline=of_rows([replace(each, scores=()) for each in twice]), candidate=of_rows(twice))
     assert seen.common is seen
-    apart = Evidence(baseline=of({"a": 0.5}), candidate=of_rows([row("a", 1.0, draw=1)]))
+    apart = Evidence(baseline=of({"a": 0.5}), candidate=of_rows([row("a", 1.0, repeat=1)]))
     assert apart.gain == 0.5
 
 
-# Draw by draw
+# Draw by repeat
 
 
 @pytest.mark.parametrize("objective", ["mean_score", "weighted_loss"])
@@ -226,29 +226,31 @@ def test_paired_draws_have_the_gain_that_the_evidence_has(
     cases: list[list[tuple[float | None, float | None]]], objective: Objective
 ) -> None:
     arms = [
-        of_rows([row(f"c{n}", pair[arm], draw=draw) for n, case in enumerate(cases) for draw, pair in enumerate(case)])
+        of_rows(
+            [row(f"c{n}", pair[arm], repeat=repeat) for n, case in enumerate(cases) for repeat, pair in enumerate(case)]
+        )
         for arm in (0, 1)
     ]
     seen = Evidence(baseline=arms[0], candidate=arms[1], objective=objective)
     if seen.gain is not None:
-        assert mean_gain(paired_draws(arms[0], arms[1], objective)) == pytest.approx(seen.gain, abs=1e-9)
+        assert mean_gain(pair_scores(arms[0], arms[1], objective)) == pytest.approx(seen.gain, abs=1e-9)
 
 
 def test_paired_draws_are_by_case_and_draw_and_a_crash_is_the_worst() -> None:
-    baseline = of_rows([row("b", 0.5, draw=1), row("b", None, draw=0), row("a", 1.0), row("a", -0.5, draw=1)])
-    candidate = of_rows([row("a", None), row("a", 1.0, draw=1), row("b", 0.4, draw=1), row("b", 0.3, draw=0)])
-    assert paired_draws(baseline, candidate) == (
-        PairedDraws(case_id="a", before=(1.0, -0.5), after=(-0.5, 1.0)),
-        PairedDraws(case_id="b", before=(-0.5, 0.5), after=(0.3, 0.4)),
+    baseline = of_rows([row("b", 0.5, repeat=1), row("b", None, repeat=0), row("a", 1.0), row("a", -0.5, repeat=1)])
+    candidate = of_rows([row("a", None), row("a", 1.0, repeat=1), row("b", 0.4, repeat=1), row("b", 0.3, repeat=0)])
+    assert pair_scores(baseline, candidate) == (
+        PairedScores(case_id="a", before=(1.0, -0.5), after=(-0.5, 1.0)),
+        PairedScores(case_id="b", before=(-0.5, 0.5), after=(0.3, 0.4)),
     )
-    assert paired_draws(baseline, candidate, "pass_rate")[1].before == (0.0, 1.0)
+    assert pair_scores(baseline, candidate, "pass_rate")[1].before == (0.0, 1.0)
 
 
 def test_a_draw_of_one_profile_alone_is_not_paired_and_a_case_of_one_alone_is_refused() -> None:
-    baseline, candidate = of({"a": 0.5}), of_rows([row("a", 0.5), row("a", 1.0, draw=1)])
-    assert [case.draws for case in paired_draws(baseline, candidate)] == [1]
-    with pytest.raises(SetupError, match="case 'b' has no draw under both profiles; run both on the same cases"):
-        paired_draws(baseline, of({"a": 0.5, "b": 1.0}))
+    baseline, candidate = of({"a": 0.5}), of_rows([row("a", 0.5), row("a", 1.0, repeat=1)])
+    assert [case.repeats for case in pair_scores(baseline, candidate)] == [1]
+    with pytest.raises(SetupError, match="case 'b' has no repeat under both profiles; run both on the same cases"):
+        pair_scores(baseline, of({"a": 0.5, "b": 1.0}))
 
 
 # The policies
@@ -316,7 +318,7 @@ def test_protected_cases_of_the_run_hold_or_are_named() -> None:
     assert decided(Protected(), evidence(before, after)).reason == "no case is protected"
     assert decided(Protected(), evidence(before, after, protected="ac")).reason == "protected cases hold (2)"
     assert Protected().decide(evidence(before, after, protected="abc")) == MoreEvidence(
-        cases=("b",), draws=3, reason="protected, and no longer passing at first: 'b'"
+        cases=("b",), repeats=3, reason="protected, and no longer passing at first: 'b'"
     )
 
 
@@ -330,7 +332,7 @@ def rerun(before: Sequence[float | None], after: Sequence[float | None], *, open
     """A protected case that passes at first under the accepted profile and fails under the candidate, and re-runs."""
 
     def arm(*values: float | None) -> Evaluation:
-        rows = [row("a", value, draw=draw) for draw, value in enumerate(values)]
+        rows = [row("a", value, repeat=repeat) for repeat, value in enumerate(values)]
         return of_rows([*rows, row("b", 1.0)], limit=1.0)
 
     return Evidence(
@@ -363,7 +365,7 @@ def test_a_majority_of_re_runs_decides_about_a_protected_case(
     seen = rerun(before, after, opening=opening)
     answer = Protected().decide(seen)
     if isinstance(answer, MoreEvidence):
-        assert (f"{answer.draws} more", answer.cases) == (told, ("a",))
+        assert (f"{answer.repeats} more", answer.cases) == (told, ("a",))
     else:
         prefix = "protected cases hold (1); " if answer.accepted else "protected, and no longer passing: "
         assert answer.reason == prefix + told.partition(": ")[2]
@@ -383,8 +385,8 @@ def test_at_most_five_re_runs_decide_and_later_draws_change_nothing(pairs: list[
 
 
 def test_a_protected_case_that_fails_in_draws_that_others_asked_for_is_noticed_too() -> None:
-    before = [row("a", 1.0, draw=draw) for draw in range(4)]
-    after = [row("a", float(draw == 0), draw=draw) for draw in range(4)]
+    before = [row("a", 1.0, repeat=repeat) for repeat in range(4)]
+    after = [row("a", float(repeat == 0), repeat=repeat) for repeat in range(4)]
     seen = Evidence(baseline=of_rows(before), candidate=of_rows(after), protected=frozenset("a"))
     assert not decided(Protected(), seen).accepted
 
@@ -467,12 +469,12 @@ def test_a_wish_for_more_evidence_gives_way_to_what_settles_the_matter() -> None
 
 @pytest.mark.parametrize("combined", [MORE & YES, MORE | NO], ids=repr)
 def test_a_wish_for_more_evidence_wins_over_what_does_not(combined: AllOf | AnyOf) -> None:
-    assert combined.decide(FLAT) == MoreEvidence(cases=("a", "b"), draws=2, reason="more")
+    assert combined.decide(FLAT) == MoreEvidence(cases=("a", "b"), repeats=2, reason="more")
 
 
 def test_of_several_wishes_the_cheapest_comes_first() -> None:
-    one, train = Says(MoreEvidence(cases=("c",), draws=3)), Says(MoreEvidence(draws=9, on="train"))
-    everything = Says(MoreEvidence(draws=1))
+    one, train = Says(MoreEvidence(cases=("c",), repeats=3)), Says(MoreEvidence(repeats=9, on="train"))
+    everything = Says(MoreEvidence(repeats=1))
     assert (MORE & one).decide(FLAT) == one.answer
     assert (everything | MORE).decide(FLAT) == MORE.answer
     assert (MORE & everything & train & one).decide(FLAT) == train.answer
@@ -536,8 +538,8 @@ def test_one_string_is_not_a_list_of_protected_cases() -> None:
 
 
 def test_less_than_one_draw_more_is_no_evidence() -> None:
-    with pytest.raises(SetupError, match="asks for 0 more draws; give 1 or more"):
-        MoreEvidence(draws=0)
+    with pytest.raises(SetupError, match="asks for 0 more repeats; give 1 or more"):
+        MoreEvidence(repeats=0)
 
 
 def test_what_is_no_policy_is_not_combined() -> None:

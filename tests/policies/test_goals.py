@@ -7,19 +7,19 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import forecast_run
 from promptiter.errors import RequestError, SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, claim_new_cases, claim_these_cases
-from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_new_cases, decide_for_these_cases
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.policies.acceptance import MinGain
-from promptiter.policies.goals import Goal, claim_beyond, claim_for, other_models
-from promptiter.policies.non_inferiority import NoWorse
+from promptiter.policies.goals import Goal, decide_for_goal, decide_on_test_set, other_models
+from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import MaxRounds, TargetScore
 from promptiter.runlog.results import RunResult
-from promptiter.search.cheaper import CheaperModel
-from promptiter.search.shorter import Shorter
+from promptiter.search.cheaper import ModelDownsizing
+from promptiter.search.shorter import PromptShortening
 from promptiter.structure import Limits, Surface
 from tests.worlds import desk
 
@@ -27,18 +27,18 @@ DEAR, CHEAP = (
     Price(input_usd_per_million=10.0, output_usd_per_million=30.0),
     Price(input_usd_per_million=1.0, output_usd_per_million=3.0),
 )
-SAME = [PairedDraws(case_id=str(at), before=(1.0,) * 6, after=(1.0,) * 6) for at in range(40)]
-BETTER = [PairedDraws(case_id=str(at), before=(0.0,) * 6, after=(1.0,) * 6) for at in range(40)]
+SAME = [PairedScores(case_id=str(at), before=(1.0,) * 6, after=(1.0,) * 6) for at in range(40)]
+BETTER = [PairedScores(case_id=str(at), before=(0.0,) * 6, after=(1.0,) * 6) for at in range(40)]
 
 
 def test_what_is_claimed_depends_on_the_goal() -> None:
-    assert claim_for(Goal(), SAME, blocks=BLOCKS, seed=0).outcome == "futile"
-    assert claim_for(Goal(), BETTER, blocks=BLOCKS, seed=3) == claim_these_cases(BETTER, seed=3)
-    assert claim_beyond(Goal(), BETTER, error=0.05, seed=0) == claim_new_cases(BETTER)
-    claim = claim_for(Goal(kind="fewer_tokens", margin=0.1), SAME, blocks=BLOCKS, seed=0)
-    assert (claim.scope, claim.outcome) == ("these cases", "claimed")
-    sealed = claim_beyond(Goal(kind="cheaper", margin=0.15), SAME, error=0.05, seed=0)
-    assert (sealed.scope, sealed.outcome) == ("new cases", "claimed")
+    assert decide_for_goal(Goal(), SAME, blocks=BLOCKS, seed=0).outcome == "futile"
+    assert decide_for_goal(Goal(), BETTER, blocks=BLOCKS, seed=3) == decide_for_these_cases(BETTER, seed=3)
+    assert decide_on_test_set(Goal(), BETTER, error=0.05, seed=0) == decide_for_new_cases(BETTER)
+    claim = decide_for_goal(Goal(kind="fewer_tokens", margin=0.1), SAME, blocks=BLOCKS, seed=0)
+    assert (claim.scope, claim.outcome) == ("these cases", "shown")
+    sealed = decide_on_test_set(Goal(kind="cheaper", margin=0.15), SAME, error=0.05, seed=0)
+    assert (sealed.scope, sealed.outcome) == ("new cases", "shown")
 
 
 def test_what_is_no_goal_is_told() -> None:
@@ -59,63 +59,65 @@ def test_the_models_of_a_goal_are_those_that_a_node_can_take() -> None:
     assert other_models(Goal(kind="cheaper"), free, "large") == ()
 
 
-def engine(strategy: CheaperModel | Shorter, prices: dict[str, Price], *, models: tuple[str, ...] = ()) -> Engine:
+def engine(
+    search: ModelDownsizing | PromptShortening, prices: dict[str, Price], *, models: tuple[str, ...] = ()
+) -> Engine:
     agent = GraphAgent(
         name="one", nodes=(ModelNode(name="draft", instruction="Draft.", model="scripted", models=models),)
     )
     gateway = Gateway(models={name: ScriptedModel([]) for name in ("scripted", "small", "tiny")}, prices=Prices(prices))
-    return Engine(agent, desk.evaluator(gateway), strategy=strategy)
+    return Engine(agent, desk.evaluator(gateway), search=search)
 
 
 @pytest.mark.parametrize("wanted", ["small", "scripted"])
 async def test_a_price_that_nobody_knows_is_told_with_its_model_before_anything_is_spent(wanted: str) -> None:
     prices = {name: CHEAP for name in ("small", "scripted") if name != wanted}
     goal = Goal(kind="cheaper", models=("small",))
-    request = desk.request(goal=goal, acceptance=NoWorse(0.05, "usd"))
+    request = desk.request(goal=goal, acceptance=NonInferior(0.05, "usd"))
     with pytest.raises(RequestError, match=f"whether model {wanted!r} is cheaper cannot be told: its price is unknown"):
-        await engine(CheaperModel(), prices).run(request)
+        await engine(ModelDownsizing(), prices).run(request)
 
 
 async def test_a_goal_needs_its_policy_and_something_to_change() -> None:
     prices = {"scripted": DEAR, "small": CHEAP}
-    with pytest.raises(RequestError, match=r"acceptance is MinGain\(0.005\); give NoWorse\(0.02, 'usd', 3\)"):
-        await engine(CheaperModel(), prices).run(
+    with pytest.raises(RequestError, match=r"acceptance is MinGain\(0.005\); give NonInferior\(0.02, 'usd', 3\)"):
+        await engine(ModelDownsizing(), prices).run(
             desk.request(goal=Goal(kind="cheaper", margin=0.02, models=("small",)), acceptance=MinGain())
         )
     with pytest.raises(RequestError, match="there is no other model to try"):
-        await engine(CheaperModel(), prices).run(
-            desk.request(goal=Goal(kind="cheaper"), acceptance=NoWorse(0.05, "usd"))
+        await engine(ModelDownsizing(), prices).run(
+            desk.request(goal=Goal(kind="cheaper"), acceptance=NonInferior(0.05, "usd"))
         )
     goal = Goal(kind="cheaper", models=("small",))
-    request = desk.request(goal=goal, acceptance=NoWorse(0.05, "usd"), targets=["draft#instruction"])
+    request = desk.request(goal=goal, acceptance=NonInferior(0.05, "usd"), targets=["draft#instruction"])
     with pytest.raises(RequestError, match="no target is of a type that it is about: model"):
-        await engine(CheaperModel(), prices).run(request)
+        await engine(ModelDownsizing(), prices).run(request)
     with pytest.raises(RequestError, match=r"stop is about the score: TargetScore\(1.0\); leave it out"):
-        await engine(Shorter(), prices).run(
-            desk.request(goal=Goal(kind="fewer_tokens"), acceptance=NoWorse(), stop=TargetScore(1.0) | MaxRounds(3))
+        await engine(PromptShortening(), prices).run(
+            desk.request(goal=Goal(kind="fewer_tokens"), acceptance=NonInferior(), stop=TargetScore(1.0) | MaxRounds(3))
         )
     with pytest.raises(RequestError, match="give a Goal"):
-        await engine(Shorter(), prices).run(desk.request(goal="fewer_tokens"))
+        await engine(PromptShortening(), prices).run(desk.request(goal="fewer_tokens"))
 
 
 async def test_a_result_knows_its_goal_and_survives_its_file() -> None:
     goal = Goal(kind="fewer_tokens", margin=0.1)
-    built = Engine(desk.agent(), desk.evaluator(), strategy=Shorter())
-    result = await built.run(desk.request(goal=goal, acceptance=NoWorse(0.1), max_rounds=0))
+    built = Engine(desk.agent(), desk.evaluator(), search=PromptShortening())
+    result = await built.run(desk.request(goal=goal, acceptance=NonInferior(0.1), max_rounds=0))
     assert result.goal == goal
     assert RunResult.from_json(result.to_json()) == result
 
 
-@pytest.mark.parametrize("strategy", [CheaperModel(), Shorter()])
-def test_a_search_for_another_goal_can_be_forecast(strategy: CheaperModel | Shorter) -> None:
-    is_cheaper = isinstance(strategy, CheaperModel)
-    built = engine(strategy, {"scripted": DEAR, "small": CHEAP}, models=("scripted", "small"))
+@pytest.mark.parametrize("search", [ModelDownsizing(), PromptShortening()])
+def test_a_search_for_another_goal_can_be_forecast(search: ModelDownsizing | PromptShortening) -> None:
+    is_cheaper = isinstance(search, ModelDownsizing)
+    built = engine(search, {"scripted": DEAR, "small": CHEAP}, models=("scripted", "small"))
     goal = Goal(kind="cheaper" if is_cheaper else "fewer_tokens")
-    request = desk.request(goal=goal, acceptance=NoWorse(0.05, "usd" if is_cheaper else "tokens"), max_rounds=6)
+    request = desk.request(goal=goal, acceptance=NonInferior(0.05, "usd" if is_cheaper else "tokens"), max_rounds=6)
     forecast = forecast_run(built, request)
     stages = [stage.stage for stage in forecast.stages]
     searched = ["validation"] if is_cheaper else ["train", "rerun", "validation"]
-    assert stages == ["baseline", *searched, "claim"]
+    assert stages == ["baseline", *searched, "final_test"]
     assert 1 <= forecast.rounds.p5 <= forecast.rounds.p95 <= 6
     assert forecast.total.calls.p95 > forecast.total.calls.p5
 
@@ -130,9 +132,12 @@ async def test_steps_that_lose_a_little_each_must_stay_within_the_margin_togethe
 
     agent = GraphAgent(name="one", nodes=(ModelNode(name="draft", instruction=texts[0], model="scripted"),))
     steps = desk.Tries({"draft#instruction": texts[1]}, {"draft#instruction": texts[2]})
-    built = Engine(agent, desk.evaluator(Gateway(models={"scripted": ScriptedModel(answer)})), strategy=steps)
+    built = Engine(agent, desk.evaluator(Gateway(models={"scripted": ScriptedModel(answer)})), search=steps)
     request = desk.request(
-        validation=desk.eval_set("validation", 20), goal=Goal(kind="fewer_tokens"), acceptance=NoWorse(0.05), claim=None
+        validation=desk.eval_set("validation", 20),
+        goal=Goal(kind="fewer_tokens"),
+        acceptance=NonInferior(0.05),
+        final_test=None,
     )
     result = await built.run(request)
     first, second = (each.decision for each in result.rounds)

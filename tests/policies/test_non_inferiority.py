@@ -11,24 +11,24 @@ from promptiter.evaluation.score import Score
 from promptiter.policies.acceptance import NoRegression
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.goals import Figure
-from promptiter.policies.non_inferiority import NoWorse
+from promptiter.policies.non_inferiority import NonInferior
 from traces import Failure, Usage
 
 
 def row(
-    case_id: str, value: float | None, *, draw: int = 0, tokens: int | None = 100, usd: float | None = None
+    case_id: str, value: float | None, *, repeat: int = 0, tokens: int | None = 100, usd: float | None = None
 ) -> CaseRow:
     usage = Usage(input_tokens=tokens, output_tokens=None if tokens is None else 10, cost_usd=usd)
     if value is None:
-        return CaseRow(case_id=case_id, draw=draw, usage=usage, error=Failure("crash"))
+        return CaseRow(case_id=case_id, repeat=repeat, usage=usage, error=Failure("crash"))
     score = Score(metric="exact", value=value, threshold=0.5)
-    return CaseRow(case_id=case_id, draw=draw, scores=(score,), usage=usage)
+    return CaseRow(case_id=case_id, repeat=repeat, scores=(score,), usage=usage)
 
 
-def arm(*draws: Sequence[float | None], tokens: int | None = 100, usd: float | None = None) -> Evaluation:
+def arm(*repeats: Sequence[float | None], tokens: int | None = 100, usd: float | None = None) -> Evaluation:
     rows = [
-        row(f"c{at:02}", value, draw=number, tokens=tokens, usd=usd)
-        for number, values in enumerate(draws)
+        row(f"c{at:02}", value, repeat=number, tokens=tokens, usd=usd)
+        for number, values in enumerate(repeats)
         for at, value in enumerate(values)
     ]
     return Evaluation(eval_set_id="v", profile_digest="p", rows=tuple(rows), thresholds={"exact": 0.5})
@@ -37,7 +37,7 @@ def arm(*draws: Sequence[float | None], tokens: int | None = 100, usd: float | N
 def decided(
     before: Evaluation, after: Evaluation, *, margin: float = 0.05, figure: Figure = "tokens", gained: float = 0.0
 ) -> AcceptanceDecision | MoreEvidence:
-    return NoWorse(margin, figure).decide(Evidence(baseline=before, candidate=after, gained=gained))
+    return NonInferior(margin, figure).decide(Evidence(baseline=before, candidate=after, gained=gained))
 
 
 def test_what_is_as_good_and_takes_less_is_kept() -> None:
@@ -71,7 +71,7 @@ def test_losses_of_several_steps_add_up() -> None:
 
 def test_a_loss_that_may_be_noise_is_looked_at_again_until_the_draws_show_that_there_is_none() -> None:
     first = decided(arm([1.0] * 10), arm([0.0, *[1.0] * 9], tokens=60))
-    assert first == MoreEvidence(draws=1, reason="gain -0.100 is beyond the margin 0.05, but may be noise")
+    assert first == MoreEvidence(repeats=1, reason="gain -0.100 is beyond the margin 0.05, but may be noise")
     again = decided(arm(*[[1.0] * 10] * 2), arm(*[[0.0, *[1.0] * 9]] * 2, tokens=60))
     assert again.reason == "gain -0.100 is beyond the margin 0.05"
     flaky = decided(arm(*[[1.0] * 10] * 2), arm([0.0, 0.0, *[1.0] * 8], [1.0, *[1.0] * 9], tokens=60))
@@ -100,8 +100,8 @@ def test_where_nothing_can_be_lost_nothing_is_kept() -> None:
 
 
 def test_it_composes() -> None:
-    policy = NoWorse(0.2) & NoRegression()
-    assert repr(policy) == "NoWorse(0.2, 'tokens', 3) & NoRegression()"
+    policy = NonInferior(0.2) & NoRegression()
+    assert repr(policy) == "NonInferior(0.2, 'tokens', 3) & NoRegression()"
     lost = Evidence(baseline=arm([1.0] * 10), candidate=arm([0.0, *[1.0] * 9], tokens=60))
     answer = policy.decide(lost)
     assert isinstance(answer, AcceptanceDecision)
@@ -109,9 +109,9 @@ def test_it_composes() -> None:
 
 
 def test_what_is_no_margin_or_figure_is_told() -> None:
-    for wrong in ({"margin": -0.1}, {"figure": "words"}, {"most_draws": 0}):
+    for wrong in ({"margin": -0.1}, {"figure": "words"}, {"max_repeats": 0}):
         with pytest.raises(SetupError):
-            NoWorse(**wrong)
+            NonInferior(**wrong)
 
 
 def test_a_mean_over_runs_is_unknown_if_one_of_them_is() -> None:

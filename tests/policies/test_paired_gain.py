@@ -17,19 +17,19 @@ from promptiter.evaluation.score import Score
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.paired_gain import PairedGain
 
-Draws = Sequence[Sequence[float]]
+Repeats = Sequence[Sequence[float]]
 
 
-def of(cases: Draws) -> Evaluation:
+def of(cases: Repeats) -> Evaluation:
     rows = tuple(
-        CaseRow(case_id=f"c{n:03}", draw=draw, scores=(Score(metric="m", value=value, threshold=0.5),))
-        for n, draws in enumerate(cases)
-        for draw, value in enumerate(draws)
+        CaseRow(case_id=f"c{n:03}", repeat=repeat, scores=(Score(metric="m", value=value, threshold=0.5),))
+        for n, repeats in enumerate(cases)
+        for repeat, value in enumerate(repeats)
     )
     return Evaluation(eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5})
 
 
-def evidence(before: Draws, after: Draws, *, tried: int = 1, objective: Objective = "mean_score") -> Evidence:
+def evidence(before: Repeats, after: Repeats, *, tried: int = 1, objective: Objective = "mean_score") -> Evidence:
     return Evidence(baseline=of(before), candidate=of(after), tried=tried, objective=objective)
 
 
@@ -57,7 +57,7 @@ def test_a_gain_beyond_noise_is_accepted_in_words_with_numbers() -> None:
     answer = decision(PairedGain(), evidence(NOISE + BETTER, NOISE + RIGHT))
     assert answer.accepted
     assert answer.reason == (
-        "gain +0.667, p = 2.1e-10 <= 0.00416667 after 2 draws; candidate 1 may err with 0.025 of 0.05"
+        "gain +0.667, p = 2.1e-10 <= 0.00416667 after 2 repeats; candidate 1 may err with 0.025 of 0.05"
     )
 
 
@@ -77,10 +77,10 @@ def test_the_p_value_is_that_of_scipy() -> None:
 
 def test_a_later_candidate_needs_stronger_evidence() -> None:
     seen = [evidence(NOISE + BETTER[:5], NOISE + RIGHT[:5], tried=tried) for tried in (1, 20)]
-    assert decision(PairedGain(draws=(2,)), seen[0]).accepted
-    answer = decision(PairedGain(draws=(2,)), seen[1])
+    assert decision(PairedGain(repeats=(2,)), seen[0]).accepted
+    answer = decision(PairedGain(repeats=(2,)), seen[1])
     assert not answer.accepted
-    assert "> 0.000119048 after 2 draws; candidate 20 may err with 0.00012 of 0.05" in answer.reason
+    assert "> 0.000119048 after 2 repeats; candidate 20 may err with 0.00012 of 0.05" in answer.reason
 
 
 def test_no_gain_is_given_up_at_once() -> None:
@@ -94,14 +94,14 @@ def test_further_blocks_are_asked_for_of_all_cases(drawn: int, wanted: int) -> N
     cases = [[0.0, 1.0, 0.0, 1.0, 0.0, 1.0][:drawn]] * 9
     answer = PairedGain().decide(evidence([*cases, [0.0] * drawn], [*cases, [1.0] * drawn]))
     assert isinstance(answer, MoreEvidence)
-    assert (answer.draws, answer.cases, answer.on) == (wanted, (), "validation")
+    assert (answer.repeats, answer.cases, answer.on) == (wanted, (), "validation")
 
 
 def test_at_the_last_look_there_is_a_decision() -> None:
     cases = [[0.0, 1.0] * 3] * 9
     answer = decision(PairedGain(), evidence([*cases, [0.0] * 6], [*cases, [1.0] + [0.0] * 5]))
     assert not answer.accepted
-    assert " after 6 draws; " in answer.reason
+    assert " after 6 repeats; " in answer.reason
 
 
 @given(extra=st.lists(st.floats(0, 1), min_size=1, max_size=4), data=st.data())
@@ -118,13 +118,13 @@ def test_draws_beyond_a_look_are_not_used(extra: list[float], data: st.DataObjec
 def test_repeats_without_noise_are_no_evidence() -> None:
     answer = PairedGain().decide(evidence([[0.0, 0.0]], [[1.0, 1.0]]))
     assert isinstance(answer, MoreEvidence)
-    assert "no case differed from itself in 2 draws" in answer.reason
+    assert "no case differed from itself in 2 repeats" in answer.reason
 
 
 def test_a_crash_is_the_worst_and_cannot_win() -> None:
     crashed = evidence([[1.0, 0.0]] * 6, [[1.0, 0.0]] * 6).candidate
     rows = tuple(
-        CaseRow(case_id=row.case_id, draw=row.draw) if row.scores[0].value == 0.0 else row for row in crashed.rows
+        CaseRow(case_id=row.case_id, repeat=row.repeat) if row.scores[0].value == 0.0 else row for row in crashed.rows
     )
     candidate = Evaluation(
         eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5}, max_errored_fraction=1.0
@@ -135,15 +135,15 @@ def test_a_crash_is_the_worst_and_cannot_win() -> None:
 
 
 def test_candidates_that_change_nothing_are_seldom_taken_in_a_whole_run() -> None:
-    def draws(chances: Sequence[float], random: Random) -> Draws:
+    def repeats(chances: Sequence[float], random: Random) -> Repeats:
         return [[float(random.random() < chance) for _ in range(4)] for chance in chances]
 
     random, taken = Random(1), []
     for _ in range(25):
         chances = [random.random() for _ in range(20)]
-        before = draws(chances, random)
+        before = repeats(chances, random)
         answers = [
-            decision(PairedGain(draws=(2, 2)), evidence(before, draws(chances, random), tried=number))
+            decision(PairedGain(repeats=(2, 2)), evidence(before, repeats(chances, random), tried=number))
             for number in range(1, 9)
         ]
         taken.append(any(answer.accepted for answer in answers))
@@ -158,5 +158,5 @@ def test_an_error_that_is_no_chance_is_refused(wrong: float) -> None:
 
 @pytest.mark.parametrize("wrong", [(), (0,), (2, -1), (1,) * 6, ("2",)])
 def test_blocks_without_draws_are_refused(wrong: tuple[int, ...]) -> None:
-    with pytest.raises(SetupError, match=r"give 1 to 5 blocks of at least 1 draw, such as \(2, 2, 2\)"):
-        PairedGain(draws=wrong)
+    with pytest.raises(SetupError, match=r"give 1 to 5 blocks of at least 1 repeat, such as \(2, 2, 2\)"):
+        PairedGain(repeats=wrong)

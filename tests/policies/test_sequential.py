@@ -11,7 +11,7 @@ from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain, N
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.policies.sequential import decided
 
-ON_TRAIN = MoreEvidence(draws=3, on="train", reason="train first")
+ON_TRAIN = MoreEvidence(repeats=3, on="train", reason="train first")
 ALL_AGAIN = MoreEvidence(reason="once more")
 
 

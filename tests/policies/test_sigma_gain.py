@@ -14,19 +14,19 @@ from promptiter.policies.acceptance import decide, opening_of
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.sigma_gain import Holdout, SigmaGain
 
-Draws = Sequence[Sequence[float]]
+Repeats = Sequence[Sequence[float]]
 
 
-def of(cases: Draws, name: str = "v") -> Evaluation:
+def of(cases: Repeats, name: str = "v") -> Evaluation:
     rows = tuple(
-        CaseRow(case_id=f"{name}{n}", draw=draw, scores=(Score(metric="m", value=value, threshold=0.5),))
-        for n, draws in enumerate(cases)
-        for draw, value in enumerate(draws)
+        CaseRow(case_id=f"{name}{n}", repeat=repeat, scores=(Score(metric="m", value=value, threshold=0.5),))
+        for n, repeats in enumerate(cases)
+        for repeat, value in enumerate(repeats)
     )
     return Evaluation(eval_set_id=name, profile_digest="p", rows=rows, thresholds={"m": 0.5})
 
 
-def evidence(train: tuple[Draws, Draws] | None, held: tuple[Draws, Draws] = ((), ())) -> Evidence:
+def evidence(train: tuple[Repeats, Repeats] | None, held: tuple[Repeats, Repeats] = ((), ())) -> Evidence:
     on_train = Evidence(baseline=of(train[0], "t"), candidate=of(train[1], "t")) if train is not None else None
     return Evidence(baseline=of(held[0] or [[0.5]]), candidate=of(held[1]), train=on_train)
 
@@ -51,12 +51,12 @@ EVERY: tuple[Holdout, ...] = ("on_train_improve", "every_trial", "skip", "k_fold
 def test_it_opens_with_all_sweeps_of_train(holdout: Holdout) -> None:
     opening = opening_of(SigmaGain(holdout=holdout, repeats=4))
     assert opening is not None
-    assert (opening.draws, opening.on, opening.cases) == (4, "train", ())
+    assert (opening.repeats, opening.on, opening.cases) == (4, "train", ())
 
 
 def test_a_gain_that_clears_its_noise_on_train_wants_to_see_the_hold_out() -> None:
     answer = wish(SigmaGain(), evidence((BEFORE, AFTER)))
-    assert (answer.draws, answer.on, answer.cases) == (3, "validation", ())
+    assert (answer.repeats, answer.on, answer.cases) == (3, "validation", ())
     assert answer.reason.startswith("train gains 0.300, which clears its noise of 0.082 (1 sigma); 3 sweeps of validat")
 
 
@@ -68,7 +68,7 @@ def test_a_gain_that_clears_its_noise_on_train_wants_to_see_the_hold_out() -> No
         ([[0.0, 0.0, 0.0]], "train loses 0.200"),
     ],
 )
-def test_what_does_not_improve_train_costs_no_hold_out(after: Draws, told: str) -> None:
+def test_what_does_not_improve_train_costs_no_hold_out(after: Repeats, told: str) -> None:
     answer = decision(SigmaGain(), evidence((BEFORE, after)))
     assert (answer.accepted, answer.reason) == (False, told)
     assert wish(SigmaGain(holdout="every_trial"), evidence((BEFORE, after))).on == "validation"
@@ -76,9 +76,9 @@ def test_what_does_not_improve_train_costs_no_hold_out(after: Draws, told: str) 
 
 def test_sweeps_that_are_missing_are_asked_for() -> None:
     short = evidence(([case[:2] for case in BEFORE], [case[:2] for case in AFTER]))
-    assert (wish(SigmaGain(), short).on, wish(SigmaGain(), short).draws) == ("train", 1)
+    assert (wish(SigmaGain(), short).on, wish(SigmaGain(), short).repeats) == ("train", 1)
     held = evidence((BEFORE, AFTER), ([[0.5]], [[0.5]]))
-    assert (wish(SigmaGain(), held).on, wish(SigmaGain(), held).draws) == ("validation", 2)
+    assert (wish(SigmaGain(), held).on, wish(SigmaGain(), held).repeats) == ("validation", 2)
     assert wish(SigmaGain(), evidence(None, (BEFORE, AFTER))).on == "train"
 
 
@@ -94,7 +94,7 @@ def test_sweeps_that_are_missing_are_asked_for() -> None:
 )
 @pytest.mark.parametrize("holdout", ["on_train_improve", "every_trial"])
 def test_the_hold_out_may_lose_no_more_than_its_own_noise(
-    held: tuple[Draws, Draws], accepted: bool, told: str, holdout: Holdout
+    held: tuple[Repeats, Repeats], accepted: bool, told: str, holdout: Holdout
 ) -> None:
     answer = decision(SigmaGain(holdout=holdout), evidence((BEFORE, AFTER), held))
     assert answer.accepted == accepted
@@ -121,7 +121,7 @@ def test_skip_decides_on_train_alone_and_says_so() -> None:
 def test_train_must_gain_the_pooled_spread_of_its_sweeps(
     cases: list[tuple[list[float], list[float]]], sigma: float
 ) -> None:
-    before, after = ([fmean(case[arm][draw] for case in cases) for draw in range(3)] for arm in (0, 1))
+    before, after = ([fmean(case[arm][repeat] for case in cases) for repeat in range(3)] for arm in (0, 1))
     gain = fmean(after) - fmean(before)
     bar = sigma * (pstdev(before) ** 2 + pstdev(after) ** 2) ** 0.5
     seen = evidence(([case[0] for case in cases], [case[1] for case in cases]))

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from promptiter.backprop.loss import CaseLoss
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
-from promptiter.errors import JournalError, NonDeterministicStrategyError, SurfaceValueError
+from promptiter.errors import JournalError, NonDeterministicSearchError, SurfaceValueError
 from promptiter.evaluation.result import CaseRow
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.candidate_codec import candidate_of, data_of
-from promptiter.runlog.codec import plain_of
+from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import Event, EventType, Phase
-from promptiter.runlog.fold import Rounds, fold, folded
+from promptiter.runlog.fold import Rounds, fold, fold_lazily
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import PassResult, RoundResult, RunResult, TraceBlame
 from promptiter.runs.file_journal import FileJournal
@@ -78,7 +78,7 @@ class Writer:
         self.write(
             "run_started",
             structure=STRUCTURE.to_json(),
-            profile=plain_of(self.accepted),
+            profile=to_plain(self.accepted),
             targets=SURFACES,
             objective="mean_score",
             measured={"started_at": "now"},
@@ -98,7 +98,7 @@ class Writer:
 
     def begin(self, phase: Phase, profile: Profile) -> None:
         self.write("evaluation_started", phase=phase, eval_set_id=self.new, profile_digest=profile.digest)
-        self.write("case", phase=phase, row=plain_of(CaseRow(case_id=self.new, output=self.new)))
+        self.write("case", phase=phase, row=to_plain(CaseRow(case_id=self.new, output=self.new)))
 
     def finish(self, phase: Phase) -> None:
         self.write("evaluation_finished", phase=phase, thresholds={}, weights={}, max_errored_fraction=0.5)
@@ -117,15 +117,15 @@ class Writer:
                 self.finish("train")
             case "losses":
                 found = (CaseLoss(case_id=self.new, trace_digest="", losses=()),)
-                self.write("losses", value=plain_of(found, tuple[CaseLoss, ...]))
+                self.write("losses", value=to_plain(found, tuple[CaseLoss, ...]))
             case "backward":
-                self.write("backward", value=plain_of((TraceBlame(case_id=self.new),), tuple[TraceBlame, ...]))
+                self.write("backward", value=to_plain((TraceBlame(case_id=self.new),), tuple[TraceBlame, ...]))
             case "aggregation":
                 signals = (AggregateResult(surface_id=SURFACES[0], text=self.new),)
-                self.write("aggregation", value=plain_of(PassResult(signals=signals)))
+                self.write("aggregation", value=to_plain(PassResult(signals=signals)))
             case "patches":
                 refused = (Rejection(surface_id=SURFACES[0], value=self.new, reason="no"),)
-                self.write("patches", value=plain_of(PassResult(refused=refused, notes=(self.new,))))
+                self.write("patches", value=to_plain(PassResult(refused=refused, notes=(self.new,))))
             case "candidate" | "reset":
                 surface_id = SURFACES[len(self.events) % 2]
                 value = self.new if what == "candidate" else STRUCTURE.surface(surface_id).value
@@ -137,12 +137,12 @@ class Writer:
                 self.evaluation("validation", self.candidate)
             case "accept" | "reject":
                 decision = AcceptanceDecision(accepted=what == "accept", delta=None, reason=self.new)
-                self.write("decision", value=plain_of(decision))
+                self.write("decision", value=to_plain(decision))
                 if decision.accepted and self.round and self.candidate is not None:
                     self.accepted = self.candidate
             case "stop":
                 reasons = (StopReason("max_rounds", self.new),) if len(self.events) % 2 else ()
-                self.write("stop", value=plain_of(StopDecision(stop=bool(reasons), reasons=reasons)))
+                self.write("stop", value=to_plain(StopDecision(stop=bool(reasons), reasons=reasons)))
             case "end":
                 ended = {"status": "failed", "verdict": "no_evidence", "stop": None, "is_final": False}
                 self.write("run_completed", phase="end", error=self.new, measured={}, **ended)
@@ -178,7 +178,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
 @settings(max_examples=120, deadline=None)
 @given(events=histories(), data=st.data())
 def test_rounds_in_a_journal_are_those_in_memory(events: list[Event], data: st.DataObject) -> None:
-    eager, lazy = fold(events), folded(journal_of(events))
+    eager, lazy = fold(events), fold_lazily(journal_of(events))
     count = len(eager.rounds)
     assert isinstance(lazy.rounds, Rounds)
     assert len(lazy.rounds) == count
@@ -187,7 +187,7 @@ def test_rounds_in_a_journal_are_those_in_memory(events: list[Event], data: st.D
     part = data.draw(st.slices(count))
     assert lazy.rounds[part] == eager.rounds[part]
     assert list(lazy.rounds) == list(eager.rounds)
-    assert [folded(journal_of(events)).rounds[place] for place in range(count)] == list(eager.rounds)
+    assert [fold_lazily(journal_of(events)).rounds[place] for place in range(count)] == list(eager.rounds)
     assert lazy == eager
     assert lazy.to_json() == eager.to_json()
 
@@ -197,10 +197,10 @@ def test_rounds_in_a_journal_are_those_in_memory(events: list[Event], data: st.D
 def test_a_file_of_a_result_is_the_same_whether_its_rounds_are_in_memory_or_not(events: list[Event]) -> None:
     result = fold(events)
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
-    document = {"schema_version": 1, **plain_of(result)}
+    document = {"schema_version": 1, **to_plain(result)}
     assert result.to_json() == orjson.dumps(document, option=options)
-    lazy = folded(journal_of(events))
-    assert plain_of(lazy) == plain_of(result)
+    lazy = fold_lazily(journal_of(events))
+    assert to_plain(lazy) == to_plain(result)
     again = RunResult.from_json(lazy.to_json())
     assert (again, type(again.rounds), again.measured) == (result, tuple, result.measured)
 
@@ -225,14 +225,14 @@ def test_the_rounds_of_a_real_run_are_read_back_one_by_one(conduct: Callable[[Me
     assert isinstance(result.rounds, Rounds)
     assert result == eager
     for place in reversed(range(-len(eager.rounds), len(eager.rounds))):
-        assert folded(journal).rounds[place] == result.rounds[place] == eager.rounds[place]
+        assert fold_lazily(journal).rounds[place] == result.rounds[place] == eager.rounds[place]
 
 
 def test_a_round_after_a_rejection_has_what_the_first_one_found() -> None:
     journal = MemoryJournal()
     result = backprop(optimizer=Writes(careful)).run_sync(desk.request(max_rounds=9), journal=journal)
-    first, _, third = folded(journal).rounds[:3]
-    assert folded(journal).rounds[2] == third
+    first, _, third = fold_lazily(journal).rounds[:3]
+    assert fold_lazily(journal).rounds[2] == third
     assert third.train == first.train
     assert third.losses == first.losses != ()
     assert result.rounds[2].patches != first.patches
@@ -253,7 +253,7 @@ def test_a_round_is_read_without_the_others() -> None:
         for step in (*AGAIN, "stop"):
             writer.do(step)
     journal = journal_of(writer.events)
-    result = folded(journal)
+    result = fold_lazily(journal)
     assert journal.events_read == len(writer.events)
     journal.events_read = 0
     assert result.rounds[150].round == 151
@@ -270,7 +270,7 @@ def test_a_round_with_findings_of_its_own_is_read_without_those_before() -> None
         for step in (*WHOLE_ROUND, "reject"):
             writer.do(step)
     journal = journal_of(writer.events)
-    rounds = folded(journal).rounds
+    rounds = fold_lazily(journal).rounds
     journal.events_read = 0
     assert rounds[40].round == 41
     assert journal.events_read <= 14
@@ -280,7 +280,7 @@ def test_rounds_are_a_sequence() -> None:
     writer = Writer()
     for step in (*AGAIN, *AGAIN):
         writer.do(step)
-    rounds = folded(journal_of(writer.events)).rounds
+    rounds = fold_lazily(journal_of(writer.events)).rounds
     assert bool(rounds)
     assert rounds[1] in rounds
     assert rounds.index(rounds[1]) == 1
@@ -315,14 +315,14 @@ async def test_events_that_come_later_do_not_change_a_result() -> None:
         writer.do(step)
     for event in writer.events:
         await journal.append(event)
-    result, eager = folded(journal), fold(writer.events)
+    result, eager = fold_lazily(journal), fold(writer.events)
     writer.do("accept")
     writer.do("round")
     for event in writer.events[-2:]:
         await journal.append(event)
     assert result == eager
     assert result.rounds[-1].decision is None
-    assert len(folded(journal).rounds) == 2
+    assert len(fold_lazily(journal).rounds) == 2
 
 
 @pytest.mark.parametrize("accepted", [True, False])
@@ -331,7 +331,7 @@ def test_an_event_after_the_end_says_that_the_run_went_on(accepted: bool) -> Non
     for step in (*WHOLE_ROUND, "accept" if accepted else "reject"):
         writer.do(step)
     stop = StopDecision(stop=True, reasons=(StopReason("max_rounds", "enough"),))
-    writer.write("stop", value=plain_of(stop))
+    writer.write("stop", value=to_plain(stop))
     writer.do("end")
     ended = fold(writer.events)
     assert (ended.status, ended.verdict, ended.stop is not None) == ("failed", "no_evidence", True)
@@ -350,7 +350,7 @@ def test_what_a_strategy_does_before_its_first_round_is_no_part_of_one() -> None
             await session.pass_over("not yet")
             await super().search(session)
 
-    result = desk.engine(strategy=Early(DRAFT)).run_sync(desk.request())
+    result = desk.engine(search=Early(DRAFT)).run_sync(desk.request())
     assert (result.verdict, [each.round for each in result.rounds]) == ("improved", [1])
 
 
@@ -364,7 +364,7 @@ async def test_a_round_does_not_begin_while_an_evaluation_is_going_on() -> None:
                 await session.begin_round()
 
     with pytest.raises(RunFailedError) as caught:
-        await desk.engine(strategy=Hasty()).run(desk.request())
+        await desk.engine(search=Hasty()).run(desk.request())
     assert isinstance(caught.value.__cause__, ExceptionGroup)
     assert "await them first" in str(caught.value.__cause__.exceptions[0])
     assert len(caught.value.result.rounds) == 1
@@ -492,32 +492,32 @@ async def test_another_candidate_than_the_first_time_is_noticed_before_it_is_run
             await (session.reject(candidate, "no") if given_up else session.validate(candidate))
 
     whole, journal = MemoryJournal(), MemoryJournal()
-    await desk.engine(strategy=Proposes(DRAFT)).run(desk.request(acceptance=MinGain(0.1)), journal=whole)
+    await desk.engine(search=Proposes(DRAFT)).run(desk.request(acceptance=MinGain(0.1)), journal=whole)
     for event in whole.read():
         await journal.append(event)
         if event.type == "candidate":
             break
     with pytest.raises(RunFailedError, match="'candidate' with another request") as caught:
-        await desk.engine(strategy=Proposes(POLISH)).run(desk.request(acceptance=MinGain(0.1)), journal=journal)
-    assert isinstance(caught.value.__cause__, NonDeterministicStrategyError)
+        await desk.engine(search=Proposes(POLISH)).run(desk.request(acceptance=MinGain(0.1)), journal=journal)
+    assert isinstance(caught.value.__cause__, NonDeterministicSearchError)
 
 
 class AsksTwice:
-    """Wants one more draw about each candidate, and takes none."""
+    """Wants one more repeat about each candidate, and takes none."""
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision | MoreEvidence:
-        if all(row.draw == 0 for row in evidence.candidate.rows):
-            return MoreEvidence(draws=1, reason="once more")
+        if all(row.repeat == 0 for row in evidence.candidate.rows):
+            return MoreEvidence(repeats=1, reason="once more")
         return AcceptanceDecision(accepted=False, delta=evidence.gain, reason="no")
 
 
 def test_draws_that_a_candidate_is_compared_on_belong_to_its_round() -> None:
     result = desk.engine(DRAFT, POLISH).run_sync(desk.request(acceptance=AsksTwice()))
     assert result.accepted is not None
-    assert {row.draw for row in result.accepted.rows} == {0}
+    assert {row.repeat for row in result.accepted.rows} == {0}
     compared = [each.compared for each in result.rounds]
-    assert [sorted({row.draw for row in each.rows}) for each in compared if each is not None] == [[1], [2, 3]]
-    assert [sorted({row.draw for row in each.validation.rows}) for each in result.rounds if each.validation] == [
+    assert [sorted({row.repeat for row in each.rows}) for each in compared if each is not None] == [[1], [2, 3]]
+    assert [sorted({row.repeat for row in each.validation.rows}) for each in result.rounds if each.validation] == [
         [0, 1],
         [2, 3],
     ]

@@ -36,7 +36,7 @@ from promptiter.runlog.results import RunResult
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory, check_folder
 from promptiter.runs.lock import RunLock
-from promptiter.targets import FileTarget
+from promptiter.sources import FileSource
 from tests.worlds import desk
 from tests.worlds.results import outside_measured
 from tests.worlds.starter import Killed, Shop, cases, killing
@@ -195,7 +195,7 @@ def test_a_failed_run_says_so_in_its_files_and_goes_on_when_the_cause_is_gone(tm
             raise OSError("the network is down")
 
     def engine() -> Engine:
-        return desk.engine(strategy=desk.Tries(desk.DRAFT, desk.POLISH, at_round=breaks))
+        return desk.engine(search=desk.Tries(desk.DRAFT, desk.POLISH, at_round=breaks))
 
     is_down = True
     run = RunDirectory.begin(tmp_path, engine(), desk.request(run_id=""))
@@ -224,7 +224,7 @@ def test_a_deadline_counts_the_working_time_of_all_processes(tmp_path: Path, mon
     request = desk.request(run_id="", stop=Deadline(minutes=110))
 
     def engine(clock: Hours) -> Engine:
-        return Engine(desk.agent(), desk.evaluator(), strategy=desk.Tries(*[desk.WORSE] * 4), clock=clock)
+        return Engine(desk.agent(), desk.evaluator(), search=desk.Tries(*[desk.WORSE] * 4), clock=clock)
 
     first, second = Hours(), Hours()
     run = RunDirectory.begin(tmp_path, engine(first), request)
@@ -309,8 +309,8 @@ def test_a_candidate_in_place_is_gone_when_the_run_ends(tmp_path: Path) -> None:
     def bot(question: str) -> str:
         return f"{question} careful careful" if "careful" in prompt.read_text() else question
 
-    agent = InPlaceAgent(bot, {"bot#instruction": FileTarget(prompt)}, state_folder=tmp_path / "state")
-    engine = Engine(agent, desk.evaluator(), strategy=desk.Tries({"bot#instruction": "Be careful."}))
+    agent = InPlaceAgent(bot, {"bot#instruction": FileSource(prompt)}, state_folder=tmp_path / "state")
+    engine = Engine(agent, desk.evaluator(), search=desk.Tries({"bot#instruction": "Be careful."}))
     result = RunDirectory.begin(tmp_path / "runs", engine, desk.request(run_id="")).run_sync()
     assert result.verdict == "improved"
     assert prompt.read_text() == "Answer."
@@ -344,7 +344,7 @@ BOT = """
 import os, signal, sys
 from pathlib import Path
 from promptiter import Engine, InPlaceAgent
-from promptiter.agents import FileTarget
+from promptiter.agents import FileSource
 from promptiter.runs import RunDirectory
 from tests.worlds import desk
 
@@ -360,9 +360,9 @@ def bot(question):
     return f"{question} careful careful" if "careful" in prompt.read_text() else question
 
 
-agent = InPlaceAgent(bot, {"bot#instruction": FileTarget(prompt)}, state_folder=folder / "state")
+agent = InPlaceAgent(bot, {"bot#instruction": FileSource(prompt)}, state_folder=folder / "state")
 tries = [{"bot#instruction": "Answer badly."}, {"bot#instruction": "Be careful."}]
-engine = Engine(agent, desk.evaluator(concurrency=1), strategy=desk.Tries(*tries))
+engine = Engine(agent, desk.evaluator(concurrency=1), search=desk.Tries(*tries))
 request, there = desk.request(run_id=""), sorted((folder / "runs").glob("*"))
 run = RunDirectory.resume(there[0], engine, request) if there else RunDirectory.begin(folder / "runs", engine, request)
 print(run.run_sync().verdict, asked)
@@ -385,7 +385,7 @@ def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_what_resume_turns_
     done = process(0)
     assert done.stdout == f"improved {30 - kill_at + 1}\n", done.stderr
     assert (tmp_path / "prompt.txt").read_bytes() == b"Answer.\r\n"
-    assert not [path for path in tmp_path.iterdir() if "claim" in path.name]
+    assert not [path for path in tmp_path.iterdir() if "final_test" in path.name]
 
 
 def test_calls_in_flight_at_a_kill_are_counted_as_lost(tmp_path: Path) -> None:
@@ -426,11 +426,11 @@ class Outage:
     def __init__(self, error: Exception, *, after: int) -> None:
         self.error, self.after, self.calls = error, after, 0
 
-    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
+    async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:
         self.calls += 1
         if self.calls > self.after:
             raise self.error
-        return await desk.model()(request, draw=draw)
+        return await desk.model()(request, repeat=repeat)
 
 
 @pytest.mark.parametrize("error", [AccessDeniedError("the key has expired"), ModelUnavailableError("no route")])

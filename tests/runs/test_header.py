@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
     "agent": "desk:agent",
     "max_rounds": 4,
     "stop": {"minutes": 30},
-    "evaluation": {"concurrency": 4, "draws": 2},
+    "evaluation": {"concurrency": 4, "repeats": 2},
     "models": {"gpt-4.1": {"api_base": "https://example.org", "api_key": "${KEY}", "timeout_s": 3}},
 }
 
@@ -49,7 +49,7 @@ def header(engine: Engine | None = None, *, config: dict[str, Any] | None = None
 def agent(*instructions: str, names: tuple[str, ...] = ("draft", "polish")) -> Engine:
     nodes = [ModelNode(name=n, instruction=i, model="scripted") for n, i in zip(names, instructions, strict=True)]
     graph = GraphAgent(name="desk", nodes=tuple(nodes), edges=(Edge(*names),))
-    return Engine(graph, desk.evaluator(), strategy=desk.Tries())
+    return Engine(graph, desk.evaluator(), search=desk.Tries())
 
 
 def test_a_header_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_how_a_run_is_done_may_change() -> None:
         **CONFIG,
         "quiet": True,
         "runs": "elsewhere",
-        "evaluation": {"concurrency": 1, "draws": 2},
+        "evaluation": {"concurrency": 1, "repeats": 2},
         "models": {"gpt-4.1": model},
     }
     assert differences(header(), header(config=config)) == []

@@ -206,7 +206,7 @@ def without_traces(folder: Path) -> object:
 
 
 class DrawsInItsWork:
-    """A strategy that draws at random where it works, and between: both must be the same when a run goes on."""
+    """A search that repeats at random where it works, and between: both must be the same when a run goes on."""
 
     async def search(self, session: Session) -> None:
         surface_id = min(session.targets)
@@ -224,13 +224,13 @@ class DrawsInItsWork:
 
 
 def desk_run(folder: Path, **changes: object) -> RunResult:
-    engine, request = desk.engine(strategy=DrawsInItsWork()), desk.request(run_id="", max_rounds=4, **changes)
+    engine, request = desk.engine(search=DrawsInItsWork()), desk.request(run_id="", max_rounds=4, **changes)
     there = sorted(folder.glob("*/run.json"))
     run = RunDirectory.resume(there[0].parent, engine, request) if there else None
     return (run or RunDirectory.begin(folder, engine, request)).run_sync()
 
 
-@pytest.mark.parametrize("stop", [Patience(9), MaxEvaluations(9)], ids=["draws", "evaluations"])
+@pytest.mark.parametrize("stop", [Patience(9), MaxEvaluations(9)], ids=["repeats", "evaluations"])
 def test_random_state_and_what_was_paid_are_those_of_a_run_that_lived(
     stop: StopPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +254,7 @@ def test_a_cap_holds_for_live_nodes_over_all_processes(tmp_path: Path, monkeypat
 
     def run(path: Path | None) -> RunDirectory:
         gateway = Gateway(models={"scripted": desk.model(asked.append)}, budget=Budget(max_calls=12))
-        engine = Engine(live, desk.evaluator(gateway), strategy=desk.Tries(desk.DRAFT, desk.DRAFT))
+        engine = Engine(live, desk.evaluator(gateway), search=desk.Tries(desk.DRAFT, desk.DRAFT))
         request = desk.request(run_id="")
         return RunDirectory.resume(path, engine, request) if path else RunDirectory.begin(tmp_path, engine, request)
 

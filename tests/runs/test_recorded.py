@@ -54,18 +54,18 @@ def test_traces_say_what_each_node_took_and_receipts_how_long(runs: Path) -> Non
 
 
 class Moody:
-    """A model that is careful in every second draw only, and with question 0."""
+    """A model that is careful in every second repeat only, and with question 0."""
 
-    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
+    async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:
         asked = request.messages[-1].content
-        text = f"{asked} careful" if draw % 2 or "question 0" in asked else asked
+        text = f"{asked} careful" if repeat % 2 or "question 0" in asked else asked
         return ModelReply(text=text, usage=Usage(input_tokens=10, output_tokens=5))
 
 
-@pytest.mark.parametrize(("draws", "noise"), [(1, None), (2, 0.5)])
-def test_noise_is_the_share_of_cases_whose_draws_differ(tmp_path: Path, draws: int, noise: float | None) -> None:
+@pytest.mark.parametrize(("repeats", "noise"), [(1, None), (2, 0.5)])
+def test_noise_is_the_share_of_cases_whose_draws_differ(tmp_path: Path, repeats: int, noise: float | None) -> None:
     moody = Gateway(models={"scripted": Moody()})
-    engine = Engine(desk.agent(), desk.evaluator(moody, draws=draws), strategy=desk.Tries())
+    engine = Engine(desk.agent(), desk.evaluator(moody, repeats=repeats), search=desk.Tries())
     request = desk.request(run_id="", max_rounds=0)
     RunDirectory.begin(tmp_path, engine, request).run_sync()
     assert recorded_in(tmp_path, engine, request).noise == noise
@@ -77,13 +77,13 @@ def test_a_claim_that_saw_no_noise_says_so(runs: Path) -> None:
 
 
 class Slow(Moody):
-    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
+    async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:
         await asyncio.sleep(0.1)
-        return await super().__call__(request, draw=draw)
+        return await super().__call__(request, repeat=repeat)
 
 
 def test_time_that_a_model_takes_is_not_promptiters_own(tmp_path: Path) -> None:
-    engine = Engine(desk.agent(), desk.evaluator(Gateway(models={"scripted": Slow()})), strategy=desk.Tries())
+    engine = Engine(desk.agent(), desk.evaluator(Gateway(models={"scripted": Slow()})), search=desk.Tries())
     request = desk.request(run_id="", validation=desk.eval_set("validation", 8), max_rounds=0)
     result = RunDirectory.begin(tmp_path, engine, request).run_sync()
     found = recorded_in(tmp_path, engine, request)

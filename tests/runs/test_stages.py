@@ -34,7 +34,7 @@ def test_the_stages_of_a_run_add_up_to_what_it_paid(tmp_path: Path) -> None:
     result = Shop().run(tmp_path)
     [run] = tmp_path.iterdir()
     found = spent_by_stage(run)
-    assert list(found) == ["baseline", "train", "rerun", "validation", "ablation", "claim"]
+    assert list(found) == ["baseline", "train", "rerun", "validation", "ablation", "final_test"]
     assert found["baseline"].calls == 6 * 6
     assert found["train"].calls == 8 * 6
     paid = result.measured.spent.of_models

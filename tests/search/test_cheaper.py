@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from promptiter.evaluation.per_run import per_run
-from promptiter.policies.final_test import ClaimOnce
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import Goal
-from promptiter.policies.non_inferiority import NoWorse
+from promptiter.policies.non_inferiority import NonInferior
 from promptiter.profile import Profile
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest, RunResult
-from promptiter.search.cheaper import CheaperModel
+from promptiter.search.cheaper import ModelDownsizing
 from tests.worlds import shop
 from tests.worlds.desk import Watcher
 
@@ -19,8 +19,8 @@ def request(**changes: object) -> RunRequest:
         "train": shop.eval_set("train", 2),
         "validation": shop.eval_set("validation", 20),
         "goal": Goal(kind="cheaper"),
-        "acceptance": NoWorse(0.05, "usd"),
-        "claim": None,
+        "acceptance": NonInferior(0.05, "usd"),
+        "final_test": None,
         "max_rounds": 9,
         "run_id": "r",
     }
@@ -32,7 +32,7 @@ def tried(result: RunResult) -> list[tuple[object, bool]]:
 
 
 async def test_a_cheaper_model_that_is_as_good_is_taken_and_one_that_is_worse_is_refused() -> None:
-    result = await shop.engine(CheaperModel(), shop.agent(), tiny=0.3).run(request())
+    result = await shop.engine(ModelDownsizing(), shop.agent(), tiny=0.3).run(request())
     assert tried(result) == [("tiny", False), ("small", True)]
     assert [(change.before, change.after) for change in result.changes] == [("large", "small")]
     assert (result.verdict, result.stop_reason, result.accepted_score) == ("improved", "exhausted", 1.0)
@@ -47,13 +47,13 @@ async def test_a_cheaper_model_that_is_as_good_is_taken_and_one_that_is_worse_is
 
 async def test_the_cheapest_that_is_as_good_ends_the_search_of_its_node() -> None:
     watcher = Watcher()
-    result = await shop.engine(CheaperModel(), shop.agent()).run(request(), observers=[watcher])
+    result = await shop.engine(ModelDownsizing(), shop.agent()).run(request(), observers=[watcher])
     assert tried(result) == [("tiny", True)]
     assert watcher.types().count("evaluation_started") == 2
 
 
 async def test_several_nodes_change_one_after_the_other() -> None:
-    result = await shop.engine(CheaperModel(), shop.agent(nodes=2), tiny=0.3).run(request())
+    result = await shop.engine(ModelDownsizing(), shop.agent(nodes=2), tiny=0.3).run(request())
     assert {change.surface_id: change.after for change in result.changes} == {
         "clerk#model": "small",
         "clerk1#model": "small",
@@ -63,41 +63,41 @@ async def test_several_nodes_change_one_after_the_other() -> None:
 
 async def test_only_the_models_of_the_goal_are_tried() -> None:
     goal = Goal(kind="cheaper", models=("small",))
-    result = await shop.engine(CheaperModel(), shop.agent()).run(request(goal=goal))
+    result = await shop.engine(ModelDownsizing(), shop.agent()).run(request(goal=goal))
     assert tried(result) == [("small", True)]
 
 
 async def test_a_dearer_model_is_never_tried() -> None:
     built = shop.agent()
     start = Profile.of(built.describe(), {"clerk#model": "tiny"})
-    result = await shop.engine(CheaperModel(), built).run(request(initial_profile=start))
+    result = await shop.engine(ModelDownsizing(), built).run(request(initial_profile=start))
     assert (result.rounds, result.verdict, result.stop_reason) == ((), "no_evidence", "exhausted")
 
 
 async def test_where_all_are_worse_nothing_changes() -> None:
-    result = await shop.engine(CheaperModel(), shop.agent(), tiny=0.2, small=0.4).run(request())
+    result = await shop.engine(ModelDownsizing(), shop.agent(), tiny=0.2, small=0.4).run(request())
     assert (result.verdict, result.changes) == ("no_evidence", ())
 
 
 async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut() -> None:
     whole = MemoryJournal()
     asked = request(validation=shop.eval_set("validation", 4))
-    expected = await shop.engine(CheaperModel(), shop.agent(), tiny=0.3).run(asked, journal=whole)
+    expected = await shop.engine(ModelDownsizing(), shop.agent(), tiny=0.3).run(asked, journal=whole)
     assert expected.changes
     events = list(whole.read())
     for count in range(1, len(events)):
         journal = MemoryJournal()
         for event in events[:count]:
             await journal.append(event)
-        again = await shop.engine(CheaperModel(), shop.agent(), tiny=0.3).run(asked, journal=journal)
+        again = await shop.engine(ModelDownsizing(), shop.agent(), tiny=0.3).run(asked, journal=journal)
         assert again == expected
 
 
 @pytest.mark.parametrize(("cases", "verdict"), [(40, "improved"), (6, "underpowered")])
 async def test_what_was_kept_is_adopted_if_a_loss_of_the_margin_is_excluded(cases: int, verdict: str) -> None:
-    asked = request(validation=shop.eval_set("validation", cases), claim=ClaimOnce())
-    result = await shop.engine(CheaperModel(), shop.agent()).run(asked)
+    asked = request(validation=shop.eval_set("validation", cases), final_test=FinalTest())
+    result = await shop.engine(ModelDownsizing(), shop.agent()).run(asked)
     assert (result.verdict, bool(result.changes)) == (verdict, verdict == "improved")
     assert result.working_profile != result.initial_profile
     assert result.conclusion is not None
-    assert result.conclusion.claims[0].scope == "these cases"
+    assert result.conclusion.results[0].scope == "these cases"

@@ -189,12 +189,14 @@ def engine(
     accused: Iterable[str], optimizer: Mends, *, check: GradientCheck | Literal["auto"] | None = "auto"
 ) -> Engine:
     rounds = BackpropRounds(Accuser(*accused), None, optimizer, check=check)
-    return Engine(office(second="keep order day"), evaluator(), strategy=rounds)
+    return Engine(office(second="keep order day"), evaluator(), search=rounds)
 
 
 def request() -> RunRequest:
     train, validation = cases(12), cases(3, start=12)
-    return RunRequest(train=train, validation=validation, stop=TargetScore(1.0), claim=None, max_rounds=1, run_id="r")
+    return RunRequest(
+        train=train, validation=validation, stop=TargetScore(1.0), final_test=None, max_rounds=1, run_id="r"
+    )
 
 
 async def test_innocent_surfaces_are_left_alone_once_blame_is_checked() -> None:

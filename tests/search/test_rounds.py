@@ -170,8 +170,8 @@ async def test_a_surface_with_little_support_waits() -> None:
                 return BackwardResult(step_id=result.step_id, packets=result.packets)
             return result
 
-    strategy = BackpropRounds(Uneven(), Merges(), Writes(), min_support=0.5, passes=1)
-    result = await Engine(desk.agent(), desk.evaluator(), strategy=strategy).run(desk.request(max_rounds=1))
+    search = BackpropRounds(Uneven(), Merges(), Writes(), min_support=0.5, passes=1)
+    result = await Engine(desk.agent(), desk.evaluator(), search=search).run(desk.request(max_rounds=1))
     first = result.rounds[0].passes[0]
     assert [signal.surface_id for signal in first.signals] == ["draft#instruction"]
     assert [signal.surface_id for signal in first.left] == ["polish#instruction"]
@@ -188,8 +188,8 @@ async def test_the_surface_that_is_most_worth_it_is_written_and_run_again_first(
             return merged
 
     optimizer = Writes()
-    strategy = BackpropRounds(Blames(), Uneven(), optimizer, most_rerun=1)
-    result = await Engine(desk.agent(), desk.evaluator(), strategy=strategy).run(desk.request(max_rounds=1))
+    search = BackpropRounds(Blames(), Uneven(), optimizer, most_rerun=1)
+    result = await Engine(desk.agent(), desk.evaluator(), search=search).run(desk.request(max_rounds=1))
     [only] = result.rounds
     names = ["draft#instruction", "polish#instruction"]
     assert [signal.surface_id for signal in only.passes[0].signals] == names
@@ -288,14 +288,16 @@ async def test_with_every_target_patched_nothing_more_is_blamed() -> None:
 
 
 async def test_a_case_that_passes_over_its_draws_has_no_loss() -> None:
-    draws = iter(range(1000))
+    repeats = iter(range(1000))
 
     def sometimes(_case: object, run: object) -> float:
-        return 1.0 if next(draws) % 2 else 0.8
+        return 1.0 if next(repeats) % 2 else 0.8
 
     metric = FunctionMetric(name="sometimes", function=sometimes, threshold=0.85)
     evaluator = Evaluator(
-        [metric], gateway=Gateway(models={"scripted": desk.model()}), options=EvaluationOptions(draws=2, concurrency=1)
+        [metric],
+        gateway=Gateway(models={"scripted": desk.model()}),
+        options=EvaluationOptions(repeats=2, concurrency=1),
     )
     result = await Engine(desk.agent(), evaluator, Blames(), Merges(), Writes()).run(desk.request(max_rounds=1))
     assert result.rounds[0].losses == ()

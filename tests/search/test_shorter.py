@@ -16,10 +16,10 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.policies.goals import Goal
-from promptiter.policies.non_inferiority import NoWorse
+from promptiter.policies.non_inferiority import NonInferior
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest
-from promptiter.search.shorter import Shorter
+from promptiter.search.shorter import PromptShortening
 from promptiter.structure import Limits
 from tests.worlds import shop
 from tests.worlds.desk import Watcher
@@ -30,8 +30,8 @@ def request(**changes: object) -> RunRequest:
         "train": shop.eval_set("train", 20),
         "validation": shop.eval_set("validation", 20),
         "goal": Goal(kind="fewer_tokens"),
-        "acceptance": NoWorse(0.05),
-        "claim": None,
+        "acceptance": NonInferior(0.05),
+        "final_test": None,
         "max_rounds": 9,
         "run_id": "r",
     }
@@ -40,7 +40,7 @@ def request(**changes: object) -> RunRequest:
 
 async def test_a_verbose_instruction_loses_its_useless_sentences_and_keeps_those_that_matter() -> None:
     watcher = Watcher()
-    result = await shop.engine(Shorter(), shop.agent()).run(request(), observers=[watcher])
+    result = await shop.engine(PromptShortening(), shop.agent()).run(request(), observers=[watcher])
     [change] = result.changes
     assert change.after == f"{shop.MATTERS[0]}\n\n- {shop.MATTERS[1]}\n{shop.MATTERS[2]}"
     assert (result.verdict, result.stop_reason, result.accepted_score) == ("improved", "exhausted", 1.0)
@@ -57,7 +57,7 @@ async def test_a_verbose_instruction_loses_its_useless_sentences_and_keeps_those
 
 
 async def test_noise_costs_no_sentence_that_matters() -> None:
-    result = await shop.engine(Shorter(), shop.agent(), large=0.97).run(request())
+    result = await shop.engine(PromptShortening(), shop.agent(), large=0.97).run(request())
     [change] = result.changes
     assert all(sentence in str(change.after) for sentence in shop.MATTERS)
     assert len(str(change.after)) < len(shop.VERBOSE) / 2
@@ -70,7 +70,7 @@ async def test_examples_that_do_not_help_are_left_out() -> None:
         for role in ("user", "assistant")
     )
     built = shop.agent(instruction=" ".join(shop.MATTERS), examples=examples)
-    result = await shop.engine(Shorter(), built).run(request())
+    result = await shop.engine(PromptShortening(), built).run(request())
     assert [(change.surface_id, change.after) for change in result.changes] == [("clerk#examples", [])]
 
 
@@ -78,14 +78,14 @@ async def test_placeholders_and_locked_parts_stay() -> None:
     useless = "The shop is old. The house {house} is blue. We sell tea. The garden is large."
     limits = Limits(locked=("old. The house {house}",))
     built = shop.agent(instruction=f"{useless} {' '.join(shop.MATTERS)}", limits=limits)
-    result = await shop.engine(Shorter(), built).run(request())
+    result = await shop.engine(PromptShortening(), built).run(request())
     [change] = result.changes
     assert change.after == f"The shop is old. The house {{house}} is blue. {' '.join(shop.MATTERS)}"
 
 
 async def test_a_placeholder_that_stands_twice_stays_once() -> None:
     instruction = f"The house {{house}} is blue. {' '.join(shop.MATTERS)} We live in {{house}}."
-    result = await shop.engine(Shorter(), shop.agent(instruction=instruction)).run(request())
+    result = await shop.engine(PromptShortening(), shop.agent(instruction=instruction)).run(request())
     [change] = result.changes
     assert str(change.after).count("{house}") == 1
 
@@ -93,7 +93,7 @@ async def test_a_placeholder_that_stands_twice_stays_once() -> None:
 async def test_where_every_sentence_matters_nothing_changes_and_nothing_is_validated() -> None:
     watcher = Watcher()
     built = shop.agent(instruction=" ".join(shop.MATTERS))
-    result = await shop.engine(Shorter(), built).run(request(), observers=[watcher])
+    result = await shop.engine(PromptShortening(), built).run(request(), observers=[watcher])
     assert (result.verdict, result.changes) == ("no_evidence", ())
     assert str(result.rounds[0].decision).count("every sentence and example that was left out was missed") == 1
     assert not [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "validation"]
@@ -106,7 +106,7 @@ async def test_what_validation_misses_is_tried_in_halves() -> None:
         return 1.0 if case.id.startswith("train") or "warranty" in run.output else 0.0
 
     built = shop.agent(instruction=f"The shop is old. We sell tea. {' '.join(shop.MATTERS)} It is here.")
-    result = await shop.engine(Shorter(), built, scored=forgiving).run(request())
+    result = await shop.engine(PromptShortening(), built, scored=forgiving).run(request())
     [change] = result.changes
     assert change.after == f"{shop.MATTERS[2]} It is here."  # for train, something had to stay
     kept = [each.decision.accepted for each in result.rounds if each.decision is not None]
@@ -117,7 +117,7 @@ async def test_what_validation_misses_is_tried_in_halves() -> None:
 
 async def test_a_text_is_never_emptied() -> None:
     watcher = Watcher()
-    result = await shop.engine(Shorter(), shop.agent(instruction="The shop is old.")).run(
+    result = await shop.engine(PromptShortening(), shop.agent(instruction="The shop is old.")).run(
         request(), observers=[watcher]
     )
     assert result.verdict == "no_evidence"
@@ -130,7 +130,7 @@ async def test_what_no_run_reads_costs_nothing_and_is_left_alone() -> None:
     nowhere = Choice("clerk", lambda _view: None, {"there": "spare"})
     built = GraphAgent(name="shop", nodes=(clerk, spare), edges=(nowhere,), entry="clerk", output="clerk")
     watcher = Watcher()
-    result = await shop.engine(Shorter(), built).run(request(), observers=[watcher])
+    result = await shop.engine(PromptShortening(), built).run(request(), observers=[watcher])
     assert result.changes == ()
     assert not [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"]
 
@@ -140,14 +140,14 @@ async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut(large: float)
     asked = request(train=shop.eval_set("train", 4), validation=shop.eval_set("validation", 4))
     built = shop.agent(instruction=f"The shop is old. {' '.join(shop.MATTERS)} We sell tea.")
     whole = MemoryJournal()
-    expected = await shop.engine(Shorter(), built, large=large).run(asked, journal=whole)
+    expected = await shop.engine(PromptShortening(), built, large=large).run(asked, journal=whole)
     assert expected.rounds
     events = list(whole.read())
     for count in range(1, len(events), 3):
         journal = MemoryJournal()
         for event in events[:count]:
             await journal.append(event)
-        assert await shop.engine(Shorter(), built, large=large).run(asked, journal=journal) == expected
+        assert await shop.engine(PromptShortening(), built, large=large).run(asked, journal=journal) == expected
 
 
 def many_rules(count: int, needed: Sequence[int]) -> tuple[Engine, Watcher]:
@@ -164,7 +164,7 @@ def many_rules(count: int, needed: Sequence[int]) -> tuple[Engine, Watcher]:
 
     gateway = Gateway(models={"scripted": ScriptedModel(answer)})
     evaluator = Evaluator([FunctionMetric(name="right", function=right)], gateway=gateway)
-    return Engine(agent, evaluator, strategy=Shorter()), Watcher()
+    return Engine(agent, evaluator, search=PromptShortening()), Watcher()
 
 
 async def test_what_matters_is_found_with_fewer_runs_than_one_trial_for_each_sentence() -> None:
@@ -183,6 +183,6 @@ async def test_without_noise_the_baseline_is_drawn_twice_and_no_candidate_is() -
     engine, watcher = many_rules(8, needed=[1, 2, 3, 4, 5, 6])
     await engine.run(request(train=shop.eval_set("train", 24)), observers=[watcher])
     again = {e.data["profile_digest"] for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"}
-    drawn = [e.data["row"]["draw"] for e in watcher.events if e.type == "case" and e.phase == "rerun"]
+    drawn = [e.data["row"]["repeat"] for e in watcher.events if e.type == "case" and e.phase == "rerun"]
     assert len(again) > 1
-    assert sum(draw == 1 for draw in drawn) in (0, 24)
+    assert sum(repeat == 1 for repeat in drawn) in (0, 24)

@@ -1,8 +1,8 @@
 """An agent that is a table of chances: what a search claims can be held against what is true.
 
-A case passes a run with a probability that the texts of the profile decide, by dice of the case, the draw and the
+A case passes a run with a probability that the texts of the profile decide, by dice of the case, the repeat and the
 profile. The agent asks nothing through the gateway, so nothing comes from the cache; a run that is made again gives the
-same result. `Proposes` is a strategy that validates the patches it is given and lints nothing.
+same result. `Proposes` is a search that validates the patches it is given and lints nothing.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Table:
         return self.snapshot
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
-        dice = Random(f"{self.seed} {context.case_id} {context.draw} {profile.digest}")
+        dice = Random(f"{self.seed} {context.case_id} {context.repeat} {profile.digest}")
         return AgentRun(output="right" * (dice.random() < self.chance(context.case_id, profile)))
 
     def baseline(self, case_id: str, rewritten: tuple[str, ...] = ()) -> float:

@@ -1,4 +1,4 @@
-"""A small agent whose instructions decide alone whether it is right, and a strategy that tries what it is told."""
+"""A small agent whose instructions decide alone whether it is right, and a search that tries what it is told."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
-from promptiter.engine.session import Session, Strategy
+from promptiter.engine.session import Search, Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -73,7 +73,7 @@ def request(**changes: object) -> RunRequest:
 
 
 class Tries:
-    """A strategy that validates one list of patches a round."""
+    """A search that validates one list of patches a round."""
 
     def __init__(self, *rounds: dict[str, str], at_round: Callable[[int], None] = lambda _: None) -> None:
         self.rounds = rounds
@@ -97,8 +97,8 @@ POLISH = {"polish#instruction": "Polish: careful."}
 WORSE = {"draft#instruction": "Draft badly."}
 
 
-def engine(*rounds: dict[str, str], strategy: Strategy | None = None, gateway: Gateway | None = None) -> Engine:
-    return Engine(agent(), evaluator(gateway), strategy=strategy or Tries(*rounds))
+def engine(*rounds: dict[str, str], search: Search | None = None, gateway: Gateway | None = None) -> Engine:
+    return Engine(agent(), evaluator(gateway), search=search or Tries(*rounds))
 
 
 class Watcher:

@@ -119,7 +119,7 @@ class Teacher:
         self._scenario = scenario
         self._error_rate, self._seed = error_rate, seed
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         if set((request.schema or {}).get("properties", {})) != {"reason", "is_correctable", "output"}:
             raise UnexpectedCallError("the teacher corrects steps, and was asked for something else")
         self.calls += 1
@@ -128,7 +128,7 @@ class Teacher:
         output = ""
         if fix is not None:
             messages = (Message("system", fix.value), Message("user", quotes["input"]))
-            answer = await self._scenario.model(ModelRequest(model="simulated", messages=messages), draw=draw)
+            answer = await self._scenario.model(ModelRequest(model="simulated", messages=messages), repeat=repeat)
             output = answer.text if answer.text != quotes["output"] else ""
         if Random(f"{self._seed} {quotes['user']} {quotes['node']}").random() < self._error_rate:
             output = "" if output else quotes["expected"]

@@ -9,7 +9,7 @@ from promptiter.agents.base import AgentRun
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
-from promptiter.engine.session import Strategy
+from promptiter.engine.session import Search
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -63,7 +63,7 @@ def score(case: EvalCase, run: AgentRun) -> float:
     return (sum(word in run.output for word in wanted) + run.output.rstrip(".").endswith("Thank you")) / 3
 
 
-def engine(strategy: Strategy, built: GraphAgent, *, scored: Scorer = score, **compliance: float) -> Engine:
+def engine(search: Search, built: GraphAgent, *, scored: Scorer = score, **compliance: float) -> Engine:
     """Models follow each rule with these probabilities; those that are left out always do."""
     models = {
         name: SimulatedModel(seed=seed, compliance=compliance.get(name, 1.0), price_per_token_usd=price / 1e6)
@@ -77,4 +77,4 @@ def engine(strategy: Strategy, built: GraphAgent, *, scored: Scorer = score, **c
         [FunctionMetric(name="right", function=scored, threshold=1.0)],
         gateway=Gateway(models=models, prices=Prices(prices)),
     )
-    return Engine(built, evaluator, strategy=strategy)
+    return Engine(built, evaluator, search=search)

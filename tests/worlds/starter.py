@@ -50,9 +50,9 @@ class CountingModel:
         self.asked = 0
         self._model = SimulatedModel(compliance=1.0)
 
-    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
+    async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:
         self.asked += 1
-        reply = await self._model(request, draw=draw)
+        reply = await self._model(request, repeat=repeat)
         return replace(reply, usage=replace(reply.usage, cost_usd=0.001))
 
 

@@ -1,6 +1,6 @@
 """InPlaceAgent: an agent that can only read one fixed file or key is given each candidate there, and then the baseline.
 
-    async with InPlaceAgent(ask_my_bot, {"bot#instruction": FileTarget("prompts/bot.md")}) as agent:
+    async with InPlaceAgent(ask_my_bot, {"bot#instruction": FileSource("prompts/bot.md")}) as agent:
         evaluation = await evaluator.evaluate(agent, eval_set, profile)
 
 Runs under one profile go on at the same time; a run under another waits until they have ended, also in other processes.
@@ -36,6 +36,7 @@ from promptiter.agents.nodes import Calls, View
 from promptiter.errors import AgentError, SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
+from promptiter.sources import FileSource, Target
 from promptiter.structure import (
     SURFACE_TYPES,
     TEXT_TYPES,
@@ -45,7 +46,6 @@ from promptiter.structure import (
     SurfaceType,
     escaped,
 )
-from promptiter.targets import FileTarget, Target
 from traces import Failure
 from traces.model import Json
 
@@ -131,7 +131,7 @@ class InPlaceAgent:
 
     @cached_property
     def _described(self) -> _Described:
-        files = [target.file for target in self.targets.values() if isinstance(target, FileTarget)]
+        files = [target.file for target in self.targets.values() if isinstance(target, FileSource)]
         if len(set(files)) < len(files):
             raise SetupError(f"each surface needs a file of its own, got {', '.join(sorted(map(str, files)))}")
         baseline = self._saved.read(self.targets)
@@ -297,7 +297,7 @@ def _surface(surface_id: str, target: Target, raw: bytes) -> Surface:
         raise SetupError(
             f"{surface_id!r} is no surface: write node#type or node#type.part; types are {', '.join(SURFACE_TYPES)}"
         )
-    text = target.text_of(raw) if isinstance(target, FileTarget) else raw.decode()
+    text = target.text_of(raw) if isinstance(target, FileSource) else raw.decode()
     value = _value_of(surface_id, kind, text)
     return Surface(node_id=node_id, type=kind, part=part, value=value)
 

@@ -21,7 +21,7 @@ import orjson
 
 from promptiter.agents.in_place.target_lock import FolderLock, claim, claimant, unclaim
 from promptiter.errors import EditedTargetError, SetupError
-from promptiter.targets import FileTarget, Target, sync_folder
+from promptiter.sources import FileSource, Target, sync_folder
 from traces import digest
 from traces.model import Json
 
@@ -94,7 +94,7 @@ class SavedBaseline:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
-        self.record = FileTarget(self.folder / "in_place.json")
+        self.record = FileSource(self.folder / "in_place.json")
 
     @property
     def is_left(self) -> bool:
@@ -235,10 +235,10 @@ class SavedBaseline:
         )
         return Restored(surface_id=value.surface_id, place=value.place, outcome="edited", note=note)
 
-    def _beside(self, value: SavedValue) -> FileTarget:
+    def _beside(self, value: SavedValue) -> FileSource:
         """Where the baseline goes when the target cannot take it: beside a file, else into the state folder."""
         place = value.path or str(self.folder / quote(value.surface_id, safe="#"))
-        return FileTarget(f"{place}.promptiter-baseline")
+        return FileSource(f"{place}.promptiter-baseline")
 
     def _tidy(self, value: SavedValue) -> None:
         """Remove what we put beside a target that holds its baseline again."""
@@ -246,7 +246,7 @@ class SavedBaseline:
         beside.sweep()
         beside.file.unlink(missing_ok=True)
         if value.path:
-            FileTarget(value.path).sweep()
+            FileSource(value.path).sweep()
             unclaim(value.path, self.folder)
 
 
@@ -256,7 +256,7 @@ def _values(targets: Mapping[str, Target]) -> tuple[SavedValue, ...]:
 
 def _held(target: Target) -> bytes:
     """What a target holds, byte for byte."""
-    return target.read_bytes() if isinstance(target, FileTarget) else target.read().encode()
+    return target.read_bytes() if isinstance(target, FileSource) else target.read().encode()
 
 
 def _wanted(value: SavedValue, targets: Mapping[str, Target], wanted: Mapping[str, str]) -> bytes:
@@ -264,22 +264,22 @@ def _wanted(value: SavedValue, targets: Mapping[str, Target], wanted: Mapping[st
     if value.surface_id not in wanted:
         return value.baseline
     target, text = targets[value.surface_id], wanted[value.surface_id]
-    return target.bytes_of(text, like=value.baseline) if isinstance(target, FileTarget) else text.encode()
+    return target.bytes_of(text, like=value.baseline) if isinstance(target, FileSource) else text.encode()
 
 
 def _write(value: SavedValue, target: Target, raw: bytes) -> None:
-    if isinstance(target, FileTarget):
+    if isinstance(target, FileSource):
         target.write_bytes(raw, mode=value.mode)
     else:
         target.write(raw.decode())
 
 
 def _path(target: Target) -> str | None:
-    return str(target.file) if isinstance(target, FileTarget) else None
+    return str(target.file) if isinstance(target, FileSource) else None
 
 
 def _target(value: SavedValue, targets: Mapping[str, Target]) -> Target | None:
-    return FileTarget(value.path) if value.path else targets.get(value.surface_id)
+    return FileSource(value.path) if value.path else targets.get(value.surface_id)
 
 
 def _is_saved(value: SavedValue, folder: Path) -> bool:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from promptiter.errors import SetupError
-from promptiter.targets import FileTarget
+from promptiter.sources import FileSource
 
 LOCK_WAIT_S = 2.0
 """So long is waited for somebody who only looks; a run may hold the lock for hours."""
@@ -108,5 +108,5 @@ def unclaim(path: str, folder: Path) -> None:
         claim.file.unlink(missing_ok=True)
 
 
-def _claim_file(path: str) -> FileTarget:
-    return FileTarget(Path(path).with_name(f".{Path(path).name}.promptiter-claim"))
+def _claim_file(path: str) -> FileSource:
+    return FileSource(Path(path).with_name(f".{Path(path).name}.promptiter-claim"))

@@ -114,7 +114,7 @@ def _gradient(
         text=blame.text,
         severity=severity,
         category=category,
-        draw=case.draw,
+        repeat=case.repeat,
         turn=case.turn,
         confidence=blame.confidence,
         findings=findings_of(losses),

@@ -52,7 +52,7 @@ def _gradient(surface_id: str, blame: Blame, request: BackwardRequest) -> Surfac
         text=blame.text,
         severity=severity,
         category=category,
-        draw=request.draw,
+        repeat=request.repeat,
         turn=request.turn,
         confidence=blame.confidence,
         findings=incoming_findings(request),

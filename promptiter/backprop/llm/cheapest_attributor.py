@@ -14,7 +14,7 @@ from promptiter.backprop.llm.attributor import LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.trace_prompt import ShownTrace
 from promptiter.backprop.llm.truncation import prompt_tokens
-from promptiter.backprop.propagate import CONCURRENCY, Stepwise, TraceView
+from promptiter.backprop.propagate import CONCURRENCY, StepwiseAttributor, TraceView
 from promptiter.errors import BadAnswerError, BadRequestError
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
 
@@ -43,7 +43,7 @@ class CheapestAttributor:
     def __init__(self, whole: LLMAttributor, backwarder: LLMBackwarder, *, concurrency: int = CONCURRENCY) -> None:
         self.whole = whole
         self.backwarder = backwarder
-        self.stepwise = Stepwise(backwarder, concurrency=concurrency)
+        self.stepwise = StepwiseAttributor(backwarder, concurrency=concurrency)
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
         """The results of the steps that were looked at, in the order of the trace, the last first."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from promptiter.evaluation.evaluator import Evaluator
 
 JUDGE_REPEATS = 2
-"""So often each output is judged; with several cases and draws that is enough to see a judge's noise."""
+"""So often each output is judged; with several cases and repeats that is enough to see a judge's noise."""
 
 INVALID_EVAL = 7
 
@@ -42,7 +42,7 @@ def check(
             help="Metrics; by default, with --agent, test_config.json beside the eval set.",
         ),
     ] = None,
-    draws: Annotated[int, typer.Option(min=2, metavar="N", help="Runs of each case, with --agent.")] = 3,
+    repeats: Annotated[int, typer.Option(min=2, metavar="N", help="Runs of each case, with --agent.")] = 3,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
@@ -63,7 +63,7 @@ def check(
     ]
     if subject is not None:
         judged = [evaluator for evaluator in evaluators if evaluator is not None]
-        checked = asyncio.run(_measured(subject, checked, judged, draws=draws))
+        checked = asyncio.run(_measured(subject, checked, judged, repeats=repeats))
     shared = overlaps(loaded)
     if as_json:
         write_text(findings_as_json(checked, shared), output)
@@ -89,7 +89,7 @@ def _needs_reference(evaluator: Evaluator | None) -> bool:
 
 
 async def _measured(
-    agent: Agent, checked: Sequence[Checked], evaluators: Sequence[Evaluator], *, draws: int
+    agent: Agent, checked: Sequence[Checked], evaluators: Sequence[Evaluator], *, repeats: int
 ) -> list[Checked]:
     from promptiter.cli.views.evaluation import progress
     from promptiter.evaluation.data.health import run_findings
@@ -97,9 +97,9 @@ async def _measured(
 
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):
-        with progress(len(each.eval_set.cases) * draws, each.source) as on_row:
+        with progress(len(each.eval_set.cases) * repeats, each.source) as on_row:
             found = await metric_noise(
-                evaluator, agent, each.eval_set, draws=draws, judge_repeats=JUDGE_REPEATS, on_row=on_row
+                evaluator, agent, each.eval_set, repeats=repeats, judge_repeats=JUDGE_REPEATS, on_row=on_row
             )
         of_runs = run_findings([found.evaluation])
         failing = sum(finding.kind == "always_errors" for finding in of_runs)

@@ -29,7 +29,7 @@ def evaluate(
     profile: Annotated[
         Path | None, typer.Option("--profile", "-p", metavar="FILE", help="Run under this profile, not the baseline.")
     ] = None,
-    draws: Annotated[
+    repeats: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Runs of each case; by default num_runs of the metrics.")
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Cases to run at once.")] = 16,
@@ -79,7 +79,7 @@ def evaluate(
     budget = Budget(max_usd=max_usd, allow_unknown_price=allow_unknown_price) if max_usd is not None else None
     gateway = Gateway(cache=open_cache(cache), budget=budget, concurrency=max(16, concurrency), seed=seed)
     options = EvaluationOptions(
-        draws=draws or config.num_runs,
+        repeats=repeats or config.num_runs,
         concurrency=concurrency,
         case_timeout_s=timeout_s,
         max_errored_fraction=max_errored_fraction,
@@ -93,7 +93,7 @@ def evaluate(
         cases = taught.eval_set
         for case_id, error in taught.errors:
             typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)
-    with evaluation_view.progress(len(cases.cases) * options.draws, cases.id) as on_row:
+    with evaluation_view.progress(len(cases.cases) * options.repeats, cases.id) as on_row:
         found = asyncio.run(evaluator.evaluate(subject, cases, under, on_row=on_row))
     if junit is not None:
         write_text(evaluation_view.as_junit(found, cases), junit)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def noise(
     config: Config = Path("promptiter.yaml"),
-    draws: Annotated[
+    repeats: Annotated[
         int, typer.Option(metavar="N", help="Runs of each case; 6 is what the final test takes for each profile.")
     ] = 6,
     gain: Annotated[
@@ -47,7 +47,7 @@ def noise(
     from promptiter.cli.views import noise as noise_view
     from promptiter.config.build import build_run
     from promptiter.config.file import read_config
-    from promptiter.policies.final_test import ClaimOnce
+    from promptiter.policies.final_test import FinalTest
 
     if gain is not None and not gain > 0:
         raise SetupError(f"--gain is {gain:g}; give the gain that you want to see, such as 0.1")
@@ -63,11 +63,11 @@ def noise(
     with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints: standard output is for the report
         configured = build_run(read_config(config, settings=settings))
         try:
-            report = _measured(configured, draws)
+            report = _measured(configured, repeats)
         finally:
             configured.gateway.cache.close()
     is_simulated = "simulated" in configured.gateway.ledger.snapshot().by_model()
-    wanted = gain or (configured.request.claim or ClaimOnce()).wanted_gain
+    wanted = gain or (configured.request.final_test or FinalTest()).min_detectable_gain
     reach = None if report.problem else report.reach(wanted)
     code = noise_view.exit_code(report, None if gain is None else reach)
     if problem := noise_view.problem_of(report):
@@ -81,7 +81,7 @@ def noise(
     raise typer.Exit(code)
 
 
-def _measured(configured: ConfiguredRun, draws: int) -> NoiseReport:
+def _measured(configured: ConfiguredRun, repeats: int) -> NoiseReport:
     from promptiter.cli.views.evaluation import progress
     from promptiter.engine.request_checks import joined
 
@@ -89,7 +89,7 @@ def _measured(configured: ConfiguredRun, draws: int) -> NoiseReport:
         typer.echo("stopping after the case in flight; once more stops at once", err=True)
 
     if configured.config.quiet:
-        return configured.noise(draws=draws, tell=tell)
+        return configured.noise(repeats=repeats, tell=tell)
     cases = joined(configured.request.validation, name="validation")
-    with progress(len(cases.cases) * draws, cases.id) as on_row:
-        return configured.noise(draws=draws, on_row=on_row, tell=tell)
+    with progress(len(cases.cases) * repeats, cases.id) as on_row:
+        return configured.noise(repeats=repeats, on_row=on_row, tell=tell)

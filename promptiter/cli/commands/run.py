@@ -100,7 +100,7 @@ def resume(
     review: Review = None,
     runs: Runs = None,
     claim: Annotated[
-        bool, typer.Option("--claim", help="End the search after the current round, and test what was accepted.")
+        bool, typer.Option("--final-test", help="End the search after the current round, and test what was accepted.")
     ] = False,
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
@@ -117,7 +117,7 @@ def resume(
 
     folder = find_run_folder(run, runs)
     settings = settings_of(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
-    _execute(config_to_resume(folder, settings=settings), folder=folder, claim_now=claim, costs=costs)
+    _execute(config_to_resume(folder, settings=settings), folder=folder, test_now=claim, costs=costs)
 
 
 def rerun(
@@ -187,9 +187,7 @@ def _forecast(found: ReadConfig) -> None:
     forecast_view.print_forecast(SteadyConsole(), forecast)
 
 
-def _execute(
-    found: ReadConfig, *, folder: Path | None = None, claim_now: bool = False, costs: bool = False
-) -> NoReturn:
+def _execute(found: ReadConfig, *, folder: Path | None = None, test_now: bool = False, costs: bool = False) -> NoReturn:
     """Run to the end, show the outcome, and exit with its code. A run that has a folder is resumed."""
     from promptiter.cli.exit_codes import EXIT_CODES
     from promptiter.cli.views import run as run_view
@@ -200,7 +198,7 @@ def _execute(
         configured = _prepared(found)
         try:
             directory = configured.begin() if folder is None else configured.resume(folder)
-            result = _result(configured, directory, claim_now=claim_now)
+            result = _result(configured, directory, test_now=test_now)
         finally:
             configured.gateway.cache.close()
     for note in directory.notes:
@@ -236,7 +234,7 @@ def _prepared(found: ReadConfig) -> ConfiguredRun:
     return build_run(found, problems=problems)
 
 
-def _result(configured: ConfiguredRun, directory: RunDirectory, *, claim_now: bool) -> RunResult:
+def _result(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:
     """The result of the run; of one that failed, what it found until then."""
     from promptiter.cli.review import TerminalReviewer
     from promptiter.engine.interrupts import Interrupt
@@ -255,7 +253,7 @@ def _result(configured: ConfiguredRun, directory: RunDirectory, *, claim_now: bo
                 progress.catch_up(directory.journal.read())
             return directory.run_sync(
                 observers=() if config.quiet else (progress,),
-                interrupt=Interrupt(claim_now=claim_now),
+                interrupt=Interrupt(test_now=test_now),
                 reviewer=reviewer,
                 tell=progress.say,
             )

@@ -25,13 +25,13 @@ def runs(
     `promptiter show RUN` shows one of them; `promptiter resume RUN` resumes one that did not finish.
     """
     from promptiter.cli.views.runs import print_runs
-    from promptiter.runlog.codec import plain_of
+    from promptiter.runlog.codec import to_plain
     from promptiter.runs.listing import list_runs
 
     there = find_runs(folder)
     found = list_runs(there)
     if as_json:
-        write_text(json_text([plain_of(each) for each in found]), None)
+        write_text(json_text([to_plain(each) for each in found]), None)
     elif not found:
         typer.echo(f"no runs in {there}")
     else:

@@ -31,7 +31,7 @@ def show(
     from promptiter.cli.views import show as show_view
     from promptiter.cli.views.case import print_case
     from promptiter.cli.views.costs import print_costs
-    from promptiter.runlog.codec import plain_of
+    from promptiter.runlog.codec import to_plain
     from promptiter.runs.case_history import read_case
     from promptiter.runs.summary import read_summary
 
@@ -41,13 +41,13 @@ def show(
             raise SetupError("--case shows one case; leave out --diff, --rounds, --blame and --costs")
         history = read_case(folder, case)
         if as_json:
-            write_text(json_text(plain_of(history)), None)
+            write_text(json_text(to_plain(history)), None)
         else:
             print_case(console(), history, folder)
         return
     summary = read_summary(folder)
     if as_json:
-        write_text(json_text(plain_of(summary)), None)
+        write_text(json_text(to_plain(summary)), None)
         return
     screen = console()
     if not (diff or rounds or blame or costs):

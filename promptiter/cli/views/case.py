@@ -22,8 +22,8 @@ LONGEST_OUTPUT = 2000
 PHASES: dict[Phase, str] = {
     "rerun": "train, patched",
     "train_again": "train, compared",
-    "claim": "final test",
-    "sealed": "test set",
+    "final_test": "final test",
+    "test": "test set",
 }
 """What is printed for a phase, where that is not its own name."""
 
@@ -59,7 +59,7 @@ def runs_table(history: CaseHistory, *, chosen: int | None = None) -> Table:
             str(run.round or ""),
             phase_name(run.phase),
             run.profile,
-            str(run.row.draw),
+            str(run.row.repeat),
             figure(mean_score(run.row)),
             Text("pass", "green") if passed else Text("error" if run.row.error is not None else "fail", "red"),
         )

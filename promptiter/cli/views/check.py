@@ -142,9 +142,7 @@ def _print_noise(screen: Console, noise: MetricNoiseReport, *, is_simulated: boo
     from promptiter.cli.views.noise import noise_rows
 
     report = NoiseReport(evaluation=noise.evaluation)
-    told = (
-        f": standard deviations of one score, {report.draws} draws of each case, {noise.judge_repeats} judgements each"
-    )
+    told = f": standard deviations of one score, {report.repeats} repeats a case, {noise.judge_repeats} judgements each"
     screen.print(Text.assemble(("noise (simulated)" if is_simulated else "noise", "bold"), told))
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("metric")
@@ -167,8 +165,8 @@ def _noise_advice(agent: float | None, judge: float | None) -> str:
     if judge > agent:
         return "the judge is noisier than the agent: raise num_samples, or sharpen the rubrics"
     if agent > 0:
-        return "the agent's answers vary: use more draws"
-    return "every run scores the same: more draws tell nothing new"
+        return "the agent's answers vary: use more repeats"
+    return "every run scores the same: more repeats tell nothing new"
 
 
 def _deviation(variance: float | None) -> str:
@@ -249,7 +247,7 @@ _KINDS: Mapping[HealthKind, _Words] = {
     "flips": _Words(
         "case that flips",
         "cases that flip",
-        "the same agent passes and fails; use more draws, or make the case and its metric clearer.",
+        "the same agent passes and fails; use more repeats, or make the case and its metric clearer.",
     ),
     "always_passes": _Words(
         "case that always passes",

@@ -153,7 +153,7 @@ def _told(case: EvalCase, row: CaseRow, score: Score) -> dict[str, Json]:
         "metric": score.metric,
         "score": score.value,
         "reason": score.error or score.reason,
-        "draw": row.draw,
+        "repeat": row.repeat,
     }
 
 

@@ -12,7 +12,7 @@ from promptiter.cli.output import json_text, print_rows
 from promptiter.engine.forecast import Band, Expected, Forecast
 from promptiter.engine.till import STAGES, Stage
 from promptiter.llm.ledger import NOTHING, Spending
-from promptiter.runlog.codec import plain_of
+from promptiter.runlog.codec import to_plain
 from promptiter.wording import dollars
 from traces.model import Json
 from traces.text import one_line
@@ -22,7 +22,7 @@ NOTHING_EXPECTED = Expected(calls=NEVER, tokens=NEVER, usd=NEVER, seconds=NEVER)
 
 
 def forecast_as_json(forecast: Forecast, configuration: dict[str, Json]) -> str:
-    return json_text({"configuration": configuration, "forecast": plain_of(forecast)})
+    return json_text({"configuration": configuration, "forecast": to_plain(forecast)})
 
 
 def print_forecast(screen: Console, forecast: Forecast) -> None:
@@ -59,7 +59,7 @@ def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[
     return [
         {
             "stage": stage,
-            "expected": plain_of(expected.get(stage)),
+            "expected": to_plain(expected.get(stage)),
             "actual": {"calls": actual.calls, "tokens": actual.tokens, "cost_usd": actual.cost_usd},
         }
         for stage, actual in _by_stage(forecast, spent)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES
 from promptiter.cli.output import json_text, print_rows
-from promptiter.evaluation.stats.noise import CaseDraws, NoiseReport, Reach
+from promptiter.evaluation.stats.noise import CaseScores, NoiseReport, Reach
 from promptiter.evaluation.stats.power import POWER
 from promptiter.wording import dollars
 from traces.model import Json
@@ -36,9 +36,9 @@ def problem_of(report: NoiseReport) -> str | None:
     """What a person must know first: why it was cut short, and why nothing can be said."""
     if report.stop_reason is None:
         return report.problem
-    ended = f"the budget has ended: raise {report.stop_reason}, or measure fewer draws or cases"
+    ended = f"the budget has ended: raise {report.stop_reason}, or measure fewer repeats or cases"
     why = "stopped by you" if report.stop_reason == "user_stop" else ended
-    return f"{why}; {report.problem or f'these are the {report.draws} draws that all cases have'}"
+    return f"{why}; {report.problem or f'these are the {report.repeats} repeats that all cases have'}"
 
 
 def print_noise(screen: Console, report: NoiseReport, reach: Reach, *, is_simulated: bool) -> None:
@@ -48,7 +48,7 @@ def print_noise(screen: Console, report: NoiseReport, reach: Reach, *, is_simula
     screen.print(
         Text.assemble(
             (one_line(found.eval_set_id), "bold"),
-            f"  {_counted(len(cases), 'case')}, {report.draws} draws of each{' (simulated)' * is_simulated}: "
+            f"  {_counted(len(cases), 'case')}, {report.repeats} repeats of each{' (simulated)' * is_simulated}: "
             f"{_means(report)}, {sum(runs) / len(runs):.0%} of the runs pass",
         )
     )
@@ -74,22 +74,24 @@ def noise_rows(report: NoiseReport) -> list[tuple[str, str]]:
     unscored = sum(case.unscored for case in report.cases)
     rows = []
     if not report.noise.variance:
-        rows.append(("Run noise", f"none in {report.draws} draws of each case: repeats are no evidence"))
+        rows.append(("Run noise", f"none in {report.repeats} repeats of each case: repeats are no evidence"))
     else:
         told = f"{settled} of {_counted(len(report.cases), 'case')} {'is' if settled == 1 else 'are'} settled"
         told += f", {flipping} flip{'s' * (flipping == 1)} between pass and fail"
-        rows.append(("Run noise", f"{report.noise.std:.3f} standard deviation between draws of a case; {told}"))
+        rows.append(("Run noise", f"{report.noise.std:.3f} standard deviation between repeats of a case; {told}"))
         rows.append(("Run noise", f"noisiest: {', '.join(map(_drawn, report.noisiest[:NAMED]))}"))
     if unscored:
-        rows.append(("Run noise", f"{_counted(unscored, 'draw')} could not be scored and counted as the worst"))
+        rows.append(("Run noise", f"{_counted(unscored, 'repeat')} could not be scored and counted as the worst"))
     if report.noise.variance:
-        half = report.draws_in_half
+        half = report.repeats_in_half
         rows.append(
-            ("A/A", f"gain {report.gain:+.3f} of the last {_counted(half, 'draw')} over the first, by the same profile")
+            (
+                "A/A",
+                f"gain {report.gain:+.3f} of the last {_counted(half, 'repeat')} over the first, by the same profile",
+            )
         )
-        floor = (
-            f"{report.floor():.3f} with the {report.claim_draws} draws of a claim, {report.floor(half):.3f} with {half}"
-        )
+        most = report.final_test_repeats
+        floor = f"{report.floor():.3f} with the {most} repeats of a final test, {report.floor(half):.3f} with {half}"
         rows.append(("Noise floor", f"{floor}: a profile compared with itself exceeds it in 5%"))
     rows.append(("Smallest gain", _smallest(report)))
     return rows
@@ -111,7 +113,7 @@ def as_plain(report: NoiseReport) -> dict[str, Json]:
     plain: dict[str, Json] = {
         "objective": report.objective,
         "cases": len(report.cases),
-        "draws": report.draws,
+        "repeats": report.repeats,
         "problem": report.problem,
     }
     if report.problem is not None:
@@ -147,7 +149,7 @@ def noise_as_json(report: NoiseReport, reach: Reach | None, *, is_simulated: boo
         "noise": as_plain(report),
         "power": [{"gain": gain, "power": power} for gain, power in curve(report)] if can_tell else [],
         "wanted": _wanted(report, reach) if reach is not None else None,
-        "case_draws": [
+        "collect_case_scores": [
             {"case_id": case.case_id, "figures": list(case.figures), "unscored": case.unscored, "std": case.std}
             for case in report.cases
         ],
@@ -178,11 +180,13 @@ def _wanted(report: NoiseReport, reach: Reach) -> dict[str, Json]:
         "power": reach.power,
         "is_within_reach": reach.is_within,
         "cases_needed": reach.cases,
-        "draws_needed": reach.draws,
-        "case_runs": report.claim_runs(),
-        "case_runs_with_cases_needed": None if reach.cases is None else report.claim_runs(cases=reach.cases),
-        "case_runs_with_draws_needed": (None if reach.draws is None else report.claim_runs(draws=reach.draws)),
-        "sealed_cases_needed_for_new_cases": new.cases,
+        "repeats_needed": reach.repeats,
+        "case_runs": report.final_test_runs(),
+        "case_runs_with_cases_needed": None if reach.cases is None else report.final_test_runs(cases=reach.cases),
+        "case_runs_with_repeats_needed": (
+            None if reach.repeats is None else report.final_test_runs(repeats=reach.repeats)
+        ),
+        "test_cases_needed_for_new_cases": new.cases,
     }
 
 
@@ -196,13 +200,13 @@ def _reach_rows(report: NoiseReport, reach: Reach) -> Iterator[tuple[str, str]]:
         yield "Wanted gain", f"{gain} would be plain on these cases, as any difference is"
     elif reach.is_within:
         yield "Wanted gain", f"{gain} is within reach: a claim shows it with a chance of {reach.power:.0%}"
-        yield "Wanted gain", f"the claim takes at most {_price(report, report.claim_runs(cases=count))}"
+        yield "Wanted gain", f"the claim takes at most {_price(report, report.final_test_runs(cases=count))}"
     else:
         yield (
             "Wanted gain",
             f"{gain} is out of reach: underpowered, a claim shows it with a chance of {reach.power:.0%}",
         )
-        ways = [*_ways(report, reach)] or ["more than any number of cases or draws"]
+        ways = [*_ways(report, reach)] or ["more than any number of cases or repeats"]
         yield "Wanted gain", f"it takes {ways[0]}"
         yield from (("Wanted gain", f"or {way}") for way in ways[1:])
     yield "New cases", _new_cases(report, reach)
@@ -210,26 +214,26 @@ def _reach_rows(report: NoiseReport, reach: Reach) -> Iterator[tuple[str, str]]:
 
 def _ways(report: NoiseReport, reach: Reach) -> Iterator[str]:
     if reach.cases is not None:
-        price = _price(report, report.claim_runs(cases=reach.cases))
-        yield f"{reach.cases:,} cases with {report.claim_draws} draws: at most {price}"
-    if reach.draws is not None:
-        runs = report.claim_runs(draws=reach.draws)
-        yield f"{reach.draws:,} draws of these cases: at most {_price(report, runs)}"
+        price = _price(report, report.final_test_runs(cases=reach.cases))
+        yield f"{reach.cases:,} cases with {report.final_test_repeats} repeats: at most {price}"
+    if reach.repeats is not None:
+        runs = report.final_test_runs(repeats=reach.repeats)
+        yield f"{reach.repeats:,} repeats of these cases: at most {_price(report, runs)}"
 
 
 def _new_cases(report: NoiseReport, reach: Reach) -> str:
-    """Repeats say nothing of other cases: only sealed cases do, which the search never saw."""
+    """Repeats say nothing of other cases: only test cases do, which the search never saw."""
     least = report.smallest_gain(scope="new cases")
     needed = report.reach(reach.gain, scope="new cases").cases
     told = "no gain" if least is None else f"a gain of {least:.3f}"
     wanted = "no number of them shows" if needed is None else f"it takes {needed:,} to show"
-    return f"{_counted(len(report.cases), 'sealed case')} like these would show {told}; {wanted} {reach.gain:g}"
+    return f"{_counted(len(report.cases), 'test case')} like these would show {told}; {wanted} {reach.gain:g}"
 
 
 def _smallest(report: NoiseReport) -> str:
     count = len(report.cases)
     if not report.noise.room:
-        return "there is none to find: every draw has the best score; add harder cases"
+        return "there is none to find: every repeat has the best score; add harder cases"
     if not report.noise.variance:
         return "any difference is plain on these cases; more cases are the way to a claim about new ones"
     found = [(times * count, report.smallest_gain(times=times)) for times in TIMES]
@@ -251,7 +255,7 @@ def _means(report: NoiseReport) -> str:
     return "unscored" if found.mean_score is None else f"mean score {found.mean_score:.3f}"
 
 
-def _drawn(case: CaseDraws) -> str:
+def _drawn(case: CaseScores) -> str:
     return f"{case.case_id} ({' '.join(f'{abs(figure):.3g}' for figure in case.figures)})"
 
 

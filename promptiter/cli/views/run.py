@@ -15,7 +15,7 @@ from promptiter.cli.output import print_indented
 from promptiter.cli.views.costs import cost_line
 from promptiter.cli.views.diff import diff
 from promptiter.cli.views.forecast import stages_as_json
-from promptiter.runlog.codec import plain_of
+from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
 from promptiter.runs.outcome import outcome_of
 from promptiter.runs.recorded import read_forecast
@@ -45,7 +45,7 @@ def as_json(result: RunResult, path: Path) -> str:
     forecast = read_forecast(path)
     document = {
         **orjson.loads(result.to_json()),
-        "forecast": None if forecast is None else plain_of(forecast.total),
+        "forecast": None if forecast is None else to_plain(forecast.total),
         "stages": None if forecast is None else stages_as_json(forecast, spent_by_stage(path)),
         "path": str(path),
         "exit_code": EXIT_CODES[outcome_of(result)],

@@ -130,7 +130,7 @@ def run_findings(evaluations: Iterable[Evaluation]) -> tuple[HealthFinding, ...]
     by_case: dict[str, list[CaseRow]] = {}
     for evaluation in evaluations:
         if evaluation.rows and max(Counter(row.case_id for row in evaluation.rows).values()) < 2:
-            raise SetupError(f"eval set {evaluation.eval_set_id!r} was run once a case; run it with at least 2 draws")
+            raise SetupError(f"eval set {evaluation.eval_set_id!r} was run once a case; run it with at least 2 repeats")
         for row in evaluation.rows:
             by_case.setdefault(row.case_id, []).append(row)
     found = [_of_runs(case_id, rows) for case_id, rows in sorted(by_case.items()) if len(rows) > 1]

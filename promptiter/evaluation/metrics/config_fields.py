@@ -203,12 +203,12 @@ class Fields:
         return Secret(value, source=text if _VARIABLE.fullmatch(text) else MASK, parts=parts)
 
     def _expanded(self, text: str, place: str) -> str:
-        def value_of(variable: re.Match[str]) -> str:
+        def from_plain(variable: re.Match[str]) -> str:
             if variable[1] not in self._environ:
                 raise MetricError(f"{place}: the environment variable {variable[1]!r} is not set; export it")
             return self._environ[variable[1]]
 
-        return _VARIABLE.sub(value_of, text)
+        return _VARIABLE.sub(from_plain, text)
 
     def _below(self, name: str) -> str:
         return f"{self.place}.{name}" if self._path else f"{self.place}: {name}"

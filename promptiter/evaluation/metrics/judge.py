@@ -156,14 +156,14 @@ class JudgeMetric:
             return self._judged(
                 0.0, {rubric.id: f"the agent did not call {tools}" for rubric in self.rubrics}, exchange
             )
-        asked = [partial(self._verdicts, exchange, judge, draw) for judge in self.judges for draw in judge.draws]
+        asked = [partial(self._verdicts, exchange, judge, repeat) for judge in self.judges for repeat in judge.repeats]
         answers = iter(await _all_of(asked, parallel=self.config.parallel))
-        by_judge = [[next(answers) for _ in judge.draws] for judge in self.judges]
+        by_judge = [[next(answers) for _ in judge.repeats] for judge in self.judges]
         weights = [judge.weight for judge in self.judges]
         value = aggregate(self.config.models_aggregator, [self._value(samples) for samples in by_judge], weights)
         return self._judged(value, self._failed(value, by_judge), exchange)
 
-    async def _verdicts(self, exchange: Exchange, judge: Judge, draw: int) -> tuple[Verdict, ...]:
+    async def _verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[Verdict, ...]:
         """One sample: a verdict on each rubric, in the order of the configuration."""
         if self.kind == "final_response":
             messages, shape = render_final_response(exchange), _valid_shape()
@@ -171,7 +171,7 @@ class JudgeMetric:
             messages = render_rubrics(self.kind, self.rubrics, exchange)
             shape = _rubric_shape(tuple(rubric.id for rubric in self.rubrics))
         request = ModelRequest(model=judge.model, messages=messages, options=judge.options)
-        return await ask_for(shape, request, CallSite(role="judge", draw=draw), self.gateway, node_id=self.name)
+        return await ask_for(shape, request, CallSite(role="judge", repeat=repeat), self.gateway, node_id=self.name)
 
     def _value(self, samples: Sequence[tuple[Verdict, ...]]) -> float:
         """What one model says: the mean over rubrics and samples, or whether most samples say valid."""

@@ -24,11 +24,11 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """A judging model: its name in the gateway, and which draws are its samples."""
+    """A judging model: its name in the gateway, and which repeats are its samples."""
 
     model: str
     options: Mapping[str, Json] = field(default_factory=dict)
-    draws: range = range(1)
+    repeats: range = range(1)
     weight: float = 1.0
 
 
@@ -40,9 +40,9 @@ def judges_of(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -
         options = request_options(model, place=place)
         name = _name_in(gateway, model)
         key = digest([name, options])
-        draws = range(drawn[key], drawn[key] + model.num_samples)
-        drawn[key] = draws.stop
-        judges.append(Judge(model=name, options=options, draws=draws, weight=model.weight))
+        repeats = range(drawn[key], drawn[key] + model.num_samples)
+        drawn[key] = repeats.stop
+        judges.append(Judge(model=name, options=options, repeats=repeats, weight=model.weight))
     return tuple(judges)
 
 
@@ -85,8 +85,8 @@ class JudgeEndpoint(LiteLLMModel):
     def secrets(self) -> tuple[str, ...]:
         return (*LiteLLMModel.secrets(self), *self.in_options)
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
-        return await LiteLLMModel.__call__(self, replace(request, model=self.served_as), draw=draw)
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
+        return await LiteLLMModel.__call__(self, replace(request, model=self.served_as), repeat=repeat)
 
 
 _OPTION_NAMES = {

@@ -22,7 +22,7 @@ from promptiter.llm.prices import Price
 from promptiter.profile import Profile
 
 SAMPLES_APART = 1_000
-"""Repeats of a judgement are so many draws apart; a judge takes fewer samples for one."""
+"""Repeats of a judgement are so many repeats apart; a judge takes fewer samples for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +56,23 @@ async def metric_noise(
     agent: Agent,
     eval_set: EvalSet,
     *,
-    draws: int,
+    repeats: int,
     judge_repeats: int,
     on_row: Callable[[CaseRow], None] | None = None,
 ) -> MetricNoiseReport:
-    """Run each case `draws` times and judge each output `judge_repeats` times, and tell the two scatters apart.
+    """Run each case `repeats` times and judge each output `judge_repeats` times, and tell the two scatters apart.
 
-    A judge is really asked again: each judgement has draws of its own in the cache, so the same report costs nothing a
-    second time. This holds for LLM judges, and for metrics that ask `current_gateway()`.
+    A judge is really asked again: each judgement has repeats of its own in the cache, so the same report costs nothing
+    a second time. This holds for LLM judges, and for metrics that ask `current_gateway()`.
     """
-    if draws < 2 or judge_repeats < 2:
-        raise SetupError(f"metric noise needs at least 2 draws and 2 judge_repeats, got {draws} and {judge_repeats}")
+    if repeats < 2 or judge_repeats < 2:
+        raise SetupError(
+            f"metric noise needs at least 2 repeats and 2 judge_repeats, got {repeats} and {judge_repeats}"
+        )
     profile = Profile.baseline(agent.describe())
     rows: list[CaseRow] = []
-    for draw in range(draws):  # one draw at a time: a metric does not know of which draw a run is
-        first = draw * judge_repeats
+    for repeat in range(repeats):  # one repeat at a time: a metric does not know of which repeat a run is
+        first = repeat * judge_repeats
         samples = [
             _Sample(metric, number, evaluator.gateway)
             for number in range(first, first + judge_repeats)
@@ -84,11 +86,11 @@ async def metric_noise(
             spool=evaluator.spool,
             user_simulator=evaluator.user_simulator,
         )
-        async for row in once.rows(agent, eval_set, profile, runs=runs_of(eval_set, [draw])):
+        async for row in once.rows(agent, eval_set, profile, runs=runs_of(eval_set, [repeat])):
             rows.append(row)
             if on_row is not None:
                 on_row(row)
-    rows.sort(key=lambda row: (row.case_id, row.draw))  # sums of floats must not depend on which case was quicker
+    rows.sort(key=lambda row: (row.case_id, row.repeat))  # sums of floats must not depend on which case was quicker
     names = [metric.name for metric in evaluator.metrics]
     judged_once = (replace(row, scores=_named(row.scores, names)) for row in rows)
     metrics = tuple(_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
@@ -165,7 +167,7 @@ class _Sample:
 
 
 class _Shifted(Gateway):
-    """A gateway behind which every draw is another: answers of the cache that were given before do not serve."""
+    """A gateway behind which every repeat is another: answers of the cache that were given before do not serve."""
 
     def __init__(self, gateway: Gateway, shift: int) -> None:
         super().__init__(cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.prices)
@@ -176,7 +178,7 @@ class _Shifted(Gateway):
     async def ask(
         self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
     ) -> ModelReply:
-        moved = replace(site, draw=site.draw + self._shift)
+        moved = replace(site, repeat=site.repeat + self._shift)
         return await self._gateway.ask(request, moved, node_id=node_id, is_live=is_live)
 
     def model(self, name: str) -> Model:

@@ -1,8 +1,8 @@
-"""Run noise: how much the draws of one profile differ from each other, and which gains show through that.
+"""Run noise: how much the repeats of one profile differ from each other, and which gains show through that.
 
 An A/A run compares a profile with itself, so whatever it sees is noise. `NoiseReport` is made of any evaluation with
-two draws or more of each case; what it says of gains is planned from the noise, never from a gain that was observed. An
-evaluation whose figures mean nothing has a `problem`, in words, and no noise.
+two repeats or more of each case; what it says of gains is planned from the noise, never from a gain that was observed.
+An evaluation whose figures mean nothing has a `problem`, in words, and no noise.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from itertools import groupby
 
 from promptiter.evaluation.result import Evaluation, Objective, best_of, worst_of
 from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
-from promptiter.evaluation.stats.permutation import PairedDraws, mean_gain
+from promptiter.evaluation.stats.permutation import PairedScores, mean_gain
 from promptiter.evaluation.stats.power import (
     POWER,
     RunNoise,
     cases_needed,
-    draws_needed,
     noise_floor,
     pooled_std,
     power,
+    repeats_needed,
     run_noise,
     smallest_gain,
 )
 from promptiter.llm.ledger import NOTHING, Spending
 
-DRAWS = sum(block.draws for block in BLOCKS)
-"""So many draws of each case a claim takes at most, in each of its two arms."""
+REPEATS = sum(block.repeats for block in BLOCKS)
+"""So many repeats of each case a claim takes at most, in each of its two arms."""
 
 ARMS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaseDraws:
-    """The draws of one case, in figures of the objective: higher is better, a loss counts negative.
+class CaseScores:
+    """The repeats of one case, in figures of the objective: higher is better, a loss counts negative.
 
-    A draw that could not be scored counts as the worst.
+    A repeat that could not be scored counts as the worst.
     """
 
     case_id: str
@@ -52,32 +52,33 @@ class CaseDraws:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all draws have the same figure."""
+        """Whether all repeats have the same figure."""
         return len(set(self.figures)) < 2
 
     @property
     def flips(self) -> bool:
-        """Whether it passes in some draws only."""
+        """Whether it passes in some repeats only."""
         return len(set(self.passed)) > 1
 
 
-def case_draws(evaluation: Evaluation, objective: Objective = "mean_score") -> tuple[CaseDraws, ...]:
-    """What each case got in each of its draws, by case id and in the order of the draws.
+def collect_case_scores(evaluation: Evaluation, objective: Objective = "mean_score") -> tuple[CaseScores, ...]:
+    """What each case got in each of its repeats, by case id and in the order of the repeats.
 
-    As in a decision about a candidate, the worst is 0, a loss of 1, or the lowest figure of any draw if that is lower.
+    As in a decision about a candidate, the worst is 0, a loss of 1, or the lowest figure of any repeat if that is
+    lower.
     """
     single = [(row, replace(evaluation, rows=(row,))) for row in evaluation.rows]
     found = [(row, one, one.objective(objective)) for row, one in single]
     worst = min([worst_of(objective), *(figure for _, _, figure in found if figure is not None)])
     cases = []
     for case_id, group in groupby(found, key=lambda each: each[0].case_id):
-        draws = list(group)
+        repeats = list(group)
         cases.append(
-            CaseDraws(
+            CaseScores(
                 case_id=case_id,
-                figures=tuple(worst if figure is None else figure for _, _, figure in draws),
-                passed=tuple(one.cases[0].passed for _, one, _ in draws),
-                unscored=sum(not row.is_scored for row, _, _ in draws),
+                figures=tuple(worst if figure is None else figure for _, _, figure in repeats),
+                passed=tuple(one.cases[0].passed for _, one, _ in repeats),
+                unscored=sum(not row.is_scored for row, _, _ in repeats),
             )
         )
     return tuple(cases)
@@ -85,7 +86,7 @@ def case_draws(evaluation: Evaluation, objective: Objective = "mean_score") -> t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Whether a wanted gain can be claimed: the power, and how many cases, or draws of these cases, it needs.
+    """Whether a wanted gain can be claimed: the power, and how many cases, or repeats of these cases, it needs.
 
     None: no number of them is enough.
     """
@@ -93,7 +94,7 @@ class Reach:
     gain: float
     power: float
     cases: int | None
-    draws: int | None
+    repeats: int | None
 
     @property
     def is_within(self) -> bool:
@@ -123,12 +124,12 @@ class NoiseReport:
     blocks: Sequence[Block] = BLOCKS
 
     @cached_property
-    def cases(self) -> tuple[CaseDraws, ...]:
-        return case_draws(self.evaluation, self.objective)
+    def cases(self) -> tuple[CaseScores, ...]:
+        return collect_case_scores(self.evaluation, self.objective)
 
     @property
-    def draws(self) -> int:
-        """How many draws every case has."""
+    def repeats(self) -> int:
+        """How many repeats every case has."""
         return min((len(case.figures) for case in self.cases), default=0)
 
     @cached_property
@@ -143,8 +144,8 @@ class NoiseReport:
             )
         if evaluation.rows and not any(case.is_scored for case in evaluation.cases):
             return f"none of the {len(self.cases)} cases could be scored: {evaluation.commonest_errors}"
-        if self.draws < 2:
-            return f"every case needs 2 draws or more before noise shows, and some have {self.draws}"
+        if self.repeats < 2:
+            return f"every case needs 2 repeats or more before noise shows, and some have {self.repeats}"
         return None
 
     @cached_property
@@ -152,47 +153,47 @@ class NoiseReport:
         return run_noise([case.figures for case in self.cases], best=best_of(self.objective))
 
     @property
-    def settled(self) -> tuple[CaseDraws, ...]:
+    def settled(self) -> tuple[CaseScores, ...]:
         return tuple(case for case in self.cases if case.is_settled)
 
     @property
-    def flipping(self) -> tuple[CaseDraws, ...]:
+    def flipping(self) -> tuple[CaseScores, ...]:
         return tuple(case for case in self.cases if case.flips)
 
     @property
-    def noisiest(self) -> tuple[CaseDraws, ...]:
+    def noisiest(self) -> tuple[CaseScores, ...]:
         """The cases that are not settled, those that differ most from themselves first."""
         return tuple(sorted((case for case in self.cases if not case.is_settled), key=lambda case: -case.std))
 
     @property
-    def draws_in_half(self) -> int:
-        return self.draws // 2
+    def repeats_in_half(self) -> int:
+        return self.repeats // 2
 
     @cached_property
     def gain(self) -> float:
-        """What the last half of the draws gained over the first: the same profile, so a gain of noise alone."""
-        half = self.draws_in_half
+        """What the last half of the repeats gained over the first: the same profile, so a gain of noise alone."""
+        half = self.repeats_in_half
         halves = [
-            PairedDraws(case_id=case.case_id, before=case.figures[:half], after=case.figures[-half:])
+            PairedScores(case_id=case.case_id, before=case.figures[:half], after=case.figures[-half:])
             for case in self.cases
         ]
         return mean_gain(halves)
 
     @property
-    def claim_draws(self) -> int:
-        """How many draws of a case the claim takes at most, in each arm."""
-        return sum(block.draws for block in self.blocks)
+    def final_test_repeats(self) -> int:
+        """How many repeats of a case the claim takes at most, in each arm."""
+        return sum(block.repeats for block in self.blocks)
 
-    def claim_runs(self, *, cases: int | None = None, draws: int | None = None) -> int:
+    def final_test_runs(self, *, cases: int | None = None, repeats: int | None = None) -> int:
         """How many runs of cases the claim takes at most: both arms, all blocks."""
-        return ARMS * (cases or len(self.cases)) * (draws or self.claim_draws)
+        return ARMS * (cases or len(self.cases)) * (repeats or self.final_test_repeats)
 
-    def floor(self, draws: int | None = None) -> float:
-        """The gain that a profile compared with itself exceeds in 5%, with so many draws in each arm."""
-        return noise_floor(self.noise, cases=len(self.cases), draws=draws or self.claim_draws)
+    def floor(self, repeats: int | None = None) -> float:
+        """The gain that a profile compared with itself exceeds in 5%, with so many repeats in each arm."""
+        return noise_floor(self.noise, cases=len(self.cases), repeats=repeats or self.final_test_repeats)
 
     def power(self, gain: float, *, scope: Scope = "these cases") -> float:
-        """The chance that a candidate with this gain is claimed on these cases, or on as many sealed ones."""
+        """The chance that a candidate with this gain is claimed on these cases, or on as many cases of a test set."""
         return power(self.noise, gain, cases=len(self.cases), blocks=self.blocks, scope=scope)
 
     def smallest_gain(self, *, times: int = 1, scope: Scope = "these cases") -> float | None:
@@ -205,7 +206,7 @@ class NoiseReport:
             gain=gain,
             power=self.power(gain, scope=scope),
             cases=cases_needed(self.noise, gain, blocks=self.blocks, scope=scope),
-            draws=draws_needed(self.noise, gain, cases=len(self.cases), blocks=self.blocks, scope=scope),
+            repeats=repeats_needed(self.noise, gain, cases=len(self.cases), blocks=self.blocks, scope=scope),
         )
 
     @property

@@ -1,21 +1,21 @@
 """The other claim: is a profile no worse than the baseline, or worse by less than a margin?
 
-For goals besides the score: a cheaper model, a shorter prompt. To shift one arm by the margin and deal the draws out
+For goals besides the score: a cheaper model, a shorter prompt. To shift one arm by the margin and deal the repeats out
 anew would be no honest test: where the baseline always passes and the candidate fails one run in twenty, 12 cases with
-2 draws show no failure in 29% of all claims, and each of them would look like proof. Scores have an end, so a loss may
-be rare and large, and nothing but enough draws can exclude it.
+2 repeats show no failure in 29% of all claims, and each of them would look like proof. Scores have an end, so a loss
+may be rare and large, and nothing but enough repeats can exclude it.
 
-So the claim is a bet (Waudby-Smith and Ramdas 2024). A gambler starts with 1 and bets on each pair of draws, after less
-before, against the null hypothesis "worse by the margin or more on average": a stake s makes 1 + s x (change + margin)
-of what they have, and never less than nothing. With a fixed stake, cases that are independent, and a mean change of at
-most -margin, what they own has a mean of at most 1 (the product of means is at most the mean to their number), whatever
-the scores are like and however cases differ. So the chance that they ever own 20 is at most 1 in 20, at all looks
-together (Ville): each look may spend the whole error. Several gamblers with stakes from bold to cautious share the
-money, so nobody has to know how noisy the scores are.
+So the claim is a bet (Waudby-Smith and Ramdas 2024). A gambler starts with 1 and bets on each pair of repeats, after
+less before, against the null hypothesis "worse by the margin or more on average": a stake s makes 1 + s x (change +
+margin) of what they have, and never less than nothing. With a fixed stake, cases that are independent, and a mean
+change of at most -margin, what they own has a mean of at most 1 (the product of means is at most the mean to their
+number), whatever the scores are like and however cases differ. So the chance that they ever own 20 is at most 1 in 20,
+at all looks together (Ville): each look may spend the whole error. Several gamblers with stakes from bold to cautious
+share the money, so nobody has to know how noisy the scores are.
 
-One more gambler knows agents without run noise, of which six equal repeats say what one says. Given the first draws,
+One more gambler knows agents without run noise, of which six equal repeats say what one says. Given the first repeats,
 repeats that are all equal hide a mean loss of `hidden` with a chance of at most (1 - hidden / 2) to the number of cells
-(case and arm) for each repeat. They bet that no draw ever differs, at those odds, and lose all when one does.
+(case and arm) for each repeat. They bet that no repeat ever differs, at those odds, and lose all when one does.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from collections import Counter
 from collections.abc import Sequence
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, Block, Claim, Look, Scope, check_claim
-from promptiter.evaluation.stats.permutation import PairedDraws, has_run_noise, mean_gain
+from promptiter.evaluation.stats.final_test import BLOCKS, Block, FinalTestResult, Look, Scope, check_claim
+from promptiter.evaluation.stats.permutation import PairedScores, has_run_noise, mean_gain
 
 STAKES = (0.9, 0.45, 0.225, 0.1125)
 """What the gamblers bet, as shares of the most that cannot ruin them at once: rare losses to much noise."""
 
 
-def claim_no_worse(
-    cases: Sequence[PairedDraws], *, margin: float, blocks: Sequence[Block] = BLOCKS, spread: float = 1.0
-) -> Claim:
+def decide_non_inferiority(
+    cases: Sequence[PairedScores], *, margin: float, blocks: Sequence[Block] = BLOCKS, spread: float = 1.0
+) -> FinalTestResult:
     """Whether the after arm is less than `margin` worse on these cases; `open` as long as a further block decides.
 
     `spread` is how far two scores can be apart. Given up when the loss reaches the margin.
     """
     check_claim(cases, blocks)
     _check(cases, margin=margin, spread=spread)
-    error, available = math.fsum(block.error for block in blocks), min(case.draws for case in cases)
+    error, available = math.fsum(block.error for block in blocks), min(case.repeats for case in cases)
     looks: list[Look] = []
-    draws, wealth = 0, 0.0
+    repeats, wealth = 0, 0.0
     for number, block in enumerate(blocks, start=1):
-        draws += block.draws
-        if draws > available:
+        repeats += block.repeats
+        if repeats > available:
             told = f"{_told(looks[-1])}; " if looks else ""
-            return Claim(
+            return FinalTestResult(
                 scope="these cases",
                 outcome="open",
                 looks=tuple(looks),
                 reason=f"{told}block {number} of {len(blocks)} is to be run",
-                wanted_draws=draws - available,
+                needed_repeats=repeats - available,
             )
-        seen = [case.first(draws) for case in cases]
+        seen = [case.first(repeats) for case in cases]
         wealth = max(wealth, _wealth_on_these(seen, margin=margin, spread=spread))
-        looks.append(_look(seen, draws, wealth, error=error, margin=margin))
+        looks.append(_look(seen, repeats, wealth, error=error, margin=margin))
         if looks[-1].claims:
             return _closed("these cases", looks)
         if looks[-1].gain <= -margin:
@@ -65,18 +65,18 @@ def claim_no_worse(
     return _closed("these cases", looks)
 
 
-def claim_no_worse_on_new_cases(
-    cases: Sequence[PairedDraws], *, margin: float, error: float = 0.05, spread: float = 1.0
-) -> Claim:
+def decide_non_inferiority_for_new_cases(
+    cases: Sequence[PairedScores], *, margin: float, error: float = 0.05, spread: float = 1.0
+) -> FinalTestResult:
     """The same for cases like these, none of which the search ever used: one look, and one bet for each case."""
-    check_claim(cases, [Block(draws=1, error=error)])
+    check_claim(cases, [Block(repeats=1, error=error)])
     _check(cases, margin=margin, spread=spread)
     wealth = _mixed(_wealths([case.gain for case in cases], margin=margin, spread=spread))
-    look = _look(cases, min(case.draws for case in cases), wealth, error=error, margin=margin)
+    look = _look(cases, min(case.repeats for case in cases), wealth, error=error, margin=margin)
     return _closed("new cases", [look])
 
 
-def _wealth_on_these(cases: Sequence[PairedDraws], *, margin: float, spread: float) -> float:
+def _wealth_on_these(cases: Sequence[PairedScores], *, margin: float, spread: float) -> float:
     changes = [after - before for case in cases for before, after in zip(case.before, case.after, strict=True)]
     return _mixed([*_wealths(changes, margin=margin, spread=spread), _if_quiet(cases, margin=margin, spread=spread)])
 
@@ -88,12 +88,12 @@ def _wealths(changes: Sequence[float], *, margin: float, spread: float) -> list[
     return [math.fsum(count * math.log1p(stake * (change + margin)) for change, count in counted) for stake in stakes]
 
 
-def _if_quiet(cases: Sequence[PairedDraws], *, margin: float, spread: float) -> float:
+def _if_quiet(cases: Sequence[PairedScores], *, margin: float, spread: float) -> float:
     """The logarithm of what betting on no run noise has made of 1."""
     if has_run_noise(cases):
         return -math.inf
     hidden = min(max(0.0, (mean_gain(cases) + margin) / spread), 1.0)
-    repeats = min(case.draws for case in cases) - 1
+    repeats = min(case.repeats for case in cases) - 1
     return -2 * len(cases) * repeats * math.log1p(-hidden / 2)
 
 
@@ -102,9 +102,9 @@ def _mixed(wealths: Sequence[float]) -> float:
     return math.fsum(math.exp(min(each, 700.0)) for each in wealths) / len(wealths)
 
 
-def _look(cases: Sequence[PairedDraws], draws: int, wealth: float, *, error: float, margin: float) -> Look:
+def _look(cases: Sequence[PairedScores], repeats: int, wealth: float, *, error: float, margin: float) -> Look:
     return Look(
-        draws=draws,
+        repeats=repeats,
         gain=mean_gain(cases),
         p_value=min(1.0, 1.0 / wealth) if wealth > 0 else 1.0,
         error=error,
@@ -113,13 +113,13 @@ def _look(cases: Sequence[PairedDraws], draws: int, wealth: float, *, error: flo
     )
 
 
-def _closed(scope: Scope, looks: Sequence[Look], *, is_futile: bool = False) -> Claim:
+def _closed(scope: Scope, looks: Sequence[Look], *, is_futile: bool = False) -> FinalTestResult:
     last = looks[-1]
     if last.claims:
-        return Claim(scope=scope, outcome="claimed", looks=tuple(looks), reason=_told(last))
+        return FinalTestResult(scope=scope, outcome="shown", looks=tuple(looks), reason=_told(last))
     if is_futile:
-        return Claim(scope=scope, outcome="futile", looks=tuple(looks), reason=f"{_told(last)}: given up")
-    return Claim(scope=scope, outcome="not_shown", looks=tuple(looks), reason=_told(last))
+        return FinalTestResult(scope=scope, outcome="futile", looks=tuple(looks), reason=f"{_told(last)}: given up")
+    return FinalTestResult(scope=scope, outcome="not_shown", looks=tuple(looks), reason=_told(last))
 
 
 def _told(look: Look) -> str:
@@ -127,14 +127,14 @@ def _told(look: Look) -> str:
     if look.gain <= -look.margin:
         return f"{gain} is a loss of the margin {look.margin:g} or more"
     sign = "<=" if look.claims else ">"
-    figures = f"p = {look.p_value:.2g} {sign} {look.error:g} after {look.draws} draws"
+    figures = f"p = {look.p_value:.2g} {sign} {look.error:g} after {look.repeats} repeats"
     if look.claims:
         return f"{gain}, no worse by {look.margin:g} or more, {figures}"
     few = "" if look.has_run_noise else "; no run noise was seen, but so few runs may hide such a loss"
     return f"{gain}, but a loss of {look.margin:g} is not excluded, {figures}{few}"
 
 
-def _check(cases: Sequence[PairedDraws], *, margin: float, spread: float) -> None:
+def _check(cases: Sequence[PairedScores], *, margin: float, spread: float) -> None:
     if not 0 < margin < spread:
         raise SetupError(f"the margin is {margin!r}; give a number above 0 and below {spread:g}, such as 0.05")
     scores = [score for case in cases for score in (*case.before, *case.after)]

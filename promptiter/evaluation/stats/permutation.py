@@ -1,17 +1,17 @@
-"""Exact tests of whether the draws of one arm are better than those of the other.
+"""Exact tests of whether the repeats of one arm are better than those of the other.
 
-Two questions, two tests, one machinery. *These cases*: if both arms behave alike, the draws of a case could have come
+Two questions, two tests, one machinery. *These cases*: if both arms behave alike, the repeats of a case could have come
 up in either arm, so each way to deal them out is as likely as the one that was seen. *New cases*: if a change helps as
-often as it hurts, the sign of each case's change is a coin flip; that is the same deal with one draw in each arm.
+often as it hurts, the sign of each case's change is a coin flip; that is the same deal with one repeat in each arm.
 
 The statistic is the mean over cases of (mean after - mean before). Its distribution is found by convolution over the
 cases, in integers, so that ties are ties; an outcome as good as the observed one counts against the claim. A score is
 read as the simplest fraction it stands for (three thirds make one), or else to nine digits. That is a fixed function of
-the pooled draws, so the test keeps its error exactly: rounding can cost power, never honesty.
+the pooled repeats, so the test keeps its error exactly: rounding can cost power, never honesty.
 
 Scores of many digits have too many sums to list. Then the deals are sampled, with a fixed seed, and the observed one
 counts among them: (1 + as good) / (1 + samples) keeps the error level too (Phipson and Smyth 2010), only the p-value
-scatters, by `error`. A coarser grid would be exact again, but too coarse to be of use: with 100 cases and 6 draws,
+scatters, by `error`. A coarser grid would be exact again, but too coarse to be of use: with 100 cases and 6 repeats,
 steps of 0.05 already take longer than the samples.
 """
 
@@ -45,8 +45,8 @@ _Sums: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairedDraws:
-    """The scores of one case under two profiles, higher is better, in the order of the draws."""
+class PairedScores:
+    """The scores of one case under two profiles, higher is better, in the order of the repeats."""
 
     case_id: str
     before: tuple[float, ...]
@@ -54,7 +54,7 @@ class PairedDraws:
 
     def __post_init__(self) -> None:
         if not self.before or not self.after:
-            raise SetupError(f"case {self.case_id!r} has no draw in one of its arms; count a failed run as the worst")
+            raise SetupError(f"case {self.case_id!r} has no repeat in one of its arms; count a failed run as the worst")
         if wrong := [score for score in (*self.before, *self.after) if not math.isfinite(score)]:
             raise SetupError(f"case {self.case_id!r} has the score {wrong[0]!r}; give finite numbers")
 
@@ -63,12 +63,12 @@ class PairedDraws:
         return math.fsum(self.after) / len(self.after) - math.fsum(self.before) / len(self.before)
 
     @property
-    def draws(self) -> int:
-        """How many draws both arms have."""
+    def repeats(self) -> int:
+        """How many repeats both arms have."""
         return min(len(self.before), len(self.after))
 
-    def first(self, draws: int) -> PairedDraws:
-        return PairedDraws(case_id=self.case_id, before=self.before[:draws], after=self.after[:draws])
+    def first(self, repeats: int) -> PairedScores:
+        return PairedScores(case_id=self.case_id, before=self.before[:repeats], after=self.after[:repeats])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +80,11 @@ class PermutationTest:
     error: float = 0.0
 
 
-def within_case_permutation(cases: Iterable[PairedDraws], *, seed: int = 0) -> PermutationTest:
+def within_case_permutation(cases: Iterable[PairedScores], *, seed: int = 0) -> PermutationTest:
     """One-sided: is the after arm better on these cases, beyond what run noise makes of equal arms?
 
-    Exact if the draws are independent. With common draws (one seed for both arms of a draw) arms that behave alike
-    come out closer to each other than a deal does, so it errs less often still.
+    Exact if the repeats are independent. With common repeats (one seed for both arms of a repeat) arms that behave
+    alike come out closer to each other than a deal does, so it errs less often still.
     """
     return _tested(sorted(cases, key=lambda case: case.case_id), seed)
 
@@ -94,24 +94,24 @@ def sign_flip(deltas: Sequence[float], *, seed: int = 0) -> PermutationTest:
 
     Exact if a change that helps nobody is as likely to lift a case by some amount as to lower it by as much.
     """
-    return _tested([PairedDraws(case_id="", before=(0.0,), after=(delta,)) for delta in sorted(deltas)], seed)
+    return _tested([PairedScores(case_id="", before=(0.0,), after=(delta,)) for delta in sorted(deltas)], seed)
 
 
-def has_run_noise(cases: Iterable[PairedDraws]) -> bool:
-    """Whether some case differs from itself: two draws of it, in the same arm, with different scores."""
+def has_run_noise(cases: Iterable[PairedScores]) -> bool:
+    """Whether some case differs from itself: two repeats of it, in the same arm, with different scores."""
     return any(len(set(arm)) > 1 for case in cases for arm in (case.before, case.after))
 
 
-def mean_gain(cases: Sequence[PairedDraws]) -> float:
+def mean_gain(cases: Sequence[PairedScores]) -> float:
     """The mean over cases of the gain of each; rounded to 12 digits, so that 0.7 after 0.2 is 0.5."""
     if not cases:
         raise SetupError("there are no cases to compare; give at least one")
     return round(math.fsum(case.gain for case in cases) / len(cases), 12) + 0.0  # no -0.0
 
 
-def _tested(cases: Sequence[PairedDraws], seed: int) -> PermutationTest:
+def _tested(cases: Sequence[PairedScores], seed: int) -> PermutationTest:
     gain = mean_gain(cases)
-    deals = [deal for deal in _deals(cases) if len(set(deal.pooled)) > 1]  # equal draws can be dealt in one way only
+    deals = [deal for deal in _deals(cases) if len(set(deal.pooled)) > 1]  # equal repeats can be dealt in one way only
     tables = [deal.sums for deal in deals]
     observed = sum(deal.observed for deal in deals)
     known = [table for table in tables if table is not None]
@@ -126,7 +126,7 @@ def _tested(cases: Sequence[PairedDraws], seed: int) -> PermutationTest:
 
 @dataclass(frozen=True, slots=True)
 class _Deal:
-    """The draws of one case as integers, weighted so that the sums of all after arms together order the gains."""
+    """The repeats of one case as integers, weighted so that the sums of all after arms together order the gains."""
 
     pooled: tuple[int, ...]
     after: int
@@ -142,9 +142,9 @@ class _Deal:
         return [sum(random.sample(self.pooled, self.after)) for _ in range(SAMPLES)]
 
 
-def _deals(cases: Sequence[PairedDraws]) -> list[_Deal]:
+def _deals(cases: Sequence[PairedScores]) -> list[_Deal]:
     integers = _as_integers({score for case in cases for score in (*case.before, *case.after)})
-    # Given the pooled draws, a case's gain is (1/after + 1/before) times the sum of its after arm, less a constant.
+    # Given the pooled repeats, a case's gain is (1/after + 1/before) times the sum of its after arm, less a constant.
     weights = [Fraction(1, len(case.after)) + Fraction(1, len(case.before)) for case in cases]
     unit = math.lcm(*(weight.denominator for weight in weights))
     shared = math.gcd(*(int(weight * unit) for weight in weights))
@@ -169,7 +169,7 @@ def _as_integers(scores: Iterable[float]) -> dict[float, int]:
 
 @lru_cache(maxsize=4_096)
 def _sums(pooled: tuple[int, ...], after: int) -> _Sums | None:
-    """All sums of `after` of the pooled draws; None if there are too many to list."""
+    """All sums of `after` of the pooled repeats; None if there are too many to list."""
     ways: list[dict[int, int]] = [{0: 1}, *({} for _ in range(after))]
     for value in pooled:
         for chosen in range(after, 0, -1):

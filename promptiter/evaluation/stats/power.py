@@ -1,11 +1,11 @@
 """Before anything is tried: how noisy an eval set is, which gains it can show, and what a wanted gain would need.
 
 All of it comes from runs of one profile against itself, never from a gain that was observed: power at the observed gain
-only repeats its p-value. Three figures describe the runs: the mean score, the variance between draws of a case, and how
-far cases are from the best score, squared. The gain is modelled as failures mended: a candidate with gain g gives the
-best score with chance g / (best - mean), and else what the baseline gives: for *these cases* in each draw anew, which
-adds run noise, for *new cases* once for each case, which makes cases differ more. A candidate that also hurts some
-cases needs more. The mean gain is taken as normal; from 6 cases on that is within 0.06 of the exact claim's power.
+only repeats its p-value. Three figures describe the runs: the mean score, the variance between repeats of a case, and
+how far cases are from the best score, squared. The gain is modelled as failures mended: a candidate with gain g gives
+the best score with chance g / (best - mean), and else what the baseline gives: for *these cases* in each repeat anew,
+which adds run noise, for *new cases* once for each case, which makes cases differ more. A candidate that also hurts
+some cases needs more. The mean gain is taken as normal; from 6 cases on that is within 0.06 of the exact claim's power.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
 
 POWER = 0.8
-MOST_CASES, MOST_DRAWS = 100_000, 1_000
+MOST_CASES, MAX_REPEATS = 100_000, 1_000
 _NORMAL = NormalDist()
 _TRIALS = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNoise:
-    """What runs of one profile tell: `variance` is between draws of a case, `square_room` the mean over cases of how
+    """What runs of one profile tell: `variance` is between repeats of a case, `square_room` the mean over cases of how
     far their mean is from the best score, squared."""
 
     cases: int
@@ -47,15 +47,15 @@ class RunNoise:
         return math.sqrt(self.variance)
 
 
-def run_noise(draws: Iterable[Sequence[float]], *, best: float = 1.0) -> RunNoise:
-    """The noise of the draws of each case, all of one profile; both arms of an A/A run together."""
-    cases = [list(scores) for scores in draws if scores]
+def run_noise(repeats: Iterable[Sequence[float]], *, best: float = 1.0) -> RunNoise:
+    """The noise of the repeats of each case, all of one profile; both arms of an A/A run together."""
+    cases = [list(scores) for scores in repeats if scores]
     if all(len(scores) < 2 for scores in cases):
-        raise SetupError(f"run noise needs a case with at least 2 draws; got {len(cases)} cases with one at most")
+        raise SetupError(f"run noise needs a case with at least 2 repeats; got {len(cases)} cases with one at most")
     best = max(best, *(max(scores) for scores in cases))
     variance = pooled_std(cases) ** 2
     mean = fmean(map(fmean, cases))
-    # The mean of a few draws is itself noisy: its square is too large by the variance over the draws.
+    # The mean of a few repeats is itself noisy: its square is too large by the variance over the repeats.
     squares = fmean((best - fmean(scores)) ** 2 - variance / len(scores) for scores in cases)
     return RunNoise(
         cases=len(cases),
@@ -66,10 +66,10 @@ def run_noise(draws: Iterable[Sequence[float]], *, best: float = 1.0) -> RunNois
     )
 
 
-def pooled_std(draws: Iterable[Sequence[float]]) -> float:
-    """The standard deviation between draws of a case, pooled over the cases; differences between cases do not count."""
+def pooled_std(repeats: Iterable[Sequence[float]]) -> float:
+    """The standard deviation between repeats of a case, pooled over cases. Differences between cases do not count."""
     squares, freedom = [], 0
-    for scores in draws:
+    for scores in repeats:
         if len(scores) > 1:
             mean = scores[0] if len(set(scores)) == 1 else fmean(scores)  # equal scores have a scatter of exactly 0
             squares += [(score - mean) ** 2 for score in scores]
@@ -82,9 +82,9 @@ def noise_bar(before: Sequence[float], after: Sequence[float], *, sigma: float =
     return sigma * math.hypot(pstdev(before), pstdev(after))
 
 
-def noise_floor(noise: RunNoise, *, cases: int, draws: int, chance: float = 0.05) -> float:
-    """The gain that a profile compared with itself exceeds with this chance, on so many cases and draws of each arm."""
-    return _NORMAL.inv_cdf(1 - chance) * noise.std * math.sqrt(2 / (cases * draws))
+def noise_floor(noise: RunNoise, *, cases: int, repeats: int, chance: float = 0.05) -> float:
+    """The gain that an A/A comparison exceeds with this probability, for a number of cases and repeats per arm."""
+    return _NORMAL.inv_cdf(1 - chance) * noise.std * math.sqrt(2 / (cases * repeats))
 
 
 def power(
@@ -95,7 +95,9 @@ def power(
     blocks: Sequence[Block] = BLOCKS,
     scope: Scope = "these cases",
 ) -> float:
-    """The chance that a candidate with this gain is claimed on so many cases; for *new cases*, so many sealed ones."""
+    """The chance that a candidate with this gain is claimed on so many cases; for *new cases*, so many cases of a test
+    set.
+    """
     if not 0 < gain <= noise.room:
         return 0.0
     return (
@@ -138,7 +140,7 @@ def cases_needed(
     return _least(lambda cases: power(noise, gain, cases=cases, blocks=blocks, scope=scope) >= wanted, MOST_CASES)
 
 
-def draws_needed(
+def repeats_needed(
     noise: RunNoise,
     gain: float,
     *,
@@ -147,13 +149,13 @@ def draws_needed(
     wanted: float = POWER,
     scope: Scope = "these cases",
 ) -> int | None:
-    """How many draws of each case and arm it takes, in as many equal blocks; None: no number of them does."""
+    """How many repeats of each case and arm it takes, in as many equal blocks; None: no number of them does."""
 
-    def suffices(draws: int) -> bool:
-        equal = [Block(draws=draws, error=block.error) for block in blocks]
+    def suffices(repeats: int) -> bool:
+        equal = [Block(repeats=repeats, error=block.error) for block in blocks]
         return power(noise, gain, cases=cases, blocks=equal, scope=scope) >= wanted
 
-    each = _least(suffices, MOST_DRAWS // len(blocks))
+    each = _least(suffices, MAX_REPEATS // len(blocks))
     return None if each is None else each * len(blocks)
 
 
@@ -165,22 +167,22 @@ def _power_these(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Bloc
     both = noise.variance + after
     bars, done = [], 0
     for block in blocks:
-        done += block.draws
-        # Dealt out anew, the draws of a case scatter by the difference of the arms too, not by their noise alone.
+        done += block.repeats
+        # Dealt out anew, the repeats of a case scatter by the difference of the arms too, not by their noise alone.
         dealt = both / 2 + done * mended**2 * noise.square_room / (2 * (2 * done - 1))
         half_step = 1 / (done * cases)  # of scores that are 0 or 1; the bar lies between two steps
         bars.append(_NORMAL.inv_cdf(1 - block.error) * math.sqrt(2 * dealt / (done * cases)) + half_step)
-    spreads = [math.sqrt(both * block.draws / cases) for block in blocks]
-    return fmean(_is_claimed(trial, gain, blocks, spreads, bars) for trial in _trials(len(blocks)))
+    spreads = [math.sqrt(both * block.repeats / cases) for block in blocks]
+    return fmean(_is_shown(trial, gain, blocks, spreads, bars) for trial in _trials(len(blocks)))
 
 
-def _is_claimed(
+def _is_shown(
     trial: Sequence[float], gain: float, blocks: Sequence[Block], spreads: Sequence[float], bars: Sequence[float]
 ) -> bool:
     total, done = 0.0, 0
     for shift, block, spread, bar in zip(trial, blocks, spreads, bars, strict=True):
-        total += block.draws * gain + shift * spread
-        done += block.draws
+        total += block.repeats * gain + shift * spread
+        done += block.repeats
         if total / done >= bar:
             return True
         if total <= 0:
@@ -189,11 +191,11 @@ def _is_claimed(
 
 
 def _power_new(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
-    error, draws = math.fsum(block.error for block in blocks), sum(block.draws for block in blocks)
+    error, repeats = math.fsum(block.error for block in blocks), sum(block.repeats for block in blocks)
     if 0.5**cases > error:
         return 0.0
     mended = gain / noise.room
-    square = (2 - mended) * noise.variance / draws + mended * noise.square_room
+    square = (2 - mended) * noise.variance / repeats + mended * noise.square_room
     spread = math.sqrt(max(square - gain**2, 0.0) / cases)
     above = gain - _NORMAL.inv_cdf(1 - error) * math.sqrt(square / cases)
     return _NORMAL.cdf(above / spread) if spread else float(above >= 0)

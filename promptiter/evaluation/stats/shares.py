@@ -1,6 +1,6 @@
 """Which parts of a profile its gain is owed to: which can go, and Shapley shares.
 
-A value function says how good the profile with only these parts is, all measured on identical draws. It is asked for
+A value function says how good the profile with only these parts is, all measured on identical repeats. It is asked for
 each set once. Where evaluating is not a plain call, look the values up: a missing one is the KeyError of
 `values.__getitem__`.
 """

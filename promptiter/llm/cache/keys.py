@@ -28,7 +28,7 @@ class CacheKey:
     role: Role
     request_digest: str
     case_id: str = ""
-    draw: int = 0
+    repeat: int = 0
     step_id: str = ""
     number: int = 0
 
@@ -43,7 +43,7 @@ class CacheKey:
             role=site.role,
             request_digest=request_digest,
             case_id=site.case_id,
-            draw=site.draw,
+            repeat=site.repeat,
             step_id=site.step_id,
             number=site.number,
         )

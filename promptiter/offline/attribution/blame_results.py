@@ -104,7 +104,7 @@ class Blames:
                     text=f"{lead}: {_listed(entry.whats)}." if any(entry.whats) else f"{lead}.",
                     severity=entry.severity,
                     category=entry.category,
-                    draw=case.draw,
+                    repeat=case.repeat,
                     turn=case.turn,
                     confidence=round(entry.confidence, 4),
                     findings=tuple(entry.findings),

@@ -30,9 +30,9 @@ from promptiter.offline.attribution.value_search import (
     Value,
     field_of,
     fold,
+    from_plain,
     parts_of,
     plain_words,
-    value_of,
 )
 from traces.model import Json
 
@@ -126,7 +126,7 @@ class _Reading:
         self.output = output
         self.references = references
         self.request = request
-        wanted = [(name, value_of(leaf)) for name, leaf in _values_of(loss.expected or "")]
+        wanted = [(name, from_plain(leaf)) for name, leaf in _values_of(loss.expected or "")]
         self.atoms = Atoms(loss, needed=[value for name, value in wanted if self._is_content(name, value)])
 
     def read(self, finding: Finding) -> None:
@@ -171,8 +171,8 @@ class _Reading:
             return
         whole = FoldedText(self.output)
         leaves = list(leaves_of(finding.expected, _last_key(finding.where)))
-        instead = [value_of(leaf) for _, leaf in leaves_of(finding.actual, "")]
-        elsewhere = [(name, leaf) for name, leaf in leaves if whole.shows(value_of(leaf))]
+        instead = [from_plain(leaf) for _, leaf in leaves_of(finding.actual, "")]
+        elsewhere = [(name, leaf) for name, leaf in leaves if whole.shows(from_plain(leaf))]
         missed = self._miss(finding, [pair for pair in leaves if pair not in elsewhere], came=whole, others=instead)
         if len(missed) == 1 and len(instead) == 1:
             self.atoms.values.append(replace(missed[0], counterpart=instead[0]))
@@ -182,7 +182,7 @@ class _Reading:
             place = finding.where or "the answer"
             rule = f"{place} must be {finding.expected!r:.120}, not {finding.actual!r:.120}"
             other = instead[0] if len(instead) == 1 else None
-            self.atoms.forms.append(writing_form(finding, value_of(elsewhere[0][1]), rule=rule, other=other))
+            self.atoms.forms.append(writing_form(finding, from_plain(elsewhere[0][1]), rule=rule, other=other))
 
     def _compare_strictly(self, finding: Finding, expected: str) -> None:
         """What parts two texts of which every character counts, or one that the other must contain."""
@@ -223,7 +223,7 @@ class _Reading:
         """The wanted values that did not come, each with what came in its place; what all references share is form."""
         missed = []
         for name, leaf in wanted:
-            value = value_of(leaf)
+            value = from_plain(leaf)
             if came.shows(value) or not self._is_content(name, value):
                 continue
             labels = self.references.labels_of(name, leaf)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
-from promptiter.offline.attribution.value_search import Value, fold, parts_of, plain_words, value_of
+from promptiter.offline.attribution.value_search import Value, fold, from_plain, parts_of, plain_words
 from traces.model import Json
 
 FEWEST = 3
@@ -59,7 +59,7 @@ def references_of(expected: Iterable[str | None]) -> References:
             leaves = [("", text)]
             held.update({("", *value.key) for value in parts_of(text)})
         else:
-            held.update({(name, *value_of(leaf).key) for name, leaf in leaves})
+            held.update({(name, *from_plain(leaf).key) for name, leaf in leaves})
         for name, leaf in leaves:
             if isinstance(leaf, str) and len(leaf.split()) <= 4:
                 fields.setdefault(name, Counter())[fold(leaf)] += 1

@@ -16,7 +16,7 @@ from promptiter.offline.attribution.blame_results import Blame, Blames, named
 from promptiter.offline.attribution.expected_values import Atom, leaves_of
 from promptiter.offline.attribution.trace_context import Scene
 from promptiter.offline.attribution.traversal import choose, follow_missing, follow_unexpected
-from promptiter.offline.attribution.value_search import json_text, plain_words, value_of
+from promptiter.offline.attribution.value_search import from_plain, json_text, plain_words
 from traces import Step, ToolCall
 from traces.model import Json
 
@@ -136,12 +136,12 @@ def _arguments(finding: Finding, arguments: Json) -> Iterator[Atom]:
     place = finding.where.rpartition(".")[2] if "arguments" in finding.where else ""
     instead = finding.actual if finding.predicate == "tool_arguments" else None
     for name, leaf in leaves_of(arguments, plain_words(place)):
-        value = value_of(leaf)
+        value = from_plain(leaf)
         if isinstance(leaf, bool) or len(value.folded) < 2:
             continue
         told = replace(finding, kind="missing", expected=leaf, actual=None)
         is_single = isinstance(instead, str | int | float) and not isinstance(instead, bool)
-        counterpart = value_of(instead) if is_single else None
+        counterpart = from_plain(instead) if is_single else None
         yield Atom(kind="missing", value=value, finding=told, field=name, counterpart=counterpart)
 
 

@@ -64,7 +64,7 @@ class Value:
         return self.kind, str(min(self.days)) if self.days else self.folded
 
 
-def value_of(thing: Json) -> Value:
+def from_plain(thing: Json) -> Value:
     """The value of a JSON leaf or a short text, of the kind that all of it is."""
     if isinstance(thing, bool) or thing is None:
         return Value(orjson.dumps(thing).decode(), "word")

@@ -13,7 +13,7 @@ is to be labelled *simulated*. What it shares with a real one is what an optimiz
   and the number of rules: see `chance_of_compliance`. Of rules that contradict each other it follows one, by chance.
 - It knows little: what its messages say, the `knowledge` it was built with, and one step of arithmetic, in which it
   slips unless told to calculate. Asked for more, it is vague or invents something, unless told to admit it.
-- Its answer depends on nothing but the request's digest, the draw, the seed and what it was built with: the same in
+- Its answer depends on nothing but the request's digest, the repeat, the seed and what it was built with: the same in
   every process. It never sees references or metrics, nor which node of an agent is at fault.
 
 The instruction is the system's messages; without any, the user's messages are read as instruction and task at once.
@@ -74,11 +74,11 @@ class SimulatedModel:
         self._price_per_token_usd = price_per_token_usd
         self._latency_s = latency_s
 
-    async def __call__(self, request: ModelRequest, *, draw: int = 0) -> ModelReply:
-        """Answer a request. The same request, draw and seed give the same reply."""
+    async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:
+        """Answer a request. The same request, repeat and seed give the same reply."""
         if self._latency_s > 0:
             await asyncio.sleep(self._latency_s)
-        origin = hashlib.sha256(f"{request.digest}\n{draw}\n{self._seed}".encode())
+        origin = hashlib.sha256(f"{request.digest}\n{repeat}\n{self._seed}".encode())
         rng = Random(int.from_bytes(origin.digest()))
         instruction = _instruction(request)
         rules = understood_rules(instruction)

@@ -159,7 +159,7 @@ def evidence_of(
 
 
 def one_by_case(samples: Iterable[Sample]) -> list[Sample]:
-    """The first sample of each case: what several draws or visits of one case share is still said by one case."""
+    """The first sample of each case: what several repeats or visits of one case share is still said by one case."""
     found: dict[str, Sample] = {}
     for sample in samples:
         found.setdefault(sample.case_id, sample)

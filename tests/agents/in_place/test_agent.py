@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from promptiter.agents import unwinding
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.agents.function import chain, node
+from promptiter.agents.in_place import exit_hooks
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.in_place.saved_baseline import restore
 from promptiter.agents.nodes import surface
@@ -21,7 +21,7 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.profile import Profile
-from promptiter.targets import CallbackTarget, FileTarget, Target
+from promptiter.sources import CallbackSource, FileSource, Target
 
 BASELINE = codecs.BOM_UTF8 + b"Be brief.\r\nBe kind.\r\n"
 TEXT = "Be brief.\nBe kind.\n"
@@ -97,7 +97,7 @@ def state(tmp_path: Path) -> State:
 def nothing_stays_open() -> Iterator[None]:
     """A test that does not close its agents must not leave them to the end of the test run."""
     yield
-    for subject, _ in list(unwinding._open.values()):
+    for subject, _ in list(exit_hooks._open.values()):
         subject.close()
 
 
@@ -105,7 +105,7 @@ def bot(file: Prompt, state: State, function: Callable[[str], Any] | None = None
     """A bot that reads its instruction from a file, and answers with it."""
     return InPlaceAgent(
         function or (lambda _: file.text),
-        {"bot#instruction": FileTarget(file.path)},
+        {"bot#instruction": FileSource(file.path)},
         state_folder=state.path,
     )
 
@@ -189,7 +189,7 @@ async def test_a_wrapped_agent_keeps_its_trace_and_is_given_the_same_values(file
     def writer(plan: str) -> str:
         return f"{plan}|{surface('instruction')}"
 
-    targets = {"planner#instruction": FileTarget(file.path)}
+    targets = {"planner#instruction": FileSource(file.path)}
     async with InPlaceAgent(chain("desk", planner, writer), targets, state_folder=state.path) as agent:
         snapshot = agent.describe()
         assert {each.id: each.value for each in snapshot.surfaces} == {
@@ -211,13 +211,13 @@ async def test_a_target_gives_a_node_a_surface_that_its_agent_does_not_know(file
     def planner(question: str) -> str:
         return file.text
 
-    targets = {"planner#instruction": FileTarget(file.path)}
+    targets = {"planner#instruction": FileSource(file.path)}
     async with InPlaceAgent(chain("desk", planner), targets, state_folder=state.path) as agent:
         other = Profile.of(agent.describe(), {"planner#instruction": "Plan."})
         assert (await agent.run(CaseInput(text="hi"), other)).output == "Plan."
     with pytest.raises(SetupError, match="'painter', which is no node"):
         InPlaceAgent(
-            chain("desk", planner), {"painter#instruction": FileTarget(file.path)}, state_folder=state.path
+            chain("desk", planner), {"painter#instruction": FileSource(file.path)}, state_folder=state.path
         ).describe()
 
 
@@ -225,7 +225,7 @@ async def test_parameters_are_held_as_json_and_models_without_white_space(tmp_pa
     held = {"parameter.top_k": "3\n", "model": "small\n", "examples": "[]"}
     for name, text in held.items():
         (tmp_path / name).write_text(text)
-    targets: dict[str, Target] = {f"bot#{name}": FileTarget(tmp_path / name) for name in held}
+    targets: dict[str, Target] = {f"bot#{name}": FileSource(tmp_path / name) for name in held}
 
     def answer(question: str) -> list[str]:
         return [(tmp_path / name).read_text() for name in held]
@@ -249,7 +249,7 @@ def test_what_cannot_be_an_in_place_agent_is_refused(file: Prompt, state: State)
         return question
 
     def refused(match: str, **targets: Prompt) -> None:
-        places = {name.replace("_", "#", 1): FileTarget(each.path) for name, each in targets.items()}
+        places = {name.replace("_", "#", 1): FileSource(each.path) for name, each in targets.items()}
         with pytest.raises(SetupError, match=match):
             InPlaceAgent(answer, places, state_folder=state.path).describe()
 
@@ -270,7 +270,7 @@ async def test_a_profile_of_another_structure_is_refused(file: Prompt, state: St
 
 async def test_a_text_that_the_file_cannot_hold_fails_its_run_and_touches_nothing(file: Prompt, state: State) -> None:
     file.raw = b"plain"
-    targets = {"bot#instruction": FileTarget(file.path, encoding="ascii")}
+    targets = {"bot#instruction": FileSource(file.path, encoding="ascii")}
     async with InPlaceAgent(lambda question: question, targets, state_folder=state.path) as agent:
         done = await run(agent, "5 €")
         assert str(done.error).startswith("AgentError: ")
@@ -402,7 +402,7 @@ async def test_a_switch_that_is_cancelled_comes_to_its_end_before_the_next(state
         go.wait(10)
         store["key"] = value
 
-    targets = {"bot#instruction": CallbackTarget(lambda: store["key"], write)}
+    targets = {"bot#instruction": CallbackSource(lambda: store["key"], write)}
     async with InPlaceAgent(lambda _: store["key"], targets, state_folder=state.path) as agent:
         given_up = asyncio.create_task(run(agent, "A"))
         assert await asyncio.to_thread(writing.wait, 10)
@@ -601,8 +601,8 @@ async def test_a_damaged_saved_baseline_is_told_and_touches_nothing(file: Prompt
 async def test_a_callback_is_restored_by_whoever_has_it(file: Prompt, state: State) -> None:
     store = {"key": "base\r\n"}
     targets: dict[str, Target] = {
-        "bot#skill": CallbackTarget(lambda: store["key"], lambda value: store.__setitem__("key", value)),
-        "bot#instruction": FileTarget(file.path),
+        "bot#skill": CallbackSource(lambda: store["key"], lambda value: store.__setitem__("key", value)),
+        "bot#instruction": FileSource(file.path),
     }
     agent = InPlaceAgent(lambda _: store["key"], targets, state_folder=state.path)
     assert (await agent.run(CaseInput(text=""), profile(agent, skill="A", instruction="B"))).output == "A"
@@ -623,8 +623,8 @@ async def test_a_callback_that_fails_does_not_keep_others_from_being_restored(fi
         store["key"] = value
 
     targets: dict[str, Target] = {
-        "bot#file": CallbackTarget(lambda: store["key"], write),
-        "bot#instruction": FileTarget(file.path),
+        "bot#file": CallbackSource(lambda: store["key"], write),
+        "bot#instruction": FileSource(file.path),
     }
     agent = InPlaceAgent(lambda question: question, targets, state_folder=state.path)
     await agent.run(CaseInput(text=""), profile(agent, file="A", instruction="B"))
@@ -639,7 +639,7 @@ async def test_a_callback_that_fails_does_not_keep_others_from_being_restored(fi
 
 async def test_a_store_that_changes_what_it_is_given_is_refused_and_restored(state: State) -> None:
     store = {"key": "base"}
-    target = CallbackTarget(lambda: store["key"], lambda value: store.__setitem__("key", value.strip()))
+    target = CallbackSource(lambda: store["key"], lambda value: store.__setitem__("key", value.strip()))
     agent = InPlaceAgent(lambda question: question, {"bot#instruction": target}, state_folder=state.path)
     with pytest.raises(SetupError, match="does not keep what is written to it: b'A\\\\n' became b'A'"):
         await run(agent, "A\n")

@@ -16,7 +16,7 @@ import pytest
 
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.in_place.saved_baseline import restore
-from promptiter.targets import FileTarget
+from promptiter.sources import FileSource
 
 BASELINES = {"a.md": codecs.BOM_UTF8 + b"Be brief.\r\n" * 500, "b.md": "größer\n".encode("utf-16")}
 SURFACES = {"bot#instruction": "a.md", "bot#skill": "b.md"}
@@ -28,11 +28,11 @@ WORK = """
     from promptiter.agents.base import CaseInput
     from promptiter.agents.in_place.agent import InPlaceAgent
     from promptiter.profile import Profile
-    from promptiter.targets import FileTarget
+    from promptiter.sources import FileSource
 
     folder = Path(sys.argv[1])
     files = [folder / "prompts" / "a.md", folder / "prompts" / "b.md"]
-    targets = {"bot#instruction": FileTarget(files[0]), "bot#skill": FileTarget(files[1])}
+    targets = {"bot#instruction": FileSource(files[0]), "bot#skill": FileSource(files[1])}
 
     def answer(question):
         return [target.read() for target in targets.values()]
@@ -85,10 +85,10 @@ def prompts(folder: Path) -> dict[str, bytes]:
 
 def assert_whole(folder: Path) -> None:
     """Each file holds the baseline or one candidate, never a part of it."""
-    whole = {FileTarget(folder / "prompts" / name).text_of(raw) for name, raw in BASELINES.items()}
+    whole = {FileSource(folder / "prompts" / name).text_of(raw) for name, raw in BASELINES.items()}
     whole |= {str(number) * times for number in range(CANDIDATES) for times in (1, 1000)}
     for name in BASELINES:
-        assert FileTarget(folder / "prompts" / name).read() in whole
+        assert FileSource(folder / "prompts" / name).read() in whole
 
 
 SWITCHING = f"""
@@ -115,7 +115,7 @@ def kill_at_random(folder: Path, *, kills: int, seed: int) -> None:
         assert_whole(folder)
         found += prompts(folder) != BASELINES
         if number % 3 == 2:  # the next start restores too
-            targets = {surface_id: FileTarget(folder / "prompts" / name) for surface_id, name in SURFACES.items()}
+            targets = {surface_id: FileSource(folder / "prompts" / name) for surface_id, name in SURFACES.items()}
             InPlaceAgent(lambda question: question, targets, state_folder=folder / "state").describe()
         else:
             assert all(each.is_settled for each in restore(folder / "state"))
@@ -134,7 +134,7 @@ def test_forty_kills_at_random_moments_leave_what_restore_turns_into_the_baselin
 
 
 EVERY_LINE = """
-    import promptiter.agents.in_place.target_lock, promptiter.agents.in_place.saved_baseline, promptiter.targets
+    import promptiter.agents.in_place.target_lock, promptiter.agents.in_place.saved_baseline, promptiter.sources
     from promptiter.agents.in_place.target_lock import FolderLock
     from promptiter.agents.in_place.saved_baseline import SavedBaseline, restore
 
@@ -142,7 +142,7 @@ EVERY_LINE = """
     every, offset = int(sys.argv[2]), int(sys.argv[3])
     state = folder / "state"
     saved = SavedBaseline(state)
-    modules = (promptiter.agents.in_place.target_lock, promptiter.agents.in_place.saved_baseline, promptiter.targets)
+    modules = (promptiter.agents.in_place.target_lock, promptiter.agents.in_place.saved_baseline, promptiter.sources)
     watched = {module.__file__ for module in modules}
     baselines = {file: file.read_bytes() for file in files}
     texts = {"bot#instruction": "0" * 1000, "bot#skill": "1"}

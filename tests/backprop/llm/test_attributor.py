@@ -9,7 +9,7 @@ import pytest
 
 from promptiter.backprop.llm.attributor import UNKNOWN_CONTEXT, LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
-from promptiter.backprop.propagate import Stepwise
+from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.errors import BadAnswerError, ModelError, SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
@@ -45,7 +45,7 @@ async def test_gradients_carry_where_they_come_from_and_what_was_found() -> None
     assert [result.step_id for result in results] == ["mailer", "writer", "router"]
     (found,) = results[1].gradients
     assert (found.surface_id, found.case_id, found.step_id) == ("writer#instruction", "c1", "writer")
-    assert (found.draw, found.turn, found.confidence) == (2, 1, 0.5)
+    assert (found.repeat, found.turn, found.confidence) == (2, 1, 0.5)
     assert (found.text, found.severity, found.category) == ("Repeat the id.", "P0", "format")
     assert found.findings == (MISSING_ID,)
     assert all((result.packets, result.dropped, result.error) == ((), 0, None) for result in results)
@@ -165,14 +165,14 @@ class Slow:
         self.text = text
         self.requests: list[ModelRequest] = []
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002
         self.requests.append(request)
         await asyncio.sleep(0.01)
         return ModelReply(text=self.text)
 
 
-def same_trace_of(case_id: str, *, draw: int = 0) -> AttributeRequest:
-    case = replace(ATTRIBUTE_REQUEST.case_loss, case_id=case_id, draw=draw, trace_digest=f"digest of {case_id}")
+def same_trace_of(case_id: str, *, repeat: int = 0) -> AttributeRequest:
+    case = replace(ATTRIBUTE_REQUEST.case_loss, case_id=case_id, repeat=repeat, trace_digest=f"digest of {case_id}")
     trace = replace(ATTRIBUTE_REQUEST.trace, id=f"trace of {case_id}")
     return replace(ATTRIBUTE_REQUEST, case_loss=case, trace=trace)
 
@@ -186,19 +186,21 @@ async def test_equal_questions_of_different_cases_are_one_call_also_at_the_same_
         packets = [{"predecessor": f"P{number}", "text": "It lacks the id."} for number in (1, 2)]
         model = Slow(json.dumps({"gradients": [blame], "packets": packets}))
     gateway = Gateway(models={"m": model})
-    whole, walk = LLMAttributor("m", gateway=gateway), Stepwise(LLMBackwarder("m", gateway=gateway))
+    whole, walk = LLMAttributor("m", gateway=gateway), StepwiseAttributor(LLMBackwarder("m", gateway=gateway))
     stage: Attributor = whole if is_whole else walk
     first, second, again = await asyncio.gather(
         stage.attribute(same_trace_of("c1")),
         stage.attribute(same_trace_of("c2")),
-        stage.attribute(same_trace_of("c1", draw=3)),
+        stage.attribute(same_trace_of("c1", repeat=3)),
     )
     asked = len(model.requests)
     assert asked == (1 if is_whole else 3)
     later = await stage.attribute(same_trace_of("c3"))
     assert len(model.requests) == asked
     assert blamed(first) == blamed(second) == blamed(again) == blamed(later) != []
-    found = [[(each.case_id, each.draw) for each in results[1].gradients] for results in (first, second, again, later)]
+    found = [
+        [(each.case_id, each.repeat) for each in results[1].gradients] for results in (first, second, again, later)
+    ]
     assert found == [[("c1", 0)], [("c2", 0)], [("c1", 3)], [("c3", 0)]]
     spent = gateway.ledger.snapshot().by_role()["backwarder"]
     assert (spent.calls, spent.cache_hits) == (asked, 3 * asked)

@@ -48,10 +48,10 @@ def enum_of(schema: Json, place: str, name: str) -> list[str]:
 
 async def test_gradients_and_packets_carry_where_they_come_from_and_what_was_found() -> None:
     stage, model = backwarder(answer(gradients=[gradient()], packets=[packet("P2")]))
-    result = await stage.backward(replace(BACKWARD_REQUEST, draw=2, turn=1))
+    result = await stage.backward(replace(BACKWARD_REQUEST, repeat=2, turn=1))
     (blamed,) = result.gradients
     assert (blamed.surface_id, blamed.case_id, blamed.step_id) == ("writer#instruction", "c1", "writer")
-    assert (blamed.draw, blamed.turn, blamed.confidence) == (2, 1, 0.5)
+    assert (blamed.repeat, blamed.turn, blamed.confidence) == (2, 1, 0.5)
     assert (blamed.text, blamed.severity, blamed.category) == ("Repeat the id.", "P0", "format")
     assert blamed.findings == (MISSING_ID,)
     (sent,) = result.packets
@@ -177,7 +177,7 @@ async def test_calls_count_for_the_backwarder_and_its_node() -> None:
 async def test_the_same_question_is_asked_once_whatever_the_draw() -> None:
     stage, model = backwarder(answer(gradients=[gradient()]))
     first = await stage.backward(BACKWARD_REQUEST)
-    second = await stage.backward(replace(BACKWARD_REQUEST, case_id="c2", draw=1))
+    second = await stage.backward(replace(BACKWARD_REQUEST, case_id="c2", repeat=1))
     assert (first.gradients[0].case_id, second.gradients[0].case_id) == ("c1", "c2")
     assert len(model.requests) == 1
 

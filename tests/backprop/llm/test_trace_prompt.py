@@ -83,7 +83,7 @@ TONE = Loss(metric="tone", step_id="writer", severity="P2", category="response",
 ATTRIBUTE_REQUEST = AttributeRequest(
     case_loss=CaseLoss(
         case_id="c1",
-        draw=2,
+        repeat=2,
         turn=1,
         input=USER,
         trace_digest="d",
@@ -162,7 +162,7 @@ def test_surfaces_have_their_current_values_and_stand_there_once() -> None:
 
 
 def test_no_id_of_a_case_or_a_step_is_told() -> None:
-    other = replace(ATTRIBUTE_REQUEST.case_loss, case_id="c2", draw=0, turn=0, trace_digest="e")
+    other = replace(ATTRIBUTE_REQUEST.case_loss, case_id="c2", repeat=0, turn=0, trace_digest="e")
     trace = replace(ATTRIBUTE_REQUEST.trace, id="u")
     assert render(replace(ATTRIBUTE_REQUEST, case_loss=other, trace=trace)) == render(ATTRIBUTE_REQUEST)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from promptiter.agents.base import AgentRun
 from promptiter.agents.function import agent, ask
 from promptiter.errors import SetupError
-from promptiter.evaluation import near
+from promptiter.evaluation.data import near_duplicates
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.data.health import HealthFinding, HealthKind, folded, overlaps, run_findings, static_findings
 from promptiter.evaluation.data.near_duplicates import near_groups
@@ -133,7 +133,7 @@ def test_similar_questions_in_another_state_are_no_near_duplicates() -> None:
 def brute_force(sets: list[frozenset[int]]) -> list[list[int]]:
     groups = [{number} for number in range(len(sets))]
     for one, other in combinations(range(len(sets)), 2):
-        if len(sets[one] & sets[other]) / len(sets[one] | sets[other]) >= near.NEAR:
+        if len(sets[one] & sets[other]) / len(sets[one] | sets[other]) >= near_duplicates.NEAR:
             first = next(group for group in groups if one in group)
             second = next(group for group in groups if other in group)
             if first is not second:
@@ -177,7 +177,7 @@ def test_ten_thousand_cases_of_one_template_are_not_compared_all_with_all(own: i
     sets = [Counted([*range(40), *range(100 + number * own, 100 + (number + 1) * own)]) for number in range(size)]
     groups = [numbers for numbers, _ in near_groups(sets)]
     assert groups == ([list(range(size))] if own == 1 else [])
-    assert compared <= size * near.MOST_COMPARED
+    assert compared <= size * near_duplicates.MOST_COMPARED
 
 
 def test_references_that_are_missing_or_empty_are_told_apart() -> None:
@@ -235,13 +235,13 @@ def test_cases_that_are_alike_in_several_sets_overlap() -> None:
     assert overlaps([("train", train)]) == ()
 
 
-def row(case_id: str, draw: int, value: float | None) -> CaseRow:
+def row(case_id: str, repeat: int, value: float | None) -> CaseRow:
     error = None if value is not None else Failure("Oops", "down")
-    return CaseRow(case_id=case_id, draw=draw, scores=(Score(metric="m", value=value),), error=error)
+    return CaseRow(case_id=case_id, repeat=repeat, scores=(Score(metric="m", value=value),), error=error)
 
 
 def evaluation(**values: list[float | None]) -> Evaluation:
-    rows = [row(case_id, draw, value) for case_id, drawn in values.items() for draw, value in enumerate(drawn)]
+    rows = [row(case_id, repeat, value) for case_id, drawn in values.items() for repeat, value in enumerate(drawn)]
     return Evaluation(eval_set_id="set", profile_digest="", rows=tuple(rows), thresholds={"m": 1.0})
 
 
@@ -266,7 +266,7 @@ def test_runs_of_several_evaluations_count_together() -> None:
 
 
 def test_one_run_of_each_case_proves_nothing() -> None:
-    with pytest.raises(SetupError, match="was run once a case; run it with at least 2 draws"):
+    with pytest.raises(SetupError, match="was run once a case; run it with at least 2 repeats"):
         run_findings([evaluation(a=[1], b=[0])])
     assert run_findings([evaluation(a=[1], b=[0, 0])])[0].case_ids == ("b",)
 
@@ -309,15 +309,15 @@ def test_the_judges_share_is_of_the_variance_of_one_score() -> None:
 
 
 class Drawing:
-    """A model whose answer is drawn for each request and draw; it counts what it is asked."""
+    """A model whose answer is drawn for each request and repeat; it counts what it is asked."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = answers
         self.asked = 0
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         self.asked += 1
-        return ModelReply(text=random.Random(f"{request.digest} {draw}").choice(self.answers))
+        return ModelReply(text=random.Random(f"{request.digest} {repeat}").choice(self.answers))
 
 
 @agent(instruction="Answer.")
@@ -350,21 +350,21 @@ async def test_a_steady_agent_leaves_all_noise_to_the_judge_which_is_asked_again
     model = Drawing(*VERDICTS)
     gateway = Gateway(models={"judge": model})
     subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)
-    report = await metric_noise(subject, steady, QUESTIONS, draws=3, judge_repeats=4)
+    report = await metric_noise(subject, steady, QUESTIONS, repeats=3, judge_repeats=4)
     assert model.asked == 20 * 3 * 4
     judged, exact = report.metrics
     assert judged.judge_variance == pytest.approx(0.25, rel=0.15)
     assert judged.agent_variance == pytest.approx(0.0, abs=0.03)
     assert exact == MetricNoise(metric="exact", agent_variance=0.0, judge_variance=0.0)
 
-    again = await metric_noise(subject, steady, QUESTIONS, draws=3, judge_repeats=4)
+    again = await metric_noise(subject, steady, QUESTIONS, repeats=3, judge_repeats=4)
     assert (again, model.asked) == (report, 20 * 3 * 4)  # the cache knows all samples
 
 
 async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:
     gateway = Gateway(models={"agent": Drawing("yes", "no"), "judge": Drawing(VERDICTS[0])})
     subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)
-    report = await metric_noise(subject, drawing, QUESTIONS, draws=4, judge_repeats=2)
+    report = await metric_noise(subject, drawing, QUESTIONS, repeats=4, judge_repeats=2)
     judged, exact = report.metrics
     assert judged == MetricNoise(metric="llm_final_response", agent_variance=0.0, judge_variance=0.0)
     assert exact.agent_variance == pytest.approx(0.25 / 9, rel=0.15)
@@ -375,7 +375,7 @@ async def test_a_judge_of_several_samples_gets_new_ones_each_time() -> None:
     model = Drawing(*VERDICTS)
     gateway = Gateway(models={"judge": model})
     await metric_noise(
-        Evaluator([judge(gateway, num_samples=3)], gateway=gateway), steady, QUESTIONS, draws=2, judge_repeats=2
+        Evaluator([judge(gateway, num_samples=3)], gateway=gateway), steady, QUESTIONS, repeats=2, judge_repeats=2
     )
     assert model.asked == 20 * 2 * 2 * 3
 
@@ -387,18 +387,18 @@ async def test_a_metric_of_the_users_that_asks_the_gateway_is_asked_again() -> N
 
     model = Drawing("0", "1")
     subject = Evaluator([FunctionMetric(name="own", function=by_model)], gateway=Gateway(models={"judge": model}))
-    report = await metric_noise(subject, steady, QUESTIONS, draws=2, judge_repeats=3)
+    report = await metric_noise(subject, steady, QUESTIONS, repeats=2, judge_repeats=3)
     assert model.asked == 20 * 2 * 3
     assert report.metrics[0].judge_variance == pytest.approx(0.25, rel=0.2)
 
 
 async def test_the_evaluation_of_a_metric_noise_report_is_that_of_as_many_draws() -> None:
-    def subject(draws: int) -> Evaluator:
+    def subject(repeats: int) -> Evaluator:
         gateway = Gateway(models={"agent": Drawing("yes", "no")})
-        options = EvaluationOptions(draws=draws, concurrency=3)
+        options = EvaluationOptions(repeats=repeats, concurrency=3)
         return Evaluator([FunctionMetric(name="exact", function=is_yes)], gateway=gateway, options=options)
 
-    report = await metric_noise(subject(1), drawing, QUESTIONS, draws=3, judge_repeats=2)
+    report = await metric_noise(subject(1), drawing, QUESTIONS, repeats=3, judge_repeats=2)
     assert report.evaluation == await subject(3).evaluate(drawing, QUESTIONS)
     assert (report.judge_repeats, len(report.evaluation.rows)) == (2, 60)
 
@@ -408,18 +408,18 @@ async def test_what_cannot_be_scored_has_no_noise_to_tell() -> None:
         raise ValueError(run.output)
 
     subject = Evaluator([FunctionMetric(name="broken", function=broken)])
-    report = await metric_noise(subject, steady, QUESTIONS, draws=2, judge_repeats=2)
+    report = await metric_noise(subject, steady, QUESTIONS, repeats=2, judge_repeats=2)
     assert report.metrics == (MetricNoise(metric="broken", agent_variance=None, judge_variance=None),)
     assert {finding.kind for finding in run_findings([report.evaluation])} == {"always_errors"}
 
 
-@pytest.mark.parametrize(("draws", "judge_repeats"), [(1, 2), (2, 1)])
-async def test_metric_noise_needs_two_of_each(draws: int, judge_repeats: int) -> None:
-    with pytest.raises(SetupError, match=f"at least 2 draws and 2 judge_repeats, got {draws} and {judge_repeats}"):
+@pytest.mark.parametrize(("repeats", "judge_repeats"), [(1, 2), (2, 1)])
+async def test_metric_noise_needs_two_of_each(repeats: int, judge_repeats: int) -> None:
+    with pytest.raises(SetupError, match=f"at least 2 repeats and 2 judge_repeats, got {repeats} and {judge_repeats}"):
         await metric_noise(
             Evaluator([FunctionMetric(name="exact", function=is_yes)]),
             steady,
             QUESTIONS,
-            draws=draws,
+            repeats=repeats,
             judge_repeats=judge_repeats,
         )

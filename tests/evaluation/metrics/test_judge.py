@@ -261,15 +261,15 @@ async def test_the_schema_shows_the_rubrics() -> None:
 
 
 class Drawn:
-    """A judge whose answer depends on the draw, as real ones do."""
+    """A judge whose answer depends on the repeat, as real ones do."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = answers
-        self.draws: list[int] = []
+        self.repeats: list[int] = []
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - a Model is given both
-        self.draws.append(draw)
-        return ModelReply(text=self.answers[draw])
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - a Model is given both
+        self.repeats.append(repeat)
+        return ModelReply(text=self.answers[repeat])
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ async def test_the_majority_of_samples_says_valid_and_a_tie_is_invalid(samples: 
     gateway = Gateway(models={"judge": model})
     judge = metric("llm_final_response", gateway, judge_model={"model_name": "judge", "num_samples": len(samples)})
     score = await judge(case("a"), said("a"))
-    assert (score.value, sorted(model.draws)) == (value, list(range(len(samples))))
+    assert (score.value, sorted(model.repeats)) == (value, list(range(len(samples))))
     assert bool(score.findings) == (value == 0.0)
 
 
@@ -303,7 +303,7 @@ async def test_a_model_listed_twice_is_asked_for_other_samples() -> None:
     twice = [{"model_name": "judge", "num_samples": 2}, {"model_name": "judge"}]
     judge = metric("llm_final_response", Gateway(models={"judge": model}), judge_models=twice)
     await judge(case("a"), said("a"))
-    assert sorted(model.draws) == [0, 1, 2]
+    assert sorted(model.repeats) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ class Slow:
 
     now = most = 0
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - a Model is given both
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - a Model is given both
         self.now += 1
         self.most = max(self.most, self.now)
         await asyncio.sleep(0.01)
@@ -395,7 +395,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    async def __call__(self, request: ModelRequest, *, draw: int) -> ModelReply:  # noqa: ARG002 - a Model is given both
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - a Model is given both
         raise self.error
 
 

@@ -11,9 +11,9 @@ from scipy.stats import norm
 
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.stats.final_test import blocks_of, claim_these_cases
-from promptiter.evaluation.stats.noise import DRAWS, CaseRunCost, NoiseReport, case_draws
-from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.evaluation.stats.final_test import blocks_of, decide_for_these_cases
+from promptiter.evaluation.stats.noise import REPEATS, CaseRunCost, NoiseReport, collect_case_scores
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.llm.ledger import Spending
 from promptiter.policies.evidence import Evidence
 from traces import Failure, Usage
@@ -26,13 +26,13 @@ def evaluation(cases: dict[str, Values], *, other: dict[str, Values] | None = No
     """One metric, and a second one of the values in `other`; None could not be run."""
     rows = []
     for case_id, values in cases.items():
-        for draw, value in enumerate(values):
+        for repeat, value in enumerate(values):
             scores = [Score(metric="m", value=value, threshold=0.5)]
             if other is not None:
-                scores.append(Score(metric="n", value=other[case_id][draw], threshold=0.5))
+                scores.append(Score(metric="n", value=other[case_id][repeat], threshold=0.5))
             error = Failure("Oops", "down") if value is None else None
             usage = Usage(input_tokens=90, output_tokens=10, cost_usd=0.01)
-            rows.append(CaseRow(case_id=case_id, draw=draw, scores=tuple(scores), error=error, usage=usage))
+            rows.append(CaseRow(case_id=case_id, repeat=repeat, scores=tuple(scores), error=error, usage=usage))
     names = ["m"] if other is None else ["m", "n"]
     return Evaluation(
         eval_set_id="set",
@@ -48,9 +48,9 @@ def report(cases: dict[str, Values], objective: Objective = "mean_score", **opti
     return NoiseReport(evaluation=evaluation(cases, **options), objective=objective)  # type: ignore[arg-type]
 
 
-def coins(count: int, random: Random, *, draws: int = DRAWS) -> dict[str, Values]:
+def coins(count: int, random: Random, *, repeats: int = REPEATS) -> dict[str, Values]:
     chances = [random.betavariate(0.6, 0.4) for _ in range(count)]
-    return {f"c{at:03}": [float(random.random() < q) for _ in range(draws)] for at, q in enumerate(chances)}
+    return {f"c{at:03}": [float(random.random() < q) for _ in range(repeats)] for at, q in enumerate(chances)}
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_each_draw_has_its_own_figure_and_an_unscored_one_the_worst(
     objective: Objective, figures: tuple[float, ...]
 ) -> None:
     found = evaluation({"a": [0.6, None, 0.5]}, other={"a": [0.6, None, 0.3]})
-    [case] = case_draws(found, objective)
+    [case] = collect_case_scores(found, objective)
     assert case.figures == pytest.approx(figures)
     assert (case.unscored, case.passed, case.flips, case.is_settled) == (1, (True, False, False), True, False)
 
 
 def test_a_case_of_which_one_metric_could_not_be_scored_is_unscored() -> None:
-    [case] = case_draws(evaluation({"a": [0.6, 0.6]}, other={"a": [0.6, None]}))
+    [case] = collect_case_scores(evaluation({"a": [0.6, 0.6]}, other={"a": [0.6, None]}))
     assert (case.figures, case.unscored) == ((0.6, 0.0), 1)
 
 
@@ -80,11 +80,11 @@ def test_the_worst_is_the_lowest_figure_where_scores_fall_below_0() -> None:
     st.lists(st.lists(st.none() | st.sampled_from([0.0, 0.25, 1.0]), min_size=3, max_size=3), min_size=1, max_size=5)
 )
 def test_gains_between_draws_are_those_that_a_decision_sees(drawn: list[Values]) -> None:
-    """A draw against the next, case by case, as a policy would see two profiles with one draw each."""
+    """A repeat against the next, case by case, as a policy would see two profiles with one repeat each."""
     cases = {f"c{at}": values for at, values in enumerate(drawn)}
-    if any(all(values[draw] is None for values in drawn) for draw in range(2)):
+    if any(all(values[repeat] is None for values in drawn) for repeat in range(2)):
         return  # no figure, and so no gain
-    before, after = (evaluation({name: [values[draw]] for name, values in cases.items()}) for draw in range(2))
+    before, after = (evaluation({name: [values[repeat]] for name, values in cases.items()}) for repeat in range(2))
     figures = [case.figures for case in report(cases).cases]
     gain = fmean(after - before for before, after, _ in figures)
     assert Evidence(baseline=before, candidate=after).gain == pytest.approx(gain)
@@ -101,7 +101,7 @@ def test_settled_flipping_and_noisiest_cases_are_named() -> None:
 
 def test_the_gain_of_an_a_a_run_is_of_the_last_half_over_the_first() -> None:
     found = report({"a": [0, 0, 1, 1, 1], "b": [0, 1, 0, 1, 1]})
-    assert found.draws_in_half == 2
+    assert found.repeats_in_half == 2
     assert found.gain == pytest.approx((1 + 0.5) / 2)
 
 
@@ -115,7 +115,7 @@ def test_a_a_runs_exceed_their_floor_in_about_1_of_20() -> None:
     random, above = Random(2), 0
     for _ in range(400):
         found = report(coins(20, random))
-        above += found.gain > found.floor(found.draws_in_half)
+        above += found.gain > found.floor(found.repeats_in_half)
     assert above / 400 == pytest.approx(0.05, abs=0.03)
 
 
@@ -124,19 +124,20 @@ def test_the_smallest_gain_is_claimed_in_four_of_five() -> None:
     random, claimed, runs, count = Random(3), 0, 400, 24
     chances = [random.betavariate(0.6, 0.4) for _ in range(count)]
 
-    def arm(chance: float, draws: int = DRAWS) -> tuple[float, ...]:
-        return tuple(float(random.random() < chance) for _ in range(draws))
+    def arm(chance: float, repeats: int = REPEATS) -> tuple[float, ...]:
+        return tuple(float(random.random() < chance) for _ in range(repeats))
 
-    # 60 draws, so that what is tested is the planning and not the luck of six draws
+    # 60 repeats, so that what is tested is the planning and not the luck of six repeats
     found = report({f"c{at:02}": list(arm(q, 60)) for at, q in enumerate(chances)})
     gain = found.smallest_gain()
     assert gain is not None
     mended = gain / (1 - fmean(chances))
     for _ in range(runs):
         pairs = [
-            PairedDraws(case_id=str(at), before=arm(q), after=arm(q + mended * (1 - q))) for at, q in enumerate(chances)
+            PairedScores(case_id=str(at), before=arm(q), after=arm(q + mended * (1 - q)))
+            for at, q in enumerate(chances)
         ]
-        claimed += claim_these_cases(pairs).is_claimed
+        claimed += decide_for_these_cases(pairs).is_shown
     assert claimed / runs == pytest.approx(0.8, abs=0.07)
 
 
@@ -149,15 +150,15 @@ def test_more_cases_show_smaller_gains_and_a_wanted_gain_says_how_many() -> None
     assert not reach.is_within
     assert reach.cases is not None
     assert reach.cases > 12
-    assert reach.draws is not None
-    assert reach.draws > DRAWS
+    assert reach.repeats is not None
+    assert reach.repeats > REPEATS
     assert found.reach(0.35).is_within
     assert found.reach(0.35).power == found.power(0.35)
 
 
 def test_more_than_there_is_to_gain_is_never_within_reach() -> None:
     reach = report({"a": [1, 1, 0.9], "b": [1, 0.9, 1]}).reach(0.5)
-    assert (reach.power, reach.cases, reach.draws) == (0.0, None, None)
+    assert (reach.power, reach.cases, reach.repeats) == (0.0, None, None)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -187,7 +188,7 @@ def test_an_unreliable_evaluation_says_so_and_what_to_do() -> None:
 
 
 def test_one_draw_shows_no_noise() -> None:
-    assert "needs 2 draws or more before noise shows, and some have 1" in str(report({"a": [1], "b": [1, 1]}).problem)
+    assert "needs 2 repeats or more before noise shows, and some have 1" in str(report({"a": [1], "b": [1, 1]}).problem)
     assert "some have 0" in str(report({}).problem)
 
 
@@ -199,5 +200,5 @@ def test_a_case_run_costs_what_was_paid_or_what_its_agent_once_cost() -> None:
     assert NoiseReport(evaluation=found).case_run_cost == CaseRunCost(tokens=100, usd=0.01)
     unpriced = Spending(calls=6, input_tokens=500, cost_usd=0.3, unpriced_calls=1)
     assert NoiseReport(evaluation=found, spent=unpriced, paid_runs=2).case_run_cost.usd is None
-    assert NoiseReport(evaluation=found).claim_runs(cases=8) == 8 * 6 * 2
-    assert NoiseReport(evaluation=found, blocks=blocks_of(0.1, draws=3)).claim_runs(cases=8) == 8 * 9 * 2
+    assert NoiseReport(evaluation=found).final_test_runs(cases=8) == 8 * 6 * 2
+    assert NoiseReport(evaluation=found, blocks=blocks_of(0.1, repeats=3)).final_test_runs(cases=8) == 8 * 9 * 2

@@ -10,14 +10,14 @@ from hypothesis import strategies as some
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import Block
-from promptiter.evaluation.stats.non_inferiority import claim_no_worse, claim_no_worse_on_new_cases
-from promptiter.evaluation.stats.permutation import PairedDraws, sign_flip
+from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority, decide_non_inferiority_for_new_cases
+from promptiter.evaluation.stats.permutation import PairedScores, sign_flip
 
-FLAKY = PairedDraws(case_id="flaky", before=(0, 1, 0, 1, 1, 0), after=(1, 0, 0, 1, 0, 1))
+FLAKY = PairedScores(case_id="flaky", before=(0, 1, 0, 1, 1, 0), after=(1, 0, 0, 1, 0, 1))
 
 
-def cases(count: int, before: tuple[float, ...], after: tuple[float, ...], *, name: str = "c") -> list[PairedDraws]:
-    return [PairedDraws(case_id=f"{name}{at}", before=before, after=after) for at in range(count)]
+def cases(count: int, before: tuple[float, ...], after: tuple[float, ...], *, name: str = "c") -> list[PairedScores]:
+    return [PairedScores(case_id=f"{name}{at}", before=before, after=after) for at in range(count)]
 
 
 def chances(world: str, count: int, loss: float) -> Iterator[tuple[float, float]]:
@@ -45,17 +45,17 @@ WORLDS = (
 )
 
 
-def drawn(rng: Random, world: str, count: int, loss: float, *, draws: int = 6) -> list[PairedDraws]:
+def drawn(rng: Random, world: str, count: int, loss: float, *, repeats: int = 6) -> list[PairedScores]:
     def arm(chance: float) -> tuple[float, ...]:
-        return tuple(float(rng.random() < chance) for _ in range(draws))
+        return tuple(float(rng.random() < chance) for _ in range(repeats))
 
     pairs = enumerate(chances(world, count, loss))
-    return [PairedDraws(case_id=str(at), before=arm(before), after=arm(after)) for at, (before, after) in pairs]
+    return [PairedScores(case_id=str(at), before=arm(before), after=arm(after)) for at, (before, after) in pairs]
 
 
 def claimed(world: str, count: int, *, loss: float, margin: float, trials: int) -> float:
     rng = Random(f"{world} {count} {loss} {margin}")
-    found = sum(claim_no_worse(drawn(rng, world, count, loss), margin=margin).is_claimed for _ in range(trials))
+    found = sum(decide_non_inferiority(drawn(rng, world, count, loss), margin=margin).is_shown for _ in range(trials))
     return found / trials
 
 
@@ -71,7 +71,7 @@ def test_at_a_true_loss_of_the_margin_it_is_claimed_in_at_most_5_percent(
 def test_flipping_the_signs_of_shifted_changes_would_claim_far_too_often() -> None:
     """Why the test is no other: nothing fails in 24 runs, and each such picture looks like proof."""
     rng = Random(0)
-    drawn_pairs = (drawn(rng, "rare failures of a perfect baseline", 12, 0.05, draws=2) for _ in range(200))
+    drawn_pairs = (drawn(rng, "rare failures of a perfect baseline", 12, 0.05, repeats=2) for _ in range(200))
     shifted = ([case.gain + 0.05 for case in pairs] for pairs in drawn_pairs)
     assert sum(sign_flip(changes).p_value <= 0.01 for changes in shifted) > 40
 
@@ -98,19 +98,19 @@ def test_claims_about_new_cases_keep_their_error() -> None:
     rng, wrong = Random(1), 0
     for _ in range(400):
         after = [float(rng.random() >= 0.1) for _ in range(30)]
-        sealed = [PairedDraws(case_id=str(at), before=(1.0,), after=(each,)) for at, each in enumerate(after)]
-        wrong += claim_no_worse_on_new_cases(sealed, margin=0.1).is_claimed
+        sealed = [PairedScores(case_id=str(at), before=(1.0,), after=(each,)) for at, each in enumerate(after)]
+        wrong += decide_non_inferiority_for_new_cases(sealed, margin=0.1).is_shown
     assert wrong <= 20
-    held = claim_no_worse_on_new_cases(cases(50, (1.0,), (1.0,)), margin=0.1)
-    assert (held.scope, held.outcome) == ("new cases", "claimed")
+    held = decide_non_inferiority_for_new_cases(cases(50, (1.0,), (1.0,)), margin=0.1)
+    assert (held.scope, held.outcome) == ("new cases", "shown")
 
 
 def test_equal_arms_without_noise_are_claimed_once_the_draws_exclude_the_loss() -> None:
     same = cases(30, (1.0,) * 6, (1.0,) * 6)
-    claim = claim_no_worse(same, margin=0.05)
-    assert (claim.outcome, claim.gain, len(claim.looks)) == ("claimed", 0.0, 2)
+    claim = decide_non_inferiority(same, margin=0.05)
+    assert (claim.outcome, claim.gain, len(claim.looks)) == ("shown", 0.0, 2)
     assert claim.reason.startswith("gain +0.000, no worse by 0.05 or more, p = 0.013")
-    few = claim_no_worse(same[:12], margin=0.05)
+    few = decide_non_inferiority(same[:12], margin=0.05)
     assert few.outcome == "not_shown"
     assert few.reason.endswith("no run noise was seen, but so few runs may hide such a loss")
 
@@ -118,61 +118,61 @@ def test_equal_arms_without_noise_are_claimed_once_the_draws_exclude_the_loss() 
 def test_without_noise_a_plain_loss_within_the_margin_is_no_noise() -> None:
     """3 of 100 cases always fail now: as noise it would not be excluded that 5 do; as a plain difference it is."""
     settled = [*cases(97, (1.0,) * 6, (1.0,) * 6), *cases(3, (1.0,) * 6, (0.0,) * 6, name="lost")]
-    claim = claim_no_worse(settled, margin=0.05)
-    assert claim.is_claimed
+    claim = decide_non_inferiority(settled, margin=0.05)
+    assert claim.is_shown
     assert claim.gain == pytest.approx(-0.03)
-    assert not claim_no_worse([*settled, FLAKY], margin=0.05).is_claimed
+    assert not decide_non_inferiority([*settled, FLAKY], margin=0.05).is_shown
 
 
 def test_the_p_value_is_one_over_what_five_gamblers_own_on_average() -> None:
     pairs = [
-        PairedDraws(case_id="a", before=(1, 0), after=(0, 1)),
-        PairedDraws(case_id="b", before=(0, 0), after=(1, 1)),
+        PairedScores(case_id="a", before=(1, 0), after=(0, 1)),
+        PairedScores(case_id="b", before=(0, 0), after=(1, 1)),
     ]
-    [look] = claim_no_worse(pairs, margin=0.2, blocks=[Block(draws=2, error=0.01)]).looks
+    [look] = decide_non_inferiority(pairs, margin=0.2, blocks=[Block(repeats=2, error=0.01)]).looks
     owned = []
     for share in (0.9, 0.45, 0.225, 0.1125):
         stake = share / 0.8
         owned.append((1 - stake * 0.8) * (1 + stake * 1.2) ** 3)
     assert look.p_value == pytest.approx(5 / (sum(owned) + 0))  # one bet on no noise, and lost
-    [quiet] = claim_no_worse(cases(2, (1, 1), (1, 1)), margin=0.2, blocks=[Block(draws=2, error=0.01)]).looks
+    [quiet] = decide_non_inferiority(cases(2, (1, 1), (1, 1)), margin=0.2, blocks=[Block(repeats=2, error=0.01)]).looks
     owned = [(1 + share / 0.8 * 0.2) ** 4 for share in (0.9, 0.45, 0.225, 0.1125)]
     assert quiet.p_value == pytest.approx(5 / (sum(owned) + 0.9 ** (-2 * 2)))
 
 
 def test_a_loss_of_the_margin_is_given_up_at_once() -> None:
-    claim = claim_no_worse([*cases(9, (1, 1), (1, 1)), *cases(1, (1, 1), (0, 0), name="lost")], margin=0.1)
-    assert (claim.outcome, claim.wanted_draws) == ("futile", 0)
+    claim = decide_non_inferiority([*cases(9, (1, 1), (1, 1)), *cases(1, (1, 1), (0, 0), name="lost")], margin=0.1)
+    assert (claim.outcome, claim.needed_repeats) == ("futile", 0)
     assert claim.reason == "gain -0.100 is a loss of the margin 0.1 or more: given up"
 
 
 def test_it_opens_with_the_first_block_and_wants_the_next() -> None:
-    one = claim_no_worse([case.first(1) for case in cases(12, (1,) * 6, (1,) * 6)], margin=0.05)
-    assert (one.outcome, one.wanted_draws, one.reason) == ("open", 1, "block 1 of 3 is to be run")
-    two = claim_no_worse([case.first(2) for case in cases(12, (1,) * 6, (1,) * 6)], margin=0.05)
-    assert (two.outcome, two.wanted_draws, len(two.looks)) == ("open", 2, 1)
+    one = decide_non_inferiority([case.first(1) for case in cases(12, (1,) * 6, (1,) * 6)], margin=0.05)
+    assert (one.outcome, one.needed_repeats, one.reason) == ("open", 1, "block 1 of 3 is to be run")
+    two = decide_non_inferiority([case.first(2) for case in cases(12, (1,) * 6, (1,) * 6)], margin=0.05)
+    assert (two.outcome, two.needed_repeats, len(two.looks)) == ("open", 2, 1)
 
 
 def test_draws_that_no_look_needs_change_nothing() -> None:
-    short = claim_no_worse(cases(100, (1, 1), (1, 1)), margin=0.1)
-    assert short.is_claimed
-    assert claim_no_worse(cases(100, (1, 1, 1), (1, 1, 0)), margin=0.1) == short
+    short = decide_non_inferiority(cases(100, (1, 1), (1, 1)), margin=0.1)
+    assert short.is_shown
+    assert decide_non_inferiority(cases(100, (1, 1, 1), (1, 1, 0)), margin=0.1) == short
 
 
 def test_what_cannot_be_tested_is_told() -> None:
     for margin in (0.0, 1.0, math.nan):
         with pytest.raises(SetupError, match="the margin is"):
-            claim_no_worse([FLAKY], margin=margin)
+            decide_non_inferiority([FLAKY], margin=margin)
     with pytest.raises(SetupError, match="scores are 10 apart"):
-        claim_no_worse(cases(2, (0, 10), (0, 10)), margin=0.1)
-    assert claim_no_worse(cases(2, (0, 10), (0, 10)), margin=1.0, spread=10.0).outcome == "open"
+        decide_non_inferiority(cases(2, (0, 10), (0, 10)), margin=0.1)
+    assert decide_non_inferiority(cases(2, (0, 10), (0, 10)), margin=1.0, spread=10.0).outcome == "open"
     with pytest.raises(SetupError, match="no cases"):
-        claim_no_worse([], margin=0.1)
+        decide_non_inferiority([], margin=0.1)
 
 
 @given(some.data())
 def test_wealth_is_a_fair_game_for_every_pair_of_chances(data: some.DataObject) -> None:
-    """Over all outcomes of one draw of two cases: the mean of 1 / p is at most 1 if the mean loss is the margin."""
+    """Over all outcomes of one repeat of two cases: the mean of 1 / p is at most 1 if the mean loss is the margin."""
     margin = data.draw(some.sampled_from((0.05, 0.1, 0.3)))
     first = data.draw(some.floats(0, min(1.0, 2 * margin)))
     losses = (first, 2 * margin - first)
@@ -180,7 +180,7 @@ def test_wealth_is_a_fair_game_for_every_pair_of_chances(data: some.DataObject) 
     for one in (0.0, 1.0):
         for other in (0.0, 1.0):
             weight = (losses[0] if one == 0 else 1 - losses[0]) * (losses[1] if other == 0 else 1 - losses[1])
-            pairs = [PairedDraws(case_id=str(at), before=(1.0,), after=(end,)) for at, end in enumerate((one, other))]
-            [look] = claim_no_worse(pairs, margin=margin, blocks=[Block(draws=1, error=0.01)]).looks
+            pairs = [PairedScores(case_id=str(at), before=(1.0,), after=(end,)) for at, end in enumerate((one, other))]
+            [look] = decide_non_inferiority(pairs, margin=margin, blocks=[Block(repeats=1, error=0.01)]).looks
             mean += weight / look.p_value if look.p_value < 1 else 0.0
     assert mean <= 1 + 1e-9

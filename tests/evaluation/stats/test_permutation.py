@@ -12,7 +12,7 @@ from scipy import stats
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.permutation import (
-    PairedDraws,
+    PairedScores,
     PermutationTest,
     has_run_noise,
     mean_gain,
@@ -27,25 +27,25 @@ GRADES = st.sampled_from([0.0, 0.25, 0.5, 1.0])
 DELTAS = st.lists(st.sampled_from([-1.0, -0.5, -0.2, 0.0, 0.1, 0.2, 0.7]), min_size=1, max_size=8)
 
 
-def paired(*arms: tuple[tuple[float, ...], tuple[float, ...]]) -> list[PairedDraws]:
-    return [PairedDraws(case_id=f"c{at}", before=before, after=after) for at, (before, after) in enumerate(arms)]
+def paired(*arms: tuple[tuple[float, ...], tuple[float, ...]]) -> list[PairedScores]:
+    return [PairedScores(case_id=f"c{at}", before=before, after=after) for at, (before, after) in enumerate(arms)]
 
 
-def within(cases: list[PairedDraws]) -> PermutationTest:
+def within(cases: list[PairedScores]) -> PermutationTest:
     test = within_case_permutation(cases)
     assert test is not None
     return test
 
 
 @st.composite
-def noisy_cases(draw: st.DrawFn, scores: st.SearchStrategy[float] = GRADES, most: int = 4) -> list[PairedDraws]:
+def noisy_cases(draw: st.DrawFn, scores: st.SearchStrategy[float] = GRADES, most: int = 4) -> list[PairedScores]:
     arm = st.lists(scores, min_size=1, max_size=3).map(tuple)
     cases = paired(*draw(st.lists(st.tuples(arm, arm), min_size=1, max_size=most)))
     assume(has_run_noise(cases))
     return cases
 
 
-def by_listing_every_deal(cases: list[PairedDraws]) -> float:
+def by_listing_every_deal(cases: list[PairedScores]) -> float:
     """The p-value by brute force, in fractions."""
     gains = []
     for case in cases:
@@ -61,12 +61,12 @@ def by_listing_every_deal(cases: list[PairedDraws]) -> float:
 
 
 @given(noisy_cases(most=3))
-def test_the_p_value_is_the_share_of_all_deals_that_are_as_good(cases: list[PairedDraws]) -> None:
+def test_the_p_value_is_the_share_of_all_deals_that_are_as_good(cases: list[PairedScores]) -> None:
     assert within(cases).p_value == pytest.approx(by_listing_every_deal(cases), abs=1e-12)
 
 
 @given(noisy_cases(st.floats(-3, 3, width=16), most=2))
-def test_floats_of_many_digits_are_exact_too(cases: list[PairedDraws]) -> None:
+def test_floats_of_many_digits_are_exact_too(cases: list[PairedScores]) -> None:
     test = within(cases)
     assert test.error == 0
     assert test.p_value == pytest.approx(by_listing_every_deal(cases), abs=1e-12)
@@ -179,7 +179,7 @@ def test_cases_with_many_draws_of_many_digits_are_shuffled() -> None:
 
 
 @given(noisy_cases())
-def test_a_p_value_lies_above_0_and_at_most_at_1(cases: list[PairedDraws]) -> None:
+def test_a_p_value_lies_above_0_and_at_most_at_1(cases: list[PairedScores]) -> None:
     assert 0 < within(cases).p_value <= 1
 
 
@@ -189,10 +189,10 @@ def test_the_p_value_of_an_overwhelming_gain_is_not_0() -> None:
 
 
 @given(noisy_cases(), st.data())
-def test_a_better_draw_after_never_raises_the_p_value(cases: list[PairedDraws], data: st.DataObject) -> None:
+def test_a_better_draw_after_never_raises_the_p_value(cases: list[PairedScores], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(cases) - 1))
     case = cases[at]
-    lifted = PairedDraws(case_id=case.case_id, before=case.before, after=(case.after[0] + 0.5, *case.after[1:]))
+    lifted = PairedScores(case_id=case.case_id, before=case.before, after=(case.after[0] + 0.5, *case.after[1:]))
     better = [*cases[:at], lifted, *cases[at + 1 :]]
     assume(has_run_noise(better))
     assert mean_gain(better) > mean_gain(cases)
@@ -207,7 +207,7 @@ def test_a_better_case_never_raises_the_p_value(deltas: list[float], data: st.Da
 
 
 @given(noisy_cases(), st.randoms(use_true_random=False))
-def test_the_order_of_cases_does_not_matter(cases: list[PairedDraws], random: Random) -> None:
+def test_the_order_of_cases_does_not_matter(cases: list[PairedScores], random: Random) -> None:
     shuffled = random.sample(cases, len(cases))
     assert within(shuffled) == within(cases)
 
@@ -222,15 +222,15 @@ def test_the_order_of_cases_does_not_matter_when_deals_are_sampled() -> None:
 
 
 @given(noisy_cases())
-def test_a_case_whose_draws_are_all_equal_only_thins_the_gain_out(cases: list[PairedDraws]) -> None:
-    settled = PairedDraws(case_id="settled", before=(1.0, 1.0), after=(1.0, 1.0, 1.0))
+def test_a_case_whose_draws_are_all_equal_only_thins_the_gain_out(cases: list[PairedScores]) -> None:
+    settled = PairedScores(case_id="settled", before=(1.0, 1.0), after=(1.0, 1.0, 1.0))
     assert within([*cases, settled]).p_value == within(cases).p_value
 
 
 @pytest.mark.parametrize("chances", [(0.5, 0.5), (0.3, 0.8), (0.05, 0.5)])
 @pytest.mark.parametrize("shared", [0.0, 0.5, 0.9])
 def test_equal_arms_reach_no_level_more_often_than_it_says(chances: tuple[float, float], shared: float) -> None:
-    """All outcomes of two cases with two draws an arm; of a draw, the arms are equal with the chance `shared`."""
+    """All outcomes of two cases with two repeats an arm; of a repeat, the arms are equal with the chance `shared`."""
     found: dict[float, float] = {}
     pairs = list(product([0.0, 1.0], repeat=2))
     for outcome in product(pairs, repeat=4):
@@ -265,7 +265,7 @@ def test_run_noise_is_a_case_that_differs_from_itself() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(SetupError, match="'c0' has no draw"):
+    with pytest.raises(SetupError, match="'c0' has no repeat"):
         paired(((), (1.0,)))
     with pytest.raises(SetupError, match="score nan"):
         paired(((0.5,), (float("nan"),)))

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, Scope, claim_new_cases, claim_these_cases
-from promptiter.evaluation.stats.permutation import PairedDraws
+from promptiter.evaluation.stats.final_test import BLOCKS, Scope, decide_for_new_cases, decide_for_these_cases
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import (
     RunNoise,
     cases_needed,
-    draws_needed,
     noise_bar,
     noise_floor,
     pooled_std,
     power,
+    repeats_needed,
     run_noise,
     smallest_gain,
 )
@@ -32,13 +32,13 @@ def chances(count: int, random: Random, *, spread: float = 1.0) -> list[float]:
     return [random.betavariate(0.6 * spread, 0.4 * spread) for _ in range(count)]
 
 
-def arm(chance: float, random: Random, *, draws: int = 6) -> tuple[float, ...]:
-    return tuple(float(random.random() < chance) for _ in range(draws))
+def arm(chance: float, random: Random, *, repeats: int = 6) -> tuple[float, ...]:
+    return tuple(float(random.random() < chance) for _ in range(repeats))
 
 
 def test_the_noise_of_known_cases_is_found_from_a_few_draws() -> None:
     random = Random(1)
-    found = run_noise([arm(chance, random, draws=2) for chance in chances(20_000, random)])
+    found = run_noise([arm(chance, random, repeats=2) for chance in chances(20_000, random)])
     assert found.mean == pytest.approx(NOISE.mean, abs=0.01)
     assert found.variance == pytest.approx(NOISE.variance, abs=0.005)
     assert found.square_room == pytest.approx(NOISE.square_room, abs=0.01)
@@ -51,7 +51,7 @@ def test_scores_beyond_1_have_room_up_to_the_highest() -> None:
 
 
 def test_noise_needs_a_case_that_was_repeated() -> None:
-    with pytest.raises(SetupError, match="at least 2 draws; got 2 cases"):
+    with pytest.raises(SetupError, match="at least 2 repeats; got 2 cases"):
         run_noise([[1.0], [0.0]])
 
 
@@ -62,7 +62,7 @@ def test_differences_between_cases_are_no_noise() -> None:
 
 
 def test_equal_draws_have_no_noise_whatever_their_last_digit() -> None:
-    assert {pooled_std([[percent / 100] * draws]) for percent in range(101) for draws in range(2, 9)} == {0.0}
+    assert {pooled_std([[percent / 100] * repeats]) for percent in range(101) for repeats in range(2, 9)} == {0.0}
     assert smallest_gain(run_noise([[0.05] * 6, [0.1] * 3]), cases=2) == 0.0
 
 
@@ -73,10 +73,10 @@ def test_the_noise_bar_pools_the_spread_of_both_arms() -> None:
 
 def test_a_profile_against_itself_exceeds_the_noise_floor_in_1_of_20() -> None:
     random, above = Random(2), 0
-    floor = noise_floor(NOISE, cases=30, draws=3)
+    floor = noise_floor(NOISE, cases=30, repeats=3)
     for _ in range(2_000):
         gains = (
-            sum(arm(chance, random, draws=3)) - sum(arm(chance, random, draws=3)) for chance in chances(30, random)
+            sum(arm(chance, random, repeats=3)) - sum(arm(chance, random, repeats=3)) for chance in chances(30, random)
         )
         above += sum(gains) / 90 > floor
     assert above / 2_000 == pytest.approx(0.05, abs=0.015)
@@ -101,10 +101,10 @@ def test_power_for_these_cases_is_what_the_exact_claim_reaches(
         before = chances(count, random, spread=spread)
         mended = min(1.0, gain / (1 - sum(before) / count))
         some = [
-            PairedDraws(case_id=str(at), before=arm(q, random), after=arm(q + mended * (1 - q), random))
+            PairedScores(case_id=str(at), before=arm(q, random), after=arm(q + mended * (1 - q), random))
             for at, q in enumerate(before)
         ]
-        claimed += claim_these_cases(some).is_claimed
+        claimed += decide_for_these_cases(some).is_shown
     assert power(noise, gain, cases=count) == pytest.approx(claimed / runs, abs=0.06)
 
 
@@ -113,12 +113,12 @@ def test_power_for_new_cases_is_what_the_exact_claim_reaches(count: int, gain: f
     random, claimed, runs = Random(4), 0, 400
     for _ in range(runs):
         some = [
-            PairedDraws(
+            PairedScores(
                 case_id=str(at), before=arm(q, random), after=arm(1.0 if random.random() < gain / 0.4 else q, random)
             )
             for at, q in enumerate(chances(count, random))
         ]
-        claimed += claim_new_cases(some).is_claimed
+        claimed += decide_for_new_cases(some).is_shown
     assert power(NOISE, gain, cases=count, scope="new cases") == pytest.approx(claimed / runs, abs=0.08)
 
 
@@ -140,13 +140,13 @@ def test_the_smallest_gain_and_the_cases_it_needs_agree(scope: Scope) -> None:
 
 
 def test_more_draws_do_what_more_cases_do_for_these_cases() -> None:
-    needed, draws = cases_needed(NOISE, 0.1), draws_needed(NOISE, 0.1, cases=20)
+    needed, repeats = cases_needed(NOISE, 0.1), repeats_needed(NOISE, 0.1, cases=20)
     assert needed is not None
-    assert draws is not None
-    assert 36 <= needed <= 42  # with 6 draws
-    assert 9 <= draws <= 15
-    assert draws_needed(NOISE, 0.2, cases=30) == 3
-    assert draws_needed(NOISE, 0.1, cases=12, scope="new cases") is None
+    assert repeats is not None
+    assert 36 <= needed <= 42  # with 6 repeats
+    assert 9 <= repeats <= 15
+    assert repeats_needed(NOISE, 0.2, cases=30) == 3
+    assert repeats_needed(NOISE, 0.1, cases=12, scope="new cases") is None
 
 
 def test_what_no_number_of_cases_shows_is_none() -> None:
@@ -159,7 +159,7 @@ def test_without_noise_any_gain_shows_on_these_cases_but_not_on_new_ones() -> No
     settled = run_noise([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     assert smallest_gain(settled, cases=3) == 0.0
     assert cases_needed(settled, 0.01) == 1
-    assert noise_floor(settled, cases=3, draws=1) == 0
+    assert noise_floor(settled, cases=3, repeats=1) == 0
     needed = cases_needed(settled, 0.2, scope="new cases")
     assert needed is not None
     assert needed > 20

@@ -40,7 +40,7 @@ from promptiter.llm.messages import CallSite, ModelReply, ToolRequest
 from tests.traces.strategies import json_values, texts, usages
 from traces import Usage
 
-KEY = CacheKey(role="agent", request_digest="d", case_id="c", draw=1, step_id="planner~2", number=3)
+KEY = CacheKey(role="agent", request_digest="d", case_id="c", repeat=1, step_id="planner~2", number=3)
 REPLY = ModelReply(text="yes", usage=Usage(input_tokens=3, output_tokens=1, cost_usd=0.1))
 
 keys = st.builds(
@@ -48,7 +48,7 @@ keys = st.builds(
     role=st.sampled_from(["agent", "judge"]),
     request_digest=texts,
     case_id=texts,
-    draw=st.integers(0, 5),
+    repeat=st.integers(0, 5),
     step_id=texts,
     number=st.integers(0, 5),
 )
@@ -101,15 +101,15 @@ def test_a_path_says_which_cache_it_is(tmp_path: Path) -> None:
 
 def test_every_field_of_an_agent_call_is_part_of_its_key() -> None:
     others = [
-        CacheKey(role="judge", request_digest="d", draw=1),
-        CacheKey(role="agent", request_digest="e", case_id="c", draw=1, step_id="planner~2", number=3),
-        CacheKey(role="agent", request_digest="d", case_id="b", draw=1, step_id="planner~2", number=3),
-        CacheKey(role="agent", request_digest="d", case_id="c", draw=2, step_id="planner~2", number=3),
-        CacheKey(role="agent", request_digest="d", case_id="c", draw=1, step_id="planner", number=3),
-        CacheKey(role="agent", request_digest="d", case_id="c", draw=1, step_id="planner~2", number=4),
+        CacheKey(role="judge", request_digest="d", repeat=1),
+        CacheKey(role="agent", request_digest="e", case_id="c", repeat=1, step_id="planner~2", number=3),
+        CacheKey(role="agent", request_digest="d", case_id="b", repeat=1, step_id="planner~2", number=3),
+        CacheKey(role="agent", request_digest="d", case_id="c", repeat=2, step_id="planner~2", number=3),
+        CacheKey(role="agent", request_digest="d", case_id="c", repeat=1, step_id="planner", number=3),
+        CacheKey(role="agent", request_digest="d", case_id="c", repeat=1, step_id="planner~2", number=4),
     ]
     assert len({KEY.digest, *(other.digest for other in others)}) == 7
-    assert CacheKey.of(CallSite(case_id="c", draw=1, step_id="planner~2", number=3), "d") == KEY
+    assert CacheKey.of(CallSite(case_id="c", repeat=1, step_id="planner~2", number=3), "d") == KEY
 
 
 def test_the_digest_of_a_key_stays_what_it_was_when_caches_were_written() -> None:
@@ -120,7 +120,7 @@ def test_other_roles_ask_the_same_question_once_per_draw() -> None:
     first = CacheKey.of(CallSite(role="judge", case_id="a", step_id="x", number=1), "d")
     second = CacheKey.of(CallSite(role="judge", case_id="b", step_id="y", number=2), "d")
     assert (first, first.digest) == (second, second.digest)
-    assert first.digest != CacheKey.of(CallSite(role="judge", case_id="a", draw=1), "d").digest
+    assert first.digest != CacheKey.of(CallSite(role="judge", case_id="a", repeat=1), "d").digest
 
 
 @settings(max_examples=40)
@@ -279,7 +279,7 @@ async def test_lines_are_json_that_people_can_read(tmp_path: Path) -> None:
         "role": "agent",
         "request_digest": "d",
         "case_id": "c",
-        "draw": 1,
+        "repeat": 1,
         "step_id": "planner~2",
         "number": 3,
     }

@@ -18,7 +18,7 @@ from promptiter.offline.attribution.fault_localization import (
     spectrum,
     suffix_shape,
 )
-from promptiter.offline.attribution.value_search import Value, value_of
+from promptiter.offline.attribution.value_search import Value, from_plain
 from tests.offline.attribution.cases import chain, peer, step, trace
 from traces import Step
 
@@ -87,14 +87,14 @@ def test_nodes_that_show_a_shape_are_told_from_passing_runs_only() -> None:
 @pytest.mark.parametrize(
     ("value", "shows", "does_not"),
     [
-        (value_of("2026-03-02"), "on 2025-12-24", "on December 24, 2025"),
-        (value_of("March 2, 2026"), "on December 24, 2025", "on 2025-12-24"),
-        (value_of("12.50"), "1,399.75 euros.", "12.5 or 12.505 euros"),
-        (value_of(12), "12 euros", "A-12"),
-        (value_of("A-17"), "order b-04", "order B04"),
-        (value_of("ORD17"), "x99", "x-99"),
-        (value_of("ada@x.org"), "bob@y.com", "bob at y"),
-        (value_of("https://x.org"), "http://y.com/a", "y.com"),
+        (from_plain("2026-03-02"), "on 2025-12-24", "on December 24, 2025"),
+        (from_plain("March 2, 2026"), "on December 24, 2025", "on 2025-12-24"),
+        (from_plain("12.50"), "1,399.75 euros.", "12.5 or 12.505 euros"),
+        (from_plain(12), "12 euros", "A-12"),
+        (from_plain("A-17"), "order b-04", "order B04"),
+        (from_plain("ORD17"), "x99", "x-99"),
+        (from_plain("ada@x.org"), "bob@y.com", "bob at y"),
+        (from_plain("https://x.org"), "http://y.com/a", "y.com"),
     ],
 )
 def test_a_shape_is_how_a_value_is_written(value: Value, shows: str, does_not: str) -> None:
@@ -106,11 +106,11 @@ def test_a_shape_is_how_a_value_is_written(value: Value, shows: str, does_not: s
 
 
 def test_labels_are_a_shape_and_words_are_none() -> None:
-    shape = shape_of(value_of("refund"), labels={"refund", "delivery"})
+    shape = shape_of(from_plain("refund"), labels={"refund", "delivery"})
     assert shape is not None
     assert shape.shows("Label: Delivery.")
     assert not shape.shows("refunds")
-    assert shape_of(value_of("refund")) is None
+    assert shape_of(from_plain("refund")) is None
 
 
 def test_forms_are_shapes() -> None:

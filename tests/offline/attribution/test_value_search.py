@@ -12,9 +12,9 @@ from promptiter.offline.attribution.value_search import (
     Value,
     field_of,
     fold,
+    from_plain,
     parts_of,
     plain_words,
-    value_of,
 )
 from tests.offline.attribution.cases import step, trace
 from traces import Snapshot, Step, ToolCall
@@ -46,7 +46,7 @@ from traces.model import Json
     ],
 )
 def test_a_value_shows_in_any_writing(value: Json, text: str) -> None:
-    assert FoldedText(text).shows(value_of(value))
+    assert FoldedText(text).shows(from_plain(value))
 
 
 @pytest.mark.parametrize(
@@ -69,20 +69,20 @@ def test_a_value_shows_in_any_writing(value: Json, text: str) -> None:
     ],
 )
 def test_words_and_numbers_have_borders(value: Json, text: str) -> None:
-    assert not FoldedText(text).shows(value_of(value))
+    assert not FoldedText(text).shows(from_plain(value))
 
 
 def test_a_date_with_slashes_may_be_read_in_two_ways() -> None:
-    assert FoldedText("03/04/2026").shows(value_of("2026-03-04"))
-    assert FoldedText("03/04/2026").shows(value_of("2026-04-03"))
+    assert FoldedText("03/04/2026").shows(from_plain("2026-03-04"))
+    assert FoldedText("03/04/2026").shows(from_plain("2026-04-03"))
 
 
 def test_writing_counts_letter_for_letter() -> None:
     text = FoldedText("Order a-17 of March 2, 2026: 49.9")
-    assert text.shows(value_of("A-17"))
-    assert not text.writes(value_of("A-17"))
-    assert text.writes(value_of("March 2, 2026"))
-    assert not text.writes(value_of("2026-03-02"))
+    assert text.shows(from_plain("A-17"))
+    assert not text.writes(from_plain("A-17"))
+    assert text.writes(from_plain("March 2, 2026"))
+    assert not text.writes(from_plain("2026-03-02"))
     assert not text.writes(Value("49.90", "number"))
 
 
@@ -112,19 +112,19 @@ def test_a_text_is_taken_apart_into_values_by_kind() -> None:
     [("A-17", "id"), (5, "number"), ("5.50", "number"), ("2026-03-02", "date"), ("Oslo", "word"), ("a b", "text")],
 )
 def test_a_value_has_the_kind_that_all_of_it_is(thing: Json, kind: str) -> None:
-    assert value_of(thing).kind == kind
+    assert from_plain(thing).kind == kind
 
 
 def test_values_that_mean_the_same_have_one_key() -> None:
-    assert value_of(5).key == value_of("5.0").key
-    assert value_of("2026-03-02").key == value_of("March 2, 2026").key
-    assert value_of("OSLO").key == value_of("Oslo").key
-    assert value_of(5).key != value_of(6).key
+    assert from_plain(5).key == from_plain("5.0").key
+    assert from_plain("2026-03-02").key == from_plain("March 2, 2026").key
+    assert from_plain("OSLO").key == from_plain("Oslo").key
+    assert from_plain(5).key != from_plain(6).key
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.text(min_size=1, max_size=20))
 def test_what_stands_between_spaces_shows(before: str, after: str, text: str) -> None:
-    value = value_of(text)
+    value = from_plain(text)
     if not fold(text) or value.kind in ("date", "number"):
         return
     assert FoldedText(f"{before.replace(chr(92), '')} {value.text} {after.replace(chr(92), '')}").shows(value)
@@ -132,9 +132,9 @@ def test_what_stands_between_spaces_shows(before: str, after: str, text: str) ->
 
 @given(st.integers(-(10**15), 10**15))
 def test_a_number_shows_with_and_without_commas(number: int) -> None:
-    assert FoldedText(f"It is {number:,} in all.").shows(value_of(number))
-    assert FoldedText(f"It is {number} in all.").shows(value_of(number))
-    assert not FoldedText(f"It is {number}1 in all.").shows(value_of(number))
+    assert FoldedText(f"It is {number:,} in all.").shows(from_plain(number))
+    assert FoldedText(f"It is {number} in all.").shows(from_plain(number))
+    assert not FoldedText(f"It is {number}1 in all.").shows(from_plain(number))
 
 
 @given(st.text(max_size=200))
@@ -157,13 +157,13 @@ def test_the_texts_of_a_step_are_its_input_its_tools_answers_and_its_output() ->
     )
     ran = trace([step("a", "hello", "A-17"), second])
     texts = TraceTexts(ran)
-    assert texts.input("b").shows(value_of("A-17"))
-    assert texts.results("b").shows(value_of('the "big" lamp'))
-    assert not texts.results("b").shows(value_of("B-04"))
-    assert texts.output("b").shows(value_of(49.9))
-    assert texts.output("b").shows(value_of("done"))
-    assert texts.handed_by(second, value_of("A-17")) == ("a",)
-    assert texts.handed_by(second, value_of("hello")) == ()
+    assert texts.input("b").shows(from_plain("A-17"))
+    assert texts.results("b").shows(from_plain('the "big" lamp'))
+    assert not texts.results("b").shows(from_plain("B-04"))
+    assert texts.output("b").shows(from_plain(49.9))
+    assert texts.output("b").shows(from_plain("done"))
+    assert texts.handed_by(second, from_plain("A-17")) == ("a",)
+    assert texts.handed_by(second, from_plain("hello")) == ()
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_the_texts_of_a_step_are_its_input_its_tools_answers_and_its_output() ->
     ["order_id: A-17", '{"orderId": "A-17"}', "It broke (order id: A-17; city: Oslo).", "Hi, my order id is A-17."],
 )
 def test_a_value_is_called_what_stands_before_it(text: str) -> None:
-    assert plain_words(field_of(value_of("A-17"), text)) == "order id"
-    assert field_of(value_of("B-04"), text) == ""
+    assert plain_words(field_of(from_plain("A-17"), text)) == "order id"
+    assert field_of(from_plain("B-04"), text) == ""
 
 
 def test_names_are_compared_in_plain_words() -> None:

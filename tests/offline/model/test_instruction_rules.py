@@ -600,10 +600,10 @@ ONLY_UNDERSTOOD = {
 }
 
 
-async def answer(instruction: str, task: str, *, draw: int = 0) -> str:
+async def answer(instruction: str, task: str, *, repeat: int = 0) -> str:
     model = SimulatedModel(compliance=1.0, knowledge=KNOWLEDGE)
     messages = (Message("system", instruction or "You are an assistant."), Message("user", task))
-    return (await model(ModelRequest(model="simulated", messages=messages), draw=draw)).text
+    return (await model(ModelRequest(model="simulated", messages=messages), repeat=repeat)).text
 
 
 def families_in(instruction: str) -> list[str]:
@@ -627,15 +627,15 @@ def test_every_family_of_the_lexicon_is_told_in_three_ways() -> None:
 @pytest.mark.parametrize(("family", "phrasing"), each_phrasing(), ids=lambda value: getattr(value, "name", value))
 async def test_a_rule_is_understood_and_obeyed(family: Family, phrasing: str) -> None:
     assert family.name in families_in(phrasing)
-    for draw in range(5):
-        text = await answer(f"You are a clerk. {family.besides} {phrasing}", family.task, draw=draw)
+    for repeat in range(5):
+        text = await answer(f"You are a clerk. {family.besides} {phrasing}", family.task, repeat=repeat)
         assert family.holds(text), text
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if not family.holds_by_default], ids=lambda f: f.name)
 async def test_what_no_rule_asks_for_is_not_done(family: Family) -> None:
-    for draw in range(5):
-        text = await answer(f"You are a clerk. {family.besides}", family.task, draw=draw)
+    for repeat in range(5):
+        text = await answer(f"You are a clerk. {family.besides}", family.task, repeat=repeat)
         assert not family.holds(text), text
 
 

@@ -41,14 +41,14 @@ def request(instruction: str, task: Json, **more: Json) -> ModelRequest:
 
 
 async def ask(
-    instruction: str, task: Json, *, draw: int = 0, knowledge: dict[str, str] | None = None, **more: Json
+    instruction: str, task: Json, *, repeat: int = 0, knowledge: dict[str, str] | None = None, **more: Json
 ) -> ModelReply:
-    return await SimulatedModel(compliance=1.0, knowledge=knowledge)(request(instruction, task, **more), draw=draw)
+    return await SimulatedModel(compliance=1.0, knowledge=knowledge)(request(instruction, task, **more), repeat=repeat)
 
 
-async def share(model: SimulatedModel, asked: ModelRequest, wanted: str, *, draws: int = 400) -> float:
-    replies = [await model(asked, draw=draw) for draw in range(draws)]
-    return sum(wanted in reply.text for reply in replies) / draws
+async def share(model: SimulatedModel, asked: ModelRequest, wanted: str, *, repeats: int = 400) -> float:
+    replies = [await model(asked, repeat=repeat) for repeat in range(repeats)]
+    return sum(wanted in reply.text for reply in replies) / repeats
 
 
 async def test_uninstructed_it_says_one_short_english_sentence_and_drops_the_fields() -> None:
@@ -126,7 +126,9 @@ async def test_knowledge_answers_whatever_the_case_of_its_phrase() -> None:
 
 
 async def test_without_knowledge_it_is_vague_or_makes_something_up() -> None:
-    texts = {(await ask("You are a clerk.", "What is the capital of Atlantis?", draw=draw)).text for draw in range(40)}
+    texts = {
+        (await ask("You are a clerk.", "What is the capital of Atlantis?", repeat=repeat)).text for repeat in range(40)
+    }
     assert "That depends on the circumstances." in texts
     assert any(text.startswith("It is probably ") for text in texts)
     assert not any("unknown" in text for text in texts)
@@ -162,7 +164,9 @@ async def test_not_told_to_calculate_it_slips_about_half_of_the_time() -> None:
 
 async def test_the_reply_is_a_function_of_request_draw_and_seed() -> None:
     asked = request("Reply in German.", "What is the capital of Atlantis?")
-    assert await SimulatedModel(seed=3)(asked, draw=7) == await SimulatedModel(seed=3, latency_s=0.001)(asked, draw=7)
+    assert await SimulatedModel(seed=3)(asked, repeat=7) == await SimulatedModel(seed=3, latency_s=0.001)(
+        asked, repeat=7
+    )
     texts = {(await SimulatedModel(seed=seed)(asked)).text for seed in range(30)}
     assert len(texts) > 3
 
@@ -190,14 +194,14 @@ async def many_texts() -> str:
         request("Call the search tool.", RECORD, tools=(SEARCH, WEATHER)),
         request("", RECORD, schema=Ticket.model_json_schema()),
     )
-    return repr([await model(one, draw=draw) for one in asked for draw in range(10)])
+    return repr([await model(one, repeat=repeat) for one in asked for repeat in range(10)])
 
 
 async def test_draws_differ_below_full_compliance() -> None:
     asked = request("Include the order id.", RECORD)
-    texts = {(await SimulatedModel(compliance=0.5)(asked, draw=draw)).text for draw in range(30)}
+    texts = {(await SimulatedModel(compliance=0.5)(asked, repeat=repeat)).text for repeat in range(30)}
     assert len(texts) == 2
-    assert len({(await SimulatedModel(compliance=1.0)(asked, draw=draw)).text for draw in range(30)}) == 1
+    assert len({(await SimulatedModel(compliance=1.0)(asked, repeat=repeat)).text for repeat in range(30)}) == 1
 
 
 def test_the_chance_of_compliance_is_below_one_and_falls_with_length_and_rules() -> None:
@@ -231,7 +235,7 @@ async def test_labels_come_from_the_task_then_from_knowledge_then_by_chance() ->
     labels = "Choose one of: refund, exchange, reject."
     assert (await ask(labels, "I want an exchange.")).text == "exchange"
     assert (await ask(labels, "It is too small.", knowledge={"too small": "exchange"})).text == "exchange"
-    assert {(await ask(labels, "It is too small.", draw=draw)).text for draw in range(40)} == {
+    assert {(await ask(labels, "It is too small.", repeat=repeat)).text for repeat in range(40)} == {
         "refund",
         "exchange",
         "reject",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.errors import AgentError, SetupError
-from promptiter.targets import CallbackTarget, FileTarget, Target
+from promptiter.sources import CallbackSource, FileSource, Target
 
 TEXTS = st.text(st.sampled_from("aé€😀 {}\r\n\ufeff\0"), max_size=12)
 FORMS = st.sampled_from(
@@ -36,7 +36,7 @@ def test_writing_what_was_read_gives_the_same_bytes(
     file = tmp_path_factory.mktemp("exact") / "prompt.md"
     raw = form[0] + text.encode(form[1])
     file.write_bytes(raw)
-    target = FileTarget(file)
+    target = FileSource(file)
     target.write(target.read())
     assert file.read_bytes() == raw
 
@@ -47,7 +47,7 @@ def test_what_was_written_is_read_again(
 ) -> None:
     file = tmp_path_factory.mktemp("again") / "prompt.md"
     file.write_bytes(form[0] + text.encode(form[1]))
-    target = FileTarget(file)
+    target = FileSource(file)
     target.write(value)
     assert target.read() == value
     assert file.read_bytes().startswith(form[0])
@@ -55,7 +55,7 @@ def test_what_was_written_is_read_again(
 
 def test_a_file_of_windows_keeps_its_line_ends_and_mark_under_a_new_text(file: Path) -> None:
     file.write_bytes(codecs.BOM_UTF8 + b"Be brief.\r\nBe kind.\r\n")
-    target = FileTarget(file)
+    target = FileSource(file)
     assert target.read() == "Be brief.\nBe kind.\n"
     target.write("Be exact.\nBe kind.\n")
     assert file.read_bytes() == codecs.BOM_UTF8 + b"Be exact.\r\nBe kind.\r\n"
@@ -63,7 +63,7 @@ def test_a_file_of_windows_keeps_its_line_ends_and_mark_under_a_new_text(file: P
 
 def test_mixed_line_ends_are_left_alone(file: Path) -> None:
     file.write_bytes(b"one\r\ntwo\nthree\r")
-    target = FileTarget(file)
+    target = FileSource(file)
     assert target.read() == "one\r\ntwo\nthree\r"
     target.write("one\ntwo\r\n")
     assert file.read_bytes() == b"one\ntwo\r\n"
@@ -71,34 +71,34 @@ def test_mixed_line_ends_are_left_alone(file: Path) -> None:
 
 def test_another_encoding_is_asked_for_and_kept(file: Path) -> None:
     file.write_bytes("größer".encode("latin-1"))
-    with pytest.raises(SetupError, match=r"is no utf-8 text .* FileTarget\('prompt.md', encoding=...\)"):
-        FileTarget(file).read()
-    target = FileTarget(file, encoding="latin-1")
+    with pytest.raises(SetupError, match=r"is no utf-8 text .* FileSource\('prompt.md', encoding=...\)"):
+        FileSource(file).read()
+    target = FileSource(file, encoding="latin-1")
     assert target.read() == "größer"
     target.write("größte")
     assert file.read_bytes() == "größte".encode("latin-1")
     with pytest.raises(AgentError, match="latin-1, which cannot hold '€'"):
         target.write("5 €")
     with pytest.raises(SetupError, match="is no nonsense text"):
-        FileTarget(file, encoding="nonsense").read()
+        FileSource(file, encoding="nonsense").read()
 
 
 def test_an_encoding_that_would_change_the_bytes_is_refused(file: Path) -> None:
     file.write_bytes(b"no mark")
     with pytest.raises(SetupError, match="its bytes would change when written back"):
-        FileTarget(file, encoding="utf-8-sig").read()
+        FileSource(file, encoding="utf-8-sig").read()
 
 
 def test_a_replaced_file_keeps_its_mode_bits(file: Path) -> None:
     file.write_text("old")
     file.chmod(0o640)
-    FileTarget(file).write("new")
+    FileSource(file).write("new")
     assert file.read_text() == "new"
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
 def test_a_new_file_has_the_usual_mode(file: Path) -> None:
-    FileTarget(file).write("new")
+    FileSource(file).write("new")
     usual = file.with_name("usual")
     usual.touch()
     assert file.stat().st_mode == usual.stat().st_mode
@@ -109,7 +109,7 @@ def test_a_link_is_followed_and_stays_a_link(tmp_path: Path, file: Path) -> None
     (tmp_path / "inner").mkdir()
     link = tmp_path / "inner" / "link.md"
     link.symlink_to(file)
-    FileTarget(link).write("new")
+    FileSource(link).write("new")
     assert link.is_symlink()
     assert file.read_text() == "new"
 
@@ -118,7 +118,7 @@ def test_a_path_means_the_same_file_after_a_change_of_folder(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    target = FileTarget("prompt.md")
+    target = FileSource("prompt.md")
     monkeypatch.chdir("/")
     target.write("here")
     assert file.read_text() == "here"
@@ -132,15 +132,15 @@ def test_a_write_that_fails_leaves_the_old_text_and_nothing_else(file: Path, mon
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SetupError, match=r"prompt.md' cannot be written: No space left on device"):
-        FileTarget(file).write("new")
+        FileSource(file).write("new")
     assert [(each.name, each.read_text()) for each in file.parent.iterdir()] == [("prompt.md", "old")]
 
 
 def test_a_missing_file_is_told_by_its_path(file: Path) -> None:
     with pytest.raises(SetupError, match=r"prompt.md' cannot be read: No such file"):
-        FileTarget(file).read()
+        FileSource(file).read()
     with pytest.raises(SetupError, match="cannot be written"):
-        FileTarget(file / "below").write("x")
+        FileSource(file / "below").write("x")
 
 
 def test_sweeping_removes_the_parts_of_this_file_only(file: Path) -> None:
@@ -148,7 +148,7 @@ def test_sweeping_removes_the_parts_of_this_file_only(file: Path) -> None:
     parts = [file.with_name(f".{name}.promptiter-part.7-7") for name in ("prompt.md", "prompt.md.bak", "other.md")]
     for part in parts:
         part.touch()
-    FileTarget(file).sweep()
+    FileSource(file).sweep()
     assert [part.exists() for part in parts] == [False, True, True]
     assert file.exists()
 
@@ -165,8 +165,8 @@ def test_callbacks_may_be_synchronous_or_asynchronous() -> None:
         store["async"] = value
 
     targets: list[Target] = [
-        CallbackTarget(lambda: store["sync"], lambda value: store.__setitem__("sync", value)),
-        CallbackTarget(read, write),
+        CallbackSource(lambda: store["sync"], lambda value: store.__setitem__("sync", value)),
+        CallbackSource(read, write),
     ]
     assert [target.read() for target in targets] == ["a", "b"]
     for target in targets:
@@ -179,9 +179,9 @@ async def test_an_asynchronous_callback_works_inside_a_running_loop() -> None:
         await asyncio.sleep(0)
         return "far away"
 
-    assert CallbackTarget(read, lambda _: None).read() == "far away"
+    assert CallbackSource(read, lambda _: None).read() == "far away"
 
 
 def test_a_callback_must_give_text() -> None:
     with pytest.raises(SetupError, match="must give text, gave None"):
-        CallbackTarget(lambda: None, lambda _: None).read()  # type: ignore[arg-type, return-value]
+        CallbackSource(lambda: None, lambda _: None).read()  # type: ignore[arg-type, return-value]

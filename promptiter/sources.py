@@ -42,7 +42,7 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FileTarget:
+class FileSource:
     """A text file. Without an `encoding` it is UTF-8, or what its byte order mark says; a link is followed."""
 
     path: str | os.PathLike[str]
@@ -110,11 +110,11 @@ class FileTarget:
     def _unreadable(self, form: _Form, why: str) -> SetupError:
         return SetupError(
             f"the target {str(self.path)!r} is no {form.encoding} text ({why}); "
-            f"say how it is written, FileTarget({Path(self.path).name!r}, encoding=...)"
+            f"say how it is written, FileSource({Path(self.path).name!r}, encoding=...)"
         )
 
 
-class CallbackTarget:
+class CallbackSource:
     """A value behind two functions, such as a key of a remote store.
 
     They may be asynchronous; each call of such a one has an event loop of its own.
