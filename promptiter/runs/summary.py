@@ -18,7 +18,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
-from promptiter.runlog.fold import folded
+from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
 from promptiter.runs.file_journal import FileJournal
@@ -130,7 +130,7 @@ def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
     last = journal.last()
     if last is None:
         raise SetupError(f"the run {str(path)!r} has recorded nothing yet; `promptiter resume {path}` starts it")
-    result, is_held = folded(journal), holder_of(path) is not None
+    result, is_held = fold_lazily(journal), holder_of(path) is not None
     if last.type != "run_completed":
         elapsed_s = last.data.get("measured", {}).get("elapsed_s", 0.0)
         result = replace(result, measured=replace(result.measured, duration_s=elapsed_s, spent=_ledger(path / CALLS)))
