@@ -188,7 +188,7 @@ class _ProgressState:
             case "ablation" if event.data["value"]["dropped"]:
                 return self._line(f"removed, no worse without: {_names(event.data['value']['dropped'])}")
             case "final_test":
-                return self._claim(event.data["value"])
+                return self._test(event.data["value"])
             case "stop":
                 return self._stop(event.data["value"]["reasons"])
             case _:
@@ -313,8 +313,8 @@ class _ProgressState:
         text = "; ".join(reason["text"] for reason in reasons)
         return self._line(f"stop: {text}") if text else None
 
-    def _claim(self, claim: Json) -> _Line:
-        return self._line(f"{claim['scope']}: {claim['reason']}", "green" if claim["outcome"] == "shown" else "yellow")
+    def _test(self, found: Json) -> _Line:
+        return self._line(f"{found['scope']}: {found['reason']}", "green" if found["outcome"] == "shown" else "yellow")
 
     def _line(self, text: str, style: str = "") -> _Line:
         return _Line(self._place, Text(one_line(text), style))

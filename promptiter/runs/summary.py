@@ -258,7 +258,7 @@ def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Comman
     if not result.is_final:
         found.append(Command(purpose="resume", command=f"promptiter resume {run}"))
     if not result.is_final and result.changes:
-        found.append(Command(purpose="test what was kept", command=f"promptiter resume {run} --final-test"))
+        found.append(Command(purpose="final test", command=f"promptiter resume {run} --final-test"))
     return tuple(found)
 
 

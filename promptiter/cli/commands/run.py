@@ -65,7 +65,7 @@ def run(
     Finds the step that failed, patches the text behind it, and adopts only what one test shows to be better.
 
     During the search any gain is accepted. At the end baseline and best are run again, and one significance test
-    decides what is adopted (`claim` in CONFIG).
+    decides what is adopted (`final_test` in CONFIG).
 
     Options win over the keys of the same name in CONFIG.
 
@@ -99,7 +99,7 @@ def resume(
     concurrency: Concurrency = None,
     review: Review = None,
     runs: Runs = None,
-    claim: Annotated[
+    final_test: Annotated[
         bool, typer.Option("--final-test", help="End the search after the current round, and test what was accepted.")
     ] = False,
     as_json: ConfiguredJson = None,
@@ -117,7 +117,7 @@ def resume(
 
     folder = find_run_folder(run, runs)
     settings = settings_of(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
-    _execute(config_to_resume(folder, settings=settings), folder=folder, test_now=claim, costs=costs)
+    _execute(config_to_resume(folder, settings=settings), folder=folder, test_now=final_test, costs=costs)
 
 
 def rerun(

@@ -169,9 +169,7 @@ def _of_case(
 def _read(file: Path) -> Iterator[ExecutionTrace]:
     """The traces of a file, without secrets of the environment: what is shown or converted is handed on."""
     if (file / "run.json").is_file():
-        raise TraceError(
-            f"{file} is the folder of a run; choose a case with --case ID, or see `promptiter show {file}`"
-        )
+        raise TraceError(f"{file} is a run; choose a case with --case ID, or use `promptiter show {file}`")
     redactor = process_redactor()
     for trace in read(Path("/dev/stdin") if str(file) == "-" else file):
         raw = to_json(trace)
