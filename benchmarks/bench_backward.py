@@ -21,8 +21,9 @@ from math import inf
 from random import Random
 from typing import TypeAlias
 
+from promptiter.stages.losses import CaseLoss, Loss
+
 from benchmarks.measure import goal
-from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.propagate import propagate
 from promptiter.profile import Profile
 from promptiter.stages.contracts import (

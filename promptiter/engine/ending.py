@@ -47,7 +47,7 @@ def rehearse_ending(plan: RunPlan, till: Till, rng: Random, kept: Kept) -> None:
     """What comes after the search of one rehearsal."""
     if plan.claim is None:
         return
-    if plan.claim.ablates:
+    if plan.final_test.ablates:
         kept = _Ablation(plan, till, rng, kept).left()
     if _claim(plan.claim, plan, till, rng, kept) and plan.test:
         till.evaluate("test", plan.test, repeats=TEST_SET_REPEATS)

@@ -28,7 +28,7 @@ from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
-from promptiter.evaluation.stats.final_test import blocks_of
+from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.llm.budget import Caps
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Role
@@ -199,7 +199,7 @@ def plan_of(engine: Engine, request: RunRequest, recorded: Recorded) -> RunPlan:
         validation=len(checked.validation.cases),
         test=0 if checked.test is None else len(checked.test.cases),
         repeats=evaluator.options.repeats,
-        claim=_claim(request),
+        final_test=_claim(request),
         wishful=tuple(
             written(part) for part in parts_of(request.acceptance) if isinstance(part, PairedGain | SigmaGain)
         ),
@@ -247,7 +247,7 @@ def _claim(request: RunRequest) -> ClaimOutline | None:
     if rule is None:
         return None
     return ClaimOutline(
-        repeats=rule.repeats, blocks=len(blocks_of(request.error, repeats=rule.repeats)), ablates=rule.ablate
+        repeats=rule.repeats, blocks=len(plan_blocks(request.alpha, repeats=rule.repeats)), ablates=rule.ablate
     )
 
 

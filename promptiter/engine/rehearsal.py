@@ -128,7 +128,7 @@ class _Run:
         if plan.max_rounds == 0:
             return
         if plan.claim is not None:
-            till.hold(2 * plan.claim.repeats * plan.claim.blocks * plan.validation)
+            till.hold(2 * plan.final_test.repeats * plan.claim.blocks * plan.validation)
         try:
             if is_endless or not self._reaches_target():
                 self._search(is_endless=is_endless)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from promptiter.backprop.loss import LossHint, LossPlacement, check_hints, check_targets
 from promptiter.errors import EvalSetError, RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.data.splits import check_disjoint
@@ -21,6 +20,7 @@ from promptiter.policies.goals import Goal, other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics
 from promptiter.runlog.results import RunRequest
+from promptiter.stages.losses import LossHint, LossPlacement, check_hints, check_targets
 from promptiter.structure import StructureSnapshot, Surface
 
 NAMED = 5
@@ -168,10 +168,10 @@ def _policy_problems(request: RunRequest, validation: EvalSet, evaluator: Evalua
             check_metrics(request.stop, [metric.name for metric in evaluator.metrics])
         except SetupError as error:
             yield str(error)
-    if not is_number(request.error) or not 0 < request.error < 1:
-        yield f"error is {request.error!r}; give the chance to err of the whole run, above 0 and below 1, such as 0.05"
+    if not is_number(request.alpha) or not 0 < request.alpha < 1:
+        yield f"error is {request.alpha!r}; give the chance to err of the whole run, above 0 and below 1, such as 0.05"
     else:
-        yield from check_errors(request.acceptance, request.error)
+        yield from check_errors(request.acceptance, request.alpha)
     yield from check_figures(request.acceptance, [metric.name for metric in evaluator.metrics])
     known = [case.id for case in validation.cases]
     own = (part.case_ids for part in parts_of(request.acceptance) if isinstance(part, Protected))

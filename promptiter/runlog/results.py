@@ -13,9 +13,6 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, PlainSerializer
 
-from promptiter.backprop.blame_check import BlameCheck
-from promptiter.backprop.loss import CaseLoss, LossHint, LossPlacement
-from promptiter.engine.ablation import Ablation
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.result import Evaluation, Objective
@@ -26,7 +23,9 @@ from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision, StopPolicy
 from promptiter.profile import PatchSet, Profile, SurfaceChange
-from promptiter.stages.contracts import AggregateResult, BackwardResult, Rejection
+from promptiter.runlog.results import Ablation
+from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection
+from promptiter.stages.losses import CaseLoss, LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
 
 if TYPE_CHECKING:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from promptiter.backprop.blame_check import BlameChecks
-from promptiter.backprop.loss import CaseLoss
-from promptiter.engine.ablation import Ablation, without
+from promptiter.engine.ablation import without
 from promptiter.errors import JournalError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.surface_reads import unread
@@ -22,7 +20,9 @@ from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.candidate_codec import candidate_of
 from promptiter.runlog.codec import from_plain
 from promptiter.runlog.events import Event
-from promptiter.runlog.results import PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
+from promptiter.runlog.results import Ablation, PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
+from promptiter.stages.contracts import BlameChecks
+from promptiter.stages.losses import CaseLoss
 from promptiter.structure import StructureSnapshot
 from traces.model import Json
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from promptiter.backprop.loss import CaseLoss, Category, Severity
 from promptiter.evaluation.score import Finding
 from promptiter.profile import Profile, SurfacePatch
+from promptiter.stages.losses import CaseLoss, Category, Severity
 from promptiter.structure import StructureSnapshot, Surface
 from traces import ExecutionTrace, Step
 from traces.model import Json

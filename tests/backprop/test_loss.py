@@ -6,23 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from promptiter.stages.losses import CaseLoss, Category, LossHint, LossPlacement, Severity, check_hints, check_targets
 
 from promptiter.agents.function import agent, chain, node
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import FunctionNode
-from promptiter.backprop.loss import (
-    CaseLoss,
-    Category,
-    LossHint,
-    LossPlacement,
-    Severity,
-    category_of,
-    check_hints,
-    check_targets,
-    extract_losses,
-    is_fixable_by_prompt,
-    severity_of,
-)
+from promptiter.backprop.loss import category_of, extract_losses, is_fixable_by_prompt, severity_of
 from promptiter.errors import (
     BudgetEndedError,
     ModelTimeoutError,

@@ -10,8 +10,8 @@ import networkx as nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from promptiter.stages.losses import CaseLoss, Loss
 
-from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.propagate import StepwiseAttributor, propagate
 from promptiter.errors import BudgetEndedError, ModelTimeoutError, SetupError, UnexpectedCallError
 from promptiter.evaluation.score import Finding

@@ -11,8 +11,8 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from promptiter.stages.losses import CaseLoss
 
-from promptiter.backprop.loss import CaseLoss
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
 from promptiter.errors import JournalError, NonDeterministicSearchError, SurfaceValueError

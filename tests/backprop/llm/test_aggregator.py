@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from promptiter.stages.losses import Category, Severity
 
 from promptiter.backprop.llm.aggregator import MOST_BATCHES, LLMAggregator, packed, points_of
 from promptiter.backprop.llm.prompts import MAX_PROMPT_TOKENS, MIN_PROMPT_TOKENS, points_room
 from promptiter.backprop.llm.truncation import approximate_tokens
-from promptiter.backprop.loss import Category, Severity
 from promptiter.errors import BudgetEndedError, ModelUnavailableError
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway, Retries

@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 import pytest
+from promptiter.stages.losses import CaseLoss, Loss
 
 from promptiter.backprop.corrections import CorrectionRequest
 from promptiter.backprop.llm.corrector import LLMCorrector, render_correction
-from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.errors import BadAnswerError
 from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json_text
 from promptiter.llm.gateway import Gateway

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from promptiter.stages.losses import CaseLoss, Loss
 
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
 from promptiter.backprop.llm.trace_prompt import MOST_STEPS, ShownTrace
-from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.propagate import TraceView
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message

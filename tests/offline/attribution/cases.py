@@ -8,10 +8,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from promptiter.stages.losses import CaseLoss, Loss
+
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
-from promptiter.backprop.loss import CaseLoss, Loss, category_of
+from promptiter.backprop.loss import category_of
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.builtin import FinalResponseMetric
 from promptiter.evaluation.metrics.json_match import JsonCriterion

@@ -3,8 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from promptiter.stages.losses import Loss
 
-from promptiter.backprop.loss import Loss, category_of
+from promptiter.backprop.loss import category_of
 from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json_text
 from promptiter.evaluation.metrics.text_match import NumericCriterion, TextCriterion, compare_number, compare_text
 from promptiter.evaluation.score import Finding

@@ -3,11 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from promptiter.stages.losses import CaseLoss, Loss
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode, Tool
-from promptiter.backprop.loss import CaseLoss, Loss, category_of
+from promptiter.backprop.loss import category_of
 from promptiter.evaluation.data.case import ExpectedToolCall
 from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compare_tool_calls
 from promptiter.llm.gateway import Gateway
