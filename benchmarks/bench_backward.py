@@ -21,8 +21,6 @@ from math import inf
 from random import Random
 from typing import TypeAlias
 
-from promptiter.stages.losses import CaseLoss, Loss
-
 from benchmarks.measure import goal
 from promptiter.backprop.propagate import propagate
 from promptiter.profile import Profile
@@ -33,6 +31,7 @@ from promptiter.stages.contracts import (
     GradientPacket,
     SurfaceGradient,
 )
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Step
 

@@ -132,7 +132,7 @@ class RunPlan:
     validation: int
     test: int
     repeats: int
-    claim: ClaimOutline | None
+    final_test: ClaimOutline | None
     wishful: tuple[str, ...]
     max_rounds: int
     limits: Limits

@@ -86,7 +86,7 @@ class Passes:
                 evaluation,
                 eval_set,
                 session.trace,
-                targets=request.loss_placements,
+                placements=request.loss_placements,
                 hints=_for(eval_set, request.hints),
             )
 

@@ -11,7 +11,6 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from promptiter.stages.losses import CaseLoss
 
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
@@ -29,6 +28,7 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import PassResult, RoundResult, RunResult, TraceBlame
 from promptiter.runs.file_journal import FileJournal
 from promptiter.stages.contracts import AggregateResult, Rejection
+from promptiter.stages.losses import CaseLoss
 from promptiter.structure import Limits, Node, StructureSnapshot, Surface
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries

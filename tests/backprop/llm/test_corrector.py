@@ -6,7 +6,6 @@ from typing import Any
 
 import orjson
 import pytest
-from promptiter.stages.losses import CaseLoss, Loss
 
 from promptiter.backprop.corrections import CorrectionRequest
 from promptiter.backprop.llm.corrector import LLMCorrector, render_correction
@@ -17,6 +16,7 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import MASK
 from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.stages.contracts import SurfaceGradient
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.model import Json

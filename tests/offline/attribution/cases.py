@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from promptiter.stages.losses import CaseLoss, Loss
-
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
@@ -26,6 +24,7 @@ from promptiter.offline.attribution.attributor import EvidenceAttributor
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, Peer, SurfaceGradient
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.model import in_canonical_order

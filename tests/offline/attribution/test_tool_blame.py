@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from promptiter.stages.losses import CaseLoss, Loss
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Edge, GraphAgent
@@ -16,6 +15,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AttributeRequest, SurfaceGradient
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Surface
 from tests.offline.attribution.cases import attribute, gradients, peer, request, step
 from traces import Step, ToolCall
