@@ -24,7 +24,6 @@ from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision, StopPolicy
 from promptiter.profile import PatchSet, Profile, SurfaceChange
-from promptiter.runlog.results import Ablation
 from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection
 from promptiter.stages.losses import CaseLoss, LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot

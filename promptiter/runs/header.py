@@ -247,7 +247,7 @@ def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> di
             if name in ("attributor", "aggregator", "optimizer", "check")
         },
         "objective": request.objective,
-        "error": request.alpha,
+        "error": request.error,
         "goal": to_plain(request.goal),
         "acceptance": written(request.acceptance),
         "final_test": None if request.final_test is None else written(request.final_test),
