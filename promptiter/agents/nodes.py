@@ -23,6 +23,7 @@ from promptiter.agents.base import CaseInput, RunContext
 from promptiter.errors import AgentError, SetupError, ToolFailedError
 from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolSpec
+from promptiter.registry import DEFAULT_MODEL
 from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType
 from traces import OpenStep, Usage, current_step
 from traces.model import Json, total_usage
@@ -162,7 +163,7 @@ class ModelNode:
 
     name: str
     instruction: str
-    model: str = "simulated"
+    model: str = DEFAULT_MODEL
     prompt: str | None = None
     tools: tuple[Tool, ...] = ()
     examples: tuple[Message, ...] = ()

@@ -1,18 +1,19 @@
 """Models by name or by callable: what the gateway asks.
 
-A model is `async (request, *, repeat) -> ModelReply`. Names are looked up among the gateway's own models, then
-`simulated`, then litellm. Any function of the messages becomes one, and tests script theirs.
+A model is `async (request, *, repeat) -> ModelReply`. Names are looked up among the gateway's own models, then in the
+registry, then litellm. Any function of the messages becomes one, and tests script theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from promptiter.errors import UnexpectedCallError
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.registry import MODELS
 from traces import Usage
 
 
@@ -21,6 +22,16 @@ class Model(Protocol):
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         """Answer a request; `repeat` tells repetitions of the same request apart."""
+
+
+def is_simulated(model: Model) -> bool:
+    """Whether a model only simulates answers, so that its tokens and seconds mean nothing for a real one."""
+    return bool(getattr(model, "is_simulated", False))
+
+
+def any_simulated(names: Iterable[str]) -> bool:
+    """Whether any of these names is that of a registered model that only simulates answers."""
+    return any(is_simulated(MODELS.get(name)) for name in names if name in MODELS)
 
 
 Answer: TypeAlias = str | ModelReply

@@ -38,8 +38,8 @@ FILE_NAME = "run.json"
 
 FREE = (
     *("quiet", "json", "review", "runs", "cache", "keep_traces", "evaluation.concurrency", "budget.*"),
-    "models.simulated.latency_s",
-    *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.timeout_s"),
+    *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute"),
+    *("models.*.timeout_s", "models.*.latency_s"),
 )
 """Keys of a configuration that say how a run is done, not what is asked for: they may change before it goes on."""
 

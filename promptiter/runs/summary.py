@@ -18,6 +18,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
+from promptiter.llm.models import any_simulated
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
@@ -196,7 +197,7 @@ def costs_of(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> Cost
         duration_s=measured.duration_s,
         case_runs=measured.case_runs,
         cached_case_runs=measured.case_runs - measured.paid_case_runs,
-        is_simulated="simulated" in models.by_model(),
+        is_simulated=any_simulated(models.by_model()),
     )
 
 
