@@ -33,10 +33,10 @@ def stats(
 ) -> None:
     """Show what a cache holds: answers, tokens and cost, by role."""
     from promptiter.cli.views.cache import cache_as_json, print_cache
-    from promptiter.llm.cache.maintenance import CacheContents, contents_of
+    from promptiter.llm.cache.maintenance import CacheContents, read_contents
 
     path = _path_of(cache)
-    found = contents_of(path)
+    found = read_contents(path)
     if as_json:
         write_text(cache_as_json(found or CacheContents(path=path, bytes=0)), None)
     elif found is None:
@@ -57,7 +57,7 @@ def clear(
     from promptiter.cli.views.cache import answers
     from promptiter.cli.views.costs import price
     from promptiter.llm.cache.call_log import FILE_NAME as CALLS
-    from promptiter.llm.cache.maintenance import clear_cache, contents_of
+    from promptiter.llm.cache.maintenance import clear_cache, read_contents
     from promptiter.runs.header import FILE_NAME as RUN_HEADER
 
     path = _path_of(cache).resolve()
@@ -66,7 +66,7 @@ def clear(
             f"{str(path)!r} belongs to the run {path.parent.name!r}, which could not be resumed without it; "
             "to remove the run, delete its folder"
         )
-    found = contents_of(path)
+    found = read_contents(path)
     if found is None or not found.total.calls:
         typer.echo(f"nothing is cached yet: {path_from_here(path)}")
         return

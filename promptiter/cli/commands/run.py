@@ -113,11 +113,11 @@ def resume(
     The configuration, the eval sets and the agent must be the ones that the run began with; if they changed, the error
     says what did. Options may differ. To look at a run, use `promptiter show`.
     """
-    from promptiter.api import config_to_resume
+    from promptiter.api import read_config_to_resume
 
     folder = find_run_folder(run, runs)
     settings = settings_of(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
-    _execute(config_to_resume(folder, settings=settings), folder=folder, test_now=final_test, costs=costs)
+    _execute(read_config_to_resume(folder, settings=settings), folder=folder, test_now=final_test, costs=costs)
 
 
 def rerun(
@@ -133,11 +133,11 @@ def rerun(
 
     The settings come from its run.json, the agent and the eval sets are the current ones.
     """
-    from promptiter.api import config_to_rerun
+    from promptiter.api import read_config_to_rerun
 
     folder = find_run_folder(run, runs)
     settings = settings_of(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
-    _execute(config_to_rerun(folder, settings=settings), costs=costs)
+    _execute(read_config_to_rerun(folder, settings=settings), costs=costs)
 
 
 def settings_of(
