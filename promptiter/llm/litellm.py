@@ -41,6 +41,12 @@ class LiteLLMModel:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 120.0
 
+    @property
+    def settings(self) -> Mapping[str, Json]:
+        """Where the model is served, without what is secret about the address."""
+        redactor = Redactor(secrets_of_address(self.api_base or ""))
+        return {"api_base": self.api_base and redactor.redact_text(self.api_base)}
+
     def secrets(self) -> tuple[str, ...]:
         """What nobody may see: the key, and what is secret about the headers and the address."""
         key = self.api_key or ""

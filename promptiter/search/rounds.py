@@ -17,7 +17,7 @@ from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
-from promptiter.engine.plan import UNKNOWN_MODEL, SearchOutline
+from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
@@ -92,8 +92,8 @@ class BackpropRounds:
         correctors = self.check.correctors if self.check is not None else ()
         return SearchOutline(
             passes=self.passes,
-            most_rerun=self.most_rerun,
-            most_checked=self.check.most if self.check is not None else 0,
+            max_rerun=self.most_rerun,
+            max_checked=self.check.most if self.check is not None else 0,
             corrector=next((model for each in correctors if (model := _asked_by(each)) is not None), None),
             backwarder=self._blaming_model,
             aggregator=_asked_by(self.aggregator),

@@ -1,4 +1,4 @@
-"""What a run is expected to take, for people and for machines: stages, nodes, totals, what the budget allows."""
+"""The forecast of a run, for people and for machines: stages, nodes, totals, what the budget allows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import json_text, print_rows
-from promptiter.engine.forecast import Band, Expected, Forecast
-from promptiter.engine.till import STAGES, Stage
+from promptiter.forecast.forecast import Expected, Forecast, Range
+from promptiter.forecast.stage_costs import STAGES, Stage
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
 from traces.model import Json
 from traces.text import one_line
 
-NEVER = Band(0, 0, 0)
+NEVER = Range(0, 0, 0)
 NOTHING_EXPECTED = Expected(calls=NEVER, tokens=NEVER, usd=NEVER, seconds=NEVER)
 
 
@@ -26,10 +26,11 @@ def forecast_as_json(forecast: Forecast, configuration: dict[str, Json]) -> str:
 
 
 def print_forecast(screen: Console, forecast: Forecast) -> None:
-    """The middle of each figure, with what nine runs in ten stay within."""
+    """Every figure of a typical run, with those of a short and a long one."""
     screen.print(Text.assemble(("Forecast", "bold"), f"  {one_line(forecast.source)}"))
     screen.print(
-        f"  {_band(forecast.rounds, _count)} rounds; each figure is the middle (p50), with p5 to p95", style="dim"
+        f"  {_range(forecast.rounds, _count)} rounds; each figure is that of a typical run (short to long run)",
+        style="dim",
     )
     stages = [(each.stage, each.expected) for each in forecast.stages]
     _print_table(screen, "stage", [*stages, ("all", forecast.total)], has_total=True)
@@ -38,29 +39,29 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
     unpriced = ", ".join(forecast.total.unpriced)
     rows = [("Budget", each) for each in forecast.budget] or [("Budget", "no cap")]
     rows += [("Price", f"unknown: {unpriced}")] if unpriced else []
-    rows += [("Not known", each) for each in forecast.notes]
+    rows += [("Note", each) for each in forecast.notes]
     print_rows(screen, rows)
 
 
 def compared(forecast: Forecast, result: RunResult) -> str:
-    """What was expected beside what was the case: calls, dollars, seconds."""
+    """What the run took, and the forecast of it: calls, dollars, seconds."""
     expected, measured = forecast.total, result.measured
     spent = measured.spent.of_models
-    told = [f"{spent.calls:,} calls, expected {_band(expected.calls, _count)}"]
-    if expected.usd is not None and (expected.usd.p95 or spent.cost_usd):
+    figures = [f"{spent.calls:,} calls, expected {_range(expected.calls, _count)}"]
+    if expected.usd is not None and (expected.usd.high or spent.cost_usd):
         fact = "cost unknown" if spent.cost_usd is None else dollars(spent.cost_usd)
-        told.append(f"{fact}, expected {_band(expected.usd, dollars)}")
-    told.append(f"{_time(measured.duration_s)}, expected {_band(expected.seconds, _time)}")
-    return "; ".join(told)
+        figures.append(f"{fact}, expected {_range(expected.usd, dollars)}")
+    figures.append(f"{_time(measured.duration_s)}, expected {_range(expected.seconds, _time)}")
+    return "; ".join(figures)
 
 
 def dollars(figure: float) -> str:
-    """From a dollar on to the cent, below to a hundredth of one."""
+    """Dollars to the cent, and less than a dollar to a hundredth of a cent."""
     return "$0" if figure == 0 else f"${figure:.2f}" if figure >= 1 else f"${figure:.4f}"
 
 
 def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[Json]:
-    """Each stage that was expected or took something."""
+    """Every stage that was forecast or made a call."""
     expected = {each.stage: each.expected for each in forecast.stages}
     return [
         {
@@ -73,9 +74,9 @@ def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[
 
 
 def print_compared(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spending]) -> None:
-    """What each stage took, beside what was expected of it: calls, and dollars where they are known, else tokens."""
+    """What each stage took beside its forecast: calls, and dollars if they are known, else tokens."""
     expected = {each.stage: each.expected for each in forecast.stages}
-    has_dollars = forecast.total.usd is not None and forecast.total.usd.p95 > 0
+    has_dollars = forecast.total.usd is not None and forecast.total.usd.high > 0
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("stage", no_wrap=True)
     for name in ("calls", "expected", "cost" if has_dollars else "tokens", "expected"):
@@ -86,15 +87,15 @@ def print_compared(screen: Console, forecast: Forecast, spent: Mapping[Stage, Sp
         table.add_row(
             stage,
             _count(actual.calls),
-            _band(wanted.calls, _count),
-            *((paid, _cost(wanted)) if has_dollars else (_count(actual.tokens), _band(wanted.tokens, _count))),
+            _range(wanted.calls, _count),
+            *((paid, _cost(wanted)) if has_dollars else (_count(actual.tokens), _range(wanted.tokens, _count))),
         )
     screen.print(table)
 
 
 def _by_stage(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[tuple[Stage, Spending]]:
-    """All stages in their order; those that ask no model and should not are left out."""
-    asking = {each.stage for each in forecast.stages if each.expected.calls.p95 > 0} | spent.keys()
+    """The stages that were forecast to call a model or did, in the order of a run."""
+    asking = {each.stage for each in forecast.stages if each.expected.calls.high > 0} | spent.keys()
     return [(stage, spent.get(stage, NOTHING)) for stage in STAGES if stage in asking]
 
 
@@ -107,10 +108,10 @@ def _print_table(screen: Console, kind: str, lines: Iterable[tuple[str, Expected
     for number, (name, expected) in enumerate(lines):
         table.add_row(
             Text(one_line(name)),
-            _band(expected.calls, _count),
-            _band(expected.tokens, _count),
+            _range(expected.calls, _count),
+            _range(expected.tokens, _count),
             _cost(expected),
-            _band(expected.seconds, _time),
+            _range(expected.seconds, _time),
             style="bold" if has_total and number == len(lines) - 1 else None,
         )
     screen.print()
@@ -120,13 +121,13 @@ def _print_table(screen: Console, kind: str, lines: Iterable[tuple[str, Expected
 def _cost(expected: Expected) -> str:
     if expected.usd is None:
         return "unknown"
-    return _band(expected.usd, dollars) + (" + unknown" if expected.unpriced else "")
+    return _range(expected.usd, dollars) + (" + unknown" if expected.unpriced else "")
 
 
-def _band(band: Band, told: Callable[[float], str]) -> str:
+def _range(figures: Range, show: Callable[[float], str]) -> str:
     """`192 (135 to 311)`; one figure where all are the same."""
-    low, middle, high = told(band.p5), told(band.p50), told(band.p95)
-    return middle if low == high else f"{middle} ({low} to {high})"
+    low, typical, high = show(figures.low), show(figures.typical), show(figures.high)
+    return typical if low == high else f"{typical} ({low} to {high})"
 
 
 def _count(figure: float) -> str:

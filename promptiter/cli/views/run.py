@@ -26,13 +26,13 @@ from promptiter.cli.views.search import (
 )
 from promptiter.evaluation.per_run import PerRun, per_run
 from promptiter.evaluation.result import Evaluation
+from promptiter.forecast.forecast import read_forecast
+from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.ledger import Spending
 from promptiter.policies.final_test import Verdict
 from promptiter.policies.goals import GoalKind
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult, Status
-from promptiter.runs.recorded import read_forecast
-from promptiter.runs.stages import spent_by_stage
 from traces.text import cut, one_line
 
 EXIT_CODES: Mapping[Verdict, int] = {
