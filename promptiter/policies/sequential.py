@@ -1,4 +1,4 @@
-"""Sequential decisions: a policy sees a candidate's first evaluation, then each further block of repeats it asks for."""
+"""Sequential decisions: a policy sees a first evaluation of a candidate, then each block of repeats it asks for."""
 
 from __future__ import annotations
 
