@@ -61,7 +61,7 @@ def test_json_has_the_configuration_and_the_forecast(run: Run, desk: Path) -> No
 
 
 def test_the_configuration_can_be_saved_and_is_the_same_run(run: Run, desk: Path) -> None:
-    add(desk, "budget: {max_calls: 500}\nloss_targets: [{metric: purchase_date, node_id: filing}]\nseed: 3")
+    add(desk, "budget: {max_calls: 500}\nloss_placements: [{metric: purchase_date, node_id: filing}]\nseed: 3")
     shown = run("run", "--dry-run", "--max-rounds", "2")
     saved = desk / "elsewhere" / "saved.yaml"
     saved.parent.mkdir()
