@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationInfo
 
-from promptiter.backprop.loss import Severity
 from promptiter.llm.secret import Secret, hidden_by_name
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
+from promptiter.stages.losses import Severity
 from traces.model import Json
 
 

@@ -7,33 +7,16 @@ part stays: whether that is any good is what the claim tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, combinations
-from typing import TYPE_CHECKING
 
+from promptiter.engine.session import Session
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.shares import next_to_drop, shapley_shares
 from promptiter.policies.evidence import Evidence
-from promptiter.profile import Profile, SurfacePatch
-from promptiter.structure import StructureSnapshot
-
-if TYPE_CHECKING:
-    from promptiter.engine.session import Session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ablation:
-    """What the working profile loses without each part, and which parts went because it loses nothing.
-
-    `shares` divides the gain over the first profile fairly among the parts that stay, where all that this takes was
-    run anyway; else it is empty.
-    """
-
-    losses: Mapping[str, float] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
-    shares: Mapping[str, float] = field(default_factory=dict)
+from promptiter.profile import Profile
+from promptiter.runlog.results import Ablation
 
 
 async def ablate(session: Session) -> Ablation | None:
@@ -56,13 +39,6 @@ async def ablate(session: Session) -> Ablation | None:
     if dropped:
         session.continue_from(working.profile_with(left), await working.evaluation(left, working.first))
     return found
-
-
-def without(profile: Profile, surface_ids: Iterable[str], *, initial: Profile, structure: StructureSnapshot) -> Profile:
-    """A profile with the initial values of these surfaces."""
-    values = {surface_id: initial.value(surface_id, structure) for surface_id in surface_ids}
-    patches = (SurfacePatch(surface_id=name, value=value, reason="taken out") for name, value in values.items())
-    return profile.apply(patches, structure)
 
 
 class _Working:
@@ -115,7 +91,7 @@ class _Working:
 
     def profile_with(self, parts: tuple[str, ...]) -> Profile:
         gone = tuple(part for part in self.parts if part not in parts)
-        return without(self.whole.profile, gone, initial=self.initial.profile, structure=self.session.snapshot)
+        return self.whole.profile.reset(gone, to=self.initial.profile, snapshot=self.session.snapshot)
 
     def shares(self, left: tuple[str, ...]) -> dict[str, float]:
         """Fair shares of the gain, if all combinations were run on the repeats of the first profile's record."""
