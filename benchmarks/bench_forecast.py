@@ -129,7 +129,7 @@ def run_once(number: int) -> Outcome:
             "tokens": expected.tokens,
             "dollars": expected.usd,
             "seconds": expected.seconds,
-            **{each.stage: each.expected.calls for each in forecast.stages},
+            **{stage: each.calls for stage, each in forecast.stages.items()},
         },
         fact={
             "calls": spent.calls,

@@ -9,21 +9,20 @@ and a long one. The same inputs give the same forecast.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 
 import orjson
 
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL
-from promptiter.forecast.cost_meter import NO_COST, Cost, CostMeter, Figure, read_caps
-from promptiter.forecast.estimate import Estimate, courses_for
+from promptiter.forecast.estimate import Estimate, add_up, courses_for
 from promptiter.forecast.history import NO_HISTORY, History, read_history
 from promptiter.forecast.stage_costs import AGENT_STAGES, STAGES, Stage
-from promptiter.forecast.unit_costs import ANSWER_TOKENS, CALL_S, UnitCosts, estimate_unit_costs
+from promptiter.forecast.unit_costs import ANSWER_TOKENS, CALL_S, NO_COST, Cost, Figure, UnitCosts, estimate_unit_costs
 from promptiter.forecast.workload import Workload, read_workload
+from promptiter.llm.budget import Budget, Budgets, Caps
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import is_simulated
@@ -36,6 +35,7 @@ from traces.files import replacing
 
 FILE_NAME = "forecast.json"
 SCHEMA_VERSION = 1
+MAX_ROUNDS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +65,8 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeForecast:
-    """One node over all stages that run the agent."""
-
-    node_id: str
-    model: str | None
-    expected: Expected
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageForecast:
-    """One stage over all rounds."""
-
-    stage: Stage
-    expected: Expected
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a run is expected to take.
+    """What a run is expected to take: in all, each stage over all rounds, and each node over all stages.
 
     `budget` says how many rounds the caps allow, `source` what the figures are based on, `runs` which earlier runs were
     used, and `notes` what is unknown or left out.
@@ -92,8 +75,8 @@ class Forecast:
     schema_version: int = SCHEMA_VERSION
     total: Expected
     rounds: Range
-    stages: tuple[StageForecast, ...]
-    nodes: tuple[NodeForecast, ...]
+    stages: Mapping[Stage, Expected]
+    nodes: Mapping[str, Expected]
     budget: tuple[str, ...] = ()
     source: str = ""
     runs: tuple[str, ...] = ()
@@ -119,25 +102,23 @@ def make_forecast(workload: Workload, history: History, gateway: Gateway) -> For
         case_s=measured.case_s or by_rule.case_s,
         calls={**by_rule.calls, **measured.calls},
     )
-    caps, courses = read_caps(gateway.budget), courses_for(history)
-    meters = [Estimate(workload, units, history, course, caps=caps).run() for course in courses]
-    uncapped = [Estimate(workload, units, history, each, caps={}).run(all_rounds=True) for each in courses[1:]]
-    stages = {place[0] for meter in meters for place in meter.spent}
+    caps = _caps(gateway.budget)
+    estimates = [Estimate(workload, units, history, course) for course in courses_for(history)]
+    costs = [estimate.run(caps) for estimate in estimates]
+    stages = {stage for each in costs for stage, _ in each}
     return Forecast(
-        total=_expect([meter.total for meter in meters]),
-        rounds=_range([meter.rounds for meter in meters]),
-        stages=tuple(
-            StageForecast(stage=stage, expected=_expect([_stage_cost(meter, stage) for meter in meters]))
+        total=_expect([add_up(each.values()) for each in costs]),
+        rounds=_range([estimate.rounds for estimate in estimates]),
+        stages={
+            stage: _expect([add_up(cost for place, cost in each.items() if place[0] == stage) for each in costs])
             for stage in STAGES
             if stage in stages
-        ),
-        nodes=tuple(
-            NodeForecast(
-                node_id=name, model=unit.model, expected=_expect([_node_cost(meter, name) for meter in meters])
-            )
-            for name, unit in units.nodes.items()
-        ),
-        budget=tuple(_describe_cap(figure, cap, *uncapped) for figure, cap in caps.items()),
+        },
+        nodes={
+            name: _expect([add_up(each.get((stage, name), NO_COST) for stage in AGENT_STAGES) for each in costs])
+            for name in units.nodes
+        },
+        budget=tuple(_describe_cap(figure, cap, workload, *estimates[1:]) for figure, cap in caps.items()),
         source=_source(history),
         runs=history.run_ids,
         notes=tuple(_notes(workload, history, units, gateway)),
@@ -159,14 +140,6 @@ def read_forecast(folder: str | os.PathLike[str]) -> Forecast | None:
     except (OSError, ValueError):
         return None
     return found
-
-
-def _stage_cost(meter: CostMeter, stage: Stage) -> Cost:
-    return reduce(Cost.plus, (cost for place, cost in meter.spent.items() if place[0] == stage), NO_COST)
-
-
-def _node_cost(meter: CostMeter, name: str) -> Cost:
-    return reduce(Cost.plus, (meter.spent.get((stage, name), NO_COST) for stage in AGENT_STAGES), NO_COST)
 
 
 def _expect(costs: Sequence[Cost]) -> Expected:
@@ -194,26 +167,34 @@ def _source(history: History) -> str:
     return f"based on {_plural(count, 'earlier run')}{sizes}: {', '.join(history.run_ids)}"
 
 
-def _describe_cap(figure: Figure, cap: float, typical: CostMeter, long: CostMeter) -> str:
+def _describe_cap(figure: Figure, cap: float, workload: Workload, typical: Estimate, long: Estimate) -> str:
     """How many rounds a cap allows, and what it holds back for the final test."""
-    most, least = (_rounds_within(meter, figure, cap) for meter in (typical, long))
+    rounds = min(workload.request.max_rounds, MAX_ROUNDS)
+    most, least = (_rounds_within(estimate, figure, cap, rounds) for estimate in (typical, long))
     counts = str(most) if most == least else f"{max(0, least)} to {most}"
-    allowed = f"allows {counts} of {_plural(typical.rounds, 'round')}"
+    allowed = f"allows {counts} of {_plural(rounds, 'round')}"
     if most <= 0:
         allowed = "does not even allow the baseline" if most else "allows only the baseline"
     sentence = f"max_{figure} {_amount(figure, cap)} {allowed}"
-    if (held := typical.held_back(figure, cap)) and most >= 0:
+    if (held := typical.hold_back({figure: cap})[figure]) and most >= 0:
         sentence += f"; {_amount(figure, held)} is held back for the final test"
-    if figure == "usd" and typical.total.unpriced:
-        sentence += f"; the price of {', '.join(sorted(typical.total.unpriced))} is unknown"
+    if figure == "usd" and (unpriced := typical.cost_after(rounds).unpriced):
+        sentence += f"; the price of {', '.join(sorted(unpriced))} is unknown"
     return sentence
 
 
-def _rounds_within(meter: CostMeter, figure: Figure, cap: float) -> int:
+def _rounds_within(estimate: Estimate, figure: Figure, cap: float, rounds: int) -> int:
     """How many rounds fit besides what is held back; -1 if not even the baseline does."""
-    held = meter.held_back(figure, cap)
-    needed = [cost.figure(figure) + (held if number else 0.0) for number, cost in enumerate(meter.after_round)]
+    held = estimate.hold_back({figure: cap})[figure]
+    needed = [estimate.cost_after(number).figure(figure) + (held if number else 0.0) for number in range(rounds + 1)]
     return sum(each <= cap for each in needed) - 1
+
+
+def _caps(budget: Budget | Budgets | None) -> dict[Figure, float]:
+    """The caps of a budget by the figure that each limits."""
+    caps = Caps() if budget is None else budget.caps
+    known: dict[Figure, float | None] = {"calls": caps.max_calls, "tokens": caps.max_tokens, "usd": caps.max_usd}
+    return {figure: cap for figure, cap in known.items() if cap is not None}
 
 
 def _plural(count: int, noun: str) -> str:
@@ -237,12 +218,12 @@ def _notes(workload: Workload, history: History, units: UnitCosts, gateway: Gate
         yield "your own search has no outline: each round is assumed to validate one candidate"
     if any(isinstance(part, PairedGain | SigmaGain) for part in parts_of(workload.request.acceptance)):
         yield "further repeats that the acceptance policy may ask for are not counted"
-    roles = dict.fromkeys(each.role for each in workload.asked if (each.role, each.model) not in history.costs.calls)
-    if roles:
-        yield f"calls of the {', '.join(roles)} have not been measured yet: rules of thumb"
+    guessed = [each.stage for each in workload.asked if (each.stage, each.model) not in history.costs.calls]
+    if guessed:
+        yield f"calls of the {', '.join(dict.fromkeys(guessed))} have not been measured yet: rules of thumb"
     if not units.nodes:
         yield "no node is known to ask a model; calls that bypass promptiter's gateway are not counted"
-    models = {cost.model for cost in (*units.nodes.values(), *units.calls.values())}
+    models = {*workload.models.values(), *(each.model for each in workload.asked)}
     if UNKNOWN_MODEL in models:
         yield "some nodes or stages ask models that are unknown"
     if any(is_simulated(gateway.model(model)) for model in models - {UNKNOWN_MODEL}):

@@ -17,11 +17,10 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL
 from promptiter.errors import PromptiterError
 from promptiter.evaluation.result import CaseRow
-from promptiter.forecast.stage_costs import read_stage_calls
-from promptiter.forecast.unit_costs import UnitCost, UnitCosts
+from promptiter.forecast.stage_costs import ModelStage, read_stage_calls
+from promptiter.forecast.unit_costs import Cost, UnitCosts
 from promptiter.forecast.workload import Workload
 from promptiter.llm.ledger import LedgerEntry
-from promptiter.llm.messages import Role
 from promptiter.runlog.codec import from_plain
 from promptiter.runlog.events import Event
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
@@ -121,9 +120,10 @@ def _first_evaluations(events: Iterable[Event]) -> Iterator[_Evaluation]:
 def _asked_same_models(calls: Iterable[LedgerEntry], workload: Workload) -> bool:
     """Whether every model that was asked would be asked now, as far as that is known."""
     for entry in calls:
-        now = {each.model for each in workload.asked_as(entry.role)}
         if entry.role == "agent":
             now = {workload.models.get(entry.node_id, entry.model)} - {UNKNOWN_MODEL}
+        else:
+            now = {each.model for each in workload.asked_in(entry.role)}
         if now and entry.model not in now:
             return False
     return True
@@ -145,12 +145,12 @@ def _combine(runs: Sequence[_EarlierRun], workload: Workload, *, has_same_sizes:
     case_runs = sum(len(each.rows) * each.paid_share for each in evaluations)
     waves = sum(max(1.0, len(each.rows) / workload.concurrency) * each.paid_share for each in evaluations)
     by_node: dict[str, list[LedgerEntry]] = {}
-    by_role: dict[tuple[Role, str], list[LedgerEntry]] = {}
+    by_stage: dict[tuple[ModelStage, str], list[LedgerEntry]] = {}
     for entry in (entry for run in runs for entry in run.calls):
         if entry.role == "agent":
             by_node.setdefault(entry.node_id, []).append(entry)
         else:
-            by_role.setdefault((entry.role, entry.model), []).append(entry)
+            by_stage.setdefault((entry.role, entry.model), []).append(entry)
     same_start = [run for run in runs if _has_same_start(run.header, workload)]
     return History(
         run_ids=tuple(run.header.run_id for run in runs),
@@ -158,7 +158,7 @@ def _combine(runs: Sequence[_EarlierRun], workload: Workload, *, has_same_sizes:
         costs=UnitCosts(
             nodes={name: _mean(entries, per=case_runs) for name, entries in sorted(by_node.items()) if case_runs},
             case_s=sum(each.seconds for each in evaluations) / waves if waves else 0.0,
-            calls={key: _mean(entries, per=len(entries)) for key, entries in sorted(by_role.items())},
+            calls={key: _mean(entries, per=len(entries)) for key, entries in sorted(by_stage.items())},
         ),
         failing=_failing(row for run in same_start for each in run.evaluations for row in each.rows),
         changed_nodes=frozenset[str]().union(*(run.changed_nodes for run in same_start)),
@@ -171,13 +171,12 @@ def _failing(rows: Iterable[CaseRow]) -> float | None:
     return 1.0 - sum(passed) / len(passed) if passed else None
 
 
-def _mean(entries: Sequence[LedgerEntry], *, per: float) -> UnitCost:
-    """The cost of calls, per case run or per call. Its price is unknown if that of any call is."""
-    is_priced = all(entry.spent.cost_usd is not None for entry in entries)
-    return UnitCost(
-        model=entries[-1].model,
+def _mean(entries: Sequence[LedgerEntry], *, per: float) -> Cost:
+    """The cost of calls, per case run or per call."""
+    return Cost(
         calls=len(entries) / per,
         tokens=sum(entry.spent.tokens for entry in entries) / per,
-        usd=sum(entry.spent.cost_usd or 0.0 for entry in entries) / per if is_priced else None,
+        usd=sum(entry.spent.cost_usd or 0.0 for entry in entries) / per,
         seconds=sum(entry.spent.seconds for entry in entries) / per,
+        unpriced=frozenset(entry.model for entry in entries if entry.spent.cost_usd is None),
     )

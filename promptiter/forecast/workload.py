@@ -17,7 +17,7 @@ from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.stats.final_test import blocks_of
-from promptiter.llm.messages import Role
+from promptiter.forecast.stage_costs import ModelStage
 from promptiter.llm.models import estimate_tokens
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunRequest
@@ -26,12 +26,15 @@ from promptiter.structure import StructureSnapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A model besides the agent's, and its calls: of a judge or a simulated user per case run, of a teacher in all."""
+    """A model besides the agent's, and its calls: of a judge or a simulated user per case run, of a teacher in all.
 
-    role: Role
-    name: str
+    Stages of the search have no name; how often they call depends on how the search goes.
+    """
+
+    stage: ModelStage
     model: str
-    calls: float = 1.0
+    name: str = ""
+    calls: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +67,9 @@ class Workload:
         values = {name: self.profile.value(name, self.snapshot) for name in self.snapshot.surface_ids}
         return {name: estimate_tokens(str(value)) for name, value in values.items()}
 
-    def asked_as(self, *roles: Role) -> list[Asked]:
-        """The models that are asked in these roles."""
-        return [each for each in self.asked if each.role in roles]
+    def asked_in(self, *stages: ModelStage) -> list[Asked]:
+        """The models that are asked in these stages."""
+        return [each for each in self.asked if each.stage in stages]
 
 
 def read_workload(engine: Engine, request: RunRequest) -> Workload:
@@ -127,34 +130,34 @@ def _models(snapshot: StructureSnapshot, profile: Profile) -> dict[str, str]:
 
 
 def _stages(outline: SearchOutline) -> Iterator[Asked]:
-    models: dict[Role, str | None] = {
+    models: dict[ModelStage, str | None] = {
         "backwarder": outline.backwarder,
         "aggregator": outline.aggregator,
         "optimizer": outline.optimizer,
         "teacher": outline.corrector,
     }
-    return (Asked(role=role, name="", model=model, calls=0) for role, model in models.items() if model is not None)
+    return (Asked(stage=stage, model=model) for stage, model in models.items() if model is not None)
 
 
 def _judges(evaluator: Evaluator, cases: Sequence[EvalCase]) -> Iterator[Asked]:
     turns = fmean(max(1, len(case.turns)) for case in cases)
     for metric in evaluator.metrics:
         for judge in metric.judges if isinstance(metric, JudgeMetric) else ():
-            yield Asked(role="judge", name=metric.name, model=judge.model, calls=len(judge.repeats) * turns)
+            yield Asked(stage="judge", name=metric.name, model=judge.model, calls=len(judge.repeats) * turns)
 
 
 def _users(evaluator: Evaluator, cases: Sequence[EvalCase]) -> Iterator[Asked]:
     simulator, share = evaluator.user_simulator, fmean(case.scenario is not None for case in cases)
     if simulator is not None and share:
-        yield Asked(role="user", name="user", model=simulator.model, calls=share * simulator.max_turns / 2)
+        yield Asked(stage="user", name="user", model=simulator.model, calls=share * simulator.max_turns / 2)
 
 
 def _teachers(request: RunRequest, cases: Sequence[EvalCase]) -> Iterator[Asked]:
     """One call for each missing answer; if the teacher is an agent, one by each of its nodes."""
     missing = sum(turn.expected is None for case in cases if case.scenario is None for turn in case.turns)
     if isinstance(request.teacher, str):
-        yield Asked(role="teacher", name="teacher", model=request.teacher, calls=missing)
+        yield Asked(stage="teacher", name="teacher", model=request.teacher, calls=missing)
     elif request.teacher is not None:
         snapshot = request.teacher.describe()
         for node_id, model in _models(snapshot, Profile.baseline(snapshot)).items():
-            yield Asked(role="teacher", name=node_id, model=model, calls=missing)
+            yield Asked(stage="teacher", name=node_id, model=model, calls=missing)

@@ -115,7 +115,7 @@ def test_a_search_for_another_goal_can_be_forecast(search: ModelDownsizing | Pro
     goal = Goal(kind="cheaper" if is_cheaper else "fewer_tokens")
     request = desk.request(goal=goal, acceptance=NonInferior(0.05, "usd" if is_cheaper else "tokens"), max_rounds=6)
     forecast = forecast_run(built, request)
-    stages = [stage.stage for stage in forecast.stages]
+    stages = list(forecast.stages)
     searched = ["validation"] if is_cheaper else ["train", "rerun", "validation"]
     assert stages == ["baseline", *searched, "final_test"]
     assert 1 <= forecast.rounds.low <= forecast.rounds.high <= 6

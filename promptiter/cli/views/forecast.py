@@ -32,9 +32,8 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
         f"  {_range(forecast.rounds, _count)} rounds; each figure is that of a typical run (short to long run)",
         style="dim",
     )
-    stages = [(each.stage, each.expected) for each in forecast.stages]
-    _print_table(screen, "stage", [*stages, ("all", forecast.total)], has_total=True)
-    _print_table(screen, "node", [(each.node_id, each.expected) for each in forecast.nodes])
+    _print_table(screen, "stage", [*forecast.stages.items(), ("all", forecast.total)], has_total=True)
+    _print_table(screen, "node", forecast.nodes.items())
     screen.print()
     unpriced = ", ".join(forecast.total.unpriced)
     rows = [("Budget", each) for each in forecast.budget] or [("Budget", "no cap")]
@@ -62,11 +61,10 @@ def dollars(figure: float) -> str:
 
 def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[Json]:
     """Every stage that was forecast or made a call."""
-    expected = {each.stage: each.expected for each in forecast.stages}
     return [
         {
             "stage": stage,
-            "expected": to_plain(expected.get(stage)),
+            "expected": to_plain(forecast.stages.get(stage)),
             "actual": {"calls": actual.calls, "tokens": actual.tokens, "cost_usd": actual.cost_usd},
         }
         for stage, actual in _by_stage(forecast, spent)
@@ -75,14 +73,13 @@ def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[
 
 def print_compared(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spending]) -> None:
     """What each stage took beside its forecast: calls, and dollars if they are known, else tokens."""
-    expected = {each.stage: each.expected for each in forecast.stages}
     has_dollars = forecast.total.usd is not None and forecast.total.usd.high > 0
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("stage", no_wrap=True)
     for name in ("calls", "expected", "cost" if has_dollars else "tokens", "expected"):
         table.add_column(name, justify="right", no_wrap=True)
     for stage, actual in _by_stage(forecast, spent):
-        wanted = expected.get(stage, NOTHING_EXPECTED)
+        wanted = forecast.stages.get(stage, NOTHING_EXPECTED)
         paid = "unknown" if actual.cost_usd is None else dollars(actual.cost_usd)
         table.add_row(
             stage,
@@ -95,7 +92,7 @@ def print_compared(screen: Console, forecast: Forecast, spent: Mapping[Stage, Sp
 
 def _by_stage(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[tuple[Stage, Spending]]:
     """The stages that were forecast to call a model or did, in the order of a run."""
-    asking = {each.stage for each in forecast.stages if each.expected.calls.high > 0} | spent.keys()
+    asking = {stage for stage, expected in forecast.stages.items() if expected.calls.high > 0} | spent.keys()
     return [(stage, spent.get(stage, NOTHING)) for stage in STAGES if stage in asking]
 
 
