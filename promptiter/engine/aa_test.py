@@ -23,7 +23,7 @@ from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.stats.final_test import blocks_of
+from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
 from promptiter.evaluation.teacher import with_expected_answers
 from promptiter.llm.ledger import NOTHING, Spending
@@ -66,7 +66,7 @@ class _Measuring:
         self.eval_set = eval_set
         self.profile = request.initial_profile or Profile.baseline(engine.describe())
         self.objective = request.objective
-        self.blocks = blocks_of(request.error, repeats=(request.final_test or FinalTest()).repeats)
+        self.blocks = plan_blocks(request.alpha, repeats=(request.final_test or FinalTest()).repeats)
         self.teacher = request.teacher
         self.on_row = on_row
         self.rows: list[CaseRow] = []

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.stats.final_test import blocks_of, decide_for_these_cases
+from promptiter.evaluation.stats.final_test import decide_for_these_cases, plan_blocks
 from promptiter.evaluation.stats.noise import REPEATS, CaseRunCost, NoiseReport, collect_case_scores
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.llm.ledger import Spending
@@ -201,4 +201,4 @@ def test_a_case_run_costs_what_was_paid_or_what_its_agent_once_cost() -> None:
     unpriced = Spending(calls=6, input_tokens=500, cost_usd=0.3, unpriced_calls=1)
     assert NoiseReport(evaluation=found, spent=unpriced, paid_runs=2).case_run_cost.usd is None
     assert NoiseReport(evaluation=found).final_test_runs(cases=8) == 8 * 6 * 2
-    assert NoiseReport(evaluation=found, blocks=blocks_of(0.1, repeats=3)).final_test_runs(cases=8) == 8 * 9 * 2
+    assert NoiseReport(evaluation=found, blocks=plan_blocks(0.1, repeats=3)).final_test_runs(cases=8) == 8 * 9 * 2
