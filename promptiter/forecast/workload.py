@@ -79,7 +79,7 @@ def read_workload(engine: Engine, request: RunRequest) -> Workload:
     cases = (*checked.train.cases, *checked.validation.cases)
     profile = request.initial_profile or Profile.baseline(snapshot)
     outline = engine.search.outline() if isinstance(engine.search, OutlinedSearch) else SearchOutline()
-    blocks = () if request.final_test is None else blocks_of(request.error, repeats=request.final_test.repeats)
+    blocks = () if request.final_test is None else blocks_of(request.alpha, repeats=request.final_test.repeats)
     return Workload(
         request=request,
         snapshot=snapshot,
