@@ -16,7 +16,7 @@ from promptiter.engine.request_checks import check_request
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
-from promptiter.evaluation.stats.final_test import blocks_of
+from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.forecast.stage_costs import ModelStage
 from promptiter.llm.models import estimate_tokens
 from promptiter.profile import Profile
@@ -79,7 +79,7 @@ def read_workload(engine: Engine, request: RunRequest) -> Workload:
     cases = (*checked.train.cases, *checked.validation.cases)
     profile = request.initial_profile or Profile.baseline(snapshot)
     outline = engine.search.outline() if isinstance(engine.search, OutlinedSearch) else SearchOutline()
-    blocks = () if request.final_test is None else blocks_of(request.alpha, repeats=request.final_test.repeats)
+    blocks = () if request.final_test is None else plan_blocks(request.alpha, repeats=request.final_test.repeats)
     return Workload(
         request=request,
         snapshot=snapshot,
