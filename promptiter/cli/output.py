@@ -13,7 +13,7 @@ from rich.console import Console
 
 from promptiter.llm.redaction import process_redactor
 from traces import UnwritableTraceError
-from traces.files import replacing
+from traces.files import write_atomically
 from traces.model import Json
 from traces.text import one_line
 
@@ -90,6 +90,6 @@ def write_text(text: str, output: Path | None) -> None:
     if output is None:
         typer.echo(text, nl=False)
     else:
-        with replacing(output) as file:
+        with write_atomically(output) as file:
             file.write(text.encode())
         typer.echo(f"written to {output}", err=True)

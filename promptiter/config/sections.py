@@ -5,11 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
 
 from promptiter.llm.secret import Secret, hidden_by_name
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
+from promptiter.registry import MODELS
 from promptiter.stages.losses import Severity
 from traces.model import Json
 
@@ -53,6 +66,10 @@ def as_goal(value: Json) -> Json:
 
 def _as_switch(value: Json) -> Json:
     return "off" if value is False else value  # YAML reads off as a truth value
+
+
+def _unless_read(value: Json, read: ValidatorFunctionWrapHandler) -> Json:
+    return value if isinstance(value, BaseModel) else read(value)
 
 
 def _as_secret(value: Json) -> Json:
@@ -120,14 +137,6 @@ class ModelSettings(Section):
     tokens_per_minute: Count | None = None
 
 
-class SimulatedSettings(Section):
-    """The simulated model: with which probability it follows a rule, what it knows, how long it takes."""
-
-    compliance: Share = 0.98
-    knowledge: dict[str, str] = Field(default_factory=dict)
-    latency_s: Amount = 0.0
-
-
 class Stages(Section):
     """Which models the stages ask. A stage that is left out is the one that needs no model.
 
@@ -152,17 +161,36 @@ class Stages(Section):
 
 
 class Models(Section):
-    """The models of the stages, and the settings of models by name, whoever asks them."""
+    """The models of the stages, and the settings of models by name. A registered model has settings of its own kind."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, ModelSettings] = Field(init=False)
+    __pydantic_extra__: dict[str, Annotated[ModelSettings, WrapValidator(_unless_read)]] = Field(init=False)
 
     stages: Annotated[Stages, BeforeValidator(_as_stages)] = Stages()
-    simulated: SimulatedSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_registered(cls, value: Json) -> Json:
+        """Read the settings of registered models by the schema that the model declares."""
+        if not isinstance(value, dict):
+            return value
+        kinds: dict[str, Any] = {name: (MODELS.get(name).Settings, ...) for name in value if name in MODELS}
+        read = create_model("Registered", **kinds).model_validate({name: value[name] for name in kinds})
+        return value | {name: getattr(read, name) for name in kinds}
 
     @property
     def settings(self) -> dict[str, ModelSettings]:
-        return dict(self.__pydantic_extra__ or {})
+        """Of the models that are served elsewhere."""
+        return {name: each for name, each in self._extra.items() if isinstance(each, ModelSettings)}
+
+    @property
+    def registered(self) -> dict[str, BaseModel]:
+        """Of the models that are registered."""
+        return {name: each for name, each in self._extra.items() if not isinstance(each, ModelSettings)}
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        return self.__pydantic_extra__ or {}
 
 
 class CheaperGoal(Section):

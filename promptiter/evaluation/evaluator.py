@@ -30,7 +30,7 @@ from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, Step, ToolCall
 from traces.model import Snapshot
-from traces.snapshots import readable
+from traces.snapshots import escape_surrogates
 
 GRACE_S = 1.0
 """An agent that does not keep its deadline itself is stopped so much later."""
@@ -184,7 +184,7 @@ class Evaluator:
             case_id=case.id,
             repeat=job.repeat,
             scores=tuple(_redacted(each.result(), redactor) for each in judging),
-            output=redactor.redact_known(readable(run.output)),
+            output=redactor.redact_known(escape_surrogates(run.output)),
             error=Failure(run.error.type, redactor.redact_text(run.error.message)) if run.error else None,
             usage=run.usage,
             trace_digests=tuple(

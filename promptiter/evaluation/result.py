@@ -18,7 +18,7 @@ from promptiter.errors import AccessDeniedError, ModelUnavailableError, RateLimi
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import Reads
 from traces import Failure, Usage
-from traces.model import total_usage
+from traces.model import sum_usage
 
 Origin: TypeAlias = Literal["executed", "cache", "kept", "audited"]
 """Where a row came from: calls that were paid, only known answers, an earlier evaluation, a check of one."""
@@ -174,7 +174,7 @@ class Evaluation:
 
     @property
     def usage(self) -> Usage:
-        return total_usage(row.usage for row in self.rows)
+        return sum_usage(row.usage for row in self.rows)
 
     @property
     def errored_fraction(self) -> float:

@@ -31,7 +31,7 @@ from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.results import RunRequest
-from traces.files import replacing
+from traces.files import write_atomically
 
 FILE_NAME = "forecast.json"
 SCHEMA_VERSION = 1
@@ -128,7 +128,7 @@ def make_forecast(workload: Workload, history: History, gateway: Gateway) -> For
 def write_forecast(folder: str | os.PathLike[str], forecast: Forecast) -> Path:
     """Write forecast.json into the folder of a run, whole or not at all."""
     path = Path(folder) / FILE_NAME
-    with replacing(path) as file:
+    with write_atomically(path) as file:
         file.write(orjson.dumps(to_plain(forecast), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return path
 

@@ -37,9 +37,10 @@ from promptiter.llm.call_counter import record_call
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import Function, Model, as_model
-from promptiter.llm.prices import Price, Prices, priced
+from promptiter.llm.prices import Price, PricedModel, Prices, priced
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
+from promptiter.registry import MODELS
 from traces import Usage, digest
 from traces.model import Json
 
@@ -325,12 +326,10 @@ class Gateway:
         await self._sleep(delay)
 
     def model(self, name: str) -> Model:
-        """The model of that name: one of the gateway's own, the simulated one, or litellm's."""
+        """The model of that name: one of the gateway's own, a registered one, or litellm's."""
         if name not in self._models:
-            if name == "simulated":
-                from promptiter.offline.model.simulated import SimulatedModel
-
-                self._models[name] = SimulatedModel(seed=self._seed)
+            if name in MODELS:
+                self._models[name] = MODELS.get(name)(seed=self._seed)
             else:
                 from promptiter.llm.litellm import LiteLLMModel
 
@@ -354,10 +353,12 @@ class Gateway:
         self._models[name] = as_model(model)
 
     def price(self, name: str) -> Price | None:
-        """What a model costs; of one that litellm serves, what its list says."""
+        """The price of a model: the user's own, the model's own, or litellm's for what litellm serves."""
         from promptiter.llm.litellm import LiteLLMModel
 
-        return self.prices.of(name, is_listed=isinstance(self.model(name), LiteLLMModel))
+        model = self.model(name)
+        known = self.prices.of(name, is_listed=isinstance(model, LiteLLMModel))
+        return model.price if known is None and isinstance(model, PricedModel) else known
 
     def context_tokens(self, name: str) -> int | None:
         """How many tokens a request to a model may have; of one that litellm serves, what its list says."""

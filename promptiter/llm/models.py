@@ -1,18 +1,19 @@
 """Models by name or by callable: what the gateway asks.
 
-A model is `async (request, *, repeat) -> ModelReply`. Names are looked up among the gateway's own models, then
-`simulated`, then litellm. Any function of the messages becomes one, and tests script theirs.
+A model is `async (request, *, repeat) -> ModelReply`. Names are looked up among the gateway's own models, then in the
+registry, then litellm. Any function of the messages becomes one, and tests script theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from promptiter.errors import UnexpectedCallError
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.registry import MODELS
 from traces import Usage
 from traces.model import Json
 
@@ -42,6 +43,11 @@ def is_simulated(model: Model) -> bool:
 def estimate_tokens(text: str) -> float:
     """The tokens of a text if no tokenizer is known: one for every four characters."""
     return len(text) / CHARACTERS_PER_TOKEN
+
+
+def any_simulated(names: Iterable[str]) -> bool:
+    """Whether any of these names is that of a registered model that only simulates answers."""
+    return any(is_simulated(MODELS.get(name)) for name in names if name in MODELS)
 
 
 Answer: TypeAlias = str | ModelReply

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from traces import Usage
 
@@ -35,12 +36,19 @@ class Price:
         return tokens * max(self.input_usd_per_million, self.output_usd_per_million) / 1e6
 
 
+@runtime_checkable
+class PricedModel(Protocol):
+    """A model that knows its own price."""
+
+    @property
+    def price(self) -> Price: ...
+
+
 class Prices:
-    """Prices by model name: the user's own, then litellm's for what litellm serves. The simulated model is free."""
+    """Prices by model name: the user's own, then litellm's for what litellm serves."""
 
     def __init__(self, own: Mapping[str, Price] | None = None) -> None:
-        free = Price(input_usd_per_million=0.0, output_usd_per_million=0.0)
-        self._known: dict[str, Price | None] = {"simulated": free, **(own or {})}
+        self._known: dict[str, Price | None] = dict(own or {})
 
     def of(self, model: str, *, is_listed: bool = True) -> Price | None:
         """The price of a model, or None. A model that runs in this process is on no list."""

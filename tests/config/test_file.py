@@ -438,8 +438,7 @@ def test_a_cap_in_dollars_needs_the_price_of_every_model(folder: Path) -> None:
 
 def test_the_simulated_model_has_settings(folder: Path) -> None:
     run = loaded(folder, "models: {simulated: {compliance: 1.0, knowledge: {the capital of france: Paris}}}")
-    assert run.config.models.simulated is not None
-    assert run.config.models.simulated.compliance == 1.0
+    assert run.config.models.registered["simulated"].model_dump()["compliance"] == 1.0
     assert problems(folder, FILE + "models: {simulated: {compliance: 2}}") == [
         "models.simulated.compliance: is 2; it must be at most 1"
     ]

@@ -13,6 +13,7 @@ import typer
 from promptiter.cli.load import build_evaluator, load_agent, metrics_file
 from promptiter.cli.output import console, write_text
 from promptiter.cli.views.check import Checked, findings_as_json, print_checked
+from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
     from promptiter.agents.base import Agent
@@ -103,6 +104,6 @@ async def _measured(
             scorable=min(each.health.scorable, each.health.cases - failing),
             findings=(*each.health.findings, *of_runs),
         )
-        is_simulated = "simulated" in evaluator.gateway.ledger.snapshot().by_model()
+        is_simulated = any_simulated(evaluator.gateway.ledger.snapshot().by_model())
         measured.append(replace(each, health=health, noise=found, is_simulated=is_simulated))
     return measured

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from promptiter.errors import SetupError
-from traces.files import replacing
+from traces.files import write_atomically
 
 
 def init(
@@ -51,5 +51,5 @@ def _write(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SetupError(f"{str(path.parent)!r} cannot be made: {error.strerror or error}") from error
-    with replacing(path) as file:
+    with write_atomically(path) as file:
         file.write(content)

@@ -12,6 +12,7 @@ import typer
 from promptiter.cli.commands.run import AsJson, Concurrency, Quiet, settings_of
 from promptiter.cli.output import console, say_error, write_text
 from promptiter.errors import SetupError
+from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
     from promptiter.config.build import ConfiguredRun
@@ -66,7 +67,7 @@ def noise(
             report = _measured(configured, repeats)
         finally:
             configured.gateway.cache.close()
-    is_simulated = "simulated" in configured.gateway.ledger.snapshot().by_model()
+    is_simulated = any_simulated(configured.gateway.ledger.snapshot().by_model())
     wanted = gain or (configured.request.final_test or FinalTest()).min_detectable_gain
     reach = None if report.problem else report.reach(wanted)
     code = noise_view.exit_code(report, None if gain is None else reach)

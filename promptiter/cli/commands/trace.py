@@ -13,13 +13,11 @@ import typer
 from promptiter.cli.output import View, console, json_text, view_of, write_text
 from promptiter.llm.redaction import process_redactor
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
+from traces.draw.diagram import Diagram
 from traces.files import from_json, to_json
-from traces.otel.write import encoding_of
+from traces.otel.write import guess_encoding
 
 app = typer.Typer(help="Look at execution traces, sum them up, convert them.", no_args_is_help=True)
-
-DRAWN_STEP_BY_STEP = 400
-"""Pictures of longer traces show one box per node."""
 
 File = Annotated[
     Path,
@@ -47,13 +45,24 @@ def show(
     view: Annotated[
         View | None, typer.Option("--format", help="How to show it: told by the output's name, else as text.")
     ] = None,
-    by_node: Annotated[bool, typer.Option("--by-node", help="In pictures, one box per node, not per step.")] = False,
+    by_node: Annotated[
+        bool | None,
+        typer.Option(
+            "--by-node/--by-step",
+            help="In pictures, one box per node or per step. Default: per step, up to 25 boxes.",
+            show_default=False,
+        ),
+    ] = None,
+    unfold: Annotated[
+        bool, typer.Option("--unfold", help="In pictures, give every step its own box: do not fold parallel steps.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=0, help="Steps or traces to list as text; 0 lists all.")] = 200,
     output: Output = None,
 ) -> None:
     """Show the DAG of a recorded run: nodes, times, tokens, errors, and the path that led to the first failure."""
     from promptiter.cli.views import trace as trace_view
-    from traces.draw import diagram, mermaid, svg
+    from traces.draw.mermaid import to_mermaid
+    from traces.draw.svg import to_svg
 
     view = view or view_of(output)
     if trace_id is None and view is View.text:
@@ -70,11 +79,8 @@ def show(
         case View.json:
             write_text(to_json(chosen).decode() + "\n", output)
         case _:
-            whole = not by_node and len(chosen.steps) <= DRAWN_STEP_BY_STEP
-            if not whole and not by_node:
-                typer.echo(f"{len(chosen.steps):,} steps are too many boxes: drawn by node", err=True)
-            drawing = diagram.of_trace(chosen) if whole else diagram.of_nodes(chosen)
-            write_text(svg.to_svg(drawing) if view is View.svg else mermaid.to_mermaid(drawing), output)
+            drawing = _draw(chosen, by_node=by_node, unfold=unfold)
+            write_text(to_svg(drawing) if view is View.svg else to_mermaid(drawing), output)
 
 
 @app.command()
@@ -85,9 +91,9 @@ def stats(
 ) -> None:
     """Sum up the traces of a file: runs by status, and per node its visits, errors, times, tokens and cost."""
     from promptiter.cli.views import trace as trace_view
-    from traces.stats import statistics
+    from traces.stats import compute_statistics
 
-    found = statistics(_read(file))
+    found = compute_statistics(_read(file))
     if as_json:
         write_text(json_text(found), output)
     else:
@@ -114,6 +120,20 @@ def export(
         typer.echo(f"{spans:,} spans written to {output}")
 
 
+def _draw(trace: ExecutionTrace, *, by_node: bool | None, unfold: bool) -> Diagram:
+    from traces.draw.trace_diagram import draw_nodes, draw_steps, needs_node_view
+
+    if by_node and unfold:
+        raise typer.BadParameter("--unfold shows every step, so it cannot be combined with --by-node")
+    if by_node is None and not unfold and needs_node_view(trace):
+        typer.echo(
+            f"{len(trace.steps):,} steps: shown with one box per node; use --by-step for steps, --unfold for every one",
+            err=True,
+        )
+        by_node = True
+    return draw_nodes(trace) if by_node else draw_steps(trace, unfold=unfold)
+
+
 def _read(file: Path) -> Iterator[ExecutionTrace]:
     """The traces of a file, without secrets of the environment: what is shown or converted is handed on."""
     redactor = process_redactor()
@@ -124,7 +144,7 @@ def _read(file: Path) -> Iterator[ExecutionTrace]:
 
 
 def _encoding_of(output: Path) -> Encoding:
-    if encoding_of(output) == "protobuf":
+    if guess_encoding(output) == "protobuf":
         return Encoding.otlp_protobuf
     name = output.name.removesuffix(".gz")
     if not name.endswith((".json", ".jsonl")):

@@ -18,6 +18,7 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.models import any_simulated
 from traces.model import Json
 from traces.text import cut, one_line
 
@@ -179,7 +180,7 @@ def _print_failures(screen: Console, found: Evaluation, cases: EvalSet) -> None:
 
 
 def _is_simulated(gateway: Gateway) -> bool:
-    return any(model == "simulated" for model in gateway.ledger.snapshot().by_model())
+    return any_simulated(gateway.ledger.snapshot().by_model())
 
 
 def _figure(value: float | None) -> str:

@@ -29,6 +29,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.forecast.forecast import read_forecast
 from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.ledger import Spending
+from promptiter.llm.models import any_simulated
 from promptiter.policies.final_test import Verdict
 from promptiter.policies.goals import GoalKind
 from promptiter.runlog.codec import to_plain
@@ -203,7 +204,7 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     if result.goal.kind != "score" and result.baseline is not None and result.accepted is not None:
         rows.add_row("Per run", _per_run(per_run(result.baseline), per_run(result.accepted)))
     spent = measured.spent.total
-    simulated = ", simulated" if "simulated" in measured.spent.by_model() else ""
+    simulated = ", simulated" if any_simulated(measured.spent.by_model()) else ""
     rows.add_row(
         "Cost",
         f"{cost_of(spent)}{simulated}, {measured.duration_s:.1f} s, {measured.case_runs} case runs"

@@ -18,6 +18,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.secret import secrets_in
+from promptiter.registry import MODELS
 from traces import digest
 from traces.model import Json
 
@@ -49,7 +50,7 @@ def judges_of(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -
 def litellm_name(model: JudgeModel) -> str:
     """The name by which litellm finds the provider. A variant is a dialect of OpenAI's protocol and needs none."""
     name, provider = model.model_name, model.provider_name
-    if name == "simulated":
+    if name in MODELS:
         return name
     if provider:
         return name if name.startswith(f"{provider}/") else f"{provider}/{name}"
@@ -115,7 +116,7 @@ def _name_in(gateway: Gateway, model: JudgeModel) -> str:
     name = litellm_name(model)
     in_options = secrets_in([model.generation_config, model.extra_fields])
     gateway.redactor.learn(secrets_in(model))
-    if name == "simulated" or not (model.base_url or model.api_key or in_options):
+    if name in MODELS or not (model.base_url or model.api_key or in_options):
         return name
     key = model.api_key.reveal() if model.api_key is not None else None
     endpoint = JudgeEndpoint(
