@@ -26,6 +26,7 @@ from traces.errors import (
     UnknownPredecessorError,
     UnwritableTraceError,
 )
+from traces.notebook import MAX_TEXT, html_block, html_heading, html_table
 
 SCHEMA_VERSION = 1
 
@@ -207,6 +208,26 @@ class ExecutionTrace:
         if (start := self.start_ns) is None or (end := self.end_ns) is None:
             return None
         return end - start
+
+    def _repr_html_(self) -> str:
+        duration = "" if self.duration_ns is None else f", {self.duration_ns / 1e9:.2f} s"
+        details = f"{self.status}, {len(self.steps):,} steps, {self.usage.tokens:,} tokens{duration}"
+        rows = (
+            (step.id, ", ".join(step.predecessors), _preview(step.input), _preview(step.output), str(step.error or ""))
+            for step in self.steps
+        )
+        table = html_table(("step", "after", "input", "output", "error"), rows, count=len(self.steps))
+        return html_block(html_heading(f"Trace {self.id}", details), table)
+
+
+def _preview(snapshot: Snapshot) -> str:
+    """The beginning of a snapshot, as text or JSON."""
+    if snapshot.text is not None or snapshot.data is None:
+        return (snapshot.text or "")[: 2 * MAX_TEXT]
+    try:
+        return orjson.dumps(snapshot.data, default=str)[: 2 * MAX_TEXT].decode(errors="ignore")
+    except TypeError:  # orjson.JSONEncodeError: nested too deep
+        return "…"
 
 
 def digest(value: Json | bytes) -> str:

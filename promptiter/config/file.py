@@ -13,12 +13,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
 
 from promptiter.config.problems import problems_of
+from promptiter.config.renamed_keys import drop_key, find_renamed_keys
 from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,
@@ -143,9 +145,13 @@ def read_document(
     settings = settings or {}
     said = merged(given, settings)
     source = os.fspath(file)
-    document, problems = _with_secrets(said, source, environ=os.environ if environ is None else environ)
+    renamed = find_renamed_keys(said)
+    known = reduce(drop_key, renamed, said)
+    document, problems = _with_secrets(known, source, environ=os.environ if environ is None else environ)
     context = {"folder": file.parent.absolute()}
     broken = {"models"} if problems else set()
+    problems += [f"{source}: {'.'.join(old)} is now called {new}; rename it" for old, new in renamed.items()]
+    broken |= {key for old, new in renamed.items() for key in (old[0], new.partition(".")[0])}
     try:
         config = RunConfig.model_validate(document, context=context)
     except ValidationError as error:

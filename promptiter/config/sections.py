@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from promptiter.llm.secret import Secret, hidden_by_name
+from promptiter.llm.secret import Secret, hide_by_name
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
 from promptiter.registry import MODELS
@@ -81,7 +81,7 @@ def as_final_test(value: Json) -> Json:
 
 
 def _as_headers(value: Json) -> Json:
-    return hidden_by_name({"headers": value})["headers"]
+    return hide_by_name({"headers": value})["headers"]
 
 
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -131,7 +131,7 @@ class ModelSettings(Section):
     api_key: Annotated[InstanceOf[Secret] | None, BeforeValidator(_as_secret)] = None
     headers: Annotated[dict[str, Any], BeforeValidator(_as_headers)] = Field(default_factory=dict)
     timeout_s: Above0 | None = None
-    options: Annotated[dict[str, Any], BeforeValidator(hidden_by_name)] = Field(default_factory=dict)
+    options: Annotated[dict[str, Any], BeforeValidator(hide_by_name)] = Field(default_factory=dict)
     price: ModelPrice | None = None
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
@@ -214,7 +214,7 @@ class Goals(Section):
 
 
 class PairedGainEntry(Section):
-    """An exact test for each candidate; `error` is for all of them, `repeats` are blocks with a look after each."""
+    """An exact test for each candidate; `alpha` is for all of them, `repeats` are blocks with a look after each."""
 
     alpha: Chance = 0.05
     repeats: tuple[Count, ...] = (2, 2, 2)
@@ -266,7 +266,7 @@ class FinalTestSection(Section):
     blocks.
 
     `min_detectable_gain` is what these cases should be able to show; `ablate` takes out parts that do no good before.
-    How often a claim may be wrong is the run's `error`.
+    Its significance level is the run's `alpha`.
     """
 
     repeats: Count = 2

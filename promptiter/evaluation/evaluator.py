@@ -160,7 +160,7 @@ class Evaluator:
             with self.gateway.active():
                 return await self._row(agent, cases[job.case_id], job)
 
-        self.gateway.settle_here()
+        self.gateway.bind_to_running_loop()
         return self.executor.run(jobs, work)
 
     def _check(self, cases: Mapping[str, EvalCase]) -> None:

@@ -24,7 +24,7 @@ from promptiter.engine.forecast import Forecast, forecast_run
 from promptiter.errors import PromptiterError
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import TraceSpool
-from promptiter.llm.cache.call_log import paid_calls
+from promptiter.llm.cache.call_log import read_paid_calls
 from promptiter.llm.ledger import TOOL, LedgerEntry
 from promptiter.llm.messages import Role
 from promptiter.profile import Profile
@@ -243,7 +243,7 @@ def _calls(path: Path, found: _Found) -> tuple[dict[str, float], float]:
     """Keep what calls of models cost; gives the seconds of a call by node, and which share the fastest one took."""
     seconds: dict[str, list[float]] = {}
     fastest: dict[str, float] = {}
-    for entry in islice(paid_calls(path), MOST_CALLS) if path.exists() else ():
+    for entry in islice(read_paid_calls(path), MOST_CALLS) if path.exists() else ():
         if entry.model.startswith(TOOL):
             continue
         found.calls.setdefault((entry.role, entry.node_id), []).append(entry)

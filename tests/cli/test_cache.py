@@ -13,7 +13,7 @@ import pytest
 
 from promptiter.llm.cache.cache import Cache, CacheKey, StoredAnswer, ToolAnswer, open_cache
 from promptiter.llm.cache.call_log import CallLog
-from promptiter.llm.cache.lines import as_line
+from promptiter.llm.cache.lines import format_line
 from promptiter.llm.messages import ModelReply, Role
 from tests.cli.conftest import Run
 from traces import Usage
@@ -186,13 +186,13 @@ def test_who_uses_the_cache_is_not_disturbed(run: Run, path: Path) -> None:
 def test_what_is_no_cache_is_refused_and_left(run: Run, foreign: list[Path], folder: Path) -> None:
     for path in foreign:
         for command in (["stats"], ["clear", "--yes"]):
-            assert "is no cache: " in run("cache", *command, path, code=2), path
+            assert "is not a cache: " in run("cache", *command, path, code=2), path
     assert "cannot be read" in run("cache", "stats", folder / "folder.db", code=2)
     assert "cannot tell what 'notes.txt' is" in run("cache", "clear", "--yes", "notes.txt", code=2)
 
 
 def test_a_newer_cache_is_refused(run: Run, folder: Path) -> None:
-    (folder / "cache.jsonl").write_bytes(as_line(b'{"v":2,"other":1}'))
+    (folder / "cache.jsonl").write_bytes(format_line(b'{"v":2,"other":1}'))
     filled(folder / "cache.db")
     with closing(sqlite3.connect(folder / "cache.db")) as database:
         database.execute("PRAGMA user_version = 2")
@@ -242,4 +242,4 @@ def test_a_configuration_without_a_cache_is_told_how_to_share_one(run: Run, fold
     (folder / "promptiter.yaml").write_text("cache: 3\n")
     assert "must be 'memory', or a path in .jsonl" in run("cache", "stats", code=2)
     (folder / "promptiter.yaml").write_text("cache: answers.pickle\n")
-    assert "cannot tell what cache" in run("cache", "stats", code=2)
+    assert "is of an unknown kind" in run("cache", "stats", code=2)

@@ -148,7 +148,7 @@ def test_rerun_takes_secrets_which_no_run_holds_from_the_configuration(run: Run,
     assert len(list((desk / "runs").iterdir())) == 2
     config.unlink()
     told = run("rerun", "--runs", desk / "runs", code=2)
-    assert "models.openai/mine.api_key is a secret, which run.json does not hold" in told
+    assert "models.openai/mine.api_key is a secret, which is not stored in run.json" in told
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(run: Run, finished_run: Path) -> None:

@@ -34,10 +34,10 @@ def stats(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
 ) -> None:
     """Say what a cache holds, by who asked: answers, tokens, and what it would cost to ask again."""
-    from promptiter.llm.cache.maintenance import CacheContents, contents_of
+    from promptiter.llm.cache.maintenance import CacheContents, read_contents
 
     path = _path_of(cache)
-    found = contents_of(path)
+    found = read_contents(path)
     if as_json:
         write_text(_as_json(found or CacheContents(path=path, bytes=0)), None)
     elif found is None:
@@ -53,7 +53,7 @@ def clear(
 ) -> None:
     """Remove all answers of a cache: they are asked and paid for again. Runs that use it at the moment go on."""
     from promptiter.llm.cache.call_log import FILE_NAME as CALLS
-    from promptiter.llm.cache.maintenance import clear_cache, contents_of
+    from promptiter.llm.cache.maintenance import clear_cache, read_contents
     from promptiter.runs.header import FILE_NAME as RUN_HEADER
 
     path = _path_of(cache).resolve()
@@ -62,7 +62,7 @@ def clear(
             f"{str(path)!r} belongs to the run {path.parent.name!r}, which could not be resumed without it; "
             "to be rid of the run, delete its folder"
         )
-    found = contents_of(path)
+    found = read_contents(path)
     if found is None or not found.total.calls:
         typer.echo(f"nothing is kept there yet: {_from_here(path)}")
         return

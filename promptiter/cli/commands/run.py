@@ -104,11 +104,11 @@ def resume(
     What it was asked for must be as it was: a changed configuration, eval set or agent is refused, with what changed.
     The options say how it is done, and may differ.
     """
-    from promptiter.api import config_to_resume
+    from promptiter.api import read_config_to_resume
 
     folder = _run_folder(run, runs)
     settings = settings_of(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
-    _conduct(config_to_resume(folder, settings=settings), folder=folder, test_now=claim)
+    _conduct(read_config_to_resume(folder, settings=settings), folder=folder, test_now=claim)
 
 
 def rerun(
@@ -120,11 +120,11 @@ def rerun(
     quiet: Quiet = None,
 ) -> None:
     """Start afresh what an earlier run was asked for, as its run.json says; cases and agent are those of now."""
-    from promptiter.api import config_to_rerun
+    from promptiter.api import read_config_to_rerun
 
     folder = _run_folder(run, runs)
     settings = settings_of(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
-    _conduct(config_to_rerun(folder, settings=settings))
+    _conduct(read_config_to_rerun(folder, settings=settings))
 
 
 def settings_of(

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar, cast, overload
 from promptiter.errors import MetricError, nearest
 from promptiter.evaluation.metrics.metric import shown
 from promptiter.llm.redaction import MASK
-from promptiter.llm.secret import Secret, holds_secret, with_texts
+from promptiter.llm.secret import Secret, holds_secret, map_texts_by_name
 from traces.model import Json
 
 Word = TypeVar("Word", bound=str)
@@ -179,7 +179,7 @@ class Fields:
         def secured(text: str, names: tuple[str, ...]) -> str:
             return self._hidden(text, place) if _VARIABLE.search(text) or holds_secret(names) else text
 
-        return cast("dict[str, Json]", with_texts(dict(value or {}), secured))
+        return cast("dict[str, Json]", map_texts_by_name(dict(value or {}), secured))
 
     def rest_as_options(self) -> dict[str, Json]:
         """The whole object, as it is but for what has a secret's name."""
@@ -187,7 +187,7 @@ class Fields:
         def secured(text: str, names: tuple[str, ...]) -> str:
             return self._hidden(text, self.place) if holds_secret(names) else text
 
-        return cast("dict[str, Json]", with_texts(dict(self._value), secured))
+        return cast("dict[str, Json]", map_texts_by_name(dict(self._value), secured))
 
     def _list(self, name: str) -> list[Json]:
         value = self.take(name)

@@ -86,6 +86,9 @@ class JudgeEndpoint(LiteLLMModel):
     def secrets(self) -> tuple[str, ...]:
         return (*LiteLLMModel.secrets(self), *self.in_options)
 
+    def find_setup_problem(self, name: str) -> str | None:  # noqa: ARG002 - the name that litellm knows counts
+        return LiteLLMModel.find_setup_problem(self, self.served_as)
+
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         return await LiteLLMModel.__call__(self, replace(request, model=self.served_as), repeat=repeat)
 

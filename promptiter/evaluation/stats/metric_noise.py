@@ -170,7 +170,9 @@ class _Shifted(Gateway):
     """A gateway behind which every repeat is another: answers of the cache that were given before do not serve."""
 
     def __init__(self, gateway: Gateway, shift: int) -> None:
-        super().__init__(cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.prices)
+        super().__init__(
+            cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.catalog.prices
+        )
         self.ledger = gateway.ledger
         self._gateway = gateway
         self._shift = shift
