@@ -86,12 +86,15 @@ class _Working:
                 phase="ablation",
                 runs=runs_of(replace(session.validation, cases=cases), repeats),
                 kept=[row for row in record.rows if row.case_id not in touched],
+                without=self._left_out(parts),
             )
         return self.known[name]
 
+    def _left_out(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(part for part in self.parts if part not in parts)
+
     def profile_with(self, parts: tuple[str, ...]) -> Profile:
-        gone = tuple(part for part in self.parts if part not in parts)
-        return self.whole.profile.reset(gone, to=self.initial.profile, snapshot=self.session.snapshot)
+        return self.whole.profile.reset(self._left_out(parts), to=self.initial.profile, snapshot=self.session.snapshot)
 
     def shares(self, left: tuple[str, ...]) -> dict[str, float]:
         """Fair shares of the gain, if all combinations were run on the repeats of the first profile's record."""

@@ -31,6 +31,7 @@ from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.results import RunRequest
+from promptiter.wording import plural
 from traces.files import write_atomically
 
 FILE_NAME = "forecast.json"
@@ -164,7 +165,7 @@ def _source(history: History) -> str:
     if not history.run_ids:
         return "no matching earlier run: rule-of-thumb figures"
     count, sizes = len(history.run_ids), "" if history.has_same_sizes else " with eval sets of other sizes"
-    return f"based on {_plural(count, 'earlier run')}{sizes}: {', '.join(history.run_ids)}"
+    return f"based on {plural(count, 'earlier run')}{sizes}: {', '.join(history.run_ids)}"
 
 
 def _describe_cap(figure: Figure, cap: float, workload: Workload, typical: Estimate, long: Estimate) -> str:
@@ -172,7 +173,7 @@ def _describe_cap(figure: Figure, cap: float, workload: Workload, typical: Estim
     rounds = min(workload.request.max_rounds, MAX_ROUNDS)
     most, least = (_rounds_within(estimate, figure, cap, rounds) for estimate in (typical, long))
     counts = str(most) if most == least else f"{max(0, least)} to {most}"
-    allowed = f"allows {counts} of {_plural(rounds, 'round')}"
+    allowed = f"allows {counts} of {plural(rounds, 'round')}"
     if most <= 0:
         allowed = "does not even allow the baseline" if most else "allows only the baseline"
     sentence = f"max_{figure} {_amount(figure, cap)} {allowed}"
@@ -195,10 +196,6 @@ def _caps(budget: Budget | Budgets | None) -> dict[Figure, float]:
     caps = Caps() if budget is None else budget.caps
     known: dict[Figure, float | None] = {"calls": caps.max_calls, "tokens": caps.max_tokens, "usd": caps.max_usd}
     return {figure: cap for figure, cap in known.items() if cap is not None}
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _amount(figure: Figure, amount: float) -> str:

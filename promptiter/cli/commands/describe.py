@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from promptiter.cli.load import load_agent
+from promptiter.cli.options import Output
 from promptiter.cli.output import View, console, json_text, view_of, write_text
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
@@ -20,11 +21,15 @@ from traces.text import cut, one_line
 def describe(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent, as module:attr.")],
     view: Annotated[
-        View | None, typer.Option("--format", help="How to show it: told by the output's name, else as text.")
+        View | None,
+        typer.Option("--format", metavar="FORMAT", help="text, mermaid, svg or json; by default from --output."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here.")] = None,
+    output: Output = None,
 ) -> None:
-    """Show what may change about an agent: its nodes and edges, and the surfaces of each node with their values."""
+    """Show the nodes, edges and surfaces of an agent.
+
+    Surfaces are what may change: prompts, tool descriptions, models, parameters.
+    """
     snapshot = _safe(load_agent(agent).describe())
     match view or view_of(output):
         case View.json:

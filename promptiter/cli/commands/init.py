@@ -15,12 +15,12 @@ from traces.files import write_atomically
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it; made if need be.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there already.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it; created if needed.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a starter: promptiter.yaml, an agent, eval sets and metrics. It runs as it is, with no key and no network.
+    """Write a starter project that runs as it is, offline.
 
-    Nothing that is there already is overwritten, unless with --force.
+    It has a promptiter.yaml, an agent, eval sets and metrics, and needs no key and no network.
     """
     starter = dict(_starter(files("promptiter") / "starter", PurePosixPath()))
     taken = [str(path) for path in starter if (folder / path).exists()]

@@ -13,7 +13,7 @@ from promptiter.forecast.forecast import Expected, Forecast, Range
 from promptiter.forecast.stage_costs import STAGES, Stage
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.results import RunResult
+from promptiter.wording import dollars
 from traces.model import Json
 from traces.text import one_line
 
@@ -42,21 +42,15 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
     print_rows(screen, rows)
 
 
-def compared(forecast: Forecast, result: RunResult) -> str:
-    """What the run took, and the forecast of it: calls, dollars, seconds."""
-    expected, measured = forecast.total, result.measured
-    spent = measured.spent.of_models
+def compared(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
+    """What model calls took and the forecast of it: calls, dollars, seconds."""
+    expected = forecast.total
     figures = [f"{spent.calls:,} calls, expected {_range(expected.calls, _count)}"]
     if expected.usd is not None and (expected.usd.high or spent.cost_usd):
-        fact = "cost unknown" if spent.cost_usd is None else dollars(spent.cost_usd)
+        fact = "unknown cost" if spent.cost_usd is None else dollars(spent.cost_usd)
         figures.append(f"{fact}, expected {_range(expected.usd, dollars)}")
-    figures.append(f"{_time(measured.duration_s)}, expected {_range(expected.seconds, _time)}")
+    figures.append(f"{_time(seconds)}, expected {_range(expected.seconds, _time)}")
     return "; ".join(figures)
-
-
-def dollars(figure: float) -> str:
-    """Dollars to the cent, and less than a dollar to a hundredth of a cent."""
-    return "$0" if figure == 0 else f"${figure:.2f}" if figure >= 1 else f"${figure:.4f}"
 
 
 def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[Json]:

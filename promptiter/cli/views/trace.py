@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from promptiter.wording import dollars, plural
 from traces import ExecutionTrace, Step, TraceGraph, Usage
 from traces.draw.lanes import to_lanes
 from traces.stats import TraceStatistics
@@ -63,14 +64,14 @@ def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int
     console.print(table)
     if len(shown) < len(traces):
         console.print(f"… {len(traces) - len(shown):,} more; --limit 0 lists all", style="dim")
-    console.print(f"{counted(len(traces), 'trace')}; look at one with --trace ID", style="dim")
+    console.print(f"{plural(len(traces), 'trace')}; look at one with --trace ID", style="dim")
 
 
 def print_statistics(console: Console, found: TraceStatistics) -> None:
     """A summary line, and a table of nodes."""
     statuses = ", ".join(f"{count:,} {status}" for status, count in found.by_status.items())
     told = f" ({statuses})" if statuses else ""
-    console.print(f"[bold]{counted(found.traces, 'trace')}[/]{told}, {counted(found.steps, 'step')}", end="")
+    console.print(f"[bold]{plural(found.traces, 'trace')}[/]{told}, {plural(found.steps, 'step')}", end="")
     console.print(f", longest {found.longest_trace_steps:,}, with loops {found.traces_with_loops:,}")
     if not found.traces:
         return
@@ -105,10 +106,10 @@ def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -
     console.print(title)
     tokens, cost = _usage_cells(trace.usage)
     nodes = len({step.node_id for step in trace.steps})
-    parts = [f"{counted(len(trace.steps), 'step')} of {counted(nodes, 'node')}"]
+    parts = [f"{plural(len(trace.steps), 'step')} of {plural(nodes, 'node')}"]
     if trace.duration_ns is not None:
         parts.append(format_duration(trace.duration_ns))
-    parts += [f"{tokens} tokens" if tokens else "tokens unknown", cost or "cost unknown"]
+    parts += [f"{tokens} tokens" if tokens else "tokens unknown", f"cost {cost or 'unknown'}"]
     console.print(", ".join(parts), style="dim")
     for loop in graph.unrolled_loops():
         console.print(f"loop ×{loop.iterations}: {one_line(', '.join(loop.node_ids[:12]))}", style="dim", markup=False)
@@ -300,16 +301,13 @@ def _note(step: Step) -> str:
     return one_line("; ".join(parts))
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 step`, `2 steps`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def _usage_cells(usage: Usage | None) -> tuple[str, str]:
     if usage is None:
         return "", ""
     tokens = "" if usage.input_tokens is usage.output_tokens is None else f"{usage.tokens:,}"
-    return tokens, "" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+    if usage.cost_usd is None:
+        return tokens, "unknown" if tokens else ""
+    return tokens, dollars(usage.cost_usd)
 
 
 def _chain(names: Sequence[str]) -> str:

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from promptiter.wording import dollars, join_names, plural
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "expected"),
+    [(0, "case", "0 cases"), (1, "case", "1 case"), (2, "case", "2 cases"), (1200, "call", "1,200 calls")],
+)
+def test_a_noun_agrees_with_its_count(count: int, noun: str, expected: str) -> None:
+    assert plural(count, noun) == expected
+
+
+def test_an_irregular_plural_is_given() -> None:
+    assert plural(2, "query", "queries") == "2 queries"
+    assert plural(1, "query", "queries") == "1 query"
+
+
+def test_names_beyond_the_limit_are_counted() -> None:
+    assert join_names(["a", "b", "c"], limit=2) == "a, b and 1 more"
+    assert join_names(["a", "b"], limit=2) == "a, b"
+    assert join_names(["a", "b", "c"]) == "a, b, c"
+    assert join_names([], limit=2) == ""
+
+
+def test_dollars_have_the_digits_that_matter() -> None:
+    assert [dollars(amount) for amount in (0, 0.03121, 1.256, 1200)] == ["$0", "$0.0312", "$1.26", "$1200.00"]
