@@ -77,7 +77,7 @@ class ConfiguredRun:
         return directory
 
     def forecast(self) -> Forecast:
-        """Estimate what the run will take, from matching earlier runs if there are any. Makes no call, writes nothing."""
+        """Estimate what the run will take, from matching earlier runs if there are any. Makes no call."""
         return forecast_run(self.engine, self.request, runs=self.config.runs)
 
     def noise(
