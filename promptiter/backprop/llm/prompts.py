@@ -2,8 +2,8 @@
 
 The prompts that ask for blame are in `step_prompt` and `trace_prompt`, that of the corrector in `corrector`.
 
-The rules are ours; everything that was recorded or written by others is data. Data is enclosed in `<data name="…">` and
-`</data>`, as in the prompts of judges, and cannot close its marks. Node and step ids come from traces, so they are data,
+The rules are ours; everything that was recorded or written by others is data. It is enclosed in `<data name="…">` and
+`</data>`, as in the prompts of judges, and cannot close its marks. Node and step ids come from traces and are data,
 too: models name surfaces and steps by our aliases, S1 and P1. Every prompt has at most `limit` tokens; equal requests
 give equal prompts in every process.
 """
