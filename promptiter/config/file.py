@@ -11,14 +11,13 @@ Paths are relative to the file. null counts as left out. What is wrong is told a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
 
-from promptiter.config.problems import problems_of
 from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,
@@ -41,10 +40,10 @@ from promptiter.config.sections import (
     as_goal,
     as_metrics,
 )
-from promptiter.errors import MetricError, RequestError, SetupError
+from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
-from promptiter.evaluation.metrics.config_fields import Fields
 from promptiter.evaluation.result import Objective
+from promptiter.user_files import Location, describe_problems
 from traces.model import Json
 
 FILE_NAME = "promptiter.yaml"
@@ -142,16 +141,17 @@ def read_document(
     """The same for what a file says or once said; paths are relative to that file."""
     settings = settings or {}
     said = merged(given, settings)
-    source = os.fspath(file)
-    document, problems = _with_secrets(said, source, environ=os.environ if environ is None else environ)
-    context = {"folder": file.parent.absolute()}
-    broken = {"models"} if problems else set()
+    context = {"folder": file.parent.absolute(), "environ": os.environ if environ is None else environ}
+    problems: list[str] = []
+    broken: set[str] = set()
     try:
-        config = RunConfig.model_validate(document, context=context)
+        config = RunConfig.model_validate(said, context=context)
     except ValidationError as error:
-        problems += problems_of(error, RunConfig, source=source)
-        broken |= {str(each["loc"][0]) for each in error.errors(include_url=False)}
-        kept = {key: value for key, value in document.items() if key not in broken}
+        problems = describe_problems(
+            error, RunConfig, Location(os.fspath(file)), is_secret=lambda keys: keys[:1] == ("models",)
+        )
+        broken = {str(each["loc"][0]) for each in error.errors(include_url=False)}
+        kept = {key: value for key, value in said.items() if key not in broken}
         config = RunConfig.model_validate(kept, context=context)
     return ReadConfig(
         config=config,
@@ -172,7 +172,7 @@ def read_file(file: Path) -> dict[str, Json]:
         raise SetupError(f"{file}: cannot be read: {error.strerror or error}{hint}") from error
     except UnicodeDecodeError as error:
         raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
-    value = read_yaml(text, file=os.fspath(file)).value
+    value = read_yaml(text, file=os.fspath(file))
     if not isinstance(value, dict):
         raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {value!r:.40}")
     return {key: each if key == "metrics" else _without_nulls(each) for key, each in value.items() if each is not None}
@@ -193,39 +193,3 @@ def merged(document: Mapping[str, Json], settings: Mapping[str, Json]) -> dict[s
             value = merged(below, value)
         both[key] = value
     return both
-
-
-def _with_secrets(
-    document: dict[str, Json], source: str, *, environ: Mapping[str, str]
-) -> tuple[dict[str, Json], list[str]]:
-    """The document with addresses, keys and headers of models expanded, and what went wrong with them."""
-    models = document.get("models")
-    if not isinstance(models, dict):
-        return document, []
-    problems: list[str] = []
-    secured = {
-        name: _secured(settings, name, source=source, environ=environ, problems=problems)
-        if isinstance(settings, dict) and name not in Models.model_fields
-        else settings
-        for name, settings in models.items()
-    }
-    return {**document, "models": secured}, problems
-
-
-def _secured(
-    settings: dict[str, Json], name: str, *, source: str, environ: Mapping[str, str], problems: list[str]
-) -> dict[str, Json]:
-    fields = Fields(settings, source=source, path=f"models.{name}", environ=environ)
-    readers: dict[str, Callable[[str], Json]] = {
-        "api_base": fields.expanded_text,
-        "api_key": fields.secret,
-        "headers": fields.secured_object,
-    }
-    secured = dict(settings)
-    for key in readers.keys() & settings.keys():
-        try:
-            secured[key] = readers[key](key)
-        except MetricError as error:
-            problems.append(str(error))
-            del secured[key]
-    return secured

@@ -70,8 +70,8 @@ def build_evaluator(
     """
     from promptiter.evaluation.evaluator import Evaluator
     from promptiter.evaluation.metrics.builtin import build_metrics
+    from promptiter.evaluation.metrics.criteria import JudgeModel
     from promptiter.evaluation.metrics.judge import judge_builders
-    from promptiter.evaluation.metrics.metric_config import JudgeModel
     from promptiter.evaluation.user_simulator import UserSimulator
     from promptiter.llm.secret import secrets_in
 

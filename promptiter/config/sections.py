@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from promptiter.backprop.loss import Severity
-from promptiter.llm.secret import Secret, hidden_by_name
+from promptiter.llm.secret import hidden_by_name
+from promptiter.llm.secret_fields import ExpandedText, SecretText, SecretValues
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
 from traces.model import Json
@@ -53,10 +54,6 @@ def as_goal(value: Json) -> Json:
 
 def _as_switch(value: Json) -> Json:
     return "off" if value is False else value  # YAML reads off as a truth value
-
-
-def _as_secret(value: Json) -> Json:
-    return Secret(value) if isinstance(value, str) and not isinstance(value, Secret) else value
 
 
 def as_final_test(value: Json) -> Json:
@@ -110,9 +107,9 @@ class ModelSettings(Section):
     `options` (temperature, …) are for the stages that ask this model; the nodes of an agent have their own.
     """
 
-    api_base: str | None = Field(default=None, repr=False)
-    api_key: Annotated[InstanceOf[Secret] | None, BeforeValidator(_as_secret)] = None
-    headers: Annotated[dict[str, Any], BeforeValidator(_as_headers)] = Field(default_factory=dict)
+    api_base: ExpandedText | None = Field(default=None, repr=False)
+    api_key: SecretText = None
+    headers: Annotated[SecretValues, AfterValidator(_as_headers)] = Field(default_factory=dict)
     timeout_s: Above0 | None = None
     options: Annotated[dict[str, Any], BeforeValidator(hidden_by_name)] = Field(default_factory=dict)
     price: ModelPrice | None = None

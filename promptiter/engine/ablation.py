@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.stats.shares import next_to_drop, shapley_shares
 from promptiter.policies.evidence import Evidence
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.structure import StructureSnapshot
@@ -22,18 +20,17 @@ from promptiter.structure import StructureSnapshot
 if TYPE_CHECKING:
     from promptiter.engine.session import Session
 
+Part = TypeVar("Part")
+
+_NO_LOSS = 1e-12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
-    """What the working profile loses without each part, and which parts went because it loses nothing.
-
-    `shares` divides the gain over the first profile fairly among the parts that stay, where all that this takes was
-    run anyway; else it is empty.
-    """
+    """What the working profile loses without each part, and which parts were dropped because it loses nothing."""
 
     losses: Mapping[str, float] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
-    shares: Mapping[str, float] = field(default_factory=dict)
 
 
 async def ablate(session: Session) -> Ablation | None:
@@ -47,15 +44,23 @@ async def ablate(session: Session) -> Ablation | None:
     while len(left) > 1:
         now = {part: await working.loss(left, part) for part in left}
         losses |= now
-        gone = next_to_drop(now)
+        gone = choose_part_to_drop(now)
         if gone is None:
             break
         dropped.append(gone)
         left = tuple(part for part in left if part != gone)
-    found = Ablation(losses=losses, dropped=tuple(dropped), shares=working.shares(left))
+    found = Ablation(losses=losses, dropped=tuple(dropped))
     if dropped:
         session.continue_from(working.profile_with(left), await working.evaluation(left, working.first))
     return found
+
+
+def choose_part_to_drop(losses: Mapping[Part, float]) -> Part | None:
+    """The part with the smallest loss, the first of several, if the profile is no worse without it."""
+    if not losses:
+        return None
+    part = min(losses, key=lambda each: losses[each])
+    return part if losses[part] <= _NO_LOSS else None
 
 
 def without(profile: Profile, surface_ids: Iterable[str], *, initial: Profile, structure: StructureSnapshot) -> Profile:
@@ -116,14 +121,3 @@ class _Working:
     def profile_with(self, parts: tuple[str, ...]) -> Profile:
         gone = tuple(part for part in self.parts if part not in parts)
         return without(self.whole.profile, gone, initial=self.initial.profile, structure=self.session.snapshot)
-
-    def shares(self, left: tuple[str, ...]) -> dict[str, float]:
-        """Fair shares of the gain, if all combinations were run on the repeats of the first profile's record."""
-        objective = self.session.request.objective
-        known = {
-            name: found.objective(objective) for (name, repeats), found in self.known.items() if repeats == self.first
-        }
-        known[frozenset()] = self.initial.validation.objective(objective)
-        values = {name: value for name, value in known.items() if value is not None}
-        subsets = chain.from_iterable(combinations(left, size) for size in range(len(left) + 1))
-        return shapley_shares(left, values.__getitem__) if all(frozenset(each) in values for each in subsets) else {}

@@ -6,7 +6,6 @@ The agent's answers are quoted to it as data. Its own calls have the role `user`
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,6 +15,7 @@ from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import EvalSetError, ModelError, SetupError
 from promptiter.evaluation.data.case import EvalCase, Scenario
 from promptiter.evaluation.metrics.judge_prompts import quoted, render_conversation
+from promptiter.evaluation.metrics.metric_config import UserSimulatorConfig
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
 from promptiter.llm.secret import secrets_in
@@ -62,19 +62,14 @@ class UserSimulator:
         self.options = dict(options or {})
 
     @staticmethod
-    def of_config(config: Mapping[str, Json], gateway: Gateway) -> UserSimulator | None:
-        """The simulated user of a `user_simulator_config`: a model, and at most how many turns; None if it is empty."""
-        if not config:
+    def of_config(config: UserSimulatorConfig | None, gateway: Gateway) -> UserSimulator | None:
+        """The simulated user of a metric file, if it configures one."""
+        if config is None:
             return None
-        plain = {re.sub(r"(?<=[a-z])([A-Z])", r"_\1", key).lower(): value for key, value in config.items()}
-        unknown = sorted(set(plain) - {"model", "model_name", "max_turns", "max_allowed_invocations", "options"})
-        model = plain.get("model") or plain.get("model_name")
-        if unknown or not isinstance(model, str):
-            told = f"unknown keys {', '.join(unknown)}" if unknown else f"model is {model!r}"
-            raise SetupError(f"user_simulator_config: {told}; give a model, and optionally max_turns and options")
         gateway.redactor.learn(secrets_in(config))
-        turns = plain.get("max_turns") or plain.get("max_allowed_invocations") or MAX_TURNS
-        return UserSimulator(gateway, model=model, max_turns=int(turns), options=plain.get("options"))
+        return UserSimulator(
+            gateway, model=config.model, max_turns=config.max_turns or MAX_TURNS, options=config.options
+        )
 
     async def next_message(self, case: EvalCase, history: Sequence[Message], *, repeat: int) -> str | None:
         """What the user says next; None: the conversation is over. It begins with the scenario's own words.

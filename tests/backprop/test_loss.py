@@ -34,8 +34,8 @@ from promptiter.errors import (
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.criteria import FinalResponseCriterion
 from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json_text
-from promptiter.evaluation.metrics.metric_config import FinalResponseCriterion
 from promptiter.evaluation.metrics.text_match import (
     NumericCriterion,
     TextCriterion,

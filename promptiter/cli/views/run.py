@@ -187,8 +187,7 @@ def _print_evidence(screen: Console, result: RunResult) -> None:
         return
     for surface_id, loss in parts.losses.items():
         gone = surface_id in parts.dropped
-        share = f", {parts.shares[surface_id]:+.3f} of the gain" if surface_id in parts.shares else ""
-        told = "taken out: no worse without it" if gone else f"without it {-loss:+.3f}{share}"
+        told = "taken out: no worse without it" if gone else f"without it {-loss:+.3f}"
         screen.print(Text.assemble((f"  {one_line(surface_id)}", "cyan"), f"  {told}"))
 
 

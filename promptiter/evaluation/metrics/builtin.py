@@ -16,15 +16,10 @@ from typing import Any, SupportsFloat, TypeAlias
 from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, Turn
+from promptiter.evaluation.metrics.criteria import FinalResponseCriterion, Limit, Options
 from promptiter.evaluation.metrics.json_match import compare_json_text
 from promptiter.evaluation.metrics.metric import Metric, TurnScore, failure_of, score_by_turn, shown, unscored
-from promptiter.evaluation.metrics.metric_config import (
-    EvalConfig,
-    FinalResponseCriterion,
-    Limit,
-    MetricConfig,
-    Options,
-)
+from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig
 from promptiter.evaluation.metrics.text_match import (
     NumericCriterion,
     RougeCriterion,

@@ -22,6 +22,7 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError, ModelError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.metrics.builtin import MetricBuilder
+from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, JudgeConfig, JudgeModel, ModelsAggregator, Rubric
 from promptiter.evaluation.metrics.judge_model import Judge, judges_of
 from promptiter.evaluation.metrics.judge_prompts import (
     Exchange,
@@ -40,14 +41,7 @@ from promptiter.evaluation.metrics.metric import (
     score_by_turn,
     unscored,
 )
-from promptiter.evaluation.metrics.metric_config import (
-    JUDGE_METRICS,
-    JudgeConfig,
-    JudgeModel,
-    MetricConfig,
-    ModelsAggregator,
-    Rubric,
-)
+from promptiter.evaluation.metrics.metric_config import MetricConfig
 from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest

@@ -7,13 +7,13 @@ the model is built, and other secrets while it is called. The gateway's redactor
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from promptiter.errors import MetricError
-from promptiter.evaluation.metrics.config_fields import field_name
-from promptiter.evaluation.metrics.metric_config import JudgeModel
+from promptiter.evaluation.metrics.criteria import JudgeModel
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -60,7 +60,8 @@ def request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
     """`generation_config`, `think` and `extra_fields` as options of a request; secrets in them stay wrapped."""
     options: dict[str, Json] = {}
     for key, value in model.generation_config.items():
-        name = _OPTION_NAMES.get(field_name(key), field_name(key))
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
+        name = _OPTION_NAMES.get(name, name)
         if name in _OWN_OPTIONS:
             raise MetricError(f"{place}: generation_config cannot set {key!r}; {_OWN_OPTIONS[name]}")
         if value is not None and name not in _NOT_FOR_JUDGES:

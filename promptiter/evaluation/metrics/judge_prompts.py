@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 import orjson
 
-from promptiter.evaluation.metrics.metric_config import Rubric
+from promptiter.evaluation.metrics.criteria import Rubric
 from promptiter.llm.messages import Message
 from traces import ToolCall
 from traces.model import Json

@@ -13,6 +13,7 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import BadRequestError, BudgetEndedError, MetricError, ModelUnavailableError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Scenario, Turn
 from promptiter.evaluation.metrics.builtin import build_metrics
+from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, JudgeModel, ModelsAggregator, Rubric
 from promptiter.evaluation.metrics.judge import JudgeMetric, aggregate, judge_builders
 from promptiter.evaluation.metrics.judge_model import JudgeEndpoint, judges_of, litellm_name, request_options
 from promptiter.evaluation.metrics.judge_prompts import (
@@ -24,13 +25,7 @@ from promptiter.evaluation.metrics.judge_prompts import (
     render_rubrics,
     render_tool_output,
 )
-from promptiter.evaluation.metrics.metric_config import (
-    JUDGE_METRICS,
-    JudgeModel,
-    ModelsAggregator,
-    Rubric,
-    parse_eval_config,
-)
+from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.score import Finding
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway, Retries
