@@ -22,7 +22,6 @@ from random import Random
 from typing import TypeAlias
 
 from benchmarks.measure import goal
-from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.propagate import propagate
 from promptiter.profile import Profile
 from promptiter.stages.contracts import (
@@ -32,6 +31,7 @@ from promptiter.stages.contracts import (
     GradientPacket,
     SurfaceGradient,
 )
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Step
 

@@ -118,6 +118,12 @@ class Profile:
             return self.overrides[surface_id]
         return snapshot.surface(surface_id).value
 
+    def reset(self, surface_ids: Iterable[str], *, to: Profile, snapshot: StructureSnapshot) -> Profile:
+        """This profile with the values that another one has for these surfaces."""
+        values = {surface_id: to.value(surface_id, snapshot) for surface_id in surface_ids}
+        patches = (SurfacePatch(surface_id=name, value=value, reason="reset") for name, value in values.items())
+        return self.apply(patches, snapshot)
+
     def surface(self, surface_id: str, snapshot: StructureSnapshot) -> Surface:
         """A surface with its value under this profile."""
         return replace(snapshot.surface(surface_id), value=self.value(surface_id, snapshot))

@@ -9,33 +9,12 @@ if nothing that is blamed moves the score, blame stays as it was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from promptiter.stages.contracts import BlameVerdict, SurfaceGradient
+from promptiter.stages.contracts import BlameCheck, SurfaceGradient
 
 PRIOR = 0.5
 """So many checks a surface is taken to have passed before any."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlameCheck:
-    """One surface that one failed run was blamed on: do corrected outputs of the blamed steps move its score?"""
-
-    surface_id: str
-    case_id: str
-    step_ids: tuple[str, ...]
-    verdict: BlameVerdict
-    reason: str
-    repeat: int = 0
-    turn: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlameChecks:
-    """The checks of one pass, and how many replays they took: runs of a case from a corrected step on."""
-
-    checks: tuple[BlameCheck, ...] = ()
-    replays: int = 0
 
 
 def weights_of(surface_ids: Iterable[str], checks: Iterable[BlameCheck]) -> dict[str, float]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from promptiter.backprop.loss import CaseLoss
 from promptiter.llm.redaction import MASK
 from promptiter.offline.attribution.value_search import snapshot_text
 from promptiter.stages.contracts import SurfaceGradient
+from promptiter.stages.losses import CaseLoss
 from promptiter.structure import Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.model import Json

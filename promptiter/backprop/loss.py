@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 from promptiter.errors import BudgetEndedError, SetupError, TransientModelError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
+from promptiter.stages.losses import (
+    CaseLoss,
+    Category,
+    Loss,
+    LossHint,
+    LossPlacement,
+    Severity,
+    check_hints,
+    check_placements,
+)
 from traces import ExecutionTrace, Failure
-
-Severity: TypeAlias = Literal["P0", "P1", "P2", "P3"]
-"""P0 is the worst."""
-
-Category: TypeAlias = Literal[
-    "response", "format", "wrong_tool", "wrong_arguments", "route", "knowledge", "error", "other"
-]
 
 TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
 """Gives the trace of a digest."""
@@ -36,73 +39,28 @@ UPSTREAM_FIRST: tuple[Category, ...] = ("wrong_tool", "wrong_arguments", "format
 """The order of categories where findings are split evenly: what comes earlier in a run explains what comes later."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """One failed score on one step. `expected` is the reference answer of the turn, None if nobody knows it."""
-
-    metric: str
-    step_id: str
-    severity: Severity
-    category: Category
-    text: str
-    score: float | None = None
-    expected: str | None = None
-    findings: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseLoss:
-    """The losses of one trace: one turn of one run of one case. `input` is what the user said."""
-
-    case_id: str
-    repeat: int = 0
-    turn: int = 0
-    input: str = ""
-    trace_digest: str
-    losses: tuple[Loss, ...]
-
-    @property
-    def severity(self) -> Severity:
-        return min(loss.severity for loss in self.losses)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossPlacement:
-    """Failures of this metric belong to this node: its last visit gets the loss."""
-
-    metric: str
-    node_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossHint:
-    """What the user knows about a metric that failed on a case: words for the blame, a severity of their choice."""
-
-    case_id: str
-    metric: str
-    text: str = ""
-    severity: Severity | None = None
-
-
 def extract_losses(
     evaluation: Evaluation,
     eval_set: EvalSet,
     trace_of: TraceOf,
     *,
-    targets: Sequence[LossPlacement] = (),
+    placements: Sequence[LossPlacement] = (),
     hints: Sequence[LossHint] = (),
 ) -> tuple[CaseLoss, ...]:
     """The losses of all failed runs of cases that fail over all their repeats, in the order of the rows, then the
     turns.
 
-    `trace_of` is asked once for each turn that failed. SetupError where a target or a hint names what the evaluation
-    does not have; the node ids of targets are for the caller to check, who has the structure.
+    `trace_of` is asked once for each turn that failed. SetupError if a placement or a hint names something that
+    the evaluation does not have. The caller, who has the structure, checks the node ids of placements.
     """
     cases = {case.id: case for case in eval_set.cases}
     metrics = evaluation.thresholds
-    if problems := [*check_targets(targets, metrics=metrics), *check_hints(hints, metrics=metrics, case_ids=cases)]:
+    if problems := [
+        *check_placements(placements, metrics=metrics),
+        *check_hints(hints, metrics=metrics, case_ids=cases),
+    ]:
         raise SetupError(problems[0])
-    extraction = _Extraction(trace_of, targets=targets, hints=hints)
+    extraction = _Extraction(trace_of, placements=placements, hints=hints)
     passed = {case.case_id for case in evaluation.cases if case.passed}
     losses: list[CaseLoss] = []
     for row in evaluation.rows:
@@ -113,32 +71,6 @@ def extract_losses(
             raise SetupError(f"eval set {eval_set.id!r} has no case {row.case_id!r}{near}; pass the set that was run")
         losses += extraction.of_row(row, cases[row.case_id])
     return tuple(losses)
-
-
-def check_targets(
-    targets: Iterable[LossPlacement], *, metrics: Collection[str], node_ids: Collection[str] | None = None
-) -> list[str]:
-    """What is wrong with loss targets, each in words. Without `node_ids` the nodes are not looked at."""
-    problems = []
-    for target in targets:
-        if target.metric not in metrics:
-            problems.append(f"a loss target names {_unknown('metric', target.metric, metrics)}")
-        if node_ids is not None and target.node_id not in node_ids:
-            problems.append(f"the loss target of {target.metric!r} names {_unknown('node', target.node_id, node_ids)}")
-    return problems
-
-
-def check_hints(hints: Iterable[LossHint], *, metrics: Collection[str], case_ids: Collection[str]) -> list[str]:
-    """What is wrong with loss hints, each in words."""
-    problems = []
-    for hint in hints:
-        if hint.case_id not in case_ids:
-            problems.append(f"a loss hint names {_unknown('case', hint.case_id, case_ids)}")
-        if hint.metric not in metrics:
-            problems.append(f"the loss hint of case {hint.case_id!r} names {_unknown('metric', hint.metric, metrics)}")
-        if hint.severity not in (None, *get_args(Severity)):
-            problems.append(f"the loss hint of case {hint.case_id!r} has severity {hint.severity!r}; use P0 to P3")
-    return problems
 
 
 def severity_of(score: Score) -> Severity:
@@ -173,14 +105,14 @@ _BEYOND_PROMPTS = frozenset(kind.__name__ for kind in _PASSING) | {"cancelled", 
 
 
 class _Extraction:
-    """Takes the losses out of rows, with targets by metric and hints by case and metric at hand."""
+    """Takes the losses out of rows, with placements by metric and hints by case and metric at hand."""
 
-    def __init__(self, trace_of: TraceOf, *, targets: Iterable[LossPlacement], hints: Iterable[LossHint]) -> None:
+    def __init__(self, trace_of: TraceOf, *, placements: Iterable[LossPlacement], hints: Iterable[LossHint]) -> None:
         self.trace_of = trace_of
         self.nodes_of: dict[str, list[str]] = {}
         self.hints_of: dict[tuple[str, str], list[LossHint]] = {}
-        for target in targets:
-            self.nodes_of.setdefault(target.metric, []).append(target.node_id)
+        for placement in placements:
+            self.nodes_of.setdefault(placement.metric, []).append(placement.node_id)
         for hint in hints:
             self.hints_of.setdefault((hint.case_id, hint.metric), []).append(hint)
 
@@ -194,7 +126,7 @@ class _Extraction:
                 trace = self.trace_of(trace_digest)
                 terminals = _terminals(trace)
                 placed = [
-                    (self._loss(case, score, findings), self._targeted(score.metric, trace) or terminals)
+                    (self._loss(case, score, findings), self._placed_on(score.metric, trace) or terminals)
                     for score, findings in failed[turn]
                 ]
                 yield _case_loss(row, case, trace, turn=turn, placed=placed)
@@ -222,8 +154,8 @@ class _Extraction:
             findings=findings,
         )
 
-    def _targeted(self, metric: str, trace: ExecutionTrace) -> tuple[str, ...]:
-        """The last visit of each node that a target names for the metric, if it ran."""
+    def _placed_on(self, metric: str, trace: ExecutionTrace) -> tuple[str, ...]:
+        """The last visit of each node that a placement names for the metric, if it ran."""
         node_ids = self.nodes_of.get(metric)
         if node_ids is None:
             return ()
@@ -337,7 +269,3 @@ def _json_category(finding: Finding) -> Category:
 
 
 _ITEM = re.compile(r"\[\d+\]$")
-
-
-def _unknown(what: str, name: str, known: Collection[str]) -> str:
-    return f"the {what} {name!r}, which is not known{nearest(name, known)}"

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum
 
-from promptiter.backprop.loss import Category, Severity
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
+from promptiter.stages.losses import Category, Severity
 
 MOST_REASONS = 5
 """So many reasons are listed in a signal."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from promptiter.agents.base import Agent
-from promptiter.backprop.loss import LossHint, LossPlacement
 from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
 from promptiter.config.models import gateway_of, search_of, unpriced_models
@@ -43,6 +42,7 @@ from promptiter.runs.header import Configuration
 from promptiter.runs.recorded import forecast_of
 from promptiter.search.cheaper import ModelDownsizing
 from promptiter.search.shorter import PromptShortening
+from promptiter.stages.losses import LossHint, LossPlacement
 
 T = TypeVar("T")
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
-from promptiter.backprop.loss import Severity
 from promptiter.llm.secret import hidden_by_name
 from promptiter.llm.secret_fields import ExpandedText, SecretText, SecretValues
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
+from promptiter.stages.losses import Severity
 from traces.model import Json
 
 

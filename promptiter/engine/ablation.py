@@ -7,30 +7,20 @@ part stays: whether that is any good is what the claim tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
 
+from promptiter.engine.session import Session
 from promptiter.evaluation.evaluator import runs_of
 from promptiter.evaluation.result import Evaluation
 from promptiter.policies.evidence import Evidence
-from promptiter.profile import Profile, SurfacePatch
-from promptiter.structure import StructureSnapshot
-
-if TYPE_CHECKING:
-    from promptiter.engine.session import Session
+from promptiter.profile import Profile
+from promptiter.runlog.results import Ablation
 
 Part = TypeVar("Part")
 
 _NO_LOSS = 1e-12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ablation:
-    """What the working profile loses without each part, and which parts were dropped because it loses nothing."""
-
-    losses: Mapping[str, float] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
 
 
 async def ablate(session: Session) -> Ablation | None:
@@ -61,13 +51,6 @@ def choose_part_to_drop(losses: Mapping[Part, float]) -> Part | None:
         return None
     part = min(losses, key=lambda each: losses[each])
     return part if losses[part] <= _NO_LOSS else None
-
-
-def without(profile: Profile, surface_ids: Iterable[str], *, initial: Profile, structure: StructureSnapshot) -> Profile:
-    """A profile with the initial values of these surfaces."""
-    values = {surface_id: initial.value(surface_id, structure) for surface_id in surface_ids}
-    patches = (SurfacePatch(surface_id=name, value=value, reason="taken out") for name, value in values.items())
-    return profile.apply(patches, structure)
 
 
 class _Working:
@@ -120,4 +103,4 @@ class _Working:
 
     def profile_with(self, parts: tuple[str, ...]) -> Profile:
         gone = tuple(part for part in self.parts if part not in parts)
-        return without(self.whole.profile, gone, initial=self.initial.profile, structure=self.session.snapshot)
+        return self.whole.profile.reset(gone, to=self.initial.profile, snapshot=self.session.snapshot)

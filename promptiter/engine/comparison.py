@@ -11,24 +11,63 @@ turns out differently, a node reads what its trace does not tell: from then on n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, repeat
+from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from promptiter.engine.audit import UndeclaredRead, find_undeclared_reads
-from promptiter.engine.evaluations import CaseRepeat
+from promptiter.engine.evaluations import CaseRepeat, Evaluations
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import runs_of
+from promptiter.evaluation.evaluator import Evaluator, runs_of
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.surface_reads import Reads, joined, may_touch
 from promptiter.policies.evidence import Evidence, MoreEvidence
 from promptiter.profile import Profile
-from promptiter.runlog.events import Phase
+from promptiter.runlog.events import EventType, Phase
+from promptiter.runlog.results import RunRequest
+from promptiter.structure import StructureSnapshot
+from traces import ExecutionTrace
+from traces.model import Json
 
-if TYPE_CHECKING:
-    from promptiter.engine.session import Session
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A profile with its validation: the best so far, or the one that the run started with."""
+
+    profile: Profile
+    validation: Evaluation
+
+
+class Comparing(Protocol):
+    """What a validator needs of the run: a Session."""
+
+    request: RunRequest
+    evaluator: Evaluator
+    evaluations: Evaluations
+    train: EvalSet
+    validation: EvalSet
+    targets: frozenset[str]
+    snapshot: StructureSnapshot
+    candidates_tried: int
+    accepted_gain: float
+
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def accepted(self) -> Accepted: ...
+
+    def trace(self, trace_digest: str) -> ExecutionTrace: ...
+
+    def report(self, problem: str) -> None: ...
+
+    async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None: ...
+
+    async def record(
+        self, kind: EventType, shape: Any, work: Callable[[], Awaitable[Any]], *, request: Json = None
+    ) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +93,7 @@ class Arms:
     def _numbered(self, arm: Evaluation, repeats: int) -> Evaluation:
         found = []
         for case_id, rows in _by_case(arm.rows).items():
-            again = repeat(rows[0], repeats) if case_id in self.untouched else rows
+            again = [rows[0]] * repeats if case_id in self.untouched else rows
             found += [replace(row, repeat=repeat) for repeat, row in enumerate(again)]
         return replace(arm, rows=tuple(found))
 
@@ -93,7 +132,7 @@ class Comparison:
 class Comparisons:
     """The looks at the candidates of one run. `unsure` are nodes whose recorded reads are not to be trusted."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Comparing) -> None:
         self.unsure: frozenset[str] = frozenset()
         self._session = session
         self._reads: dict[str, Reads | None] = {}
@@ -117,9 +156,9 @@ class Comparisons:
             candidate=arms.candidate,
             objective=session.request.objective,
             round=session.round,
-            tried=session.tried + 1,
+            tried=session.candidates_tried + 1,
             protected=session.request.protected,
-            gained=session.gained,
+            gained=session.accepted_gain,
             opening=self.repeats,
         )
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import cycle, islice
-from typing import TYPE_CHECKING
 
 from promptiter.engine.ablation import ablate
 from promptiter.engine.comparison import Arms
 from promptiter.engine.evaluations import CaseRepeat
+from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import runs_of
@@ -32,9 +32,6 @@ from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, 
 from promptiter.policies.goals import decide_for_goal, decide_on_test_set
 from promptiter.runlog.codec import from_plain, to_plain
 from traces.model import Json
-
-if TYPE_CHECKING:
-    from promptiter.engine.session import Session
 
 MOST_HELD = 0.5
 """At most this share of what a budget has left after the baseline is held back for the claim."""
@@ -112,10 +109,10 @@ def untested(session: Session) -> Conclusion:
     cases = len(session.validation.cases)
     if session.has_accepted:
         return _kept_untested(session)
-    if session.tried and cases < FEWEST_CASES:
+    if session.candidates_tried and cases < FEWEST_CASES:
         told = f"nothing was kept, and {cases} validation cases are too few to tell why"
         return _said(session, "underpowered", told)
-    return _said(session, "no_evidence", "nothing was kept" if session.tried else "there was nothing to try")
+    return _said(session, "no_evidence", "nothing was kept" if session.candidates_tried else "there was nothing to try")
 
 
 def _kept_untested(session: Session) -> Conclusion:
@@ -133,7 +130,7 @@ def _kept_untested(session: Session) -> Conclusion:
 
 def _said(session: Session, verdict: Verdict, told: str) -> Conclusion:
     """A conclusion without a claim."""
-    count, cases = session.tried, len(session.validation.cases)
+    count, cases = session.candidates_tried, len(session.validation.cases)
     tried = f"{count} candidate{'s' * (count != 1)} tried on {cases} cases"
     return Conclusion(verdict=verdict, reasons=(told, tried), tried=count, cases=cases)
 
@@ -240,7 +237,8 @@ class _FinalTestRun:
         session, objective = self.session, self.session.request.objective
         assert self.arms is not None, "a run concludes after its claim"
         shown = [claim for claim in results if claim.is_shown] if verdict == "improved" else []
-        tried = f"{session.tried} candidate{'s' * (session.tried != 1)} tried on these cases before, on other repeats"
+        count = session.candidates_tried
+        tried = f"{count} candidate{'s' * (count != 1)} tried on these cases before, on other repeats"
         return Conclusion(
             verdict=verdict,
             scope=shown[-1].scope if shown else None,
@@ -248,7 +246,7 @@ class _FinalTestRun:
             results=tuple(results),
             before=self.arms.accepted.objective(objective),
             after=self.arms.candidate.objective(objective),
-            tried=session.tried,
+            tried=session.candidates_tried,
             cases=len(session.validation.cases),
             smallest_gain=self._smallest_gain,
         )

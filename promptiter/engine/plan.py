@@ -132,7 +132,7 @@ class RunPlan:
     validation: int
     test: int
     repeats: int
-    claim: ClaimOutline | None
+    final_test: ClaimOutline | None
     wishful: tuple[str, ...]
     max_rounds: int
     limits: Limits
@@ -199,7 +199,7 @@ def plan_of(engine: Engine, request: RunRequest, recorded: Recorded) -> RunPlan:
         validation=len(checked.validation.cases),
         test=0 if checked.test is None else len(checked.test.cases),
         repeats=evaluator.options.repeats,
-        claim=_claim(request),
+        final_test=_claim(request),
         wishful=tuple(
             written(part) for part in parts_of(request.acceptance) if isinstance(part, PairedGain | SigmaGain)
         ),

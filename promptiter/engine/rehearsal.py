@@ -127,14 +127,14 @@ class _Run:
         till.close_round()
         if plan.max_rounds == 0:
             return
-        if plan.claim is not None:
-            till.hold(2 * plan.claim.repeats * plan.claim.blocks * plan.validation)
+        if plan.final_test is not None:
+            till.hold(2 * plan.final_test.repeats * plan.final_test.blocks * plan.validation)
         try:
             if is_endless or not self._reaches_target():
                 self._search(is_endless=is_endless)
         except BudgetEnded:
             till.close_round()
-            if plan.claim is None or not self.kept:
+            if plan.final_test is None or not self.kept:
                 raise
         till.release()
         if self.kept and not is_endless:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from promptiter.backprop.loss import LossHint, LossPlacement, check_hints, check_targets
 from promptiter.errors import EvalSetError, RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.data.splits import check_disjoint
@@ -21,6 +20,7 @@ from promptiter.policies.goals import Goal, other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics
 from promptiter.runlog.results import RunRequest
+from promptiter.stages.losses import LossHint, LossPlacement, check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
 
 NAMED = 5
@@ -183,7 +183,7 @@ def _hint_problems(
     request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator, train: EvalSet
 ) -> Iterator[str]:
     metrics = [metric.name for metric in evaluator.metrics]
-    yield from check_targets(request.loss_placements, metrics=metrics, node_ids=[node.id for node in snapshot.nodes])
+    yield from check_placements(request.loss_placements, metrics=metrics, node_ids=[node.id for node in snapshot.nodes])
     yield from check_hints(request.hints, metrics=metrics, case_ids=[case.id for case in train.cases])
 
 

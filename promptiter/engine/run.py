@@ -212,7 +212,7 @@ class Run:
             return self.conclusion.verdict
         if session.has_baseline and not session.accepted.validation.is_reliable:
             return "invalid_eval"
-        is_undecided = not session.tried or session.has_accepted
+        is_undecided = not session.candidates_tried or session.has_accepted
         return "budget_ended" if self.budget_ended and is_undecided else "no_evidence"
 
 

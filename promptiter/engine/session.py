@@ -8,12 +8,11 @@ asks for one thing after the other.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol, TypeVar
 
 from promptiter.agents.base import Agent
-from promptiter.engine.comparison import Comparison, Comparisons
+from promptiter.engine.comparison import Accepted, Comparison, Comparisons
 from promptiter.engine.evaluations import Evaluations
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.review import Reviewer
@@ -44,14 +43,6 @@ class Search(Protocol):
 
     async def search(self, session: Session) -> None:
         """Look for better profiles until the session says stop. What was accepted stays, whatever is raised."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The best profile so far, with its validation."""
-
-    profile: Profile
-    validation: Evaluation
 
 
 class Session:
@@ -97,10 +88,10 @@ class Session:
         self._interrupt = interrupt
         self._baseline: Accepted | None = None
         self._accepted: Accepted | None = None
-        self.tried = 0
+        self.candidates_tried = 0
         self._rounds_without_acceptance = 0
         self._records = 0
-        self.gained = 0.0
+        self.accepted_gain = 0.0
         self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop()
         if (until := request.stop or _until_done(request)) is not None:
             self._stopping |= until
@@ -237,11 +228,11 @@ class Session:
         comparison = Comparison(self.comparisons, candidate)
         answer = await decided(self._acceptance, comparison.gather)
         decision = await self._decided(answer)
-        self.tried += 1
+        self.candidates_tried += 1
         if decision.accepted:
             unseen = self.evaluator.evaluation_of((), self.validation, candidate)
             self.continue_from(candidate, comparison.opening or unseen)
-            self.gained += decision.delta or 0.0
+            self.accepted_gain += decision.delta or 0.0
             self._rounds_without_acceptance = 0
         return decision
 
@@ -253,7 +244,7 @@ class Session:
         """Give a candidate up before validation is paid."""
         data, _ = self._as_written(candidate)
         await self.note("candidate", data)
-        self.tried += 1
+        self.candidates_tried += 1
         return await self.pass_over(reason)
 
     def _as_written(self, candidate: Profile) -> tuple[dict[str, Json], Profile]:

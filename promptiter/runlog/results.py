@@ -6,16 +6,14 @@ that two equal runs do not share stands in a block called `measured`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import IO, Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, PlainSerializer
 
-from promptiter.backprop.blame_check import BlameCheck
-from promptiter.backprop.loss import CaseLoss, LossHint, LossPlacement
-from promptiter.engine.ablation import Ablation
+from promptiter.agents.base import Agent
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.result import Evaluation, Objective
@@ -26,11 +24,9 @@ from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision, StopPolicy
 from promptiter.profile import PatchSet, Profile, SurfaceChange
-from promptiter.stages.contracts import AggregateResult, BackwardResult, Rejection
+from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection
+from promptiter.stages.losses import CaseLoss, LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
-
-if TYPE_CHECKING:
-    from promptiter.agents.base import Agent
 
 Status: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
@@ -131,6 +127,14 @@ class RoundResult:
     def patches(self) -> PatchSet:
         """All patches of the round; a later pass does not change a surface again."""
         return PatchSet(tuple(patch for each in self.passes for patch in each.patches))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """What the working profile loses without each part, and which parts were dropped because it loses nothing."""
+
+    losses: Mapping[str, float] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

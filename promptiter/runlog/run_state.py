@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from promptiter.backprop.blame_check import BlameChecks
-from promptiter.backprop.loss import CaseLoss
-from promptiter.engine.ablation import Ablation, without
 from promptiter.errors import JournalError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.surface_reads import unread
@@ -22,7 +19,9 @@ from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.candidate_codec import candidate_of
 from promptiter.runlog.codec import from_plain
 from promptiter.runlog.events import Event
-from promptiter.runlog.results import PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
+from promptiter.runlog.results import Ablation, PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
+from promptiter.stages.contracts import BlameChecks
+from promptiter.stages.losses import CaseLoss
 from promptiter.structure import StructureSnapshot
 from traces.model import Json
 
@@ -237,7 +236,7 @@ class State:
     def _on_ablation(self, event: Event) -> None:
         found = from_plain(Ablation, event.data["value"])
         run = self.run
-        left = without(run.working_profile, found.dropped, initial=run.initial_profile, structure=run.structure)
+        left = run.working_profile.reset(found.dropped, to=run.initial_profile, snapshot=run.structure)
         accepted = self._afresh.get(left.digest, run.accepted)
         self._change(ablation=found, working_profile=left, accepted_profile=left, accepted=accepted)
         self._afresh = {}

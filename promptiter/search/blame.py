@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from promptiter.backprop.blame_check import BlameChecks, weighted
-from promptiter.backprop.loss import CaseLoss, LossHint, extract_losses
+from promptiter.backprop.blame_check import weighted
+from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
@@ -30,10 +30,12 @@ from promptiter.stages.contracts import (
     AttributeRequest,
     Attributor,
     BackwardResult,
+    BlameChecks,
     Optimizer,
     Peer,
     SurfaceGradient,
 )
+from promptiter.stages.losses import CaseLoss, LossHint
 
 TRACES_AT_ONCE = 32
 SLIPS = 0.1
@@ -84,7 +86,7 @@ class Passes:
                 evaluation,
                 eval_set,
                 session.trace,
-                targets=request.loss_placements,
+                placements=request.loss_placements,
                 hints=_for(eval_set, request.hints),
             )
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from promptiter.agents.base import Agent, Substitute, SubstitutingAgent
-from promptiter.backprop.blame_check import BlameCheck, BlameChecks
 from promptiter.backprop.corrections import Correction, CorrectionRequest, Corrector
 from promptiter.backprop.loss import extract_losses
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
@@ -31,7 +30,7 @@ from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.offline.attribution.expected_values import LIMITS
 from promptiter.profile import Profile
 from promptiter.search.blame_sample import most_blamed, run_of, sample
-from promptiter.stages.contracts import BlameVerdict, SurfaceGradient
+from promptiter.stages.contracts import BlameCheck, BlameChecks, BlameVerdict, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Step
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from promptiter.backprop.loss import GAPS, Severity
+from promptiter.backprop.loss import GAPS
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.stages.contracts import AggregateResult
+from promptiter.stages.losses import Severity
 
 LOSSES: Mapping[Severity, float] = {**{severity: gap for gap, severity in GAPS}, "P3": 0.1}
 """The share of its threshold that a score of such a severity misses at least; of the mildest, what it may be."""

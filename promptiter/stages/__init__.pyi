@@ -9,18 +9,6 @@ from promptiter.backprop.llm.cheapest_attributor import (
 )
 from promptiter.backprop.llm.corrector import LLMCorrector as LLMCorrector
 from promptiter.backprop.llm.optimizer import LLMOptimizer as LLMOptimizer
-from promptiter.backprop.loss import (
-    CaseLoss as CaseLoss,
-)
-from promptiter.backprop.loss import (
-    Loss as Loss,
-)
-from promptiter.backprop.loss import (
-    LossHint as LossHint,
-)
-from promptiter.backprop.loss import (
-    LossPlacement as LossPlacement,
-)
 from promptiter.backprop.propagate import StepwiseAttributor as StepwiseAttributor
 from promptiter.backprop.propagate import propagate as propagate
 from promptiter.backprop.support_aggregator import SupportAggregator as SupportAggregator
@@ -63,3 +51,7 @@ from promptiter.stages.contracts import (
 from promptiter.stages.contracts import (
     SurfaceGradient as SurfaceGradient,
 )
+from promptiter.stages.losses import CaseLoss as CaseLoss
+from promptiter.stages.losses import Loss as Loss
+from promptiter.stages.losses import LossHint as LossHint
+from promptiter.stages.losses import LossPlacement as LossPlacement

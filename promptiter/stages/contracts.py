@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from promptiter.backprop.loss import CaseLoss, Category, Severity
 from promptiter.evaluation.score import Finding
 from promptiter.profile import Profile, SurfacePatch
+from promptiter.stages.losses import CaseLoss, Category, Severity
 from promptiter.structure import StructureSnapshot, Surface
 from traces import ExecutionTrace, Step
 from traces.model import Json
@@ -223,3 +223,24 @@ class Optimizer(Protocol):
 
     async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
         """A new value for the surface."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlameCheck:
+    """One surface that one failed run was blamed on: do corrected outputs of the blamed steps move its score?"""
+
+    surface_id: str
+    case_id: str
+    step_ids: tuple[str, ...]
+    verdict: BlameVerdict
+    reason: str
+    repeat: int = 0
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlameChecks:
+    """The checks of one pass, and how many replays they took: runs of a case from a corrected step on."""
+
+    checks: tuple[BlameCheck, ...] = ()
+    replays: int = 0

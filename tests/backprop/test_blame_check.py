@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.blame_check import BlameCheck, weighted, weights_of
+from promptiter.backprop.blame_check import weighted, weights_of
 from promptiter.backprop.support_aggregator import support_of
-from promptiter.stages.contracts import BlameVerdict, SurfaceGradient
+from promptiter.stages.contracts import BlameCheck, BlameVerdict, SurfaceGradient
 
 SURFACES = ("a#instruction", "b#instruction", "c#instruction")
 

@@ -10,19 +10,7 @@ from hypothesis import strategies as st
 from promptiter.agents.function import agent, chain, node
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import FunctionNode
-from promptiter.backprop.loss import (
-    CaseLoss,
-    Category,
-    LossHint,
-    LossPlacement,
-    Severity,
-    category_of,
-    check_hints,
-    check_targets,
-    extract_losses,
-    is_fixable_by_prompt,
-    severity_of,
-)
+from promptiter.backprop.loss import category_of, extract_losses, is_fixable_by_prompt, severity_of
 from promptiter.errors import (
     BudgetEndedError,
     ModelTimeoutError,
@@ -47,6 +35,15 @@ from promptiter.evaluation.metrics.text_match import (
 from promptiter.evaluation.metrics.trajectory import ToolCriterion, TrajectoryCriterion, compare_tool_calls
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
+from promptiter.stages.losses import (
+    CaseLoss,
+    Category,
+    LossHint,
+    LossPlacement,
+    Severity,
+    check_hints,
+    check_placements,
+)
 from tests.traces.strategies import traces
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
 from traces.graph import TraceGraph
@@ -169,18 +166,18 @@ def test_a_turn_without_a_trace_gives_nothing() -> None:
 
 def test_a_target_puts_the_loss_on_the_last_visit_of_its_node() -> None:
     targets = [LossPlacement(metric="exact", node_id="left")]
-    (found,) = losses_of(row(score(), score(metric="json")), targets=targets)
+    (found,) = losses_of(row(score(), score(metric="json")), placements=targets)
     assert places(found) == [("exact", "left~2"), ("json", "right"), ("json", "left~2")]
 
 
 def test_a_target_that_did_not_run_leaves_the_loss_on_the_terminals() -> None:
-    (found,) = losses_of(row(score()), targets=[LossPlacement(metric="exact", node_id="critic")])
+    (found,) = losses_of(row(score()), placements=[LossPlacement(metric="exact", node_id="critic")])
     assert places(found) == [("exact", "right"), ("exact", "left~2")]
 
 
 def test_several_targets_of_a_metric_get_the_loss_each() -> None:
     targets = [LossPlacement(metric="exact", node_id=name) for name in ("right", "critic", "plan", "plan")]
-    (found,) = losses_of(row(score()), targets=targets)
+    (found,) = losses_of(row(score()), placements=targets)
     assert places(found) == [("exact", "plan"), ("exact", "right")]
 
 
@@ -191,7 +188,7 @@ def test_places_are_those_of_the_graph(run: ExecutionTrace, data: st.DataObject)
     assert [loss.step_id for loss in free.losses] == [step.id for step in graph.terminals]
     node_id = data.draw(st.sampled_from([step.node_id for step in run.steps]))
     (aimed,) = losses_of(
-        row(score()), of=ScriptedTraces(d=run), targets=[LossPlacement(metric="exact", node_id=node_id)]
+        row(score()), of=ScriptedTraces(d=run), placements=[LossPlacement(metric="exact", node_id=node_id)]
     )
     assert [loss.step_id for loss in aimed.losses] == [graph.visits(node_id)[-1].id]
 
@@ -282,11 +279,11 @@ def test_a_row_of_another_eval_set_is_refused() -> None:
 
 def test_all_problems_of_targets_and_hints_are_listed() -> None:
     targets = [LossPlacement(metric="exact", node_id="plan"), LossPlacement(metric="x", node_id="plann")]
-    assert check_targets(targets, metrics=["exact"], node_ids=["plan"]) == [
-        "a loss target names the metric 'x', which is not known",
-        "the loss target of 'x' names the node 'plann', which is not known (did you mean 'plan'?)",
+    assert check_placements(targets, metrics=["exact"], node_ids=["plan"]) == [
+        "a loss placement names the metric 'x', which is not known",
+        "the loss placement of 'x' names the node 'plann', which is not known (did you mean 'plan'?)",
     ]
-    assert check_targets(targets, metrics=["exact", "x"]) == []
+    assert check_placements(targets, metrics=["exact", "x"]) == []
     high: Any = "high"
     hints = [LossHint(case_id="a", metric="exact"), LossHint(case_id="b", metric="y", severity=high)]
     assert check_hints(hints, metrics=["exact"], case_ids=["a"]) == [

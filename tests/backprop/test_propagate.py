@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.propagate import StepwiseAttributor, propagate
 from promptiter.errors import BudgetEndedError, ModelTimeoutError, SetupError, UnexpectedCallError
 from promptiter.evaluation.score import Finding
@@ -25,6 +24,7 @@ from promptiter.stages.contracts import (
     GradientPacket,
     SurfaceGradient,
 )
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Node, StructureSnapshot, Surface
 from tests.traces.strategies import graphs
 from traces import ExecutionTrace, Step

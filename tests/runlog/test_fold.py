@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptiter.backprop.loss import CaseLoss
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
 from promptiter.errors import JournalError, NonDeterministicSearchError, SurfaceValueError
@@ -29,6 +28,7 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import PassResult, RoundResult, RunResult, TraceBlame
 from promptiter.runs.file_journal import FileJournal
 from promptiter.stages.contracts import AggregateResult, Rejection
+from promptiter.stages.losses import CaseLoss
 from promptiter.structure import Limits, Node, StructureSnapshot, Surface
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries

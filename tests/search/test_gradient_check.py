@@ -11,7 +11,6 @@ import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import GraphAgent
-from promptiter.backprop.blame_check import BlameChecks
 from promptiter.backprop.corrections import Correction, CorrectionRequest
 from promptiter.engine.engine import Engine
 from promptiter.errors import BudgetEndedError, SetupError
@@ -21,7 +20,7 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.search.gradient_check import GradientCheck, Replays
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.contracts import OptimizeRequest, OptimizeResult, SurfaceGradient
+from promptiter.stages.contracts import BlameChecks, OptimizeRequest, OptimizeResult, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from tests.worlds.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
 from tests.worlds.results import without_measured

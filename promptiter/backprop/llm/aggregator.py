@@ -20,13 +20,13 @@ from zlib import crc32
 from promptiter.backprop.llm.model_stage import ModelStage, object_schema
 from promptiter.backprop.llm.prompts import Point, points_room, render_aggregate
 from promptiter.backprop.llm.truncation import approximate_tokens, cut
-from promptiter.backprop.loss import Category, Severity
 from promptiter.backprop.support_aggregator import support_of
 from promptiter.errors import ModelError
 from promptiter.evaluation.data.health import folded
 from promptiter.evaluation.data.near_duplicates import NEAR
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
+from promptiter.stages.losses import Category, Severity
 from traces.snapshots import readable
 
 if TYPE_CHECKING:

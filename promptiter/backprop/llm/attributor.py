@@ -16,11 +16,11 @@ from promptiter.backprop.llm.rendering import findings_of
 from promptiter.backprop.llm.replies import Blame, answer_shape, grade, resolved
 from promptiter.backprop.llm.trace_prompt import ShownTrace
 from promptiter.backprop.llm.truncation import prompt_tokens
-from promptiter.backprop.loss import Loss
 from promptiter.backprop.propagate import TraceView
 from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
+from promptiter.stages.losses import Loss
 from traces import Step
 
 UNKNOWN_CONTEXT = 32_000

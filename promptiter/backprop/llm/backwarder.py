@@ -9,9 +9,9 @@ from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.prompts import predecessor_aliases, render_backward, surface_aliases
 from promptiter.backprop.llm.rendering import incoming_findings
 from promptiter.backprop.llm.replies import Blame, answer_shape, grade, resolved
-from promptiter.backprop.loss import Category, Severity
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import BackwardRequest, BackwardResult, GradientPacket, SurfaceGradient
+from promptiter.stages.losses import Category, Severity
 
 
 class LLMBackwarder(ModelStage[BackwardRequest]):

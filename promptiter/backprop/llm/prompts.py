@@ -28,9 +28,9 @@ from promptiter.backprop.llm.rendering import (
     wrong_values,
 )
 from promptiter.backprop.llm.truncation import Quote, Section, approximate_tokens, compose, room_beside
-from promptiter.backprop.loss import Category, Severity
 from promptiter.llm.messages import Message
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, BackwardRequest, OptimizeRequest
+from promptiter.stages.losses import Category, Severity
 from promptiter.structure import Limits, Surface, SurfaceType
 from traces import Step
 

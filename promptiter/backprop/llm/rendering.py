@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import orjson
 
 from promptiter.backprop.llm.truncation import Quote, Section
-from promptiter.backprop.loss import Loss
 from promptiter.evaluation.metrics.metric import in_words
 from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
 from promptiter.stages.contracts import BackwardRequest, Rejection, StepExample
+from promptiter.stages.losses import Loss
 from promptiter.structure import Surface
 from traces import Snapshot, Step, ToolCall
 from traces.model import Json

@@ -12,7 +12,7 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 from promptiter.backprop.llm.model_stage import object_schema
-from promptiter.backprop.loss import Category, Severity
+from promptiter.stages.losses import Category, Severity
 from traces.model import Json
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from promptiter.backprop.llm.rendering import (
     wrong_values,
 )
 from promptiter.backprop.llm.truncation import Quote, Section, compose, prompt_tokens, room_beside
-from promptiter.backprop.loss import Loss
 from promptiter.backprop.propagate import TraceView
 from promptiter.llm.messages import Message
+from promptiter.stages.losses import Loss
 from promptiter.structure import Surface
 from traces import Step
 

@@ -20,7 +20,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from promptiter.backprop.loss import Category, Loss
 from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.blame_results import Blame, Blames, named
 from promptiter.offline.attribution.expected_values import Atom, Atoms, take_apart
@@ -31,6 +30,7 @@ from promptiter.offline.attribution.trace_context import Scene
 from promptiter.offline.attribution.traversal import choose, follow_missing, follow_unexpected
 from promptiter.offline.attribution.value_search import fold
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
+from promptiter.stages.losses import Category, Loss
 from traces import ExecutionTrace, Step
 
 LOST, LOST_WEAKLY, INTRODUCED, SUSPECT, ROUTE, ERROR, LIMIT = 0.9, 0.5, 0.7, 0.6, 0.5, 0.7, 0.5

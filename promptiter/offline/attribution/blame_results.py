@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from promptiter.backprop.loss import Category, Severity
 from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.expected_values import Atom
 from promptiter.offline.attribution.trace_context import Scene
 from promptiter.offline.attribution.traversal import Walk
 from promptiter.stages.contracts import BackwardResult, GradientPacket, SurfaceGradient
+from promptiter.stages.losses import Category, Severity
 
 MOST_NAMED = 6
 """So many values are named in a gradient's text."""

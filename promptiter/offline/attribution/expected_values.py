@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from promptiter.backprop.loss import Loss
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
 from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.format_rules import (
@@ -34,6 +33,7 @@ from promptiter.offline.attribution.value_search import (
     parts_of,
     plain_words,
 )
+from promptiter.stages.losses import Loss
 from traces.model import Json
 
 MOST_ATOMS = 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from promptiter.backprop.loss import Severity
 from promptiter.offline.attribution.blame_results import Blame, Blames
 from promptiter.offline.attribution.fault_localization import spectrum
 from promptiter.offline.attribution.format_rules import Form
 from promptiter.offline.attribution.trace_context import Scene
 from promptiter.offline.attribution.value_search import Value
+from promptiter.stages.losses import Severity
 from traces import Step
 
 FORM = 0.7

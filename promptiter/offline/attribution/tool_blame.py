@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from promptiter.backprop.loss import Severity
 from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.blame_results import Blame, Blames, named
 from promptiter.offline.attribution.expected_values import Atom, leaves_of
 from promptiter.offline.attribution.trace_context import Scene
 from promptiter.offline.attribution.traversal import choose, follow_missing, follow_unexpected
 from promptiter.offline.attribution.value_search import from_plain, json_text, plain_words
+from promptiter.stages.losses import Severity
 from traces import Step, ToolCall
 from traces.model import Json
 

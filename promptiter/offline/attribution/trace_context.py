@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from promptiter.backprop.loss import Category
 from promptiter.offline.attribution.expected_values import Atom
 from promptiter.offline.attribution.fault_localization import Shape, most_suspicious, nodes_showing, shape_of
 from promptiter.offline.attribution.value_search import FoldedText, TraceTexts, field_of, plain_words
 from promptiter.offline.rules.prompt_editing import asks_to_copy
 from promptiter.stages.contracts import AttributeRequest
+from promptiter.stages.losses import Category
 from promptiter.structure import TEXT_TYPES, Surface, SurfaceType
 from traces import Step
 

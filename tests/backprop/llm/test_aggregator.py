@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from promptiter.backprop.llm.aggregator import MOST_BATCHES, LLMAggregator, packed, points_of
 from promptiter.backprop.llm.prompts import MAX_PROMPT_TOKENS, MIN_PROMPT_TOKENS, points_room
 from promptiter.backprop.llm.truncation import approximate_tokens
-from promptiter.backprop.loss import Category, Severity
 from promptiter.errors import BudgetEndedError, ModelUnavailableError
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway, Retries
@@ -21,6 +20,7 @@ from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.stages.contracts import AggregateRequest, SurfaceGradient
+from promptiter.stages.losses import Category, Severity
 from tests.backprop.llm.test_prompts import INSTRUCTION, prompt_tokens
 from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
 

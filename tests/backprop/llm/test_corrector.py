@@ -9,7 +9,6 @@ import pytest
 
 from promptiter.backprop.corrections import CorrectionRequest
 from promptiter.backprop.llm.corrector import LLMCorrector, render_correction
-from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.errors import BadAnswerError
 from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json_text
 from promptiter.llm.gateway import Gateway
@@ -17,6 +16,7 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import MASK
 from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.stages.contracts import SurfaceGradient
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.model import Json

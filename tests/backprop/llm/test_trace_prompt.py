@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
 from promptiter.backprop.llm.trace_prompt import MOST_STEPS, ShownTrace
-from promptiter.backprop.loss import CaseLoss, Loss
 from promptiter.backprop.propagate import TraceView
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AttributeRequest
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Node, StructureSnapshot, Surface
 from tests.backprop.llm.test_prompts import FINDINGS, GOLDEN, LIMIT, LONG, as_text, prompt_tokens
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall

@@ -11,7 +11,7 @@ from typing import Any
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode
-from promptiter.backprop.loss import CaseLoss, Loss, category_of
+from promptiter.backprop.loss import category_of
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.builtin import FinalResponseMetric
 from promptiter.evaluation.metrics.criteria import FinalResponseCriterion
@@ -24,6 +24,7 @@ from promptiter.offline.attribution.attributor import EvidenceAttributor
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, Peer, SurfaceGradient
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.model import in_canonical_order

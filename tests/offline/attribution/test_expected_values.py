@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from promptiter.backprop.loss import Loss, category_of
+from promptiter.backprop.loss import category_of
 from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json_text
 from promptiter.evaluation.metrics.text_match import NumericCriterion, TextCriterion, compare_number, compare_text
 from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.expected_values import MOST_ATOMS, Atoms, take_apart
 from promptiter.offline.attribution.references import NO_REFERENCES, References, references_of
+from promptiter.stages.losses import Loss
 
 SAID = "My order A-17 to Berlin"
 

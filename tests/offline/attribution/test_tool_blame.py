@@ -7,7 +7,7 @@ import pytest
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode, Tool
-from promptiter.backprop.loss import CaseLoss, Loss, category_of
+from promptiter.backprop.loss import category_of
 from promptiter.evaluation.data.case import ExpectedToolCall
 from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compare_tool_calls
 from promptiter.llm.gateway import Gateway
@@ -15,6 +15,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AttributeRequest, SurfaceGradient
+from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Surface
 from tests.offline.attribution.cases import attribute, gradients, peer, request, step
 from traces import Step, ToolCall

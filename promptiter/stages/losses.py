@@ -1,0 +1,97 @@
+"""Losses: failed scores on the steps of a trace, where the backward pass starts. `backprop.loss` extracts them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from promptiter.errors import nearest
+from promptiter.evaluation.score import Finding
+
+Severity: TypeAlias = Literal["P0", "P1", "P2", "P3"]
+"""P0 is the worst."""
+
+Category: TypeAlias = Literal[
+    "response", "format", "wrong_tool", "wrong_arguments", "route", "knowledge", "error", "other"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """One failed score on one step. `expected` is the reference answer of the turn, None if nobody knows it."""
+
+    metric: str
+    step_id: str
+    severity: Severity
+    category: Category
+    text: str
+    score: float | None = None
+    expected: str | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseLoss:
+    """The losses of one trace: one turn of one run of one case. `input` is what the user said."""
+
+    case_id: str
+    repeat: int = 0
+    turn: int = 0
+    input: str = ""
+    trace_digest: str
+    losses: tuple[Loss, ...]
+
+    @property
+    def severity(self) -> Severity:
+        return min(loss.severity for loss in self.losses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPlacement:
+    """Failures of this metric belong to this node: its last visit gets the loss."""
+
+    metric: str
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossHint:
+    """What the user knows about a metric that failed on a case: words for the blame, a severity of their choice."""
+
+    case_id: str
+    metric: str
+    text: str = ""
+    severity: Severity | None = None
+
+
+def check_placements(
+    placements: Iterable[LossPlacement], *, metrics: Collection[str], node_ids: Collection[str] | None = None
+) -> list[str]:
+    """The problems of loss placements, one sentence each. Without `node_ids`, nodes are not checked."""
+    problems = []
+    for placement in placements:
+        if placement.metric not in metrics:
+            problems.append(f"a loss placement names {_unknown('metric', placement.metric, metrics)}")
+        if node_ids is not None and placement.node_id not in node_ids:
+            problems.append(
+                f"the loss placement of {placement.metric!r} names {_unknown('node', placement.node_id, node_ids)}"
+            )
+    return problems
+
+
+def check_hints(hints: Iterable[LossHint], *, metrics: Collection[str], case_ids: Collection[str]) -> list[str]:
+    """The problems of loss hints, one sentence each."""
+    problems = []
+    for hint in hints:
+        if hint.case_id not in case_ids:
+            problems.append(f"a loss hint names {_unknown('case', hint.case_id, case_ids)}")
+        if hint.metric not in metrics:
+            problems.append(f"the loss hint of case {hint.case_id!r} names {_unknown('metric', hint.metric, metrics)}")
+        if hint.severity not in (None, *get_args(Severity)):
+            problems.append(f"the loss hint of case {hint.case_id!r} has severity {hint.severity!r}; use P0 to P3")
+    return problems
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
+    return f"the {what} {name!r}, which is not known{nearest(name, known)}"
