@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from promptiter.engine.session import Session
-from promptiter.evaluation.evaluator import runs_of
+from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import Evaluation
 from promptiter.policies.evidence import Evidence
 from promptiter.profile import Profile
@@ -96,7 +96,7 @@ class _Working:
                 session.validation,
                 self.profile_with(parts),
                 phase="ablation",
-                runs=runs_of(replace(session.validation, cases=cases), repeats),
+                runs=list_case_runs(replace(session.validation, cases=cases), repeats),
                 kept=[row for row in record.rows if row.case_id not in touched],
             )
         return self.known[name]

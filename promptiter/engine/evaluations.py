@@ -11,7 +11,7 @@ from typing import TypeAlias
 from promptiter.agents.base import Agent
 from promptiter.errors import OutageError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator, runs_of
+from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
 from promptiter.runlog.codec import from_plain, to_plain
@@ -56,7 +56,7 @@ class Evaluations:
         """
         if self._busy.locked():
             raise RuntimeError("a session evaluates one profile at a time; await each evaluation before the next")
-        wanted = runs_of(eval_set, range(self._evaluator.options.repeats)) if runs is None else runs
+        wanted = list_case_runs(eval_set, range(self._evaluator.options.repeats)) if runs is None else runs
         async with self._busy:
             self._log.phase = phase
             return await self._evaluate(eval_set, profile, wanted, [_as_kept(row) for row in kept])
@@ -90,7 +90,7 @@ class Evaluations:
         while (event := self._log.take_any("case")) is not None:
             keep(event.data)
         if self._log.take("evaluation_finished") is not None:
-            return self._evaluator.evaluation_of(rows.values(), eval_set, profile)
+            return self._evaluator.build_evaluation(rows.values(), eval_set, profile)
         gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some of it already
         for row in kept:
             if (row.case_id, row.repeat) not in rows:
@@ -99,7 +99,7 @@ class Evaluations:
         most_lost = max(1.0, self._evaluator.options.max_errored_fraction * (len(runs) + len(kept)))
         async for row in self._served(eval_set, profile, left, most_lost=most_lost):
             keep((await self._log.append("case", {"evaluation": number, "row": to_plain(row)})).data)
-        found = self._evaluator.evaluation_of(rows.values(), eval_set, profile)
+        found = self._evaluator.build_evaluation(rows.values(), eval_set, profile)
         gateway.recent_from = None
         await self._log.append("evaluation_finished", _figures(found, number))
         return found

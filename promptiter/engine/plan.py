@@ -28,7 +28,7 @@ from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
-from promptiter.evaluation.stats.final_test import blocks_of
+from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.llm.budget import Caps
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Role
@@ -247,7 +247,7 @@ def _claim(request: RunRequest) -> ClaimOutline | None:
     if rule is None:
         return None
     return ClaimOutline(
-        repeats=rule.repeats, blocks=len(blocks_of(request.error, repeats=rule.repeats)), ablates=rule.ablate
+        repeats=rule.repeats, blocks=len(plan_blocks(request.error, repeats=rule.repeats)), ablates=rule.ablate
     )
 
 

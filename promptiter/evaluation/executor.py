@@ -69,18 +69,18 @@ class ThreadExecutor:
     async def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[CaseRow]:
         loop = asyncio.get_running_loop()
 
-        async def in_a_thread(job: CaseJob) -> CaseRow:
+        async def run_in_thread(job: CaseJob) -> CaseRow:
             here = contextvars.copy_context()
-            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, _finished(work(job))))
+            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, _await_row(work(job))))
 
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case")
         try:
-            async for row in LocalExecutor(concurrency=self.threads).run(jobs, in_a_thread):
+            async for row in LocalExecutor(concurrency=self.threads).run(jobs, run_in_thread):
                 yield row
         finally:
             # Off the loop: what still runs in the threads waits for calls that are made in this loop.
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
 
 
-async def _finished(row: Awaitable[CaseRow]) -> CaseRow:
+async def _await_row(row: Awaitable[CaseRow]) -> CaseRow:
     return await row

@@ -29,14 +29,14 @@ OUTAGES = tuple(each.__name__ for each in (AccessDeniedError, ModelUnavailableEr
 Objective: TypeAlias = Literal["mean_score", "pass_rate", "weighted_loss"]
 
 
-def best_of(objective: Objective) -> float:
+def get_best_value(objective: Objective) -> float:
     """The best figure of an objective with scores up to 1; a loss counts negative, so it is 0."""
     return 0.0 if objective == "weighted_loss" else 1.0
 
 
-def worst_of(objective: Objective) -> float:
+def get_worst_value(objective: Objective) -> float:
     """The worst figure of an objective with scores from 0: what a run counts that could not be scored."""
-    return best_of(objective) - 1.0
+    return get_best_value(objective) - 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +121,9 @@ class Evaluation:
         by_case: dict[str, list[CaseRow]] = {}
         for row in self.rows:
             by_case.setdefault(row.case_id, []).append(row)
-        return tuple(self._case(case_id, rows) for case_id, rows in by_case.items())
+        return tuple(self._summarize_case(case_id, rows) for case_id, rows in by_case.items())
 
-    def _case(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
+    def _summarize_case(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
         values: dict[str, list[float]] = {metric: [] for metric in self.thresholds}
         for row in rows:
             for score in row.scores:
@@ -141,7 +141,7 @@ class Evaluation:
     @property
     def mean_score(self) -> float | None:
         """The mean over scored cases of their mean over metrics; None if no case was scored."""
-        return _mean(case.score for case in self.cases)
+        return _average(case.score for case in self.cases)
 
     @property
     def pass_rate(self) -> float | None:
@@ -159,7 +159,7 @@ class Evaluation:
             total = math.fsum(weights.values())
             got = math.fsum(weights[metric] * (mean or 0.0) for metric, mean in case.means.items())
             losses.append(min(1.0, max(0.0, 1.0 - got / total)) if total else 1.0)
-        return _mean(losses)
+        return _average(losses)
 
     def objective(self, name: Objective = "mean_score") -> float | None:
         """The figure that is optimized; higher is better, so a loss counts negative."""
@@ -170,7 +170,7 @@ class Evaluation:
     @property
     def metric_means(self) -> dict[str, float | None]:
         """Per metric, the mean over the cases it could score."""
-        return {metric: _mean(case.means[metric] for case in self.cases) for metric in self.thresholds}
+        return {metric: _average(case.means[metric] for case in self.cases) for metric in self.thresholds}
 
     @property
     def usage(self) -> Usage:
@@ -201,6 +201,6 @@ class Evaluation:
         return self.errored_fraction <= self.max_errored_fraction
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _average(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None

@@ -11,7 +11,7 @@ Reads: TypeAlias = Mapping[str, tuple[str, ...] | None]
 """Of each node that ran, the surfaces that it read; None: nobody knows, so it may have read everything."""
 
 
-def reads_of(traces: Iterable[ExecutionTrace | None]) -> Reads | None:
+def collect_reads(traces: Iterable[ExecutionTrace | None]) -> Reads | None:
     """What the runs of a conversation's turns read. None: one of them left no trace, so nobody knows."""
     found: dict[str, set[str] | None] = {}
     for trace in traces:
@@ -26,7 +26,7 @@ def reads_of(traces: Iterable[ExecutionTrace | None]) -> Reads | None:
     return {node: None if read is None else tuple(sorted(read)) for node, read in sorted(found.items())}
 
 
-def joined(one: Reads | None, other: Reads | None) -> Reads | None:
+def merge_reads(one: Reads | None, other: Reads | None) -> Reads | None:
     """What either run read, node by node."""
     if one is None or other is None:
         return None
@@ -37,7 +37,7 @@ def joined(one: Reads | None, other: Reads | None) -> Reads | None:
     return found
 
 
-def unread(surface_ids: Iterable[str], runs: Iterable[Reads | None]) -> frozenset[str]:
+def find_unread(surface_ids: Iterable[str], runs: Iterable[Reads | None]) -> frozenset[str]:
     """Those surfaces that no run has read. A run of which nobody knows what it read may have read them all."""
     left = frozenset(surface_ids)
     for reads in runs:

@@ -20,7 +20,7 @@ from promptiter.profile import Profile
 GENERATED = "generated_expected"
 """The key of a case's metadata that lists the turns whose expected answer a teacher wrote."""
 
-CASES_AT_ONCE = 16
+MAX_CONCURRENT_CASES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class LabelledSet:
     errors: tuple[tuple[str, str], ...] = ()
 
 
-async def with_expected_answers(
+async def write_expected_answers(
     eval_set: EvalSet, teacher: Agent | str, *, gateway: Gateway, seed: int = 0
 ) -> LabelledSet:
     """Write each missing expected answer, by an agent or by the model of that name; given answers stay as they are.
@@ -39,15 +39,17 @@ async def with_expected_answers(
     Scenarios and recorded conversations are left alone. A case that the teacher fails on stays as it was, whole. `seed`
     is the repeat of its answers. A spent budget and a wrong set-up end it all.
     """
-    slots = asyncio.Semaphore(CASES_AT_ONCE)
-    answer = _by_model(teacher, gateway, seed) if isinstance(teacher, str) else _by_agent(teacher, seed)
+    slots = asyncio.Semaphore(MAX_CONCURRENT_CASES)
+    answer = (
+        _answer_with_model(teacher, gateway, seed) if isinstance(teacher, str) else _answer_with_agent(teacher, seed)
+    )
 
-    async def taught(case: EvalCase) -> EvalCase:
+    async def label_case(case: EvalCase) -> EvalCase:
         async with slots:
-            return await _taught(case, answer)
+            return await _label_case(case, answer)
 
     with gateway.active():
-        results = await asyncio.gather(*map(taught, eval_set.cases), return_exceptions=True)
+        results = await asyncio.gather(*map(label_case, eval_set.cases), return_exceptions=True)
     cases, errors = [], []
     for case, result in zip(eval_set.cases, results, strict=True):
         if isinstance(result, EvalCase):
@@ -56,7 +58,7 @@ async def with_expected_answers(
         if isinstance(result, _ENDING) or not isinstance(result, Exception):
             raise result
         cases.append(case)
-        errors.append((case.id, gateway.redactor.redact_text(_told(result))))
+        errors.append((case.id, gateway.redactor.redact_text(_describe_error(result))))
     return LabelledSet(eval_set=replace(eval_set, cases=tuple(cases)), errors=tuple(errors))
 
 
@@ -70,7 +72,7 @@ class _TeacherFailedError(PromptiterError):
     """The teacher has no answer; the message says why."""
 
 
-async def _taught(case: EvalCase, answer: Answer) -> EvalCase:
+async def _label_case(case: EvalCase, answer: Answer) -> EvalCase:
     missing = [index for index, turn in enumerate(case.turns) if turn.expected is None]
     if not missing or case.scenario is not None or case.mode == "trace":
         return case
@@ -89,7 +91,7 @@ async def _taught(case: EvalCase, answer: Answer) -> EvalCase:
     return replace(case, turns=(*turns, *case.turns[len(turns) :]), metadata={**case.metadata, GENERATED: marked})
 
 
-def _by_agent(agent: Agent, seed: int) -> Answer:
+def _answer_with_agent(agent: Agent, seed: int) -> Answer:
     profile = Profile.baseline(agent.describe())
 
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
@@ -102,7 +104,7 @@ def _by_agent(agent: Agent, seed: int) -> Answer:
     return answer
 
 
-def _by_model(model: str, gateway: Gateway, seed: int) -> Answer:
+def _answer_with_model(model: str, gateway: Gateway, seed: int) -> Answer:
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
         request = ModelRequest(model=model, messages=(*history, Message("user", text)))
         site = CallSite(role="teacher", case_id=case.id, repeat=seed)
@@ -111,5 +113,5 @@ def _by_model(model: str, gateway: Gateway, seed: int) -> Answer:
     return answer
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return str(error) if isinstance(error, _TeacherFailedError) else f"{type(error).__name__}: {error}"

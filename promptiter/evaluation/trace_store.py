@@ -23,7 +23,7 @@ from traces.files import from_json, replacing, to_json
 _TIMES = re.compile(rb',"(?:start|end)_ns":\d+')
 
 
-class TraceSpool:
+class TraceStore:
     """A folder of traces. Without a path it is a temporary one that goes with the object.
 
     One that is `durable` remembers what was put until it is synced.
@@ -43,10 +43,10 @@ class TraceSpool:
         if redactor is None:
             raw = to_json(trace)
         else:
-            raw = redactor.redact_known_document(to_json(_with_safe_errors(trace, redactor.redact_text)))
+            raw = redactor.redact_known_document(to_json(_redact_errors(trace, redactor.redact_text)))
         name = digest(_TIMES.sub(b"", raw))
         path = self._path(name)
-        if not self._is_whole(path):
+        if not self._is_complete(path):
             path.parent.mkdir(exist_ok=True)
             with replacing(path) as file:
                 file.write(raw)
@@ -75,7 +75,7 @@ class TraceSpool:
                 os.close(file)
 
     def __contains__(self, name: str) -> bool:
-        return self._is_whole(self._path(name))
+        return self._is_complete(self._path(name))
 
     def get(self, name: str) -> ExecutionTrace:
         """The trace of that digest."""
@@ -88,7 +88,7 @@ class TraceSpool:
     def _path(self, name: str) -> Path:
         return self.folder / name[:2] / f"{name}.json.gz"
 
-    def _is_whole(self, path: Path) -> bool:
+    def _is_complete(self, path: Path) -> bool:
         """Whether a trace is there. What an earlier process wrote, a loss of power may have cut."""
         if not path.exists():
             return False
@@ -100,16 +100,16 @@ class TraceSpool:
             return False
 
 
-def _with_safe_errors(trace: ExecutionTrace, redact: Callable[[str], str]) -> ExecutionTrace:
+def _redact_errors(trace: ExecutionTrace, redact: Callable[[str], str]) -> ExecutionTrace:
     """The trace with the errors of its steps and tool calls redacted: they are texts of users' code, and no data."""
     if not any(step.error or any(call.error for call in step.tool_calls) for step in trace.steps):
         return trace
 
-    def safe(error: Failure | None) -> Failure | None:
+    def redact_failure(error: Failure | None) -> Failure | None:
         return error and replace(error, message=redact(error.message))
 
-    def safe_step(step: Step) -> Step:
-        calls = tuple(replace(call, error=safe(call.error)) for call in step.tool_calls)
-        return replace(step, error=safe(step.error), tool_calls=calls)
+    def redact_step(step: Step) -> Step:
+        calls = tuple(replace(call, error=redact_failure(call.error)) for call in step.tool_calls)
+        return replace(step, error=redact_failure(step.error), tool_calls=calls)
 
-    return replace(trace, steps=tuple(map(safe_step, trace.steps)))
+    return replace(trace, steps=tuple(map(redact_step, trace.steps)))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import EvalSetError, ModelError, SetupError
 from promptiter.evaluation.data.case import EvalCase, Scenario
-from promptiter.evaluation.metrics.judge_prompts import quoted, render_conversation
+from promptiter.evaluation.metrics.judge_prompts import quote_data, render_conversation
 from promptiter.evaluation.metrics.metric_config import UserSimulatorConfig
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
@@ -62,7 +62,7 @@ class UserSimulator:
         self.options = dict(options or {})
 
     @staticmethod
-    def of_config(config: UserSimulatorConfig | None, gateway: Gateway) -> UserSimulator | None:
+    def from_config(config: UserSimulatorConfig | None, gateway: Gateway) -> UserSimulator | None:
         """The simulated user of a metric file, if it configures one."""
         if config is None:
             return None
@@ -76,16 +76,16 @@ class UserSimulator:
 
         `history` is what was said since then, without the case's context. Raises a ModelError if the model fails.
         """
-        scenario = _scenario(case)
+        scenario = _require_scenario(case)
         if not history:
             return scenario.starting_prompt
         if sum(message.role == "user" for message in history) >= self.max_turns:
             return None
         request = ModelRequest(
-            model=self.model, messages=render_user(scenario, [*case.context, *history]), options=self.options
+            model=self.model, messages=render_user_prompt(scenario, [*case.context, *history]), options=self.options
         )
         site = CallSite(role="user", case_id=case.id, repeat=repeat)
-        return await ask_for(_message_shape(), request, site, self.gateway, node_id="user")
+        return await ask_for(_make_message_shape(), request, site, self.gateway, node_id="user")
 
 
 async def converse(
@@ -110,23 +110,23 @@ async def converse(
         said += [Message("user", text), Message("assistant", run.output)]
 
 
-def render_user(scenario: Scenario, history: Sequence[Message]) -> tuple[Message, ...]:
+def render_user_prompt(scenario: Scenario, history: Sequence[Message]) -> tuple[Message, ...]:
     """The question what the user says next."""
-    told = quoted("conversation", render_conversation(history))
+    told = quote_data("conversation", render_conversation(history))
     return Message("system", USER.format(plan=scenario.plan)), Message("user", told)
 
 
-def _scenario(case: EvalCase) -> Scenario:
+def _require_scenario(case: EvalCase) -> Scenario:
     if case.scenario is None:
         raise EvalSetError(f"case {case.id!r} has no scenario for a simulated user; give it a conversation_scenario")
     return case.scenario
 
 
 @cache
-def _message_shape() -> TypeAdapter[str | None]:
+def _make_message_shape() -> TypeAdapter[str | None]:
     from pydantic import AfterValidator, TypeAdapter, create_model
 
-    def next_words(said: Any) -> str | None:
+    def read_message(said: Any) -> str | None:
         if said.done:
             return None
         if not said.message.strip():
@@ -134,5 +134,5 @@ def _message_shape() -> TypeAdapter[str | None]:
         return str(said.message)
 
     answer: Any = create_model("Answer", done=(bool, ...), message=(str, ""))
-    shape: Any = Annotated[answer, AfterValidator(next_words)]
+    shape: Any = Annotated[answer, AfterValidator(read_message)]
     return TypeAdapter(shape)

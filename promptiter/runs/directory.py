@@ -33,7 +33,7 @@ from promptiter.engine.request_checks import check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import RunOutcome
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
-from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
@@ -184,7 +184,7 @@ class RunDirectory:
             )
         calls = CallLog(self.path / CALLS, shared=None if isinstance(cache, MemoryCache) else cache)
         with FileJournal(self.path / JOURNAL, lock=lock) as journal:
-            kept = _Kept(journal, calls, TraceSpool(self.path / TRACES, durable=True))
+            kept = _Kept(journal, calls, TraceStore(self.path / TRACES, durable=True))
             gateway.cache, evaluator.spool = calls, kept.traces
             try:
                 yield kept
@@ -215,7 +215,7 @@ class _Kept:
 
     journal: FileJournal
     calls: CallLog
-    traces: TraceSpool
+    traces: TraceStore
 
     async def append(self, event: Event) -> None:
         if event.type in DECISIONS:

@@ -23,7 +23,7 @@ from promptiter.engine.expectation import MOST_OWN_S, CallUse, CaseUse, NodeUse,
 from promptiter.engine.forecast import Forecast, forecast_run
 from promptiter.errors import PromptiterError
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.call_log import paid_calls
 from promptiter.llm.ledger import TOOL, LedgerEntry
 from promptiter.llm.messages import Role
@@ -143,7 +143,7 @@ def _look_at(path: Path, found: _Found, *, start: str, at_once: int) -> None:
             found.failed += not has_passed
     if not (path / TRACES).is_dir():
         return
-    spool = TraceSpool(path / TRACES)
+    spool = TraceStore(path / TRACES)
     room = MOST_CASES - len(found.cases)
     uses: list[CaseUse] = []
     for row in (each.row for each in first):

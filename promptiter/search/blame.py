@@ -13,7 +13,7 @@ from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.surface_reads import reads_of, unread
+from promptiter.evaluation.surface_reads import collect_reads, find_unread
 from promptiter.profile import Profile
 from promptiter.runlog.events import Phase
 from promptiter.runlog.results import PassResult, TraceBlame
@@ -183,7 +183,7 @@ class Passes:
     def _kept(self, result: BackwardResult, request: AttributeRequest) -> BackwardResult:
         """A result without gradients on what is no target, was read nowhere or did not happen."""
         steps, case = {step.id for step in request.trace.steps}, request.case_loss
-        unread_here = unread(request.targets, [reads_of([request.trace])])
+        unread_here = find_unread(request.targets, [collect_reads([request.trace])])
         gradients = tuple(
             replace(gradient, case_id=case.case_id, repeat=case.repeat, turn=case.turn)
             for gradient in result.gradients

@@ -236,7 +236,7 @@ class _RunCheck:
     ) -> CorrectionRequest | None:
         runs = self.runs
         only = replace(runs.eval_set, cases=(self.case,))
-        evaluation = runs.evaluator.evaluation_of([state.row], only, runs.profile)
+        evaluation = runs.evaluator.build_evaluation([state.row], only, runs.profile)
         losses = extract_losses(evaluation, only, runs.evaluator.spool.get)
         loss = next((each for each in losses if each.turn == self.turn), None)
         if loss is None:

@@ -20,7 +20,7 @@ from promptiter.backprop.lint import LintRule, lint
 from promptiter.engine.expectation import text_tokens
 from promptiter.engine.plan import SearchOutline
 from promptiter.engine.session import Session
-from promptiter.evaluation.per_run import per_run
+from promptiter.evaluation.per_run import average_usage
 from promptiter.evaluation.result import Evaluation
 from promptiter.policies.goals import SHORTENED
 from promptiter.profile import PatchSet, SurfacePatch
@@ -87,7 +87,7 @@ class PromptShortening:
     async def _not_missed(self, session: Session, text: _Text) -> tuple[Piece, ...]:
         """The pieces that train cases do as well without, all of them together."""
         screening = await Screening.of(session, most=self.most_cases, first=self.first_cases)
-        least = LEAST_SHARE * (per_run(screening.before).tokens or 0.0)
+        least = LEAST_SHARE * (average_usage(screening.before).tokens or 0.0)
         groups = deque((group, _NO_SUSPECTS) for group in await _groups(session, text, screening))
         gone: tuple[Piece, ...] = ()
         while groups:

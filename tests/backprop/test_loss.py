@@ -30,7 +30,7 @@ from promptiter.evaluation.metrics.text_match import (
     TextMatch,
     compare_number,
     compare_text,
-    rouge_findings,
+    find_word_differences,
 )
 from promptiter.evaluation.metrics.trajectory import ToolCriterion, TrajectoryCriterion, compare_tool_calls
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -394,7 +394,7 @@ def expected_call(name: str, arguments: Any = None, result: Any = None) -> Expec
         ((), "response"),
         (text_findings("ho", "hi"), "response"),
         (text_findings("ho", "hi", "contains"), "response"),
-        (rouge_findings("a b", "a c"), "response"),
+        (find_word_differences("a b", "a c"), "response"),
         (compare_number("I do not know", "4", NumericCriterion()), "response"),
         (compare_number("5", "4", NumericCriterion()), "response"),
         ((Finding(kind="wrong", expected="hi", actual="ho"),), "response"),

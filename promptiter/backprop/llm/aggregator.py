@@ -22,7 +22,7 @@ from promptiter.backprop.llm.prompts import Point, points_room, render_aggregate
 from promptiter.backprop.llm.truncation import approximate_tokens, cut
 from promptiter.backprop.support_aggregator import support_of
 from promptiter.errors import ModelError
-from promptiter.evaluation.data.health import folded
+from promptiter.evaluation.data.health import normalize_text
 from promptiter.evaluation.data.near_duplicates import NEAR
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
@@ -136,7 +136,7 @@ def points_of(gradients: Iterable[SurfaceGradient]) -> list[Point]:
     """What is said, each thing once, the worst and most shared first."""
     by_words: dict[str, list[SurfaceGradient]] = {}
     for gradient in gradients:
-        by_words.setdefault(folded(readable(gradient.text)), []).append(gradient)
+        by_words.setdefault(normalize_text(readable(gradient.text)), []).append(gradient)
     equal = {words: _point(by_words[words]) for words in sorted(by_words)}
     return sorted(_clustered(equal), key=_rank)
 

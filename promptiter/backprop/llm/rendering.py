@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import orjson
 
 from promptiter.backprop.llm.truncation import Quote, Section
-from promptiter.evaluation.metrics.metric import in_words
+from promptiter.evaluation.metrics.metric import describe_findings
 from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
 from promptiter.stages.contracts import BackwardRequest, Rejection, StepExample
@@ -99,7 +99,7 @@ def numbered(name: str, texts: Iterable[str]) -> tuple[Quote, ...]:
 
 
 def findings_in_words(findings: Iterable[Finding]) -> list[str]:
-    return list(dict.fromkeys(in_words([finding]) for finding in findings))
+    return list(dict.fromkeys(describe_findings([finding]) for finding in findings))
 
 
 def incoming_findings(request: BackwardRequest) -> tuple[Finding, ...]:

@@ -24,7 +24,7 @@ from promptiter.cli.views.search import (
     print_never_read,
     print_rejections,
 )
-from promptiter.evaluation.per_run import PerRun, per_run
+from promptiter.evaluation.per_run import MeanUsage, average_usage
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import Spending
 from promptiter.policies.final_test import Verdict
@@ -200,7 +200,7 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     if result.stop is not None and result.stop.stop:
         rows.add_row("Stopped", Text(f"after {count} round{'s' * (count != 1)}: {one_line(result.stop.text)}"))
     if result.goal.kind != "score" and result.baseline is not None and result.accepted is not None:
-        rows.add_row("Per run", _per_run(per_run(result.baseline), per_run(result.accepted)))
+        rows.add_row("Per run", _per_run(average_usage(result.baseline), average_usage(result.accepted)))
     spent = measured.spent.total
     simulated = ", simulated" if "simulated" in measured.spent.by_model() else ""
     rows.add_row(
@@ -234,7 +234,7 @@ def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
     screen.print(rows)
 
 
-def _per_run(before: PerRun, after: PerRun) -> str:
+def _per_run(before: MeanUsage, after: MeanUsage) -> str:
     """What a run of a case takes before and after, as far as it is known."""
     told = [
         f"{_tokens(before.tokens)} to {_tokens(after.tokens)} tokens",

@@ -59,15 +59,15 @@ class Part(FileObject):
     function_response: ToolResponse | None = None
 
 
-def texts_of(parts: Iterable[Part]) -> list[str]:
+def list_texts(parts: Iterable[Part]) -> list[str]:
     return [part.text for part in parts if part.text is not None]
 
 
-def calls_of(parts: Iterable[Part]) -> list[ExpectedToolCall]:
+def list_calls(parts: Iterable[Part]) -> list[ExpectedToolCall]:
     return [part.function_call.call for part in parts if part.function_call is not None]
 
 
-def responses_of(parts: Iterable[Part]) -> list[ExpectedToolCall]:
+def list_responses(parts: Iterable[Part]) -> list[ExpectedToolCall]:
     return [part.function_response.call for part in parts if part.function_response is not None]
 
 
@@ -93,7 +93,7 @@ class Content(FileObject):
     @property
     def text(self) -> str | None:
         """The texts of the parts, one on each line."""
-        texts = texts_of(self.all_parts)
+        texts = list_texts(self.all_parts)
         return "\n".join(texts) if texts else None
 
     @property
@@ -102,7 +102,7 @@ class Content(FileObject):
 
 
 def _check_question(content: Content) -> Content:
-    if content.text is None or calls_of(content.all_parts) or responses_of(content.all_parts):
+    if content.text is None or list_calls(content.all_parts) or list_responses(content.all_parts):
         raise ValueError('must hold text and nothing else: {"parts": [{"text": "…"}]}')
     return content
 
@@ -122,7 +122,7 @@ def read_messages(contents: Iterable[Content]) -> tuple[Message, ...]:
     """Context messages; a function response inside a content becomes a `tool` message of its own."""
     messages: list[Message] = []
     for content in contents:
-        calls, responses = calls_of(content.all_parts), responses_of(content.all_parts)
+        calls, responses = list_calls(content.all_parts), list_responses(content.all_parts)
         if content.text is not None or calls or not responses:
             requests = tuple(ToolRequest(call.id or "", call.name, call.arguments) for call in calls)
             messages.append(Message(content.speaker, content.text or "", tool_requests=requests))

@@ -21,9 +21,9 @@ from promptiter.evaluation.data.content import (
     ToolResponse,
     ToolUse,
     add_results,
-    calls_of,
+    list_calls,
+    list_responses,
     read_messages,
-    responses_of,
     write_call,
     write_messages,
 )
@@ -64,17 +64,17 @@ class _Invocation(FileObject):
     def _expected_tool_calls(self) -> tuple[ExpectedToolCall, ...] | None:
         """The calls on the way and in the answer, each with its result; None, which allows any, if nothing says."""
         answer = self.final_response.all_parts if self.final_response is not None else []
-        calls, responses = calls_of(answer), responses_of(answer)
+        calls, responses = list_calls(answer), list_responses(answer)
         if (between := self.intermediate_data) is None:
             return add_results(calls, responses) if calls or responses else None
         events = [part for event in between.invocation_events if event.content for part in event.content.all_parts]
         texts = [part for _, parts in between.intermediate_responses for part in parts]
         return add_results(
-            _merge_by_id(calls_of(events), [use.call for use in between.tool_uses], calls_of(texts), calls),
+            _merge_by_id(list_calls(events), [use.call for use in between.tool_uses], list_calls(texts), calls),
             _merge_by_id(
-                responses_of(events),
+                list_responses(events),
                 [response.call for response in between.tool_responses],
-                responses_of(texts),
+                list_responses(texts),
                 responses,
             ),
         )

@@ -12,7 +12,7 @@ NEAR = 0.8
 MOST_COMPARED = 100
 
 
-def near_groups(sets: Sequence[frozenset[int]]) -> Iterator[tuple[list[int], float]]:
+def group_near_duplicates(sets: Sequence[frozenset[int]]) -> Iterator[tuple[list[int], float]]:
     """Groups of sets that are linked by a similarity of at least NEAR, with the lowest that links them.
 
     Not quadratic: two sets that are so similar share one of their rarest members (prefix filtering, Chaudhuri et al.,
@@ -27,7 +27,7 @@ def near_groups(sets: Sequence[frozenset[int]]) -> Iterator[tuple[list[int], flo
         members = sets[number]
         rare_first = sorted(members, key=lambda member: (frequency[member], member))
         prefix = rare_first[: len(members) - math.ceil(NEAR * len(members) - 1e-9) + 1]
-        for other in _candidates(prefix, holders, sets, at_least=NEAR * len(members) - 1e-9):
+        for other in _find_candidates(prefix, holders, sets, at_least=NEAR * len(members) - 1e-9):
             if group_of[other] == group_of[number]:
                 continue
             shared = len(members & sets[other])
@@ -45,7 +45,7 @@ def near_groups(sets: Sequence[frozenset[int]]) -> Iterator[tuple[list[int], flo
     yield from sorted((sorted(numbers), lowest) for numbers, lowest in groups.values() if len(numbers) > 1)
 
 
-def _candidates(
+def _find_candidates(
     prefix: Iterable[int], holders: Mapping[int, Sequence[int]], sets: Sequence[frozenset[int]], *, at_least: float
 ) -> Iterator[int]:
     seen: set[int] = set()

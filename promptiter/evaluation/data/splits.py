@@ -36,8 +36,8 @@ def split(eval_set: EvalSet, *, train: float, validation: float, test: float = 0
     """
     shares = {"train": train, "validation": validation, "test": test}
     _check_shares(shares)
-    groups = _shuffled_groups(eval_set.cases, seed)
-    counts = _counts(shares, len(groups), eval_set.id)
+    groups = _shuffle_groups(eval_set.cases, seed)
+    counts = _count_cases(shares, len(groups), eval_set.id)
     parts: dict[str, EvalSet] = {}
     dealt = 0
     for name, count in counts.items():
@@ -51,21 +51,21 @@ def check_disjoint(train: EvalSet, validation: EvalSet, test: EvalSet | None = N
     """Raise EvalSetError when two of the sets have cases that are alike."""
     sets = {"train": train, "validation": validation} | ({} if test is None else {"test": test})
     problems = [
-        _overlap(first, second, names=(first_name, second_name))
+        _describe_overlap(first, second, names=(first_name, second_name))
         for (first_name, first), (second_name, second) in combinations(sets.items(), 2)
     ]
     if found := [problem for problem in problems if problem]:
         raise EvalSetError(f"{'; '.join(found)}; keep each case in one of the sets")
 
 
-def likeness(case: EvalCase) -> str:
+def digest_input(case: EvalCase) -> str:
     """A hash that cases share when they are alike: of what is said to the agent, with case and whitespace folded."""
-    said = [_folded(turn.user) for turn in case.turns or case.actual]
-    scenario = case.scenario and [_folded(case.scenario.starting_prompt), _folded(case.scenario.plan)]
+    said = [_fold(turn.user) for turn in case.turns or case.actual]
+    scenario = case.scenario and [_fold(case.scenario.starting_prompt), _fold(case.scenario.plan)]
     return digest([said, scenario, case.context, case.state])
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
@@ -82,16 +82,16 @@ def _check_shares(shares: Mapping[str, float]) -> None:
         raise EvalSetError("the shares of train, validation and test are all 0; give at least one of them some")
 
 
-def _shuffled_groups(cases: Sequence[EvalCase], seed: int) -> list[list[EvalCase]]:
+def _shuffle_groups(cases: Sequence[EvalCase], seed: int) -> list[list[EvalCase]]:
     groups: dict[str, list[EvalCase]] = {}
     for case in cases:
-        groups.setdefault(likeness(case), []).append(case)
+        groups.setdefault(digest_input(case), []).append(case)
     for group in groups.values():
         group.sort(key=lambda case: (case.content_digest, case.id))
     return [groups[key] for key in sorted(groups, key=lambda key: hashlib.sha256(f"{seed}:{key}".encode()).digest())]
 
 
-def _counts(shares: Mapping[str, float], total: int, set_id: str) -> dict[str, int]:
+def _count_cases(shares: Mapping[str, float], total: int, set_id: str) -> dict[str, int]:
     """Whole numbers nearest to the shares (largest remainder first), with at least one for every positive share."""
     wanted = [name for name, share in shares.items() if share > 0]
     if total < len(wanted):
@@ -113,11 +113,11 @@ def _counts(shares: Mapping[str, float], total: int, set_id: str) -> dict[str, i
     return {name: counts[name] for name in shares}
 
 
-def _overlap(first: EvalSet, second: EvalSet, *, names: tuple[str, str]) -> str:
+def _describe_overlap(first: EvalSet, second: EvalSet, *, names: tuple[str, str]) -> str:
     known: dict[str, str] = {}
     for case in first.cases:
-        known.setdefault(likeness(case), case.id)
-    pairs = [(known[key], case.id) for case in second.cases if (key := likeness(case)) in known]
+        known.setdefault(digest_input(case), case.id)
+    pairs = [(known[key], case.id) for case in second.cases if (key := digest_input(case)) in known]
     if not pairs:
         return ""
     listed = ", ".join(repr(one) if one == other else f"{one!r} = {other!r}" for one, other in pairs[:_SHOWN])

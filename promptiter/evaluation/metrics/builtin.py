@@ -18,15 +18,22 @@ from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.criteria import FinalResponseCriterion, Limit, Options
 from promptiter.evaluation.metrics.json_match import compare_json_text
-from promptiter.evaluation.metrics.metric import Metric, TurnScore, failure_of, score_by_turn, shown, unscored
+from promptiter.evaluation.metrics.metric import (
+    Metric,
+    TurnScore,
+    describe_failure,
+    leave_unscored,
+    score_by_turn,
+    shown,
+)
 from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig
 from promptiter.evaluation.metrics.text_match import (
     NumericCriterion,
     RougeCriterion,
     compare_number,
     compare_text,
+    find_word_differences,
     rouge_f1,
-    rouge_findings,
 )
 from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compare_tool_calls
 from promptiter.evaluation.score import Finding, Score
@@ -63,7 +70,7 @@ class FinalResponseMetric:
             findings += compare_json_text(run.output, reference, self.criterion.json, data=run.data)
         if (rouge := self.criterion.rouge) is not None and reference is not None:
             is_near = rouge_f1(run.output, reference, rouge.type) >= rouge.threshold
-            findings += () if is_near else rouge_findings(run.output, reference, rouge.type)
+            findings += () if is_near else find_word_differences(run.output, reference, rouge.type)
         return TurnScore(0.0 if findings else 1.0, findings)
 
 
@@ -83,7 +90,7 @@ class RougeMetric:
         reference = (turn.expected if turn else None) or ""
         value = rouge_f1(run.output, reference, self.criterion.type)
         is_enough = value >= self.threshold
-        return TurnScore(value, () if is_enough else rouge_findings(run.output, reference, self.criterion.type))
+        return TurnScore(value, () if is_enough else find_word_differences(run.output, reference, self.criterion.type))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +145,9 @@ class LatencyMetric:
     needs_reference: bool = False
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - a Metric is given both
-        return _within(self, run, actual=_duration_s(run), limit=self.limit_s, predicate="max_duration_s")
+        return _score_against_limit(
+            self, run, actual=_find_duration_s(run), limit=self.limit_s, predicate="max_duration_s"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +160,9 @@ class CostMetric:
     needs_reference: bool = False
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - a Metric is given both
-        return _within(self, run, actual=_cost_usd(run), limit=self.limit_usd, predicate="max_cost_usd")
+        return _score_against_limit(
+            self, run, actual=_find_cost_usd(run), limit=self.limit_usd, predicate="max_cost_usd"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,14 +178,14 @@ class FunctionMetric:
     needs_reference: bool = False
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
-        if problem := failure_of(run):
-            return unscored(self, problem)
+        if problem := describe_failure(run):
+            return leave_unscored(self, problem)
         if self.needs_reference and not any(turn.expected is not None for turn in case.turns):
-            return unscored(self, f"{self.name} needs a reference and case {case.id!r} has none")
+            return leave_unscored(self, f"{self.name} needs a reference and case {case.id!r} has none")
         try:
             return self._score(await self._call(case, run))
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything; one bad case never kills a run
-            return unscored(self, f"{type(error).__name__}: {error}")
+            return leave_unscored(self, f"{type(error).__name__}: {error}")
 
     async def _call(self, case: EvalCase, run: AgentRun) -> Any:
         if inspect.iscoroutinefunction(self.function):
@@ -210,7 +221,7 @@ def build_metrics(
     return tuple(
         given[metric.evaluator](metric)
         if metric.evaluator in given
-        else _from_user(items[paths[metric.evaluator]], metric)
+        else _build_user_metric(items[paths[metric.evaluator]], metric)
         for metric in config.metrics
     )
 
@@ -222,7 +233,7 @@ def build_metric(
     return build_metrics(EvalConfig(metrics=(config,)), builders=builders, registry=registry)[0]
 
 
-def _from_user(item: Any, config: MetricConfig) -> Metric:
+def _build_user_metric(item: Any, config: MetricConfig) -> Metric:
     """A user's metric: a function `(case, run, **options)`, or a builder that takes the MetricConfig."""
     try:
         parameters = inspect.signature(item).parameters.values()
@@ -247,11 +258,11 @@ def _from_user(item: Any, config: MetricConfig) -> Metric:
     return FunctionMetric(name=config.name, function=partial(item, **options), threshold=config.threshold)
 
 
-def _within(metric: Metric, run: AgentRun, *, actual: float | None, limit: float, predicate: str) -> Score:
-    if problem := failure_of(run):
-        return unscored(metric, problem)
+def _score_against_limit(metric: Metric, run: AgentRun, *, actual: float | None, limit: float, predicate: str) -> Score:
+    if problem := describe_failure(run):
+        return leave_unscored(metric, problem)
     if actual is None:
-        return unscored(metric, f"{predicate} cannot be judged: the run does not say, and unknown is not 0")
+        return leave_unscored(metric, f"{predicate} cannot be judged: the run does not say, and unknown is not 0")
     if actual <= limit:
         reason = f"{actual:g} is within {predicate} {limit:g}"
         return Score(metric=metric.name, value=1.0, threshold=metric.threshold, reason=reason)
@@ -264,7 +275,7 @@ def _within(metric: Metric, run: AgentRun, *, actual: float | None, limit: float
     )
 
 
-def _duration_s(run: AgentRun) -> float | None:
+def _find_duration_s(run: AgentRun) -> float | None:
     """The recorded duration; a run that reports 0 did not measure it, so its turns and its trace are asked."""
     if duration := run.duration_s or math.fsum(turn.duration_s for turn in run.turns):
         return duration
@@ -272,7 +283,7 @@ def _duration_s(run: AgentRun) -> float | None:
     return None if recorded is None else recorded / 1e9
 
 
-def _cost_usd(run: AgentRun) -> float | None:
+def _find_cost_usd(run: AgentRun) -> float | None:
     """The recorded cost, unless a part of it is unknown."""
     steps = [step.usage for turn in run.by_turn if turn.trace is not None for step in turn.trace.steps]
     for usages in ([turn.usage for turn in run.turns], [usage for usage in steps if usage is not None]):
@@ -285,29 +296,31 @@ def _is_unpriced(usage: Usage) -> bool:
     return usage.tokens > 0 and usage.cost_usd is None
 
 
-def _criterion(config: MetricConfig, kind: type[Any]) -> Any:
+def _require_criterion(config: MetricConfig, kind: type[Any]) -> Any:
     if not isinstance(config.criterion, kind):
         raise MetricError(f"{config.place}: {config.evaluator} takes a {kind.__name__}, not {config.criterion!r}")
     return config.criterion
 
 
-def _builder(metric: type[Any], criterion: type[Any]) -> MetricBuilder:
-    return lambda config: metric(name=config.name, criterion=_criterion(config, criterion), threshold=config.threshold)
+def _make_builder(metric: type[Any], criterion: type[Any]) -> MetricBuilder:
+    return lambda config: metric(
+        name=config.name, criterion=_require_criterion(config, criterion), threshold=config.threshold
+    )
 
 
-def _latency(config: MetricConfig) -> Metric:
-    limit: Limit = _criterion(config, Limit)
+def _build_latency(config: MetricConfig) -> Metric:
+    limit: Limit = _require_criterion(config, Limit)
     return LatencyMetric(name=config.name, limit_s=limit.value, threshold=config.threshold)
 
 
-def _cost(config: MetricConfig) -> Metric:
-    limit: Limit = _criterion(config, Limit)
+def _build_cost(config: MetricConfig) -> Metric:
+    limit: Limit = _require_criterion(config, Limit)
     return CostMetric(name=config.name, limit_usd=limit.value, threshold=config.threshold)
 
 
-_FINAL_RESPONSE = _builder(FinalResponseMetric, FinalResponseCriterion)
-_ROUGE = _builder(RougeMetric, RougeCriterion)
-_TRAJECTORY = _builder(TrajectoryMetric, TrajectoryCriterion)
+_FINAL_RESPONSE = _make_builder(FinalResponseMetric, FinalResponseCriterion)
+_ROUGE = _make_builder(RougeMetric, RougeCriterion)
+_TRAJECTORY = _make_builder(TrajectoryMetric, TrajectoryCriterion)
 _BUILDERS: Mapping[str, MetricBuilder] = {
     "final_response_avg_score": _FINAL_RESPONSE,
     "exact_match": _FINAL_RESPONSE,
@@ -317,9 +330,9 @@ _BUILDERS: Mapping[str, MetricBuilder] = {
     "json_match": _FINAL_RESPONSE,
     "response_match_score": _ROUGE,
     "rouge": _ROUGE,
-    "numeric": _builder(NumericMetric, NumericCriterion),
+    "numeric": _make_builder(NumericMetric, NumericCriterion),
     "tool_trajectory_avg_score": _TRAJECTORY,
     "tool_trajectory": _TRAJECTORY,
-    "latency": _latency,
-    "cost": _cost,
+    "latency": _build_latency,
+    "cost": _build_cost,
 }

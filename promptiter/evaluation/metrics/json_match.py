@@ -82,7 +82,7 @@ def compare_json_text(
             return (Finding(kind="violated", expected=str(error), actual=actual, where="$", predicate="valid_json"),)
         value = data
     if criterion.ignore:
-        return schema_findings(value, criterion)
+        return check_against_schema(value, criterion)
     try:
         expected = parse_json(reference or "")
     except NotJsonError as error:
@@ -106,17 +106,17 @@ def compare_json(actual: Json, expected: Json, criterion: JsonCriterion) -> tupl
             waiting += reversed(pair.children())
         elif (finding := pair.finding(criterion.number_tolerance)) is not None:
             findings.append(finding)
-    return (*findings, *schema_findings(actual, criterion))
+    return (*findings, *check_against_schema(actual, criterion))
 
 
-def schema_findings(actual: Json, criterion: JsonCriterion) -> tuple[Finding, ...]:
+def check_against_schema(actual: Json, criterion: JsonCriterion) -> tuple[Finding, ...]:
     """What violates the criterion's schema, with the keyword that does not hold: `{"required": ["city"]}`."""
     if criterion.schema is None:
         return ()
     from referencing.exceptions import Unresolvable
 
     try:
-        errors = list(_validator(dict(criterion.schema)).iter_errors(actual))
+        errors = list(_build_validator(dict(criterion.schema)).iter_errors(actual))
     except Unresolvable as error:
         raise MetricError(f"the JSON schema refers to {error}; put it under $defs, nothing is fetched") from error
     except RecursionError as error:
@@ -126,7 +126,7 @@ def schema_findings(actual: Json, criterion: JsonCriterion) -> tuple[Finding, ..
             kind="violated",
             expected={str(error.validator): error.validator_value},
             actual=error.instance,
-            where=json_path(error.absolute_path),
+            where=format_json_path(error.absolute_path),
             predicate="json_schema",
         )
         for error in errors
@@ -134,9 +134,9 @@ def schema_findings(actual: Json, criterion: JsonCriterion) -> tuple[Finding, ..
     return tuple(sorted(findings, key=lambda finding: (finding.where, str(finding.expected))))
 
 
-def json_path(parts: Iterable[str | int]) -> str:
+def format_json_path(parts: Iterable[str | int]) -> str:
     """`$.a[2].b`; a key that is no plain name is quoted: `$['odd key']`."""
-    return "$" + "".join(_path_part(part) for part in parts)
+    return "$" + "".join(_format_path_part(part) for part in parts)
 
 
 # A fence of lines of its own first: a JSON string may hold three backticks.
@@ -172,15 +172,15 @@ class _Pair:
         return False
 
     def children(self) -> list[_Pair]:
-        ours, theirs = _parts(self.expected), _parts(self.actual)
+        ours, theirs = _list_parts(self.expected), _list_parts(self.actual)
         pairs = []
         for key in [*ours, *(key for key in theirs if key not in ours)]:
-            ignore, only = _below(self.ignore, key), _below(self.only, key)
+            ignore, only = _descend(self.ignore, key), _descend(self.only, key)
             is_picked = not isinstance(self.only, Mapping) or only not in (None, False)
             if ignore is True or not is_picked:
                 continue
             actual, expected = theirs.get(key, _ABSENT), ours.get(key, _ABSENT)
-            pairs.append(_Pair(self.path + _path_part(key), actual, expected, ignore=ignore, only=only))
+            pairs.append(_Pair(self.path + _format_path_part(key), actual, expected, ignore=ignore, only=only))
         return pairs
 
     def finding(self, tolerance: float) -> Finding | None:
@@ -190,19 +190,19 @@ class _Pair:
             return Finding(kind="unexpected", actual=self.actual, where=self.path, predicate="json")
         if isinstance(self.only, Mapping) and not _is_container(self.expected):
             return None  # what is picked out lies below, and the reference has nothing there
-        if _equal(self.actual, self.expected, tolerance):
+        if _are_equal(self.actual, self.expected, tolerance):
             return None
         return Finding(kind="wrong", expected=self.expected, actual=self.actual, where=self.path, predicate="json")
 
 
-def _equal(actual: Json, expected: Json, tolerance: float) -> bool:
+def _are_equal(actual: Json, expected: Json, tolerance: float) -> bool:
     """Equality of two values that are not both objects or both lists."""
     if _is_number(actual) and _is_number(expected):
-        return _near(actual, expected, tolerance)
+        return _are_near(actual, expected, tolerance)
     return type(actual) is type(expected) and not _is_container(actual) and bool(actual == expected)
 
 
-def _near(actual: float, expected: float, tolerance: float) -> bool:
+def _are_near(actual: float, expected: float, tolerance: float) -> bool:
     if actual == expected:
         return True
     if isinstance(actual, int) and isinstance(expected, int):
@@ -223,19 +223,19 @@ def _is_container(value: Json) -> bool:
     return isinstance(value, Mapping | list | tuple)
 
 
-def _parts(value: Json) -> dict[Any, Json]:
+def _list_parts(value: Json) -> dict[Any, Json]:
     if isinstance(value, Mapping):
         return dict(value)
     return dict(enumerate(value)) if isinstance(value, list | tuple) else {}
 
 
-def _below(tree: Json, key: str | int) -> Json:
+def _descend(tree: Json, key: str | int) -> Json:
     if not isinstance(tree, Mapping):
         return None
     return tree[str(key)] if str(key) in tree else tree.get("*")
 
 
-def _path_part(key: str | int) -> str:
+def _format_path_part(key: str | int) -> str:
     if isinstance(key, int):
         return f"[{key}]"
     return f".{key}" if key.isidentifier() else f"[{key!r}]"
@@ -249,7 +249,7 @@ def _reaches(value: Json, tree: Tree) -> bool:
         if marks is True:
             return True
         if isinstance(marks, Mapping):
-            waiting.extend((part, _below(marks, key)) for key, part in _parts(value).items())
+            waiting.extend((part, _descend(marks, key)) for key, part in _list_parts(value).items())
     return False
 
 
@@ -263,7 +263,7 @@ def _check_tree(name: str, tree: Json) -> None:
             raise MetricError(f"{place} is {shown(node)}; a tree holds objects and, where something is meant, true")
 
 
-def _validator(schema: dict[str, Json]) -> Validator:
+def _build_validator(schema: dict[str, Json]) -> Validator:
     from jsonschema.validators import Draft202012Validator, validator_for
     from referencing import Registry
 
@@ -279,5 +279,5 @@ def _check_schema(schema: dict[str, Json]) -> None:
         validator_for(schema, default=Draft202012Validator).check_schema(schema)
     except SchemaError as error:
         raise MetricError(
-            f"the JSON schema is not valid at {json_path(error.absolute_path)}: {error.message}"
+            f"the JSON schema is not valid at {format_json_path(error.absolute_path)}: {error.message}"
         ) from error

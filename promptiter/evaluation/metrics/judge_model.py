@@ -32,13 +32,13 @@ class Judge:
     weight: float = 1.0
 
 
-def judges_of(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -> tuple[Judge, ...]:
+def build_judges(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -> tuple[Judge, ...]:
     """The judges, made known to the gateway. A model that is listed twice has samples of its own each time."""
     drawn: Counter[str] = Counter()
     judges = []
     for model in models:
-        options = request_options(model, place=place)
-        name = _name_in(gateway, model)
+        options = build_request_options(model, place=place)
+        name = _register_model(gateway, model)
         key = digest([name, options])
         repeats = range(drawn[key], drawn[key] + model.num_samples)
         drawn[key] = repeats.stop
@@ -46,7 +46,7 @@ def judges_of(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -
     return tuple(judges)
 
 
-def litellm_name(model: JudgeModel) -> str:
+def name_for_litellm(model: JudgeModel) -> str:
     """The name by which litellm finds the provider. A variant is a dialect of OpenAI's protocol and needs none."""
     name, provider = model.model_name, model.provider_name
     if name == "simulated":
@@ -56,7 +56,7 @@ def litellm_name(model: JudgeModel) -> str:
     return f"openai/{name}" if model.base_url and "/" not in name else name
 
 
-def request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
+def build_request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
     """`generation_config`, `think` and `extra_fields` as options of a request; secrets in them stay wrapped."""
     options: dict[str, Json] = {}
     for key, value in model.generation_config.items():
@@ -112,8 +112,8 @@ _OWN_OPTIONS = {
 }
 
 
-def _name_in(gateway: Gateway, model: JudgeModel) -> str:
-    name = litellm_name(model)
+def _register_model(gateway: Gateway, model: JudgeModel) -> str:
+    name = name_for_litellm(model)
     in_options = secrets_in([model.generation_config, model.extra_fields])
     gateway.redactor.learn(secrets_in(model))
     if name == "simulated" or not (model.base_url or model.api_key or in_options):
@@ -126,7 +126,7 @@ def _name_in(gateway: Gateway, model: JudgeModel) -> str:
         served_as=name,
         in_options=in_options,
     )
-    own = _own_name(name, model)
+    own = _make_unique_name(name, model)
     free, number = own, 1
     while isinstance(known := gateway.model(free), JudgeEndpoint) and known != endpoint:
         number += 1
@@ -135,7 +135,7 @@ def _name_in(gateway: Gateway, model: JudgeModel) -> str:
     return free
 
 
-def _own_name(name: str, model: JudgeModel) -> str:
+def _make_unique_name(name: str, model: JudgeModel) -> str:
     """The same in every process, whatever the key's value is. What follows the first `/` is on litellm's price list."""
     origin = digest([name, model.base_url, str(model.api_key or "")])[:8]
     provider, _, bare = name.partition("/")

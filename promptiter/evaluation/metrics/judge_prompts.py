@@ -83,19 +83,19 @@ class Exchange:
 
 def render_final_response(exchange: Exchange) -> tuple[Message, ...]:
     """The question whether a response is valid."""
-    return Message("system", FINAL_RESPONSE.format(data_rule=DATA_RULE)), Message("user", _shown(exchange))
+    return Message("system", FINAL_RESPONSE.format(data_rule=DATA_RULE)), Message("user", _render_exchange(exchange))
 
 
 def render_rubrics(kind: RubricKind, rubrics: Sequence[Rubric], exchange: Exchange) -> tuple[Message, ...]:
     """The question which rubrics have passed."""
-    told = RUBRICS.format(task=RUBRIC_TASKS[kind], rubrics="\n".join(map(_rubric_line, rubrics)), data_rule=DATA_RULE)
-    return Message("system", told), Message("user", _shown(exchange))
+    told = RUBRICS.format(task=RUBRIC_TASKS[kind], rubrics="\n".join(map(_render_rubric, rubrics)), data_rule=DATA_RULE)
+    return Message("system", told), Message("user", _render_exchange(exchange))
 
 
 def render_tool_output(calls: Sequence[ToolCall]) -> str:
     """The calls with their results, in their order; the more there are, the earlier each is cut."""
     limit = max(SHORTEST_QUOTED, MAX_QUOTED // max(1, len(calls)))
-    return "\n\n".join(cut(_call(call), limit) for call in calls)
+    return "\n\n".join(truncate_middle(_render_call(call), limit) for call in calls)
 
 
 def render_conversation(messages: Sequence[Message]) -> str:
@@ -103,12 +103,12 @@ def render_conversation(messages: Sequence[Message]) -> str:
     return "\n\n".join(f"{message.role}: {message.content}" for message in messages)
 
 
-def quoted(name: str, text: str, *, limit: int = MAX_QUOTED) -> str:
+def quote_data(name: str, text: str, *, limit: int = MAX_QUOTED) -> str:
     """A text between marks that it cannot close itself."""
-    return f'<data name="{name}">\n{_MARK.sub("&lt;", cut(text, limit))}\n</data>'
+    return f'<data name="{name}">\n{_MARK.sub("&lt;", truncate_middle(text, limit))}\n</data>'
 
 
-def cut(text: str, limit: int) -> str:
+def truncate_middle(text: str, limit: int) -> str:
     """The text, or its beginning and its end with a note of how much is left out between them."""
     if len(text) <= limit:
         return text
@@ -119,7 +119,7 @@ def cut(text: str, limit: int) -> str:
 _MARK = re.compile(r"<(?=\s*/?\s*data\b)", re.IGNORECASE)
 
 
-def _shown(exchange: Exchange) -> str:
+def _render_exchange(exchange: Exchange) -> str:
     earlier = render_conversation(exchange.earlier) if exchange.earlier else None
     texts = {
         "earlier conversation": earlier,
@@ -128,24 +128,24 @@ def _shown(exchange: Exchange) -> str:
         "reference": exchange.reference,
         "response": exchange.response,
     }
-    return "\n\n".join(quoted(name, text) for name, text in texts.items() if text is not None)
+    return "\n\n".join(quote_data(name, text) for name, text in texts.items() if text is not None)
 
 
-def _rubric_line(rubric: Rubric) -> str:
+def _render_rubric(rubric: Rubric) -> str:
     more = f" ({rubric.description})" if rubric.description else ""
-    return f"- {_json(rubric.id)}: {rubric.text}{more}"
+    return f"- {_to_json(rubric.id)}: {rubric.text}{more}"
 
 
-def _call(call: ToolCall) -> str:
-    given = f"error: {call.error}" if call.error is not None else _text(call.result)
-    return f"{call.name}({_json(call.arguments)})\n{given}"
+def _render_call(call: ToolCall) -> str:
+    given = f"error: {call.error}" if call.error is not None else _render_value(call.result)
+    return f"{call.name}({_to_json(call.arguments)})\n{given}"
 
 
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else _json(value)
+def _render_value(value: Json) -> str:
+    return value if isinstance(value, str) else _to_json(value)
 
 
-def _json(value: Json) -> str:
+def _to_json(value: Json) -> str:
     try:
         return orjson.dumps(value).decode()
     except TypeError:  # what a tool gives back need not be JSON

@@ -73,37 +73,37 @@ def score_by_turn(
     Turns whose author gave no reference are not counted by a metric that needs one; if no turn has one, the case is
     unscored.
     """
-    if problem := failure_of(run):
-        return unscored(metric, problem)
+    if problem := describe_failure(run):
+        return leave_unscored(metric, problem)
     if metric.needs_reference and not any(has_reference(turn) for turn in case.turns):
-        return unscored(metric, f"{metric.name} needs a reference and case {case.id!r} has none")
+        return leave_unscored(metric, f"{metric.name} needs a reference and case {case.id!r} has none")
 
     values: list[float] = []
     findings: list[Finding] = []
-    for index, (turn, turn_run) in enumerate(paired_turns(case, run)):
+    for index, (turn, turn_run) in enumerate(pair_turns(case, run)):
         if metric.needs_reference and turn is not None and not has_reference(turn):
             continue
         try:
             judged = _judge_turn(metric, case, turn, turn_run, judge)
         except MetricError as error:
-            return unscored(metric, f"turn {index} of case {case.id!r} cannot be judged: {error}")
+            return leave_unscored(metric, f"turn {index} of case {case.id!r} cannot be judged: {error}")
         values.append(judged.value)
         findings += (replace(finding, turn=index) for finding in judged.findings)
     return Score(
         metric=metric.name,
         value=mean(values),
         threshold=metric.threshold,
-        reason=in_words(findings, turns=len(values)),
+        reason=describe_findings(findings, turns=len(values)),
         findings=tuple(findings[:MAX_FINDINGS]),
     )
 
 
-def paired_turns(case: EvalCase, run: AgentRun) -> list[tuple[Turn | None, AgentRun | None]]:
+def pair_turns(case: EvalCase, run: AgentRun) -> list[tuple[Turn | None, AgentRun | None]]:
     """Each turn's reference beside what came: the one is None for a turn too many, the other for a missing turn."""
     return list(zip_longest(case.turns, run.by_turn))
 
 
-def failure_of(run: AgentRun) -> str | None:
+def describe_failure(run: AgentRun) -> str | None:
     """Why a run cannot be judged: its own error, or that of one of its turns."""
     if run.error is not None:
         return f"the run failed: {run.error}"
@@ -113,7 +113,7 @@ def failure_of(run: AgentRun) -> str | None:
     return None
 
 
-def unscored(metric: Metric, error: str) -> Score:
+def leave_unscored(metric: Metric, error: str) -> Score:
     return Score(metric=metric.name, value=None, threshold=metric.threshold, error=error)
 
 
@@ -121,12 +121,12 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def in_words(findings: Sequence[Finding], *, turns: int = 1) -> str:
+def describe_findings(findings: Sequence[Finding], *, turns: int = 1) -> str:
     """One sentence for people and models: the first findings, and how many more there are."""
     if not findings:
         return "as expected" if turns == 1 else f"all {turns} turns are as expected"
     said = [
-        _finding_in_words(finding) + (f" (turn {finding.turn})" if turns > 1 else "")
+        _describe_finding(finding) + (f" (turn {finding.turn})" if turns > 1 else "")
         for finding in findings[:SHOWN_FINDINGS]
     ]
     if len(findings) > SHOWN_FINDINGS:
@@ -134,7 +134,7 @@ def in_words(findings: Sequence[Finding], *, turns: int = 1) -> str:
     return "; ".join(said)
 
 
-def characters(start: int, end: int) -> str:
+def name_characters(start: int, end: int) -> str:
     """A range of an output's text, as findings name it."""
     return f"characters {start}-{end}"
 
@@ -159,11 +159,11 @@ def _judge_turn(metric: Metric, case: EvalCase, turn: Turn | None, run: AgentRun
     return TurnScore(judged.value, (*extra, *judged.findings))
 
 
-def _finding_in_words(finding: Finding) -> str:
+def _describe_finding(finding: Finding) -> str:
     if finding.kind == "violated":
         said = f"{finding.predicate} {shown(finding.expected)} is violated by {shown(finding.actual)}"
     else:
-        what = _names(finding.predicate)
+        what = _label(finding.predicate)
         said = {
             "missing": f"{what}{shown(finding.expected)} is missing",
             "unexpected": f"{what}{shown(finding.actual)} is not expected",
@@ -172,5 +172,5 @@ def _finding_in_words(finding: Finding) -> str:
     return f"{said} at {finding.where}" if finding.where else said
 
 
-def _names(predicate: str) -> str:
+def _label(predicate: str) -> str:
     return f"{predicate.replace('_', ' ')}: " if predicate else ""

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from promptiter.errors import MetricError
-from promptiter.evaluation.metrics.metric import characters, shown
+from promptiter.evaluation.metrics.metric import name_characters, shown
 from promptiter.evaluation.score import Finding
 
 TextMatch: TypeAlias = Literal["exact", "contains", "regex"]
@@ -51,7 +51,7 @@ class TextCriterion:
 
 def compare_text(actual: str, reference: str | None, criterion: TextCriterion) -> tuple[Finding, ...]:
     """What parts a text from its reference. The reference may be None if the criterion needs none."""
-    findings = _length_findings(actual, criterion)
+    findings = _check_length(actual, criterion)
     if criterion.ignore:
         return findings
     expected = reference if criterion.expected is None else criterion.expected
@@ -59,10 +59,10 @@ def compare_text(actual: str, reference: str | None, criterion: TextCriterion) -
         raise MetricError("there is no reference to compare the text with")
     _check_reference(expected, criterion)
     if criterion.match == "regex":
-        return findings + _regex_findings(actual, expected, criterion)
+        return findings + _check_regex(actual, expected, criterion)
     if criterion.match == "contains":
-        return findings + _contains_findings(actual, expected, criterion)
-    return findings + _exact_findings(actual, expected, criterion)
+        return findings + _check_contains(actual, expected, criterion)
+    return findings + _check_exact(actual, expected, criterion)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +75,19 @@ class RougeCriterion:
 
 def rouge_f1(actual: str, reference: str, kind: RougeType = "rouge1") -> float:
     """The F1 of shared words (rouge1), word pairs (rouge2), or the longest common subsequence of words (rougeL)."""
-    units, wanted = _rouge_units(actual, kind), _rouge_units(reference, kind)
+    units, wanted = _split_rouge_units(actual, kind), _split_rouge_units(reference, kind)
     if not wanted:
         raise MetricError(f"empty reference: {shown(reference)} has no words that {kind} could compare")
     if kind == "rougeL":
-        shared = _longest_common_subsequence(units, wanted)
+        shared = _count_common_subsequence(units, wanted)
     else:
         shared = (Counter(units) & Counter(wanted)).total()
     return 2 * shared / (len(units) + len(wanted))
 
 
-def rouge_findings(actual: str, reference: str, kind: RougeType = "rouge1") -> tuple[Finding, ...]:
+def find_word_differences(actual: str, reference: str, kind: RougeType = "rouge1") -> tuple[Finding, ...]:
     """The words that the output lacks, and those that it has too many. (None if only their order is wrong.)"""
-    words, wanted = Counter(words_of(actual)), Counter(words_of(reference))
+    words, wanted = Counter(split_words(actual)), Counter(split_words(reference))
     findings = []
     if lacking := list((wanted - words).elements()):
         findings.append(Finding(kind="missing", expected=lacking, predicate=kind))
@@ -96,7 +96,7 @@ def rouge_findings(actual: str, reference: str, kind: RougeType = "rouge1") -> t
     return tuple(findings) or (Finding(kind="wrong", expected=reference, actual=actual, predicate=kind),)
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text in any script, without case and punctuation; a Chinese or Japanese character is a word."""
     spaced = []
     for character in unicodedata.normalize("NFKC", text).casefold():
@@ -124,23 +124,25 @@ class NumericCriterion:
 
 def compare_number(actual: str, reference: str | None, criterion: NumericCriterion) -> tuple[Finding, ...]:
     """What parts the number of a text from that of its reference."""
-    wanted = _expected_number(reference, criterion)
-    numbers = numbers_in(actual)
+    wanted = _find_expected_number(reference, criterion)
+    numbers = find_numbers(actual)
     if not numbers:
-        return (Finding(kind="missing", expected=_plain(wanted), predicate="number"),)
+        return (Finding(kind="missing", expected=_to_json_number(wanted), predicate="number"),)
     if criterion.which == "only" and len(numbers) > 1:
-        found = [_plain(number.value) for number in numbers]
-        return (Finding(kind="violated", expected=_plain(wanted), actual=found, predicate="only_number"),)
+        found = [_to_json_number(number.value) for number in numbers]
+        return (Finding(kind="violated", expected=_to_json_number(wanted), actual=found, predicate="only_number"),)
     number = numbers[0] if criterion.which == "first" else numbers[-1]
-    slack = max(_decimal(criterion.tolerance), _EXACT.multiply(_decimal(criterion.relative_tolerance), abs(wanted)))
+    slack = max(
+        _to_decimal(criterion.tolerance), _EXACT.multiply(_to_decimal(criterion.relative_tolerance), abs(wanted))
+    )
     if number.value == wanted or abs(_EXACT.subtract(number.value, wanted)) <= slack:
         return ()
     return (
         Finding(
             kind="wrong",
-            expected=_plain(wanted),
-            actual=_plain(number.value),
-            where=characters(number.start, number.end),
+            expected=_to_json_number(wanted),
+            actual=_to_json_number(number.value),
+            where=name_characters(number.start, number.end),
             predicate="number",
         ),
     )
@@ -153,7 +155,7 @@ class NumberInText:
     end: int
 
 
-def numbers_in(text: str) -> list[NumberInText]:
+def find_numbers(text: str) -> list[NumberInText]:
     """The numbers of a text: `1,234.5`, `-3`, `2e-3`. A number inside a name (`gpt4`, `v1.2`) is none."""
     found = []
     for match in _NUMBER.finditer(text):
@@ -182,28 +184,28 @@ def _check_reference(expected: str, criterion: TextCriterion) -> None:
             raise MetricError(f"the reference {shown(expected)} is no regular expression: {error}") from error
 
 
-def _length_findings(actual: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+def _check_length(actual: str, criterion: TextCriterion) -> tuple[Finding, ...]:
     length = len(actual)
     if criterion.min_length is not None and length < criterion.min_length:
         return (Finding(kind="violated", expected=criterion.min_length, actual=length, predicate="min_length"),)
     if criterion.max_length is not None and length > criterion.max_length:
-        where = characters(criterion.max_length, length)
+        where = name_characters(criterion.max_length, length)
         return (
             Finding(kind="violated", expected=criterion.max_length, actual=length, where=where, predicate="max_length"),
         )
     return ()
 
 
-def _regex_findings(actual: str, pattern: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+def _check_regex(actual: str, pattern: str, criterion: TextCriterion) -> tuple[Finding, ...]:
     # The flag, not lower(): that would turn \S into \s.
     if re.search(pattern, actual, re.IGNORECASE if criterion.case_insensitive else 0):
         return ()
     return (Finding(kind="violated", expected=pattern, actual=actual, predicate="regex"),)
 
 
-def _contains_findings(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
-    haystack, origins = _comparable(actual, criterion)
-    needle, _ = _comparable(expected, criterion)
+def _check_contains(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+    haystack, origins = _fold_case(actual, criterion)
+    needle, _ = _fold_case(expected, criterion)
     if needle in haystack:
         return ()
     # The longest beginning of the reference that is there shows where they part.
@@ -215,27 +217,27 @@ def _contains_findings(actual: str, expected: str, criterion: TextCriterion) -> 
         else:
             absent = middle
     start = haystack.find(needle[:present])
-    where = characters(origins[start], origins[start + present]) if present else ""
+    where = name_characters(origins[start], origins[start + present]) if present else ""
     return (Finding(kind="missing", expected=expected, actual=actual, where=where, predicate="contains"),)
 
 
-def _exact_findings(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
-    came, origins = _comparable(actual, criterion)
-    wanted, _ = _comparable(expected, criterion)
+def _check_exact(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+    came, origins = _fold_case(actual, criterion)
+    wanted, _ = _fold_case(expected, criterion)
     if came == wanted:
         return ()
-    start = _shared_beginning(came, wanted)
-    same_end = _shared_beginning(came[start:][::-1], wanted[start:][::-1])
-    where = characters(origins[start], origins[len(came) - same_end])
+    start = _count_common_prefix(came, wanted)
+    same_end = _count_common_prefix(came[start:][::-1], wanted[start:][::-1])
+    where = name_characters(origins[start], origins[len(came) - same_end])
     return (Finding(kind="wrong", expected=expected, actual=actual, where=where, predicate="exact"),)
 
 
-def _shared_beginning(first: str, second: str) -> int:
+def _count_common_prefix(first: str, second: str) -> int:
     shorter = min(len(first), len(second))
     return next((index for index in range(shorter) if first[index] != second[index]), shorter)
 
 
-def _comparable(text: str, criterion: TextCriterion) -> tuple[str, Sequence[int]]:
+def _fold_case(text: str, criterion: TextCriterion) -> tuple[str, Sequence[int]]:
     """The text as it is compared, and for each of its positions the one in the original: ß folds to two letters."""
     if not criterion.case_insensitive:
         return text, range(len(text) + 1)
@@ -244,12 +246,12 @@ def _comparable(text: str, criterion: TextCriterion) -> tuple[str, Sequence[int]
     return "".join(folded), [*origins, len(text)]
 
 
-def _rouge_units(text: str, kind: RougeType) -> list[str] | list[tuple[str, str]]:
-    words = words_of(text)
+def _split_rouge_units(text: str, kind: RougeType) -> list[str] | list[tuple[str, str]]:
+    words = split_words(text)
     return list(pairwise(words)) if kind == "rouge2" else words
 
 
-def _longest_common_subsequence(first: Sequence[object], second: Sequence[object]) -> int:
+def _count_common_subsequence(first: Sequence[object], second: Sequence[object]) -> int:
     """Its length, a row at a time as the bits of one integer (Hyyrö 2004)."""
     places: dict[object, int] = {}
     for index, item in enumerate(first):
@@ -275,10 +277,10 @@ _CJK = (
 )
 
 
-def _expected_number(reference: str | None, criterion: NumericCriterion) -> Decimal:
+def _find_expected_number(reference: str | None, criterion: NumericCriterion) -> Decimal:
     if criterion.expected is not None:
-        return _decimal(criterion.expected)
-    numbers = numbers_in(reference or "")
+        return _to_decimal(criterion.expected)
+    numbers = find_numbers(reference or "")
     if not numbers:
         raise MetricError(f"the reference {shown(reference)} holds no number")
     if criterion.which == "only" and len(numbers) > 1:
@@ -286,12 +288,12 @@ def _expected_number(reference: str | None, criterion: NumericCriterion) -> Deci
     return (numbers[0] if criterion.which == "first" else numbers[-1]).value
 
 
-def _decimal(number: float) -> Decimal:
+def _to_decimal(number: float) -> Decimal:
     """The number as it is written: 0.3, not 0.299999999999999988897769753748."""
     return Decimal(repr(number))
 
 
-def _plain(number: Decimal) -> int | float:
+def _to_json_number(number: Decimal) -> int | float:
     """For JSON: whole numbers keep all their digits."""
     exponent = number.as_tuple().exponent
     is_whole = isinstance(exponent, int) and abs(exponent) < 30 and number == number.to_integral_value()

@@ -16,9 +16,9 @@ from promptiter.evaluation.data.case import ExpectedToolCall
 from promptiter.evaluation.metrics.json_match import (
     JsonCriterion,
     NotJsonError,
+    check_against_schema,
     compare_json,
     parse_json,
-    schema_findings,
 )
 from promptiter.evaluation.metrics.text_match import TextCriterion, compare_text
 from promptiter.evaluation.score import Finding
@@ -62,9 +62,9 @@ def compare_tool_calls(
 
     @cache
     def fits(wanted: int, came: int) -> bool:
-        return not _call_findings(actual[came], expected[wanted], came, criterion)
+        return not _compare_call(actual[came], expected[wanted], came, criterion)
 
-    match = longest_common_order if criterion.order_sensitive else maximum_matching
+    match = match_in_order if criterion.order_sensitive else match_in_any_order
     paired = match(len(expected), len(actual), fits)
     taken = set(paired.values())
     spare = [index for index in range(len(actual)) if index not in taken]
@@ -72,13 +72,13 @@ def compare_tool_calls(
     for wanted, call in enumerate(expected):
         if wanted in paired:
             continue
-        nearest = _nearest_call(call, wanted, spare, actual, fits=fits, criterion=criterion)
+        nearest = _find_nearest_call(call, wanted, spare, actual, fits=fits, criterion=criterion)
         if nearest is None:
             where = f"expected tool call {wanted}"
-            findings.append(Finding(kind="missing", expected=_call_json(call), where=where, predicate="tool_call"))
+            findings.append(Finding(kind="missing", expected=_call_to_json(call), where=where, predicate="tool_call"))
             continue
         spare.remove(nearest)
-        findings += _call_findings(actual[nearest], call, nearest, criterion) or (
+        findings += _compare_call(actual[nearest], call, nearest, criterion) or (
             Finding(
                 kind="wrong",
                 expected={"name": call.name, "position": wanted},
@@ -90,14 +90,17 @@ def compare_tool_calls(
     if not criterion.subset_matching:
         findings += (
             Finding(
-                kind="unexpected", actual=_call_json(actual[index]), where=f"tool call {index}", predicate="tool_call"
+                kind="unexpected",
+                actual=_call_to_json(actual[index]),
+                where=f"tool call {index}",
+                predicate="tool_call",
             )
             for index in spare
         )
     return tuple(findings)
 
 
-def maximum_matching(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
+def match_in_any_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
     """The largest pairing of expected with actual calls in any order: expected index to actual index."""
     taken_by: dict[int, int] = {}
     for start in range(wanted_count):
@@ -105,7 +108,7 @@ def maximum_matching(wanted_count: int, came_count: int, fits: Fits) -> dict[int
     return {wanted: came for came, wanted in sorted(taken_by.items(), key=lambda pair: pair[1])}
 
 
-def longest_common_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
+def match_in_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
     """The largest pairing of expected with actual calls that keeps the order of both."""
     paired: dict[int, int] = {}
     start = 0
@@ -155,7 +158,7 @@ def _shift(came: int, reached_from: Mapping[int, int], taken_by: dict[int, int])
         free = partner_of.get(wanted)
 
 
-def _nearest_call(
+def _find_nearest_call(
     call: ExpectedToolCall,
     wanted: int,
     spare: Sequence[int],
@@ -171,14 +174,14 @@ def _nearest_call(
     return min(
         same_tool,
         key=lambda index: (
-            0 if fits(wanted, index) else len(_call_findings(actual[index], call, index, criterion)),
+            0 if fits(wanted, index) else len(_compare_call(actual[index], call, index, criterion)),
             abs(index - wanted),
         ),
         default=None,
     )
 
 
-def _call_findings(
+def _compare_call(
     actual: ToolCall, expected: ExpectedToolCall, index: int, criterion: TrajectoryCriterion
 ) -> tuple[Finding, ...]:
     strategy = criterion.for_tool(expected.name)
@@ -186,16 +189,16 @@ def _call_findings(
     if compare_text(actual.name, expected.name, strategy.name):
         return (Finding(kind="wrong", expected=expected.name, actual=actual.name, where=where, predicate="tool_name"),)
     arguments = {} if actual.arguments is None else actual.arguments
-    findings = _part_findings("arguments", arguments, expected.arguments, strategy.arguments)
+    findings = _compare_part("arguments", arguments, expected.arguments, strategy.arguments)
     if strategy.result is not None:
-        findings += _part_findings("result", actual.result, expected.result, strategy.result)
+        findings += _compare_part("result", actual.result, expected.result, strategy.result)
     return tuple(replace(finding, where=f"{where}, {finding.where}") for finding in findings)
 
 
-def _part_findings(part: str, actual: Json, expected: Json, criterion: JsonCriterion) -> list[Finding]:
-    actual, expected = _alike(actual, expected), _alike(expected, actual)
+def _compare_part(part: str, actual: Json, expected: Json, criterion: JsonCriterion) -> list[Finding]:
+    actual, expected = _parse_like(actual, expected), _parse_like(expected, actual)
     is_any = expected is None
-    found = schema_findings(actual, criterion) if is_any else compare_json(actual, expected, criterion)
+    found = check_against_schema(actual, criterion) if is_any else compare_json(actual, expected, criterion)
     return [
         replace(
             finding,
@@ -206,7 +209,7 @@ def _part_findings(part: str, actual: Json, expected: Json, criterion: JsonCrite
     ]
 
 
-def _alike(value: Json, other: Json) -> Json:
+def _parse_like(value: Json, other: Json) -> Json:
     """Some traces record arguments and results as JSON text: parse it where the other side is no text."""
     if isinstance(value, str) and isinstance(other, Mapping | list | tuple):
         try:
@@ -216,5 +219,5 @@ def _alike(value: Json, other: Json) -> Json:
     return value
 
 
-def _call_json(call: ToolCall | ExpectedToolCall) -> Json:
+def _call_to_json(call: ToolCall | ExpectedToolCall) -> Json:
     return {"name": call.name, "arguments": call.arguments}

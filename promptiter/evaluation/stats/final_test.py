@@ -41,12 +41,12 @@ class Block:
     error: float
 
 
-def blocks_of(error: float, *, repeats: int = 2) -> tuple[Block, ...]:
+def plan_blocks(error: float, *, repeats: int = 2) -> tuple[Block, ...]:
     """The blocks of a claim with this error in all, most of it for the last look."""
     return tuple(Block(repeats=repeats, error=round(error * share, 12)) for share in (0.2, 0.3, 0.5))
 
 
-BLOCKS = blocks_of(0.05)
+BLOCKS = plan_blocks(0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def decide_for_these_cases(
 
     Repeats beyond the looks that were needed are not used, so it does not matter whether they were run.
     """
-    check_claim(cases, blocks)
+    check_inputs(cases, blocks)
     available = min(case.repeats for case in cases)
     looks: list[Look] = []
     repeats = 0
@@ -107,15 +107,17 @@ def decide_for_these_cases(
         repeats += block.repeats
         if repeats > available:
             wanted = repeats - available
-            reason = f"{_told(looks[-1])}; " if looks else ""
-            return _these("open", looks, f"{reason}block {number} of {len(blocks)} is to be run", needed_repeats=wanted)
-        look = _look([case.first(repeats) for case in cases], repeats, error=block.error, seed=seed)
+            reason = f"{_describe_look(looks[-1])}; " if looks else ""
+            return _conclude(
+                "open", looks, f"{reason}block {number} of {len(blocks)} is to be run", needed_repeats=wanted
+            )
+        look = _take_look([case.first(repeats) for case in cases], repeats, error=block.error, seed=seed)
         looks.append(look)
         if look.claims:
-            return _these("shown", looks, _told(look))
+            return _conclude("shown", looks, _describe_look(look))
         if look.gain <= 0:
-            return _these("futile", looks, f"{_told(look)}: given up after block {number} of {len(blocks)}")
-    return _these("not_shown", looks, _told(looks[-1]))
+            return _conclude("futile", looks, f"{_describe_look(look)}: given up after block {number} of {len(blocks)}")
+    return _conclude("not_shown", looks, _describe_look(looks[-1]))
 
 
 def decide_for_new_cases(cases: Sequence[PairedScores], *, error: float = 0.05, seed: int = 0) -> FinalTestResult:
@@ -123,11 +125,11 @@ def decide_for_new_cases(cases: Sequence[PairedScores], *, error: float = 0.05, 
 
     Each case counts once, by its mean over repeats, so repeats make a case less noisy and are no further evidence.
     """
-    check_claim(cases, [Block(repeats=1, error=error)])
+    check_inputs(cases, [Block(repeats=1, error=error)])
     test = sign_flip([case.gain for case in cases], seed=seed)
     repeats = min(case.repeats for case in cases)
     look = Look(repeats=repeats, gain=test.gain, p_value=test.p_value, error=error)
-    told = f"{_told(look)} over {len(cases)} test cases"
+    told = f"{_describe_look(look)} over {len(cases)} test cases"
     if look.claims:
         return FinalTestResult(scope="new cases", outcome="shown", looks=(look,), reason=told)
     if (least := 0.5 ** len(cases)) > error:
@@ -135,13 +137,13 @@ def decide_for_new_cases(cases: Sequence[PairedScores], *, error: float = 0.05, 
     return FinalTestResult(scope="new cases", outcome="not_shown", looks=(look,), reason=told)
 
 
-def _look(cases: Sequence[PairedScores], repeats: int, *, error: float, seed: int) -> Look:
+def _take_look(cases: Sequence[PairedScores], repeats: int, *, error: float, seed: int) -> Look:
     test, has_noise = within_case_permutation(cases, seed=seed), has_run_noise(cases)
     p_value = test.p_value if has_noise else min(test.p_value, 0.25**repeats)
     return Look(repeats=repeats, gain=test.gain, p_value=p_value, error=error, has_run_noise=has_noise)
 
 
-def _these(
+def _conclude(
     outcome: FinalTestOutcome, looks: Sequence[Look], reason: str, *, needed_repeats: int = 0
 ) -> FinalTestResult:
     return FinalTestResult(
@@ -149,7 +151,7 @@ def _these(
     )
 
 
-def _told(look: Look) -> str:
+def _describe_look(look: Look) -> str:
     gain = f"gain {look.gain:+.3f}"
     if look.gain <= 0:
         return f"{gain}: none" if look.gain == 0 else f"{gain}: worse"
@@ -162,7 +164,7 @@ def _told(look: Look) -> str:
     return f"{gain}, p = {look.p_value:.2g} {sign} {look.error:g} after {look.repeats} repeats"
 
 
-def check_claim(cases: Sequence[PairedScores], blocks: Sequence[Block]) -> None:
+def check_inputs(cases: Sequence[PairedScores], blocks: Sequence[Block]) -> None:
     """SetupError if these cases and blocks make no claim."""
     if not cases:
         raise SetupError("there are no cases to claim a gain on; give at least one")

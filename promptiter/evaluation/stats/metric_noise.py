@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from promptiter.agents.base import Agent, AgentRun
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.evaluator import Evaluator, runs_of
+from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -51,7 +51,7 @@ class MetricNoiseReport:
     evaluation: Evaluation
 
 
-async def metric_noise(
+async def measure_metric_noise(
     evaluator: Evaluator,
     agent: Agent,
     eval_set: EvalSet,
@@ -86,19 +86,19 @@ async def metric_noise(
             spool=evaluator.spool,
             user_simulator=evaluator.user_simulator,
         )
-        async for row in once.rows(agent, eval_set, profile, runs=runs_of(eval_set, [repeat])):
+        async for row in once.rows(agent, eval_set, profile, runs=list_case_runs(eval_set, [repeat])):
             rows.append(row)
             if on_row is not None:
                 on_row(row)
     rows.sort(key=lambda row: (row.case_id, row.repeat))  # sums of floats must not depend on which case was quicker
     names = [metric.name for metric in evaluator.metrics]
-    judged_once = (replace(row, scores=_named(row.scores, names)) for row in rows)
-    metrics = tuple(_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
-    evaluation = evaluator.evaluation_of(judged_once, eval_set, profile)
+    judged_once = (replace(row, scores=_take_first_judgements(row.scores, names)) for row in rows)
+    metrics = tuple(_estimate_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
+    evaluation = evaluator.build_evaluation(judged_once, eval_set, profile)
     return MetricNoiseReport(judge_repeats=judge_repeats, metrics=metrics, evaluation=evaluation)
 
 
-def variance_components(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[float | None, float | None]:
+def estimate_variances(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[float | None, float | None]:
     """The variances (between runs, within a run) of scores given as case, run, judgement: one-way random effects.
 
     Sums of squares and their degrees of freedom are pooled over the cases, so that differences between cases count for
@@ -124,17 +124,17 @@ def variance_components(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[flo
     return max(0.0, (between - between_df * judge) / per_run), judge
 
 
-def _named(scores: Sequence[Score], names: Sequence[str]) -> tuple[Score, ...]:
+def _take_first_judgements(scores: Sequence[Score], names: Sequence[str]) -> tuple[Score, ...]:
     """The first judgement by each metric, under the metric's own name."""
     return tuple(replace(score, metric=name) for score, name in zip(scores, names, strict=False))
 
 
-def _metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step: int) -> MetricNoise:
+def _estimate_metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step: int) -> MetricNoise:
     by_case: dict[str, list[list[float]]] = {}
     for row in rows:
         values = [score.value for score in row.scores[at::step] if score.value is not None]
         by_case.setdefault(row.case_id, []).append(values)
-    agent, judge = variance_components(by_case.values())
+    agent, judge = estimate_variances(by_case.values())
     return MetricNoise(metric=name, agent_variance=agent, judge_variance=judge)
 
 
@@ -161,12 +161,12 @@ class _Sample:
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         metric, shift = self.metric, self.number * SAMPLES_APART
         if isinstance(metric, JudgeMetric):
-            metric = replace(metric, gateway=_Shifted(metric.gateway, shift))
-        with _Shifted(self.gateway, shift).active():
+            metric = replace(metric, gateway=_ShiftedGateway(metric.gateway, shift))
+        with _ShiftedGateway(self.gateway, shift).active():
             return await metric(case, run)
 
 
-class _Shifted(Gateway):
+class _ShiftedGateway(Gateway):
     """A gateway behind which every repeat is another: answers of the cache that were given before do not serve."""
 
     def __init__(self, gateway: Gateway, shift: int) -> None:

@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from promptiter.evaluation.result import Evaluation, Objective, best_of, worst_of
+from promptiter.evaluation.result import Evaluation, Objective, get_best_value, get_worst_value
 from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
 from promptiter.evaluation.stats.permutation import PairedScores, mean_gain
 from promptiter.evaluation.stats.power import (
     POWER,
     RunNoise,
     cases_needed,
+    estimate_run_noise,
     noise_floor,
     pooled_std,
     power,
     repeats_needed,
-    run_noise,
     smallest_gain,
 )
 from promptiter.llm.ledger import NOTHING, Spending
@@ -69,7 +69,7 @@ def collect_case_scores(evaluation: Evaluation, objective: Objective = "mean_sco
     """
     single = [(row, replace(evaluation, rows=(row,))) for row in evaluation.rows]
     found = [(row, one, one.objective(objective)) for row, one in single]
-    worst = min([worst_of(objective), *(figure for _, _, figure in found if figure is not None)])
+    worst = min([get_worst_value(objective), *(figure for _, _, figure in found if figure is not None)])
     cases = []
     for case_id, group in groupby(found, key=lambda each: each[0].case_id):
         repeats = list(group)
@@ -85,7 +85,7 @@ def collect_case_scores(evaluation: Evaluation, objective: Objective = "mean_sco
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class RequiredSize:
     """Whether a wanted gain can be claimed: the power, and how many cases, or repeats of these cases, it needs.
 
     None: no number of them is enough.
@@ -150,7 +150,7 @@ class NoiseReport:
 
     @cached_property
     def noise(self) -> RunNoise:
-        return run_noise([case.figures for case in self.cases], best=best_of(self.objective))
+        return estimate_run_noise([case.figures for case in self.cases], best=get_best_value(self.objective))
 
     @property
     def settled(self) -> tuple[CaseScores, ...]:
@@ -200,9 +200,9 @@ class NoiseReport:
         """The smallest gain that a claim shows with 80% power, also on so many times the cases. None: no gain."""
         return smallest_gain(self.noise, cases=times * len(self.cases), blocks=self.blocks, scope=scope)
 
-    def reach(self, gain: float, *, scope: Scope = "these cases") -> Reach:
+    def estimate_required_size(self, gain: float, *, scope: Scope = "these cases") -> RequiredSize:
         """Whether this gain is within reach, and what it takes."""
-        return Reach(
+        return RequiredSize(
             gain=gain,
             power=self.power(gain, scope=scope),
             cases=cases_needed(self.noise, gain, blocks=self.blocks, scope=scope),

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, Block, FinalTestResult, Look, Scope, check_claim
+from promptiter.evaluation.stats.final_test import BLOCKS, Block, FinalTestResult, Look, Scope, check_inputs
 from promptiter.evaluation.stats.permutation import PairedScores, has_run_noise, mean_gain
 
 STAKES = (0.9, 0.45, 0.225, 0.1125)
@@ -39,7 +39,7 @@ def decide_non_inferiority(
 
     `spread` is how far two scores can be apart. Given up when the loss reaches the margin.
     """
-    check_claim(cases, blocks)
+    check_inputs(cases, blocks)
     _check(cases, margin=margin, spread=spread)
     error, available = math.fsum(block.error for block in blocks), min(case.repeats for case in cases)
     looks: list[Look] = []
@@ -47,7 +47,7 @@ def decide_non_inferiority(
     for number, block in enumerate(blocks, start=1):
         repeats += block.repeats
         if repeats > available:
-            told = f"{_told(looks[-1])}; " if looks else ""
+            told = f"{_describe_look(looks[-1])}; " if looks else ""
             return FinalTestResult(
                 scope="these cases",
                 outcome="open",
@@ -56,39 +56,44 @@ def decide_non_inferiority(
                 needed_repeats=repeats - available,
             )
         seen = [case.first(repeats) for case in cases]
-        wealth = max(wealth, _wealth_on_these(seen, margin=margin, spread=spread))
-        looks.append(_look(seen, repeats, wealth, error=error, margin=margin))
+        wealth = max(wealth, _bet_on_these_cases(seen, margin=margin, spread=spread))
+        looks.append(_take_look(seen, repeats, wealth, error=error, margin=margin))
         if looks[-1].claims:
-            return _closed("these cases", looks)
+            return _conclude("these cases", looks)
         if looks[-1].gain <= -margin:
-            return _closed("these cases", looks, is_futile=True)
-    return _closed("these cases", looks)
+            return _conclude("these cases", looks, is_futile=True)
+    return _conclude("these cases", looks)
 
 
 def decide_non_inferiority_for_new_cases(
     cases: Sequence[PairedScores], *, margin: float, error: float = 0.05, spread: float = 1.0
 ) -> FinalTestResult:
     """The same for cases like these, none of which the search ever used: one look, and one bet for each case."""
-    check_claim(cases, [Block(repeats=1, error=error)])
+    check_inputs(cases, [Block(repeats=1, error=error)])
     _check(cases, margin=margin, spread=spread)
-    wealth = _mixed(_wealths([case.gain for case in cases], margin=margin, spread=spread))
-    look = _look(cases, min(case.repeats for case in cases), wealth, error=error, margin=margin)
-    return _closed("new cases", [look])
+    wealth = _mix_wealth(_bet_fixed_stakes([case.gain for case in cases], margin=margin, spread=spread))
+    look = _take_look(cases, min(case.repeats for case in cases), wealth, error=error, margin=margin)
+    return _conclude("new cases", [look])
 
 
-def _wealth_on_these(cases: Sequence[PairedScores], *, margin: float, spread: float) -> float:
+def _bet_on_these_cases(cases: Sequence[PairedScores], *, margin: float, spread: float) -> float:
     changes = [after - before for case in cases for before, after in zip(case.before, case.after, strict=True)]
-    return _mixed([*_wealths(changes, margin=margin, spread=spread), _if_quiet(cases, margin=margin, spread=spread)])
+    return _mix_wealth(
+        [
+            *_bet_fixed_stakes(changes, margin=margin, spread=spread),
+            _bet_on_no_noise(cases, margin=margin, spread=spread),
+        ]
+    )
 
 
-def _wealths(changes: Sequence[float], *, margin: float, spread: float) -> list[float]:
+def _bet_fixed_stakes(changes: Sequence[float], *, margin: float, spread: float) -> list[float]:
     """The logarithm of what each stake has made of 1."""
     counted = sorted(Counter(changes).items())
     stakes = [share / (spread - margin) for share in STAKES]
     return [math.fsum(count * math.log1p(stake * (change + margin)) for change, count in counted) for stake in stakes]
 
 
-def _if_quiet(cases: Sequence[PairedScores], *, margin: float, spread: float) -> float:
+def _bet_on_no_noise(cases: Sequence[PairedScores], *, margin: float, spread: float) -> float:
     """The logarithm of what betting on no run noise has made of 1."""
     if has_run_noise(cases):
         return -math.inf
@@ -97,12 +102,12 @@ def _if_quiet(cases: Sequence[PairedScores], *, margin: float, spread: float) ->
     return -2 * len(cases) * repeats * math.log1p(-hidden / 2)
 
 
-def _mixed(wealths: Sequence[float]) -> float:
+def _mix_wealth(wealths: Sequence[float]) -> float:
     """What the gamblers own together, each having started with an equal share of 1."""
     return math.fsum(math.exp(min(each, 700.0)) for each in wealths) / len(wealths)
 
 
-def _look(cases: Sequence[PairedScores], repeats: int, wealth: float, *, error: float, margin: float) -> Look:
+def _take_look(cases: Sequence[PairedScores], repeats: int, wealth: float, *, error: float, margin: float) -> Look:
     return Look(
         repeats=repeats,
         gain=mean_gain(cases),
@@ -113,16 +118,18 @@ def _look(cases: Sequence[PairedScores], repeats: int, wealth: float, *, error: 
     )
 
 
-def _closed(scope: Scope, looks: Sequence[Look], *, is_futile: bool = False) -> FinalTestResult:
+def _conclude(scope: Scope, looks: Sequence[Look], *, is_futile: bool = False) -> FinalTestResult:
     last = looks[-1]
     if last.claims:
-        return FinalTestResult(scope=scope, outcome="shown", looks=tuple(looks), reason=_told(last))
+        return FinalTestResult(scope=scope, outcome="shown", looks=tuple(looks), reason=_describe_look(last))
     if is_futile:
-        return FinalTestResult(scope=scope, outcome="futile", looks=tuple(looks), reason=f"{_told(last)}: given up")
-    return FinalTestResult(scope=scope, outcome="not_shown", looks=tuple(looks), reason=_told(last))
+        return FinalTestResult(
+            scope=scope, outcome="futile", looks=tuple(looks), reason=f"{_describe_look(last)}: given up"
+        )
+    return FinalTestResult(scope=scope, outcome="not_shown", looks=tuple(looks), reason=_describe_look(last))
 
 
-def _told(look: Look) -> str:
+def _describe_look(look: Look) -> str:
     gain = f"gain {look.gain:+.3f}"
     if look.gain <= -look.margin:
         return f"{gain} is a loss of the margin {look.margin:g} or more"

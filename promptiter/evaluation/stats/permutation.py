@@ -86,7 +86,7 @@ def within_case_permutation(cases: Iterable[PairedScores], *, seed: int = 0) -> 
     Exact if the repeats are independent. With common repeats (one seed for both arms of a repeat) arms that behave
     alike come out closer to each other than a deal does, so it errs less often still.
     """
-    return _tested(sorted(cases, key=lambda case: case.case_id), seed)
+    return _run_test(sorted(cases, key=lambda case: case.case_id), seed)
 
 
 def sign_flip(deltas: Sequence[float], *, seed: int = 0) -> PermutationTest:
@@ -94,7 +94,7 @@ def sign_flip(deltas: Sequence[float], *, seed: int = 0) -> PermutationTest:
 
     Exact if a change that helps nobody is as likely to lift a case by some amount as to lower it by as much.
     """
-    return _tested([PairedScores(case_id="", before=(0.0,), after=(delta,)) for delta in sorted(deltas)], seed)
+    return _run_test([PairedScores(case_id="", before=(0.0,), after=(delta,)) for delta in sorted(deltas)], seed)
 
 
 def has_run_noise(cases: Iterable[PairedScores]) -> bool:
@@ -109,15 +109,17 @@ def mean_gain(cases: Sequence[PairedScores]) -> float:
     return round(math.fsum(case.gain for case in cases) / len(cases), 12) + 0.0  # no -0.0
 
 
-def _tested(cases: Sequence[PairedScores], seed: int) -> PermutationTest:
+def _run_test(cases: Sequence[PairedScores], seed: int) -> PermutationTest:
     gain = mean_gain(cases)
-    deals = [deal for deal in _deals(cases) if len(set(deal.pooled)) > 1]  # equal repeats can be dealt in one way only
+    deals = [
+        deal for deal in _make_deals(cases) if len(set(deal.pooled)) > 1
+    ]  # equal repeats can be dealt in one way only
     tables = [deal.sums for deal in deals]
     observed = sum(deal.observed for deal in deals)
     known = [table for table in tables if table is not None]
-    total = _convolved(known) if len(known) == len(tables) else None
+    total = _convolve(known) if len(known) == len(tables) else None
     if total is None:
-        p_value = _sampled(deals, observed, Random(seed))
+        p_value = _sample_p_value(deals, observed, Random(seed))
         return PermutationTest(gain=gain, p_value=p_value, error=math.sqrt(p_value * (1 - p_value) / SAMPLES))
     as_good = sum(ways for outcome, ways in total.items() if outcome >= observed)
     p_value = float(Fraction(as_good, sum(total.values())))
@@ -134,7 +136,7 @@ class _Deal:
 
     @property
     def sums(self) -> _Sums | None:
-        return _sums(self.pooled, self.after)
+        return _count_sums(self.pooled, self.after)
 
     def samples(self, random: Random) -> list[int]:
         if (sums := self.sums) is not None:
@@ -142,8 +144,8 @@ class _Deal:
         return [sum(random.sample(self.pooled, self.after)) for _ in range(SAMPLES)]
 
 
-def _deals(cases: Sequence[PairedScores]) -> list[_Deal]:
-    integers = _as_integers({score for case in cases for score in (*case.before, *case.after)})
+def _make_deals(cases: Sequence[PairedScores]) -> list[_Deal]:
+    integers = _scale_to_integers({score for case in cases for score in (*case.before, *case.after)})
     # Given the pooled repeats, a case's gain is (1/after + 1/before) times the sum of its after arm, less a constant.
     weights = [Fraction(1, len(case.after)) + Fraction(1, len(case.before)) for case in cases]
     unit = math.lcm(*(weight.denominator for weight in weights))
@@ -157,7 +159,7 @@ def _deals(cases: Sequence[PairedScores]) -> list[_Deal]:
     return deals
 
 
-def _as_integers(scores: Iterable[float]) -> dict[float, int]:
+def _scale_to_integers(scores: Iterable[float]) -> dict[float, int]:
     """Scores as multiples of their common unit, or of 1e-9 if they have no simple one."""
     exact = {score: Fraction(score) for score in scores}
     simple = {score: value.limit_denominator(_LARGEST_DENOMINATOR) for score, value in exact.items()}
@@ -168,7 +170,7 @@ def _as_integers(scores: Iterable[float]) -> dict[float, int]:
 
 
 @lru_cache(maxsize=4_096)
-def _sums(pooled: tuple[int, ...], after: int) -> _Sums | None:
+def _count_sums(pooled: tuple[int, ...], after: int) -> _Sums | None:
     """All sums of `after` of the pooled repeats; None if there are too many to list."""
     ways: list[dict[int, int]] = [{0: 1}, *({} for _ in range(after))]
     for value in pooled:
@@ -181,7 +183,7 @@ def _sums(pooled: tuple[int, ...], after: int) -> _Sums | None:
     return tuple(ways[after].items())
 
 
-def _convolved(tables: Iterable[_Sums]) -> dict[int, int] | None:
+def _convolve(tables: Iterable[_Sums]) -> dict[int, int] | None:
     """In how many ways each total comes up; None if that takes too long."""
     total, steps = {0: 1}, 0
     for table in sorted(tables, key=len):
@@ -198,6 +200,6 @@ def _convolved(tables: Iterable[_Sums]) -> dict[int, int] | None:
     return total
 
 
-def _sampled(deals: Iterable[_Deal], observed: int, random: Random) -> float:
+def _sample_p_value(deals: Iterable[_Deal], observed: int, random: Random) -> float:
     totals = map(sum, zip(*(deal.samples(random) for deal in deals), strict=True))
     return (1 + sum(total >= observed for total in totals)) / (1 + SAMPLES)

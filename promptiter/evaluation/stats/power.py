@@ -47,7 +47,7 @@ class RunNoise:
         return math.sqrt(self.variance)
 
 
-def run_noise(repeats: Iterable[Sequence[float]], *, best: float = 1.0) -> RunNoise:
+def estimate_run_noise(repeats: Iterable[Sequence[float]], *, best: float = 1.0) -> RunNoise:
     """The noise of the repeats of each case, all of one profile; both arms of an A/A run together."""
     cases = [list(scores) for scores in repeats if scores]
     if all(len(scores) < 2 for scores in cases):
@@ -101,7 +101,9 @@ def power(
     if not 0 < gain <= noise.room:
         return 0.0
     return (
-        _power_these(noise, gain, cases, blocks) if scope == "these cases" else _power_new(noise, gain, cases, blocks)
+        _compute_power_on_these_cases(noise, gain, cases, blocks)
+        if scope == "these cases"
+        else _compute_power_on_new_cases(noise, gain, cases, blocks)
     )
 
 
@@ -137,7 +139,9 @@ def cases_needed(
     scope: Scope = "these cases",
 ) -> int | None:
     """How many cases it takes to claim this gain with the wanted power; None: no number of them does."""
-    return _least(lambda cases: power(noise, gain, cases=cases, blocks=blocks, scope=scope) >= wanted, MOST_CASES)
+    return _find_smallest(
+        lambda cases: power(noise, gain, cases=cases, blocks=blocks, scope=scope) >= wanted, MOST_CASES
+    )
 
 
 def repeats_needed(
@@ -155,11 +159,11 @@ def repeats_needed(
         equal = [Block(repeats=repeats, error=block.error) for block in blocks]
         return power(noise, gain, cases=cases, blocks=equal, scope=scope) >= wanted
 
-    each = _least(suffices, MAX_REPEATS // len(blocks))
+    each = _find_smallest(suffices, MAX_REPEATS // len(blocks))
     return None if each is None else each * len(blocks)
 
 
-def _power_these(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
+def _compute_power_on_these_cases(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
     if not noise.variance:
         return 1.0  # a plain difference, claimed as it is
     mended = gain / noise.room
@@ -173,7 +177,7 @@ def _power_these(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Bloc
         half_step = 1 / (done * cases)  # of scores that are 0 or 1; the bar lies between two steps
         bars.append(_NORMAL.inv_cdf(1 - block.error) * math.sqrt(2 * dealt / (done * cases)) + half_step)
     spreads = [math.sqrt(both * block.repeats / cases) for block in blocks]
-    return fmean(_is_shown(trial, gain, blocks, spreads, bars) for trial in _trials(len(blocks)))
+    return fmean(_is_shown(trial, gain, blocks, spreads, bars) for trial in _simulate_trials(len(blocks)))
 
 
 def _is_shown(
@@ -190,7 +194,7 @@ def _is_shown(
     return False
 
 
-def _power_new(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
+def _compute_power_on_new_cases(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
     error, repeats = math.fsum(block.error for block in blocks), sum(block.repeats for block in blocks)
     if 0.5**cases > error:
         return 0.0
@@ -201,7 +205,7 @@ def _power_new(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]
     return _NORMAL.cdf(above / spread) if spread else float(above >= 0)
 
 
-def _least(suffices: Callable[[int], bool], most: int) -> int | None:
+def _find_smallest(suffices: Callable[[int], bool], most: int) -> int | None:
     high = 1
     while not suffices(high):
         if high >= most:
@@ -215,7 +219,7 @@ def _least(suffices: Callable[[int], bool], most: int) -> int | None:
 
 
 @lru_cache(maxsize=8)
-def _trials(blocks: int) -> tuple[tuple[float, ...], ...]:
+def _simulate_trials(blocks: int) -> tuple[tuple[float, ...], ...]:
     """The same for every question, so that a larger gain never looks less powerful by chance."""
     random = Random(0)
     return tuple(tuple(random.gauss() for _ in range(blocks)) for _ in range(_TRIALS))

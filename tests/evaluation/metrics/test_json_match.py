@@ -11,11 +11,11 @@ from promptiter.errors import MetricError
 from promptiter.evaluation.metrics.json_match import (
     JsonCriterion,
     NotJsonError,
+    check_against_schema,
     compare_json,
     compare_json_text,
-    json_path,
+    format_json_path,
     parse_json,
-    schema_findings,
 )
 from promptiter.evaluation.score import Finding
 
@@ -191,7 +191,7 @@ def test_a_schema_violation_names_the_keyword_and_the_path() -> None:
         },
     )
     assert compare_json_text('{"city": "x", "days": [1, 2.0]}', None, criterion) == ()
-    assert schema_findings({"days": [1, 0, "2"]}, criterion) == (
+    assert check_against_schema({"days": [1, 0, "2"]}, criterion) == (
         Finding(
             kind="violated",
             expected={"required": ["city"]},
@@ -218,8 +218,8 @@ def test_a_schema_that_is_none_is_refused_when_it_is_read() -> None:
 def test_a_schema_elsewhere_is_not_fetched() -> None:
     criterion = JsonCriterion(schema={"$ref": "https://example.com/schema.json"})
     with pytest.raises(MetricError, match="nothing is fetched"):
-        schema_findings({}, criterion)
+        check_against_schema({}, criterion)
 
 
 def test_paths_quote_keys_that_are_no_names() -> None:
-    assert json_path(["a", 2, "b c", "d'"]) == "$.a[2]['b c'][\"d'\"]"
+    assert format_json_path(["a", 2, "b c", "d'"]) == "$.a[2]['b c'][\"d'\"]"

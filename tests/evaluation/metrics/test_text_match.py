@@ -13,10 +13,10 @@ from promptiter.evaluation.metrics.text_match import (
     TextCriterion,
     compare_number,
     compare_text,
-    numbers_in,
+    find_numbers,
+    find_word_differences,
     rouge_f1,
-    rouge_findings,
-    words_of,
+    split_words,
 )
 from promptiter.evaluation.score import Finding
 
@@ -126,10 +126,10 @@ def test_a_fixed_text_needs_no_reference() -> None:
 
 
 def test_words_are_unicode_aware_and_cjk_characters_are_words() -> None:
-    assert words_of("Héllo, WORLD_1!") == ["héllo", "world", "1"]
-    assert words_of("答案是42个。") == ["答", "案", "是", "42", "个"]
-    assert words_of("हिन्दी में") == ["हिन्दी", "में"]
-    assert words_of("안녕 세상") == ["안녕", "세상"]
+    assert split_words("Héllo, WORLD_1!") == ["héllo", "world", "1"]
+    assert split_words("答案是42个。") == ["答", "案", "是", "42", "个"]
+    assert split_words("हिन्दी में") == ["हिन्दी", "में"]
+    assert split_words("안녕 세상") == ["안녕", "세상"]
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_rouge_l_agrees_with_the_textbook_table(first: list[str], second: list[s
 
 
 def test_rouge_findings_list_missing_and_needless_words() -> None:
-    missing, needless = rouge_findings("a b b", "a c", "rouge1")
+    missing, needless = find_word_differences("a b b", "a c", "rouge1")
     assert (missing.kind, missing.expected, missing.predicate) == ("missing", ["c"], "rouge1")
     assert (needless.kind, needless.actual) == ("unexpected", ["b", "b"])
-    assert rouge_findings("b a", "a b", "rougeL")[0].kind == "wrong"
+    assert find_word_differences("b a", "a b", "rougeL")[0].kind == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_rouge_findings_list_missing_and_needless_words() -> None:
     ],
 )
 def test_numbers_are_found_in_any_text(text: str, numbers: list[str]) -> None:
-    found = numbers_in(text)
+    found = find_numbers(text)
     assert [number.value for number in found] == [Decimal(number) for number in numbers]
 
 

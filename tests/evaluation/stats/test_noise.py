@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.stats.final_test import blocks_of, decide_for_these_cases
+from promptiter.evaluation.stats.final_test import decide_for_these_cases, plan_blocks
 from promptiter.evaluation.stats.noise import REPEATS, CaseRunCost, NoiseReport, collect_case_scores
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.llm.ledger import Spending
@@ -146,18 +146,18 @@ def test_more_cases_show_smaller_gains_and_a_wanted_gain_says_how_many() -> None
     gains = [found.smallest_gain(times=times) for times in (1, 2, 4)]
     assert None not in gains
     assert gains == sorted(gains, reverse=True)  # type: ignore[type-var]
-    reach = found.reach(0.1)
+    reach = found.estimate_required_size(0.1)
     assert not reach.is_within
     assert reach.cases is not None
     assert reach.cases > 12
     assert reach.repeats is not None
     assert reach.repeats > REPEATS
-    assert found.reach(0.35).is_within
-    assert found.reach(0.35).power == found.power(0.35)
+    assert found.estimate_required_size(0.35).is_within
+    assert found.estimate_required_size(0.35).power == found.power(0.35)
 
 
 def test_more_than_there_is_to_gain_is_never_within_reach() -> None:
-    reach = report({"a": [1, 1, 0.9], "b": [1, 0.9, 1]}).reach(0.5)
+    reach = report({"a": [1, 1, 0.9], "b": [1, 0.9, 1]}).estimate_required_size(0.5)
     assert (reach.power, reach.cases, reach.repeats) == (0.0, None, None)
 
 
@@ -165,7 +165,7 @@ def test_more_than_there_is_to_gain_is_never_within_reach() -> None:
 def test_without_noise_any_gain_shows_on_these_cases(objective: Objective) -> None:
     found = report({"a": [0.1] * 6, "b": [0.7] * 6}, objective)
     assert (found.noise.variance, found.gain, found.floor(), found.smallest_gain()) == (0.0, 0.0, 0.0, 0.0)
-    assert found.reach(0.3).is_within
+    assert found.estimate_required_size(0.3).is_within
     assert found.smallest_gain(scope="new cases") is None  # two cases never do
 
 
@@ -201,4 +201,4 @@ def test_a_case_run_costs_what_was_paid_or_what_its_agent_once_cost() -> None:
     unpriced = Spending(calls=6, input_tokens=500, cost_usd=0.3, unpriced_calls=1)
     assert NoiseReport(evaluation=found, spent=unpriced, paid_runs=2).case_run_cost.usd is None
     assert NoiseReport(evaluation=found).final_test_runs(cases=8) == 8 * 6 * 2
-    assert NoiseReport(evaluation=found, blocks=blocks_of(0.1, repeats=3)).final_test_runs(cases=8) == 8 * 9 * 2
+    assert NoiseReport(evaluation=found, blocks=plan_blocks(0.1, repeats=3)).final_test_runs(cases=8) == 8 * 9 * 2
