@@ -17,6 +17,7 @@ from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, Valida
 from pydantic.alias_generators import to_camel
 
 from promptiter.errors import SetupError, nearest
+from promptiter.wording import shorten
 from traces.model import Json
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 Keys = Sequence[int | str]
 Model = TypeVar("Model", bound=BaseModel)
 
-SHOWN_CHARACTERS = 80
 SHOWN_PROBLEMS = 5
 
 
@@ -133,8 +133,7 @@ def _describe_value(value: Json, *, hide_text: bool) -> str:
         return "a string"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}… ({len(text):,} characters)"
+    return shorten(value, limit=80)
 
 
 def _describe_unknown_key(loc: Keys, root: type[BaseModel]) -> str:

@@ -16,10 +16,10 @@ from typing import Literal, TypeAlias
 from promptiter.errors import SetupError, SurfaceValueError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
-from promptiter.evaluation.metrics.metric import shown
 from promptiter.profile import SurfacePatch
 from promptiter.stages.contracts import Rejection
 from promptiter.structure import TEXT_TYPES, Surface
+from promptiter.wording import shorten
 from traces.model import Json
 
 LintRule: TypeAlias = Literal["limits", "placeholder", "no_op", "repeat", "empty", "growth", "copied"]
@@ -153,7 +153,7 @@ def _copied(draft: _Draft) -> Iterator[str]:
     before, after = draft.texts
     for passage in _passages(after, before, draft.index)[:MOST_PASSAGES]:
         cases = " and ".join(map(repr, passage.case_ids))
-        text = shown(after[passage.start : passage.end])
+        text = shorten(after[passage.start : passage.end])
         yield f"{text} is copied from case {cases}; say the rule behind it, not what a case says"
 
 

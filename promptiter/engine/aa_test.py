@@ -110,7 +110,7 @@ class _Measuring:
         most = self.evaluator.options.max_errored_fraction * len(self.eval_set.cases) * repeats
         failed = 0
         runs = list_case_runs(self.eval_set, range(repeats))
-        rows = self.evaluator.rows(self.agent, self.eval_set, self.profile, runs=runs)
+        rows = self.evaluator.stream_rows(self.agent, self.eval_set, self.profile, runs=runs)
         async with aclosing(rows):
             async for row in rows:
                 self.rows.append(row)

@@ -112,7 +112,7 @@ class Evaluations:
         If they are not, they say nothing about the profile: the run fails, and runs them again when it goes on.
         """
         lost: list[CaseRow] = []
-        async with aclosing(self._evaluator.rows(self._agent, eval_set, profile, runs=runs)) as rows:
+        async with aclosing(self._evaluator.stream_rows(self._agent, eval_set, profile, runs=runs)) as rows:
             async for row in rows:
                 if row.outage is None:
                     yield row
@@ -129,14 +129,14 @@ class Evaluations:
 
         They may be gone when a run goes on: after a loss of power, or because nobody wanted to keep them.
         """
-        spool = self._evaluator.spool
+        trace_store = self._evaluator.trace_store
         gone = [
             (row.case_id, row.repeat)
             for row in evaluation.rows
-            if row.origin != "kept" and any(trace_digest not in spool for trace_digest in row.trace_digests)
+            if row.origin != "kept" and any(trace_digest not in trace_store for trace_digest in row.trace_digests)
         ]
         if gone:
-            async for _ in self._evaluator.rows(self._agent, eval_set, profile, runs=gone):
+            async for _ in self._evaluator.stream_rows(self._agent, eval_set, profile, runs=gone):
                 pass
 
 

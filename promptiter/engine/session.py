@@ -137,7 +137,7 @@ class Session:
 
     def trace(self, trace_digest: str) -> ExecutionTrace:
         """A trace that an evaluation recorded."""
-        return self.evaluator.spool.get(trace_digest)
+        return self.evaluator.trace_store.get(trace_digest)
 
     def redacted(self, text: str) -> str:
         """A text without secrets, as it may be written down."""

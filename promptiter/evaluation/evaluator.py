@@ -62,7 +62,7 @@ class Evaluator:
         gateway: Gateway | None = None,
         options: EvaluationOptions | None = None,
         executor: Executor | None = None,
-        spool: TraceStore | None = None,
+        trace_store: TraceStore | None = None,
         user_simulator: UserSimulator | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Evaluator:
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
-        self.spool = spool or TraceStore()
+        self.trace_store = trace_store or TraceStore()
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
 
@@ -106,7 +106,7 @@ class Evaluator:
         """Run all cases and repeats, and gather the rows. `on_row` hears of each as it finishes."""
         profile = profile or Profile.baseline(agent.describe())
         rows = []
-        async for row in self.rows(agent, eval_set, profile):
+        async for row in self.stream_rows(agent, eval_set, profile):
             rows.append(row)
             if on_row is not None:
                 on_row(row)
@@ -123,7 +123,7 @@ class Evaluator:
             weights=self.weights,
         )
 
-    async def rows(
+    async def stream_rows(
         self,
         agent: Agent,
         eval_set: EvalSet,
@@ -190,7 +190,7 @@ class Evaluator:
             error=Failure(run.error.type, redactor.redact_text(run.error.message)) if run.error else None,
             usage=run.usage,
             trace_digests=tuple(
-                self.spool.put(turn.trace, redactor=redactor) for turn in run.by_turn if turn.trace is not None
+                self.trace_store.put(turn.trace, redactor=redactor) for turn in run.by_turn if turn.trace is not None
             ),
             reads=None if run.error else collect_reads(turn.trace for turn in run.by_turn),  # it might have gone on
             measured=Measured(

@@ -14,7 +14,7 @@ from statistics import pstdev
 from typing import get_args
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.per_run import MeanUsage, average_common_usage
+from promptiter.evaluation.mean_usage import MeanUsage, average_common_usage
 from promptiter.evaluation.result import CaseRow, Evaluation, get_worst_value
 from promptiter.policies.acceptance import Policy
 from promptiter.policies.combine import is_number

@@ -177,7 +177,7 @@ class RunDirectory:
         """The files of the run, open, with the engine writing into them."""
         self._tidy()
         gateway, evaluator = self._engine.evaluator.gateway, self._engine.evaluator
-        cache, spool = gateway.cache, evaluator.spool
+        cache, trace_store = gateway.cache, evaluator.trace_store
         if isinstance(cache, CallLog):
             raise SetupError(
                 "another run of this engine is under way; give each run an engine and a gateway of its own"
@@ -185,11 +185,11 @@ class RunDirectory:
         calls = CallLog(self.path / CALLS, shared=None if isinstance(cache, MemoryCache) else cache)
         with FileJournal(self.path / JOURNAL, lock=lock) as journal:
             kept = _Kept(journal, calls, TraceStore(self.path / TRACES, durable=True))
-            gateway.cache, evaluator.spool = calls, kept.traces
+            gateway.cache, evaluator.trace_store = calls, kept.traces
             try:
                 yield kept
             finally:
-                gateway.cache, evaluator.spool = cache, spool
+                gateway.cache, evaluator.trace_store = cache, trace_store
                 calls.close()
                 if journal.dropped:
                     self.notes.append(journal.dropped)

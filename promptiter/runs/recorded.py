@@ -143,13 +143,13 @@ def _look_at(path: Path, found: _Found, *, start: str, at_once: int) -> None:
             found.failed += not has_passed
     if not (path / TRACES).is_dir():
         return
-    spool = TraceStore(path / TRACES)
+    trace_store = TraceStore(path / TRACES)
     room = MOST_CASES - len(found.cases)
     uses: list[CaseUse] = []
     for row in (each.row for each in first):
-        kept = [name for name in row.trace_digests if name in spool]
+        kept = [name for name in row.trace_digests if name in trace_store]
         if len(uses) < room and kept and len(kept) == len(row.trace_digests):
-            uses.append(_case_use([spool.get(name) for name in kept], row, call_s))
+            uses.append(_case_use([trace_store.get(name) for name in kept], row, call_s))
     if uses and not found.has_judged:
         path_s = fmean(use.path_s for use in uses)
         case_calls = fmean(sum(node.calls for node in use.nodes.values()) for use in uses)

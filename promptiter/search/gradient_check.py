@@ -237,7 +237,7 @@ class _RunCheck:
         runs = self.runs
         only = replace(runs.eval_set, cases=(self.case,))
         evaluation = runs.evaluator.build_evaluation([state.row], only, runs.profile)
-        losses = extract_losses(evaluation, only, runs.evaluator.spool.get)
+        losses = extract_losses(evaluation, only, runs.evaluator.trace_store.get)
         loss = next((each for each in losses if each.turn == self.turn), None)
         if loss is None:
             return None
@@ -263,7 +263,7 @@ class _RunCheck:
         return self._rows[key]
 
     def _trace(self, row: CaseRow) -> ExecutionTrace:
-        return self.runs.evaluator.spool.get(row.trace_digests[self.turn])
+        return self.runs.evaluator.trace_store.get(row.trace_digests[self.turn])
 
     def _is_better(self, row: CaseRow, other: CaseRow) -> bool:
         """Whether a score rose; at the same score, whether less is wrong: another fault may keep the score down."""

@@ -20,7 +20,7 @@ from promptiter.backprop.lint import LintRule, lint
 from promptiter.engine.expectation import text_tokens
 from promptiter.engine.plan import SearchOutline
 from promptiter.engine.session import Session
-from promptiter.evaluation.per_run import average_usage
+from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.result import Evaluation
 from promptiter.policies.goals import SHORTENED
 from promptiter.profile import PatchSet, SurfacePatch

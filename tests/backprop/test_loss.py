@@ -484,7 +484,7 @@ async def test_losses_of_a_real_evaluation(tested: GraphAgent, place: str, categ
     evaluator = Evaluator([metric])
     eval_set = EvalSet(id="set", cases=(EvalCase(id="a", turns=(Turn(user="hello", expected="hi"),)),))
     evaluation = await evaluator.evaluate(tested, eval_set)
-    (found,) = extract_losses(evaluation, eval_set, evaluator.spool.get)
+    (found,) = extract_losses(evaluation, eval_set, evaluator.trace_store.get)
     (loss,) = found.losses
     assert (loss.step_id, loss.category, loss.severity, loss.expected) == (place, category, "P0", "hi")
     assert found.input == "hello"

@@ -58,12 +58,12 @@ def score(_case: EvalCase, run: object) -> float:
     return str(getattr(run, "output", "")).count("careful") / 2
 
 
-def evaluator(gateway: Gateway | None = None, *, spool: TraceStore | None = None, **options: int) -> Evaluator:
+def evaluator(gateway: Gateway | None = None, *, trace_store: TraceStore | None = None, **options: int) -> Evaluator:
     return Evaluator(
         [FunctionMetric(name="careful", function=score)],
         gateway=gateway or Gateway(models={"scripted": model()}),
         options=EvaluationOptions(**options),  # type: ignore[arg-type]
-        spool=spool,
+        trace_store=trace_store,
     )
 
 

@@ -82,7 +82,7 @@ class Writes:
 
 
 def engine(
-    backwarder: Blames | None = None, optimizer: Writes | None = None, *, spool: TraceStore | None = None
+    backwarder: Blames | None = None, optimizer: Writes | None = None, *, trace_store: TraceStore | None = None
 ) -> Engine:
-    evaluator = desk.evaluator(spool=spool)
+    evaluator = desk.evaluator(trace_store=trace_store)
     return Engine(desk.agent(), evaluator, backwarder or Blames(), Merges(), optimizer or Writes())

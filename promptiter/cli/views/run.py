@@ -24,7 +24,7 @@ from promptiter.cli.views.search import (
     print_never_read,
     print_rejections,
 )
-from promptiter.evaluation.per_run import MeanUsage, average_usage
+from promptiter.evaluation.mean_usage import MeanUsage, average_usage
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import Spending
 from promptiter.policies.final_test import Verdict

@@ -21,8 +21,8 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.data.near_duplicates import group_near_duplicates
 from promptiter.evaluation.data.splits import digest_input
-from promptiter.evaluation.metrics.metric import shown
 from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
 
@@ -191,10 +191,10 @@ def _describe_contradiction(group: Sequence[EvalCase]) -> str:
             str(_normalize_answer(turn.expected)): turn.expected for turn in turns if (turn.expected or "").strip()
         }
         if len(answers) > 1:
-            return "expected " + " or ".join(shown(answer) for answer in list(answers.values())[:3])
+            return "expected " + " or ".join(shorten(answer) for answer in list(answers.values())[:3])
         calls = {digest(_list_calls(turn)): turn for turn in turns if turn.expected_tool_calls is not None}
         if len(calls) > 1:
-            return "expected tool calls " + " or ".join(shown(_list_calls(turn)) for turn in list(calls.values())[:3])
+            return "expected tool calls " + " or ".join(shorten(_list_calls(turn)) for turn in list(calls.values())[:3])
     return ""
 
 
@@ -245,7 +245,7 @@ def _find_leaks(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
             said += turn.user + "\n"
             expected = (turn.expected or "").strip()
             if len(expected) >= SHORTEST_LEAK and expected in said:
-                yield HealthFinding(kind="leaked_reference", case_ids=(case.id,), detail=shown(expected))
+                yield HealthFinding(kind="leaked_reference", case_ids=(case.id,), detail=shorten(expected))
                 break
 
 

@@ -24,7 +24,6 @@ from promptiter.evaluation.metrics.metric import (
     describe_failure,
     leave_unscored,
     score_by_turn,
-    shown,
 )
 from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig
 from promptiter.evaluation.metrics.text_match import (
@@ -39,6 +38,7 @@ from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compar
 from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.secret import reveal
 from promptiter.registry import REGISTRY, Registry
+from promptiter.wording import shorten
 from traces import Usage
 
 MetricBuilder: TypeAlias = Callable[[MetricConfig], Metric]
@@ -198,7 +198,7 @@ class FunctionMetric:
             return replace(answer, metric=self.name, threshold=self.threshold)
         value, reason = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
         if not isinstance(value, SupportsFloat) or not math.isfinite(float(value)):
-            raise TypeError(f"{self.name} returned {shown(answer)}; return a finite number, a bool or a Score")
+            raise TypeError(f"{self.name} returned {shorten(answer)}; return a finite number, a bool or a Score")
         return Score(metric=self.name, value=float(value), threshold=self.threshold, reason=str(reason))
 
 
@@ -238,7 +238,7 @@ def _build_user_metric(item: Any, config: MetricConfig) -> Metric:
     try:
         parameters = inspect.signature(item).parameters.values()
     except (TypeError, ValueError) as error:
-        raise MetricError(f"{config.place}: {config.evaluator!r} is {shown(item)}, which cannot be called") from error
+        raise MetricError(f"{config.place}: {config.evaluator!r} is {shorten(item)}, which cannot be called") from error
     needed = [
         parameter
         for parameter in parameters

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from promptiter.errors import MetricError
-from promptiter.evaluation.metrics.metric import shown
 from promptiter.evaluation.score import Finding
+from promptiter.wording import shorten
 from traces.model import Json
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def compare_json_text(
     try:
         expected = parse_json(reference or "")
     except NotJsonError as error:
-        raise MetricError(f"the reference {shown(reference)} is no JSON: {error}") from error
+        raise MetricError(f"the reference {shorten(reference)} is no JSON: {error}") from error
     if criterion.only_tree is not None and not _reaches(expected, criterion.only_tree):
         raise MetricError(
-            f"only_tree {shown(criterion.only_tree)} picks nothing out of the reference {shown(reference)}"
+            f"only_tree {shorten(criterion.only_tree)} picks nothing out of the reference {shorten(reference)}"
         )
     return compare_json(value, expected, criterion)
 
@@ -260,7 +260,7 @@ def _check_tree(name: str, tree: Json) -> None:
         if isinstance(node, Mapping):
             waiting.extend((f"{place}.{key}", below) for key, below in node.items())
         elif not isinstance(node, bool):
-            raise MetricError(f"{place} is {shown(node)}; a tree holds objects and, where something is meant, true")
+            raise MetricError(f"{place} is {shorten(node)}; a tree holds objects and, where something is meant, true")
 
 
 def _build_validator(schema: dict[str, Json]) -> Validator:

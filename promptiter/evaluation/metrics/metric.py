@@ -16,13 +16,12 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.score import Finding, Score
-from traces.model import Json
+from promptiter.wording import shorten
 
 MAX_FINDINGS = 100
 """So many findings of a score are kept; its reason counts the others."""
 
 SHOWN_FINDINGS = 3
-SHOWN_CHARACTERS = 120
 
 
 class Metric(Protocol):
@@ -139,14 +138,6 @@ def name_characters(start: int, end: int) -> str:
     return f"characters {start}-{end}"
 
 
-def shown(value: Json) -> str:
-    """A value for a sentence: whole if short, else its beginning and its length."""
-    text = repr(value)
-    if len(text) <= SHOWN_CHARACTERS:
-        return text
-    return f"{text[:SHOWN_CHARACTERS]}… ({len(text):,} characters)"
-
-
 def _judge_turn(metric: Metric, case: EvalCase, turn: Turn | None, run: AgentRun | None, judge: TurnJudge) -> TurnScore:
     if run is None:
         expected = turn.expected if turn is not None else None
@@ -161,13 +152,13 @@ def _judge_turn(metric: Metric, case: EvalCase, turn: Turn | None, run: AgentRun
 
 def _describe_finding(finding: Finding) -> str:
     if finding.kind == "violated":
-        said = f"{finding.predicate} {shown(finding.expected)} is violated by {shown(finding.actual)}"
+        said = f"{finding.predicate} {shorten(finding.expected)} is violated by {shorten(finding.actual)}"
     else:
         what = _label(finding.predicate)
         said = {
-            "missing": f"{what}{shown(finding.expected)} is missing",
-            "unexpected": f"{what}{shown(finding.actual)} is not expected",
-            "wrong": f"{what}expected {shown(finding.expected)}, got {shown(finding.actual)}",
+            "missing": f"{what}{shorten(finding.expected)} is missing",
+            "unexpected": f"{what}{shorten(finding.actual)} is not expected",
+            "wrong": f"{what}expected {shorten(finding.expected)}, got {shorten(finding.actual)}",
         }[finding.kind]
     return f"{said} at {finding.where}" if finding.where else said
 

@@ -16,8 +16,9 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from promptiter.errors import MetricError
-from promptiter.evaluation.metrics.metric import name_characters, shown
+from promptiter.evaluation.metrics.metric import name_characters
 from promptiter.evaluation.score import Finding
+from promptiter.wording import shorten
 
 TextMatch: TypeAlias = Literal["exact", "contains", "regex"]
 RougeType: TypeAlias = Literal["rouge1", "rouge2", "rougeL"]
@@ -77,7 +78,7 @@ def rouge_f1(actual: str, reference: str, kind: RougeType = "rouge1") -> float:
     """The F1 of shared words (rouge1), word pairs (rouge2), or the longest common subsequence of words (rougeL)."""
     units, wanted = _split_rouge_units(actual, kind), _split_rouge_units(reference, kind)
     if not wanted:
-        raise MetricError(f"empty reference: {shown(reference)} has no words that {kind} could compare")
+        raise MetricError(f"empty reference: {shorten(reference)} has no words that {kind} could compare")
     if kind == "rougeL":
         shared = _count_common_subsequence(units, wanted)
     else:
@@ -181,7 +182,7 @@ def _check_reference(expected: str, criterion: TextCriterion) -> None:
         try:
             re.compile(expected)
         except re.error as error:
-            raise MetricError(f"the reference {shown(expected)} is no regular expression: {error}") from error
+            raise MetricError(f"the reference {shorten(expected)} is no regular expression: {error}") from error
 
 
 def _check_length(actual: str, criterion: TextCriterion) -> tuple[Finding, ...]:
@@ -282,9 +283,9 @@ def _find_expected_number(reference: str | None, criterion: NumericCriterion) ->
         return _to_decimal(criterion.expected)
     numbers = find_numbers(reference or "")
     if not numbers:
-        raise MetricError(f"the reference {shown(reference)} holds no number")
+        raise MetricError(f"the reference {shorten(reference)} holds no number")
     if criterion.which == "only" and len(numbers) > 1:
-        raise MetricError(f"the reference {shown(reference)} holds {len(numbers)} numbers; `which: only` wants one")
+        raise MetricError(f"the reference {shorten(reference)} holds {len(numbers)} numbers; `which: only` wants one")
     return (numbers[0] if criterion.which == "first" else numbers[-1]).value
 
 

@@ -83,10 +83,10 @@ async def measure_metric_noise(
             gateway=evaluator.gateway,
             options=evaluator.options,
             executor=evaluator.executor,
-            spool=evaluator.spool,
+            trace_store=evaluator.trace_store,
             user_simulator=evaluator.user_simulator,
         )
-        async for row in once.rows(agent, eval_set, profile, runs=list_case_runs(eval_set, [repeat])):
+        async for row in once.stream_rows(agent, eval_set, profile, runs=list_case_runs(eval_set, [repeat])):
             rows.append(row)
             if on_row is not None:
                 on_row(row)

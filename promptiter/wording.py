@@ -1,0 +1,35 @@
+"""Wording: counts, lists, dollars and paths as people write them, for messages, reports and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def plural(count: int, noun: str, plural_noun: str = "") -> str:
+    """`1 case`, `2 cases`, `1,200 cases`."""
+    return f"{count:,} {noun if count == 1 else plural_noun or f'{noun}s'}"
+
+
+def join_names(names: Sequence[str], *, limit: int | None = None) -> str:
+    """`a, b and 3 more`: at most `limit` names, the others counted."""
+    if limit is None or len(names) <= limit:
+        return ", ".join(names)
+    return f"{', '.join(names[:limit])} and {len(names) - limit:,} more"
+
+
+def dollars(amount: float) -> str:
+    """`$0`, `$0.0312`, `$1.25`: to the cent from a dollar on, below to a hundredth of a cent."""
+    return "$0" if amount == 0 else f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"
+
+
+def path_from_here(path: Path) -> Path:
+    """A path as a person in the current folder writes it."""
+    absolute, here = path.absolute(), Path.cwd()
+    return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
+
+
+def shorten(value: object, *, limit: int = 120) -> str:
+    """The `repr` of a value: whole if it is short, otherwise its beginning and its length."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from promptiter.wording import dollars, join_names, plural, shorten
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "expected"),
+    [(0, "case", "0 cases"), (1, "case", "1 case"), (2, "case", "2 cases"), (1200, "call", "1,200 calls")],
+)
+def test_a_noun_agrees_with_its_count(count: int, noun: str, expected: str) -> None:
+    assert plural(count, noun) == expected
+
+
+def test_an_irregular_plural_is_given() -> None:
+    assert plural(2, "query", "queries") == "2 queries"
+    assert plural(1, "query", "queries") == "1 query"
+
+
+def test_names_beyond_the_limit_are_counted() -> None:
+    assert join_names(["a", "b", "c"], limit=2) == "a, b and 1 more"
+    assert join_names(["a", "b"], limit=2) == "a, b"
+    assert join_names(["a", "b", "c"]) == "a, b, c"
+    assert join_names([], limit=2) == ""
+
+
+def test_dollars_have_the_digits_that_matter() -> None:
+    assert [dollars(amount) for amount in (0, 0.03121, 1.256, 1200)] == ["$0", "$0.0312", "$1.26", "$1200.00"]
+
+
+def test_a_long_value_is_shortened_to_its_beginning_and_its_length() -> None:
+    assert shorten({"a": 1}) == "{'a': 1}"
+    assert shorten("x" * 2000, limit=4) == "'xxx… (2,002 characters)"
