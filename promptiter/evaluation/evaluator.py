@@ -1,7 +1,7 @@
-"""Evaluator: run an agent over the cases of an eval set under a profile, and score every run.
+"""Evaluator: run an agent on the cases of an eval set under a profile, and score every run.
 
-A failing case is a row with an error; only a spent budget, a cancelled run or a defect of the scripted test ends an
-evaluation. The rows are the same whatever the concurrency.
+A failing case is a row with an error. Only a spent budget, cancellation, or an unexpected call to a scripted model ends
+an evaluation. The rows do not depend on the concurrency.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from traces.model import Snapshot
 from traces.snapshots import readable
 
 GRACE_S = 1.0
-"""An agent that does not keep its deadline itself is stopped so much later."""
+"""An agent that ignores its deadline is stopped this much later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
-    """How cases are run. `repeats` repeats each case; `case_timeout_s` bounds one run of one turn."""
+    """How cases are run. `repeats` is how often each case is run; `case_timeout_s` limits one turn of one run."""
 
     repeats: int = 1
     concurrency: int = 16
@@ -53,7 +53,7 @@ class EvaluationOptions:
 
 
 class Evaluator:
-    """Metrics, and what is needed to run cases. One serves many evaluations, also several at once in one event loop."""
+    """Runs cases and scores them. One evaluator serves many evaluations, also several at once in one event loop."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Evaluator:
         self.weights = dict(weights or {})
 
     def with_options(self, options: EvaluationOptions) -> Evaluator:
-        """The same evaluator with other options; an executor of the user's own keeps its concurrency."""
+        """The same evaluator with other options. A custom executor keeps its own concurrency."""
         other = copy.copy(self)
         other.options = options
         if isinstance(self.executor, LocalExecutor):
@@ -86,7 +86,7 @@ class Evaluator:
         return other
 
     def with_judge(self, model: str) -> Evaluator:
-        """The same evaluator, its judges asking this model."""
+        """The same evaluator with this model as the judge."""
         from promptiter.evaluation.metrics.judge import JudgeMetric
 
         other = copy.copy(self)
@@ -103,7 +103,7 @@ class Evaluator:
         *,
         on_row: Callable[[CaseRow], None] | None = None,
     ) -> Evaluation:
-        """Run all cases and repeats, and gather the rows. `on_row` hears of each as it finishes."""
+        """Run every case and repeat, and collect the rows. `on_row` is called with each row as it finishes."""
         profile = profile or Profile.baseline(agent.describe())
         rows = []
         async for row in self.stream_rows(agent, eval_set, profile):
@@ -113,7 +113,7 @@ class Evaluator:
         return self.build_evaluation(rows, eval_set, profile)
 
     def build_evaluation(self, rows: Iterable[CaseRow], eval_set: EvalSet, profile: Profile) -> Evaluation:
-        """The evaluation that such rows make up."""
+        """Build the evaluation of these rows."""
         return Evaluation(
             eval_set_id=eval_set.id,
             profile_digest=profile.digest,
@@ -131,14 +131,14 @@ class Evaluator:
         *,
         runs: Sequence[tuple[str, int]] | None = None,
     ) -> AsyncGenerator[CaseRow, None]:
-        """The rows as they finish, in any order; nothing of a row stays here.
+        """Yield the rows as they finish, in any order, without keeping them.
 
-        `runs` are those wanted, each a case id and a repeat; without them, all repeats of all cases.
+        `runs` selects case ids and repeats; the default is every repeat of every case.
         """
         profile.check(agent.describe())
         cases = {case.id: case for case in eval_set.cases}
         if len(cases) < len(eval_set.cases):
-            raise EvalSetError(f"eval set {eval_set.id!r} has case ids that occur twice")
+            raise EvalSetError(f"eval set {eval_set.id!r} has duplicate case ids")
         self._check_scenarios(cases)
         wanted = list_case_runs(eval_set, range(self.options.repeats)) if runs is None else runs
         jobs = (
@@ -152,7 +152,7 @@ class Evaluator:
     async def replay(
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
     ) -> CaseRow:
-        """Run one case again with some outputs given, and score it. What does not follow from them is in the cache."""
+        """Run one case again with some outputs substituted, and score it. Unchanged calls come from the cache."""
         job = CaseJob(agent_ref=case.id, case_id=case.id, profile=profile, repeat=repeat, substitutes=substitutes)
         [row] = [row async for row in self._execute(agent, {case.id: case}, [job])]
         return row
@@ -169,7 +169,7 @@ class Evaluator:
         scenarios = [case.id for case in cases.values() if case.scenario is not None]
         if scenarios and self.user_simulator is None:
             raise SetupError(
-                f"case {scenarios[0]!r} is a scenario and needs a simulated user: set user_simulator_config"
+                f"case {scenarios[0]!r} is a scenario and needs a simulated user; set user_simulator_config"
             )
 
     async def _run_and_score(self, agent: Agent, case: EvalCase, job: CaseJob) -> CaseRow:
@@ -192,7 +192,9 @@ class Evaluator:
             trace_digests=tuple(
                 self.trace_store.put(turn.trace, redactor=redactor) for turn in run.by_turn if turn.trace is not None
             ),
-            reads=None if run.error else collect_reads(turn.trace for turn in run.by_turn),  # it might have gone on
+            reads=None
+            if run.error
+            else collect_reads(turn.trace for turn in run.by_turn),  # a failed run may not have read everything
             measured=Measured(
                 duration_s=time.perf_counter() - started,
                 origin="cache" if calls.cached and not calls.paid else "executed",
@@ -222,17 +224,17 @@ class Evaluator:
             return await metric(case, run)
         except (BudgetEndedError, UnexpectedCallError):
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is the user's code; its failure is unscored
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is user code; a failure is unscored
             return leave_unscored(metric, f"{type(error).__name__}: {error}")
 
 
 def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:
-    """All cases of a set with these repeats, repeat after repeat."""
+    """The case runs of these repeats: all cases of the first, then of the next."""
     return [(case.id, repeat) for repeat in repeats for case in eval_set.cases]
 
 
 class _GuardedAgent:
-    """An agent that keeps its contract whatever the user's does: its errors are results, its deadline holds."""
+    """Wraps a user's agent so that errors become results and the deadline is enforced."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -252,7 +254,7 @@ class _GuardedAgent:
                 return AgentRun(error=Failure("TimeoutError", f"no answer in {context.deadline_s} s"))
             return AgentRun(error=Failure(type(error).__name__, str(error)))
         if not isinstance(run, AgentRun):
-            return AgentRun(error=Failure("TypeError", f"the agent must give an AgentRun, gave {type(run).__name__}"))
+            return AgentRun(error=Failure("TypeError", f"the agent must return an AgentRun, not {type(run).__name__}"))
         return run
 
 
@@ -268,7 +270,7 @@ def _redact_score(score: Score, redactor: Redactor) -> Score:
 
 
 async def _run_conversation(agent: Agent, case: EvalCase, profile: Profile, context: RunContext) -> AgentRun:
-    """Run the turns of a case one after the other, each with what was said before."""
+    """Run the turns of a case in order, each with the conversation so far."""
     if not case.turns:
         return AgentRun(error=Failure("EmptyCase", "the case has no turns"))
     history = list(case.context)
@@ -284,7 +286,7 @@ async def _run_conversation(agent: Agent, case: EvalCase, profile: Profile, cont
 
 
 def _replay_recording(case: EvalCase) -> AgentRun:
-    """A case in trace mode: what was said is scored as it is."""
+    """The run of a case in trace mode, built from its recorded conversation."""
     return AgentRun.of_turns([_replay_turn(case, number, turn) for number, turn in enumerate(case.actual)])
 
 

@@ -1,4 +1,4 @@
-"""What one run of an agent takes on average: tokens and dollars, from the rows of an evaluation."""
+"""The mean tokens and dollars of one run of an agent, from the rows of an evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from promptiter.evaluation.result import CaseRow, Evaluation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanUsage:
-    """Means over runs of cases. None is unknown, never 0: one run of unknown price makes the mean unknown."""
+    """Means over case runs. None is unknown, never 0: one run with an unknown price makes the mean unknown."""
 
     input_tokens: float | None = None
     output_tokens: float | None = None
@@ -25,12 +25,12 @@ class MeanUsage:
 
 
 def average_usage(evaluation: Evaluation) -> MeanUsage:
-    """What a run took, over all that did not fail: those that did may have ended early."""
+    """The mean usage of the runs that did not fail. Failed runs may have ended early."""
     return _average_rows([row for row in evaluation.rows if row.error is None])
 
 
 def average_common_usage(before: Evaluation, after: Evaluation) -> tuple[MeanUsage, MeanUsage]:
-    """The same for two profiles, over the repeats of cases that succeeded under both."""
+    """The same for two profiles, over the case runs that succeeded under both."""
     arms = [{(row.case_id, row.repeat): row for row in each.rows if row.error is None} for each in (before, after)]
     common = sorted(arms[0].keys() & arms[1].keys())
     first, second = (_average_rows([arm[key] for key in common]) for arm in arms)

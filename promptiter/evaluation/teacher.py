@@ -1,6 +1,6 @@
-"""The teacher: an agent or a model that writes the expected answers that an eval set lacks, once, before a run.
+"""The teacher: an agent or a model that writes missing expected answers, once, before a run.
 
-It answers under its own baseline, never under a candidate's profile: references do not move while agents are compared.
+It always runs with its own baseline, never with a candidate profile, so references do not change between candidates.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from promptiter.llm.messages import CallSite, Message, ModelRequest
 from promptiter.profile import Profile
 
 GENERATED = "generated_expected"
-"""The key of a case's metadata that lists the turns whose expected answer a teacher wrote."""
+"""The metadata key that lists the turns whose expected answer was written by a teacher."""
 
 MAX_CONCURRENT_CASES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledSet:
-    """An eval set with the teacher's answers, and the cases that it could not answer: (case id, error)."""
+    """An eval set with the teacher's answers, and the cases that it failed on: (case id, error)."""
 
     eval_set: EvalSet
     errors: tuple[tuple[str, str], ...] = ()
@@ -34,10 +34,10 @@ class LabelledSet:
 async def write_expected_answers(
     eval_set: EvalSet, teacher: Agent | str, *, gateway: Gateway, seed: int = 0
 ) -> LabelledSet:
-    """Write each missing expected answer, by an agent or by the model of that name; given answers stay as they are.
+    """Write the missing expected answers with an agent, or with the model of this name. Existing answers are kept.
 
-    Scenarios and recorded conversations are left alone. A case that the teacher fails on stays as it was, whole. `seed`
-    is the repeat of its answers. A spent budget and a wrong set-up end it all.
+    Scenarios and recorded conversations are not changed, nor are cases that the teacher fails on. `seed` is the repeat
+    of its answers. Raises BudgetEndedError if the budget is spent, and SetupError if the teacher is set up wrongly.
     """
     slots = asyncio.Semaphore(MAX_CONCURRENT_CASES)
     answer = (
@@ -63,7 +63,7 @@ async def write_expected_answers(
 
 
 Answer: TypeAlias = Callable[[EvalCase, str, tuple[Message, ...]], Awaitable[str]]
-"""Answers the user's words of a case, after what was said before."""
+"""Answers the user's message of a case, given the conversation so far."""
 
 _ENDING = (BudgetEndedError, UnexpectedCallError, SetupError)
 
@@ -76,16 +76,16 @@ async def _label_case(case: EvalCase, answer: Answer) -> EvalCase:
     missing = [index for index, turn in enumerate(case.turns) if turn.expected is None]
     if not missing or case.scenario is not None or case.mode == "trace":
         return case
-    said = list(case.context)
+    history = list(case.context)
     turns: list[Turn] = []
     for turn in case.turns[: missing[-1] + 1]:
         if turn.expected is None:
-            text = await answer(case, turn.user, tuple(said))
+            text = await answer(case, turn.user, tuple(history))
             if not text.strip():
                 raise _TeacherFailedError(f"the answer to turn {len(turns)} is empty")
             turn = replace(turn, expected=text)
         turns.append(turn)
-        said += [Message("user", turn.user), Message("assistant", turn.expected or "")]
+        history += [Message("user", turn.user), Message("assistant", turn.expected or "")]
     before = case.metadata.get(GENERATED)
     marked = sorted({*(before if isinstance(before, list) else ()), *missing})
     return replace(case, turns=(*turns, *case.turns[len(turns) :]), metadata={**case.metadata, GENERATED: marked})

@@ -1,6 +1,6 @@
-"""The simulated user: a model that leads the conversation of a scenario by its plan, until it is over.
+"""The simulated user: a model that plays the user of a scenario, following its plan.
 
-The agent's answers are quoted to it as data. Its own calls have the role `user`, with the case's repeat.
+The agent's answers are quoted to it as data. Its calls have the role `user` and the repeat of the case.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Answer with one JSON object: {{"done": true or false, "message": "what the user 
 
 
 class UserSimulator:
-    """A model as the user. One serves many conversations, also at the same time."""
+    """A model that plays the user. One simulator serves many conversations, also concurrently."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class UserSimulator:
         options: Mapping[str, Json] | None = None,
     ) -> None:
         if max_turns < 1:
-            raise SetupError(f"max_turns of a simulated user is {max_turns}; a conversation has at least 1 turn")
+            raise SetupError(f"max_turns of the simulated user is {max_turns}; give at least 1")
         self.gateway = gateway
         self.model = model
         self.max_turns = max_turns
@@ -72,9 +72,9 @@ class UserSimulator:
         )
 
     async def next_message(self, case: EvalCase, history: Sequence[Message], *, repeat: int) -> str | None:
-        """What the user says next; None: the conversation is over. It begins with the scenario's own words.
+        """The user's next message; None if the conversation is over. The first one is the scenario's starting prompt.
 
-        `history` is what was said since then, without the case's context. Raises a ModelError if the model fails.
+        `history` is the conversation so far, without the context of the case. Raises ModelError if the model fails.
         """
         scenario = _require_scenario(case)
         if not history:
@@ -91,29 +91,29 @@ class UserSimulator:
 async def converse(
     agent: Agent, case: EvalCase, profile: Profile, context: RunContext, simulator: UserSimulator
 ) -> AgentRun:
-    """Let the simulated user and an agent talk until it is over. A turn that fails ends it, as does a failing user."""
-    said: list[Message] = []
+    """Run a conversation of the simulated user and an agent to its end, or until a turn or the user fails."""
+    history: list[Message] = []
     runs: list[AgentRun] = []
     while True:
         try:
-            text = await simulator.next_message(case, said, repeat=context.repeat)
+            text = await simulator.next_message(case, history, repeat=context.repeat)
         except ModelError as error:
-            told = simulator.gateway.redactor.redact_text(str(error))
-            return AgentRun.of_turns(runs, Failure(type(error).__name__, f"the simulated user failed: {told}"))
+            problem = simulator.gateway.redactor.redact_text(str(error))
+            return AgentRun.of_turns(runs, Failure(type(error).__name__, f"the simulated user failed: {problem}"))
         if text is None:
             return AgentRun.of_turns(runs)
-        asked = CaseInput(text=text, history=(*case.context, *said), state=copy.deepcopy(case.state))
+        asked = CaseInput(text=text, history=(*case.context, *history), state=copy.deepcopy(case.state))
         run = await agent.run(asked, profile, replace(context, turn=len(runs)))
         runs.append(run)
         if run.error is not None:
             return AgentRun.of_turns(runs)
-        said += [Message("user", text), Message("assistant", run.output)]
+        history += [Message("user", text), Message("assistant", run.output)]
 
 
 def render_user_prompt(scenario: Scenario, history: Sequence[Message]) -> tuple[Message, ...]:
-    """The question what the user says next."""
-    told = quote_data("conversation", render_conversation(history))
-    return Message("system", USER.format(plan=scenario.plan)), Message("user", told)
+    """Ask for the user's next message."""
+    conversation = quote_data("conversation", render_conversation(history))
+    return Message("system", USER.format(plan=scenario.plan)), Message("user", conversation)
 
 
 def _require_scenario(case: EvalCase) -> Scenario:
@@ -126,12 +126,12 @@ def _require_scenario(case: EvalCase) -> Scenario:
 def _make_message_shape() -> TypeAdapter[str | None]:
     from pydantic import AfterValidator, TypeAdapter, create_model
 
-    def read_message(said: Any) -> str | None:
-        if said.done:
+    def read_message(reply: Any) -> str | None:
+        if reply.done:
             return None
-        if not said.message.strip():
+        if not reply.message.strip():
             raise ValueError("the message is empty although the conversation is not done; say something, or be done")
-        return str(said.message)
+        return str(reply.message)
 
     answer: Any = create_model("Answer", done=(bool, ...), message=(str, ""))
     shape: Any = Annotated[answer, AfterValidator(read_message)]

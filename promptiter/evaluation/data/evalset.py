@@ -19,6 +19,7 @@ from promptiter.evaluation.data.evalset_json import is_eval_set, read_eval_set, 
 from promptiter.evaluation.data.evalset_rows import read_csv, read_lines, read_rows
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.user_files import Location
+from promptiter.wording import join_names
 from traces.model import Json, holds_non_finite
 
 _SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".yaml", ".yml")
@@ -69,8 +70,8 @@ def _select_case(eval_set: EvalSet, case_id: str, file: str) -> EvalSet:
     cases = tuple(case for case in eval_set.cases if case.id == case_id)
     if not cases:
         ids = [case.id for case in eval_set.cases]
-        listed = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-        raise EvalSetError(f"{file}: has no case {case_id!r}{nearest(case_id, ids)}; its cases are {listed}")
+        known = join_names([repr(each) for each in ids], limit=5)
+        raise EvalSetError(f"{file}: has no case {case_id!r}{nearest(case_id, ids)}; its cases are {known}")
     return replace(eval_set, cases=cases)
 
 

@@ -1,7 +1,7 @@
-"""YAML as JSON with less punctuation: what JSON reads as a number, true, false or null is one, all else is text.
+"""YAML files, read as JSON with less punctuation: only what JSON would read as a number, boolean or null is one.
 
-So `expected: yes`, `expected: 2024-05-01` and `expected: 007` stay what was written, which plain YAML 1.1 would turn
-into a boolean, a date and an octal number.
+`expected: yes`, `expected: 2024-05-01` and `expected: 007` stay text. Plain YAML 1.1 would turn them into a boolean, a
+date and an octal number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traces.model import Json
 _TAG = "tag:yaml.org,2002:"
 _MAX_DEPTH = 100
 _MAX_VALUES = 1_000_000
-_WHOLE = r"-?(?:0|[1-9][0-9]{0,17})"  # longer ones would not fit into 64 bits, and stay text
+_WHOLE = r"-?(?:0|[1-9][0-9]{0,17})"  # longer numbers do not fit into 64 bits and stay text
 _PLAIN = (
     ("null", r"~|null|Null|NULL|", "~nN"),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),

@@ -1,7 +1,7 @@
-"""The health of an eval set: what in the data, in the runs and in the judges keeps a score from meaning something.
+"""The health of an eval set: problems in the cases or in their runs that make scores misleading.
 
-`static_findings` looks at the cases alone, `run_findings` at cases that were run several times; the noise of agent and
-judge is measured next door. Nothing here changes a case.
+`check_cases` looks at the cases alone, `check_runs` at cases that were run several times. How much of the noise is the
+agent's and how much the judge's is measured in `stats.metric_noise`. Nothing here changes a case.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HealthKind: TypeAlias = Literal[
 ]
 
 SERIOUS: frozenset[HealthKind] = frozenset(("contradiction", "overlap"))
-"""With one of these, no score on the eval set means what it says."""
+"""With one of these, scores on the eval set are not meaningful."""
 
 SHINGLE = 3
 LONG_CHARACTERS = 2_000
@@ -52,9 +52,9 @@ SHORTEST_LEAK = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFinding:
-    """One thing to look at. `value` is a similarity, a rate of passing or a length, as the kind has it.
+    """One thing to look at. `value` is a similarity, a pass rate or a length, depending on the kind.
 
-    `sources` names the eval set of each case id where the cases are of several.
+    `sources` names the eval set of each case id if the cases are from several.
     """
 
     kind: HealthKind
@@ -66,7 +66,7 @@ class HealthFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What was found in one eval set. `scorable` counts the cases that its metrics can judge."""
+    """The findings in one eval set. `scorable` counts the cases that its metrics can judge."""
 
     eval_set_id: str
     cases: int
@@ -83,7 +83,7 @@ class Health:
 
 
 def check_cases(eval_set: EvalSet, *, needs_reference: bool = True) -> Health:
-    """What the cases alone show. `needs_reference` says whether a metric compares with expected answers."""
+    """Check the cases without running them. `needs_reference`: whether a metric compares with expected answers."""
     by_question: dict[str, list[EvalCase]] = {}
     for case in eval_set.cases:
         by_question.setdefault(_digest_question(case), []).append(case)
@@ -106,7 +106,7 @@ def check_cases(eval_set: EvalSet, *, needs_reference: bool = True) -> Health:
 
 
 def find_overlaps(sets: Sequence[tuple[str, EvalSet]]) -> tuple[HealthFinding, ...]:
-    """Cases that are alike and stand in several of the named sets; `splits.likeness` says what is alike."""
+    """Cases with the same input (see `splits.digest_input`) that are in several of the named sets."""
     found: dict[str, list[tuple[int, str]]] = {}
     for number, (_, eval_set) in enumerate(sets):
         for case in eval_set.cases:
@@ -123,9 +123,9 @@ def find_overlaps(sets: Sequence[tuple[str, EvalSet]]) -> tuple[HealthFinding, .
 
 
 def check_runs(evaluations: Iterable[Evaluation]) -> tuple[HealthFinding, ...]:
-    """Cases that always pass, never pass, flip or always fail to be scored, over all runs of each.
+    """Cases that always pass, never pass, flip, or can never be scored, over all runs of each.
 
-    A run passes when all its metrics do. SetupError if an evaluation ran no case twice: one run proves nothing.
+    A run passes when all its metrics do. Raises SetupError if an evaluation ran every case once only.
     """
     by_case: dict[str, list[CaseRow]] = {}
     for evaluation in evaluations:
@@ -138,7 +138,7 @@ def check_runs(evaluations: Iterable[Evaluation]) -> tuple[HealthFinding, ...]:
 
 
 def normalize_text(text: str) -> str:
-    """A text for comparing: case, whitespace and the marks around words make no difference; `3.5` and `C++` stay."""
+    """A text without letter case, extra whitespace and the punctuation around words; `3.5` and `C++` stay."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(_MARKS.sub(" ", plain).split()) or " ".join(plain.split())
 
@@ -161,7 +161,7 @@ def _digest_question(case: EvalCase) -> str:
 
 
 def _normalize_answer(expected: str) -> Json:
-    """What an expected answer says: JSON whatever its layout, other text folded."""
+    """An expected answer for comparison: JSON regardless of its layout, other text normalized."""
     if expected.lstrip().startswith(("{", "[")):
         try:
             return digest(orjson.loads(expected))
@@ -185,7 +185,7 @@ def _find_contradictions(groups: Iterable[Sequence[EvalCase]]) -> Iterator[Healt
 
 
 def _describe_contradiction(group: Sequence[EvalCase]) -> str:
-    """What the cases of one question expect that cannot both be right; a case that expects nothing agrees with all."""
+    """Two expectations of the same question that cannot both be right. A case without expectations agrees with all."""
     for turns in zip(*(case.turns for case in group if case.turns), strict=False):
         answers = {
             str(_normalize_answer(turn.expected)): turn.expected for turn in turns if (turn.expected or "").strip()
@@ -208,7 +208,7 @@ def _find_duplicates(groups: Iterable[Sequence[EvalCase]]) -> Iterator[HealthFin
 
 
 def _find_near_duplicates(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
-    """Groups of cases, linked by similar questions in the same context; of equal questions one is given."""
+    """Groups of cases with similar questions in the same context. Of equal questions, `cases` holds one."""
     by_context: dict[str, list[EvalCase]] = {}
     for case in cases:
         by_context.setdefault(digest([case.scenario is None, case.context, case.state]), []).append(case)
@@ -240,11 +240,11 @@ def _check_references(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
 
 def _find_leaks(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
     for case in cases:
-        said = ""
+        asked = ""
         for turn in case.turns:
-            said += turn.user + "\n"
+            asked += turn.user + "\n"
             expected = (turn.expected or "").strip()
-            if len(expected) >= SHORTEST_LEAK and expected in said:
+            if len(expected) >= SHORTEST_LEAK and expected in asked:
                 yield HealthFinding(kind="leaked_reference", case_ids=(case.id,), detail=shorten(expected))
                 break
 

@@ -1,4 +1,4 @@
-"""Near duplicates among sets of features, without comparing each with each."""
+"""Find near duplicates among sets of features without comparing all pairs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 NEAR = 0.8
 """Cases whose shingles have at least this Jaccard similarity are near duplicates."""
 
-MOST_COMPARED = 100
+MAX_COMPARED = 100
+"""Upper bound on the comparisons of one set, so that the time is not quadratic."""
 
 
 def group_near_duplicates(sets: Sequence[frozenset[int]]) -> Iterator[tuple[list[int], float]]:
-    """Groups of sets that are linked by a similarity of at least NEAR, with the lowest that links them.
+    """Groups of sets that are linked by a similarity of at least NEAR, with the lowest similarity that links them.
 
-    Not quadratic: two sets that are so similar share one of their rarest members (prefix filtering, Chaudhuri et al.,
-    2006), so only sets that do are compared, and none with more than MOST_COMPARED others: those that share its rarest
-    members and are nearest in size come first. Below that number the groups are exact.
+    Two sets that are this similar share one of their rarest members (prefix filtering, Chaudhuri et al. 2006), so only
+    sets that do are compared. Each is compared with at most MAX_COMPARED others, starting with those that share its
+    rarest members and are nearest in size. Below that limit the groups are exact.
     """
     frequency = Counter(member for members in sets for member in members)
     group_of = list(range(len(sets)))
@@ -51,7 +52,7 @@ def _find_candidates(
     seen: set[int] = set()
     for member in prefix:
         for other in reversed(holders.get(member, ())):  # larger ones were added later
-            if len(sets[other]) < at_least or len(seen) >= MOST_COMPARED:
+            if len(sets[other]) < at_least or len(seen) >= MAX_COMPARED:
                 break
             if other not in seen:
                 seen.add(other)

@@ -1,6 +1,7 @@
-"""The metrics that need no model, and building metrics from their configuration.
+"""The built-in metrics that need no model, and `build_metrics`.
 
-A metric's findings are what the backward pass starts from: each says what was expected, what came, and where they part.
+The backward pass starts from the findings of a metric: what was expected, what the agent answered, and where they
+differ.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ ScoreFunction: TypeAlias = Callable[..., Judgement | Awaitable[Judgement]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalResponseMetric:
-    """1 for a turn whose answer fits the criterion, else 0."""
+    """1 for a turn whose answer matches the criterion, otherwise 0."""
 
     name: str
     criterion: FinalResponseCriterion
@@ -95,7 +96,7 @@ class RougeMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericMetric:
-    """1 for a turn whose number is that of the reference within the tolerance, else 0."""
+    """1 for a turn whose number equals that of the reference within the tolerance, otherwise 0."""
 
     name: str
     criterion: NumericCriterion
@@ -115,7 +116,7 @@ class NumericMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryMetric:
-    """1 for a turn whose tool calls fit the expected ones, else 0. A run without a trace is unscored."""
+    """1 for a turn whose tool calls match the expected ones, otherwise 0. A run without a trace is unscored."""
 
     name: str
     criterion: TrajectoryCriterion
@@ -137,14 +138,14 @@ class TrajectoryMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyMetric:
-    """1 for a run within the limit, else limit / actual, from the recorded duration of the whole run."""
+    """1 for a run within the limit, otherwise limit / actual. Uses the recorded duration of the whole run."""
 
     name: str
     limit_s: float
     threshold: float = 1.0
     needs_reference: bool = False
 
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - a Metric is given both
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - part of the protocol
         return _score_against_limit(
             self, run, actual=_find_duration_s(run), limit=self.limit_s, predicate="max_duration_s"
         )
@@ -152,14 +153,14 @@ class LatencyMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostMetric:
-    """1 for a run within the limit, else limit / actual, from the recorded cost of the whole run. Unknown: unscored."""
+    """1 for a run within the limit, otherwise limit / actual. Uses the cost of the whole run; unscored if unknown."""
 
     name: str
     limit_usd: float
     threshold: float = 1.0
     needs_reference: bool = False
 
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - a Metric is given both
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - part of the protocol
         return _score_against_limit(
             self, run, actual=_find_cost_usd(run), limit=self.limit_usd, predicate="max_cost_usd"
         )
@@ -169,11 +170,11 @@ class CostMetric:
 class FunctionMetric:
     """Any function `(case, run) -> float | bool | Score | (value, reason)`, sync (run in a thread) or async.
 
-    An exception of the function makes the run unscored, with its type and message.
+    If the function raises, the run is unscored, with the type and message of the exception.
     """
 
     name: str
-    function: ScoreFunction = field(repr=False)  # with its options, which may hold secrets
+    function: ScoreFunction = field(repr=False)  # its options may hold secrets
     threshold: float = 1.0
     needs_reference: bool = False
 
@@ -184,7 +185,7 @@ class FunctionMetric:
             return leave_unscored(self, f"{self.name} needs a reference and case {case.id!r} has none")
         try:
             return self._score(await self._call(case, run))
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; one bad case never kills a run
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             return leave_unscored(self, f"{type(error).__name__}: {error}")
 
     async def _call(self, case: EvalCase, run: AgentRun) -> Any:
@@ -205,10 +206,10 @@ class FunctionMetric:
 def build_metrics(
     config: EvalConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = REGISTRY
 ) -> tuple[Metric, ...]:
-    """The metrics of a configuration. One UnknownNameError lists all names that nobody knows.
+    """The metrics of a configuration. Raises one UnknownNameError with all unknown names.
 
-    `builders` answer names first: this is where LLM judges come in. Then come the metrics of this module, the
-    configuration's own `evaluators`, and the registry, which also takes `module:attr`.
+    Names are looked up in `builders` (LLM judges, for example), then among the metrics of this module, the `evaluators`
+    of the configuration, and the registry, which also takes `module:attr`.
     """
     given = {**_BUILDERS, **(builders or {})}
     known = {*given, *config.evaluators}
@@ -229,12 +230,12 @@ def build_metrics(
 def build_metric(
     config: MetricConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = REGISTRY
 ) -> Metric:
-    """One metric of its configuration."""
+    """Build one metric."""
     return build_metrics(EvalConfig(metrics=(config,)), builders=builders, registry=registry)[0]
 
 
 def _build_user_metric(item: Any, config: MetricConfig) -> Metric:
-    """A user's metric: a function `(case, run, **options)`, or a builder that takes the MetricConfig."""
+    """Build a user's metric from a function `(case, run, **options)`, or a builder that takes the MetricConfig."""
     try:
         parameters = inspect.signature(item).parameters.values()
     except (TypeError, ValueError) as error:
@@ -262,7 +263,7 @@ def _score_against_limit(metric: Metric, run: AgentRun, *, actual: float | None,
     if problem := describe_failure(run):
         return leave_unscored(metric, problem)
     if actual is None:
-        return leave_unscored(metric, f"{predicate} cannot be judged: the run does not say, and unknown is not 0")
+        return leave_unscored(metric, f"{predicate} cannot be judged because the run does not report it")
     if actual <= limit:
         reason = f"{actual:g} is within {predicate} {limit:g}"
         return Score(metric=metric.name, value=1.0, threshold=metric.threshold, reason=reason)
@@ -276,7 +277,7 @@ def _score_against_limit(metric: Metric, run: AgentRun, *, actual: float | None,
 
 
 def _find_duration_s(run: AgentRun) -> float | None:
-    """The recorded duration; a run that reports 0 did not measure it, so its turns and its trace are asked."""
+    """The recorded duration. A run that reports 0 did not measure it; then the turns and the trace are used."""
     if duration := run.duration_s or math.fsum(turn.duration_s for turn in run.turns):
         return duration
     recorded = run.trace.duration_ns if run.trace is not None else None
@@ -284,7 +285,7 @@ def _find_duration_s(run: AgentRun) -> float | None:
 
 
 def _find_cost_usd(run: AgentRun) -> float | None:
-    """The recorded cost, unless a part of it is unknown."""
+    """The recorded cost; None if a part of it is unknown."""
     steps = [step.usage for turn in run.by_turn if turn.trace is not None for step in turn.trace.steps]
     for usages in ([turn.usage for turn in run.turns], [usage for usage in steps if usage is not None]):
         if any(usage.cost_usd is not None for usage in usages) and any(map(_is_unpriced, usages)):

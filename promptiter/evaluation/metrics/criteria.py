@@ -1,4 +1,4 @@
-"""Criteria: what a metric compares and how, as data. The criteria of texts and tool calls are beside their code."""
+"""Criteria: what a metric compares, and how. Those of text, JSON and tool calls are defined with their comparison."""
 
 from __future__ import annotations
 

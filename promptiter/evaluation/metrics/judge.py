@@ -1,11 +1,11 @@
-"""LLM judges: metrics that ask models for verdicts, several times and several models if need be.
+"""LLM judges: metrics that ask one or more models for verdicts, once or several times.
 
-Every rubric that is configured is answered exactly once, or the answer is shown to the judge as wrong. A judge that
-fails makes the score unscored; a spent budget ends the evaluation.
+A judge must answer every configured rubric exactly once; otherwise it is shown its mistake and asked again. If a judge
+fails, the score is unscored. A spent budget ends the evaluation.
 
-The models' values of a turn become one value so that it reaches the threshold exactly if the aggregator's rule holds:
-the lowest value reaches it if all pass, the highest if any does, and the value that more than half of the models
-reach, if the majority does. One model's value stays as it is.
+The values that several models give a turn are combined so that the result reaches the threshold exactly if the rule of
+the aggregator holds: the lowest value if all must pass, the highest if any must, and the value that more than half of
+the models reach if the majority must.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ T = TypeVar("T")
 JudgeKind: TypeAlias = Literal["final_response"] | RubricKind
 
 SHOWN_REASON = 300
-"""So many characters of a judge's reason are kept in a finding."""
+"""A finding keeps at most this many characters of a judge's reason."""
 
 _VALID = Rubric(id="valid", text="")
 _NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference_critic"))
@@ -63,7 +63,7 @@ _NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one sample says of one rubric."""
+    """The verdict of one sample on one rubric."""
 
     rubric_id: str
     passed: bool
@@ -72,7 +72,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class JudgedTurn:
-    """The judgement of one turn, with the judge's reasons for what failed in words."""
+    """The judgement of one turn, with the judge's reasons for what failed."""
 
     score: TurnScore
     reasons: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class JudgedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeMetric:
-    """The mean of verdicts over rubrics, or the verdict whether a response is valid; then the mean over turns."""
+    """The mean verdict over rubrics, or the verdict whether a response is valid, averaged over turns."""
 
     name: str
     kind: JudgeKind
@@ -98,7 +98,7 @@ class JudgeMetric:
         return (_VALID,) if self.kind == "final_response" else self.config.rubrics
 
     def with_model(self, model: str) -> JudgeMetric:
-        """The same judge, asking another model, once for each question."""
+        """The same judge with another model, asked once per question."""
         return replace(self, judges=(Judge(model=model),))
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
@@ -109,8 +109,8 @@ class JudgeMetric:
             asked = [partial(self._judge_turn, exchange) for exchange in exchanges.values()]
             judged = await _gather(asked, parallel=self.config.parallel)
         except ModelError as error:
-            told = self.gateway.redactor.redact_text(f"{type(error).__name__}: {error}")
-            return leave_unscored(self, f"the judge failed: {told}")
+            problem = self.gateway.redactor.redact_text(f"{type(error).__name__}: {error}")
+            return leave_unscored(self, f"the judge failed: {problem}")
         except MetricError as error:
             return leave_unscored(self, f"case {case.id!r} cannot be judged: {error}")
         answers = iter(judged)
@@ -120,7 +120,7 @@ class JudgeMetric:
         return replace(score, reason=self._write_reason(score, dict(zip(exchanges, judged, strict=True))))
 
     def _collect_exchanges(self, case: EvalCase, run: AgentRun) -> dict[int, Exchange]:
-        """The turns that are judged: a missing one is not, nor one without the reference that this judge needs."""
+        """The turns to judge: all but missing ones and those without a reference that this judge needs."""
         earlier = list(case.context)
         exchanges = {}
         for index, (turn, turn_run) in enumerate(pair_turns(case, run)):
@@ -162,7 +162,7 @@ class JudgeMetric:
         return self._build_turn(value, self._find_failed_rubrics(value, by_judge), exchange)
 
     async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[Verdict, ...]:
-        """One sample: a verdict on each rubric, in the order of the configuration."""
+        """Ask for one sample: a verdict on each rubric, in the order of the configuration."""
         if self.kind == "final_response":
             messages, shape = render_final_response(exchange), _make_valid_shape()
         else:
@@ -172,20 +172,20 @@ class JudgeMetric:
         return await ask_for(shape, request, CallSite(role="judge", repeat=repeat), self.gateway, node_id=self.name)
 
     def _average_samples(self, samples: Sequence[tuple[Verdict, ...]]) -> float:
-        """What one model says: the mean over rubrics and samples, or whether most samples say valid."""
+        """The value of one model: the mean over rubrics and samples, or whether most samples are valid."""
         value = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in zip(*samples, strict=True)])
         return float(value > 0.5) if self.kind == "final_response" else value
 
     def _find_failed_rubrics(self, value: float, by_judge: Sequence[Sequence[tuple[Verdict, ...]]]) -> dict[str, str]:
         """The failed rubrics, each with the first reason given.
 
-        A rubric has failed if at most half of the samples pass it; on a turn below the threshold, if not all do.
+        A rubric fails if at most half of the samples pass it. On a turn below the threshold all samples must pass it.
         """
         failed = {}
         for index, rubric in enumerate(self.rubrics):
-            said = [[verdicts[index] for verdicts in samples] for samples in by_judge]
-            share = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in said])
-            reasons = [verdict.reason for verdicts in said for verdict in verdicts if not verdict.passed]
+            given = [[verdicts[index] for verdicts in samples] for samples in by_judge]
+            share = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in given])
+            reasons = [verdict.reason for verdicts in given for verdict in verdicts if not verdict.passed]
             if reasons and (share <= 0.5 or value < self.threshold):
                 failed[rubric.id] = truncate_middle(reasons[0].strip(), SHOWN_REASON)
         return failed
@@ -204,20 +204,20 @@ class JudgeMetric:
         return JudgedTurn(TurnScore(value, findings), reasons)
 
     def _write_reason(self, score: Score, judged: Mapping[int, JudgedTurn]) -> str:
-        """One sentence for people and models: turns that are missing or too many, then what failed and why."""
+        """One sentence for people and models: missing and extra turns, then what failed and why."""
         others = [finding for finding in score.findings if finding.predicate == "turn"]
         turns = len(judged) + len(others)
-        said = [describe_findings([finding], turns=turns) for finding in others]
+        sentences = [describe_findings([finding], turns=turns) for finding in others]
         for index, turn in judged.items():
-            said += (reason + (f" (turn {index})" if turns > 1 else "") for reason in turn.reasons)
-        if said:
-            return "; ".join(said)
+            sentences += (reason + (f" (turn {index})" if turns > 1 else "") for reason in turn.reasons)
+        if sentences:
+            return "; ".join(sentences)
         passed = "valid" if self.kind == "final_response" else f"all {len(self.rubrics)} rubrics passed"
         return passed if turns == 1 else f"{passed}, in all {turns} turns"
 
 
 def make_judge_builders(gateway: Gateway, *, default: JudgeModel | None = None) -> Mapping[str, MetricBuilder]:
-    """The judges, to hand to `build_metrics`. `default` judges where a configuration names no model."""
+    """Builders of judge metrics for `build_metrics`. `default` is the model of judges that name none."""
 
     def builder(evaluator: str) -> MetricBuilder:
         return lambda config: _build_judge_metric(evaluator, config, gateway, default)
@@ -226,7 +226,7 @@ def make_judge_builders(gateway: Gateway, *, default: JudgeModel | None = None) 
 
 
 def aggregate(how: ModelsAggregator, values: Sequence[float], weights: Sequence[float]) -> float:
-    """One value of the models' values; it reaches any threshold exactly if the rule holds at that threshold."""
+    """Combine the values of several models. The result reaches a threshold exactly if the rule holds at it."""
     match how:
         case "all_pass":
             return min(values)
@@ -243,7 +243,7 @@ def aggregate(how: ModelsAggregator, values: Sequence[float], weights: Sequence[
 
 
 def _find_majority_value(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The highest value that models of more than half of the weight reach."""
+    """The highest value that models with more than half of the weight reach."""
     half = fsum(weights) / 2
     return max(
         reached
@@ -261,12 +261,10 @@ def _build_judge_metric(
     if kind == "final_response" and criterion.rubrics:
         raise MetricError(f"{config.place}: {evaluator} takes no rubrics; use llm_rubric_response for them")
     if kind != "final_response" and not criterion.rubrics:
-        raise MetricError(
-            f"{config.place}: {evaluator} judges by rubrics and has none; list them under llm_judge.rubrics"
-        )
+        raise MetricError(f"{config.place}: {evaluator} needs rubrics; list them under llm_judge.rubrics")
     models = criterion.models or ((default,) if default is not None else ())
     if not models:
-        raise MetricError(f"{config.place}: {evaluator} has no model to ask; give llm_judge a judge_model")
+        raise MetricError(f"{config.place}: {evaluator} has no model; give llm_judge a judge_model")
     return JudgeMetric(
         name=config.name,
         kind=kind,
@@ -287,7 +285,7 @@ _KINDS: Mapping[str, JudgeKind] = {
 
 
 def _find_question(case: EvalCase, index: int, run: AgentRun) -> str | None:
-    """The user's words of a turn: the case's, or those that the trace begins with."""
+    """The user's message in a turn, from the case or from the first step of the trace."""
     for turns in (case.turns, case.actual):
         if index < len(turns):
             return turns[index].user
@@ -295,7 +293,7 @@ def _find_question(case: EvalCase, index: int, run: AgentRun) -> str | None:
 
 
 async def _gather(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool) -> list[T]:
-    """All answers in order. Of several errors the first that no judge can help is raised, else the first."""
+    """Await all answers, in order. Of several errors, raises the first that is not a judge's, or else the first."""
     if not parallel:
         return [await ask() for ask in asked]
     answers = await asyncio.gather(*(ask() for ask in asked), return_exceptions=True)
@@ -310,22 +308,22 @@ def _make_valid_shape() -> TypeAdapter[tuple[Verdict, ...]]:
     from pydantic import AfterValidator, TypeAdapter, create_model
 
     answer: Any = create_model("Answer", reason=(str, ...), valid=(bool, ...))
-    shape: Any = Annotated[answer, AfterValidator(lambda said: (Verdict(_VALID.id, said.valid, said.reason),))]
+    shape: Any = Annotated[answer, AfterValidator(lambda reply: (Verdict(_VALID.id, reply.valid, reply.reason),))]
     return TypeAdapter(shape)
 
 
 @lru_cache(maxsize=64)
 def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[Verdict, ...]]:
-    """Verdicts on exactly these rubrics, given in any order; they come out in the order of the ids."""
+    """Verdicts on exactly these rubrics, accepted in any order and returned in the order of the ids."""
     from pydantic import AfterValidator, Field, TypeAdapter, create_model
 
-    def check_each_once(said: Any) -> tuple[Verdict, ...]:
-        counts = Counter(each.id for each in said.verdicts)
+    def check_each_once(reply: Any) -> tuple[Verdict, ...]:
+        counts = Counter(each.id for each in reply.verdicts)
         if missing := [name for name in ids if not counts[name]]:
             raise ValueError(f"there is no verdict on {', '.join(missing)}; judge every rubric")
         if repeated := [name for name in ids if counts[name] > 1]:
             raise ValueError(f"there are several verdicts on {', '.join(repeated)}; judge every rubric once")
-        given = {each.id: Verdict(each.id, each.passed, each.reason) for each in said.verdicts}
+        given = {each.id: Verdict(each.id, each.passed, each.reason) for each in reply.verdicts}
         return tuple(given[name] for name in ids)
 
     known: Any = Literal[ids]

@@ -1,8 +1,8 @@
-"""Judging models as the gateway knows them: their names, options, addresses and keys.
+"""Judging models in the gateway: their names, options, addresses and keys.
 
-A judge with an address or a key of its own becomes a model of the gateway under a name of its own, so that it neither
-serves nor is served by calls to a model of the same name elsewhere. Keys never reach a request: they are revealed when
-the model is built, and other secrets while it is called. The gateway's redactor knows all of them.
+A judge with its own address or key is registered in the gateway under a unique name, so that it is not mixed up with a
+model of the same name elsewhere. Keys are never part of a request: they are revealed when the model is built, other
+secrets while it is called. The gateway's redactor knows all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """A judging model: its name in the gateway, and which repeats are its samples."""
+    """A judging model: its name in the gateway, and the repeats that are its samples."""
 
     model: str
     options: Mapping[str, Json] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Judge:
 
 
 def build_judges(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -> tuple[Judge, ...]:
-    """The judges, made known to the gateway. A model that is listed twice has samples of its own each time."""
+    """Register the models in the gateway. A model that is listed twice gets separate samples."""
     drawn: Counter[str] = Counter()
     judges = []
     for model in models:
@@ -47,7 +47,7 @@ def build_judges(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str
 
 
 def name_for_litellm(model: JudgeModel) -> str:
-    """The name by which litellm finds the provider. A variant is a dialect of OpenAI's protocol and needs none."""
+    """The name under which litellm finds the provider. A variant of OpenAI's protocol needs none."""
     name, provider = model.model_name, model.provider_name
     if name == "simulated":
         return name
@@ -57,7 +57,7 @@ def name_for_litellm(model: JudgeModel) -> str:
 
 
 def build_request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
-    """`generation_config`, `think` and `extra_fields` as options of a request; secrets in them stay wrapped."""
+    """`generation_config`, `think` and `extra_fields` as request options. Secrets in them stay wrapped."""
     options: dict[str, Json] = {}
     for key, value in model.generation_config.items():
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
@@ -68,7 +68,7 @@ def build_request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
             options[name] = value
     most = options.get("max_tokens", 1)
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise MetricError(f"{place}: generation_config.max_tokens is {most!r}; it must be a whole number from 1 on")
+        raise MetricError(f"{place}: generation_config.max_tokens is {most!r}; give a whole number of at least 1")
     if model.think is not None:
         options.setdefault("reasoning_effort", "medium" if model.think else "none")
     if model.extra_fields:
@@ -78,7 +78,7 @@ def build_request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeEndpoint(LiteLLMModel):
-    """A litellm model under a name that only the gateway knows, with what is secret in the options of its requests."""
+    """A litellm model under a name that only the gateway knows. `in_options` are the secrets in its request options."""
 
     served_as: str
     in_options: tuple[str, ...] = field(default=(), repr=False)
@@ -97,15 +97,15 @@ _OPTION_NAMES = {
 }
 _NOT_FOR_JUDGES = frozenset(("stream", "stream_options", "n", "candidate_count"))
 _OWN_OPTIONS = {
-    "model": "say it as model_name",
-    "messages": "the judge's prompt is promptiter's",
-    "tools": "a judge has none",
-    "response_format": "promptiter asks for its own",
-    "api_base": "say it as base_url",
-    "base_url": "say it beside generation_config",
-    "api_key": "say it beside generation_config",
+    "model": "use model_name",
+    "messages": "promptiter writes the prompt of a judge",
+    "tools": "judges have no tools",
+    "response_format": "promptiter sets it",
+    "api_base": "use base_url",
+    "base_url": "put it beside generation_config",
+    "api_key": "put it beside generation_config",
     "extra_headers": "leave it out",
-    "timeout": "the gateway has one",
+    "timeout": "the gateway sets it",
     "num_retries": "the gateway retries",
     "max_retries": "the gateway retries",
     "drop_params": "leave it out",
@@ -136,7 +136,7 @@ def _register_model(gateway: Gateway, model: JudgeModel) -> str:
 
 
 def _make_unique_name(name: str, model: JudgeModel) -> str:
-    """The same in every process, whatever the key's value is. What follows the first `/` is on litellm's price list."""
+    """A name that is the same in every process and for every key. litellm finds the price by what follows the `/`."""
     origin = digest([name, model.base_url, str(model.api_key or "")])[:8]
     provider, _, bare = name.partition("/")
     return f"judge-{origin}/{bare if provider in _LISTED_BARE and bare else name}"

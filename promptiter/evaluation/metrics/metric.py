@@ -1,7 +1,7 @@
-"""Metric: what judges one run of one case, and the rules that all metrics share.
+"""The Metric protocol, and the rules that all metrics share.
 
-A metric's value is the mean over turns. A turn that is missing counts 0, a turn too many counts too, and what cannot be
-judged is unscored: it is neither 0 nor left out. All indices in findings (turns, characters, tool calls) count from 0.
+The value of a metric is the mean over turns. A missing turn counts as 0, and an extra turn counts, too. What cannot be
+judged is unscored: it is neither 0 nor left out. All indices in findings (turns, characters, tool calls) start at 0.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from promptiter.evaluation.score import Finding, Score
 from promptiter.wording import shorten
 
 MAX_FINDINGS = 100
-"""So many findings of a score are kept; its reason counts the others."""
+"""A score keeps at most this many findings. Its reason counts the others."""
 
 SHOWN_FINDINGS = 3
 
 
 class Metric(Protocol):
-    """Judges runs. Called by the evaluator once for each run of a case, many at once, so it must not block the loop.
+    """Judges runs. The evaluator calls it once per run of a case, concurrently, so it must not block the event loop.
 
     What cannot be judged (a failed run, a case without a reference, a judge that fails) is an unscored Score with an
-    error, never an exception; an exception out of a metric is a defect, and the evaluator makes it an unscored Score.
+    error, never an exception. If a metric raises anyway, the evaluator records an unscored Score.
     """
 
     @property
     def name(self) -> str:
-        """The name in reports; unique among the metrics of an evaluation."""
+        """The name in reports, unique among the metrics of an evaluation."""
 
     @property
     def threshold(self) -> float:
-        """A value at or above it passes."""
+        """A value at or above the threshold passes."""
 
     @property
     def needs_reference(self) -> bool:
-        """Whether a case must say what is expected."""
+        """Whether a case needs an expected answer."""
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         """The score of one run."""
@@ -49,14 +49,14 @@ class Metric(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TurnScore:
-    """The judgement of one turn. Its findings need not say which turn."""
+    """The judgement of one turn. Its findings need not name the turn."""
 
     value: float
     findings: tuple[Finding, ...] = ()
 
 
 TurnJudge: TypeAlias = Callable[[Turn | None, AgentRun], TurnScore]
-"""Judges one turn. The Turn is None only when the metric needs no reference. MetricError: the reference is unusable."""
+"""Judges one turn. The Turn is None only if the metric needs no reference. Raises MetricError on a bad reference."""
 
 
 def score_by_turn(
@@ -67,10 +67,9 @@ def score_by_turn(
     judge: TurnJudge,
     has_reference: Callable[[Turn], bool] = lambda turn: turn.expected is not None,
 ) -> Score:
-    """The mean of what `judge` says of each turn.
+    """The mean of what `judge` returns for each turn.
 
-    Turns whose author gave no reference are not counted by a metric that needs one; if no turn has one, the case is
-    unscored.
+    A metric that needs a reference skips turns that have none. If no turn has one, the case is unscored.
     """
     if problem := describe_failure(run):
         return leave_unscored(metric, problem)
@@ -98,12 +97,12 @@ def score_by_turn(
 
 
 def pair_turns(case: EvalCase, run: AgentRun) -> list[tuple[Turn | None, AgentRun | None]]:
-    """Each turn's reference beside what came: the one is None for a turn too many, the other for a missing turn."""
+    """Pair the turns of case and run. The first of a pair is None for an extra turn, the second for a missing one."""
     return list(zip_longest(case.turns, run.by_turn))
 
 
 def describe_failure(run: AgentRun) -> str | None:
-    """Why a run cannot be judged: its own error, or that of one of its turns."""
+    """Why a run cannot be judged: its own error or that of one of its turns; None if it can."""
     if run.error is not None:
         return f"the run failed: {run.error}"
     for index, turn in enumerate(run.turns):
@@ -124,17 +123,17 @@ def describe_findings(findings: Sequence[Finding], *, turns: int = 1) -> str:
     """One sentence for people and models: the first findings, and how many more there are."""
     if not findings:
         return "as expected" if turns == 1 else f"all {turns} turns are as expected"
-    said = [
+    sentences = [
         _describe_finding(finding) + (f" (turn {finding.turn})" if turns > 1 else "")
         for finding in findings[:SHOWN_FINDINGS]
     ]
     if len(findings) > SHOWN_FINDINGS:
-        said.append(f"and {len(findings) - SHOWN_FINDINGS} more")
-    return "; ".join(said)
+        sentences.append(f"and {len(findings) - SHOWN_FINDINGS} more")
+    return "; ".join(sentences)
 
 
 def name_characters(start: int, end: int) -> str:
-    """A range of an output's text, as findings name it."""
+    """A range of the output, as findings refer to it: `characters 4-9`."""
     return f"characters {start}-{end}"
 
 
@@ -152,15 +151,15 @@ def _judge_turn(metric: Metric, case: EvalCase, turn: Turn | None, run: AgentRun
 
 def _describe_finding(finding: Finding) -> str:
     if finding.kind == "violated":
-        said = f"{finding.predicate} {shorten(finding.expected)} is violated by {shorten(finding.actual)}"
+        text = f"{finding.predicate} {shorten(finding.expected)} is violated by {shorten(finding.actual)}"
     else:
         what = _label(finding.predicate)
-        said = {
+        text = {
             "missing": f"{what}{shorten(finding.expected)} is missing",
             "unexpected": f"{what}{shorten(finding.actual)} is not expected",
             "wrong": f"{what}expected {shorten(finding.expected)}, got {shorten(finding.actual)}",
         }[finding.kind]
-    return f"{said} at {finding.where}" if finding.where else said
+    return f"{text} at {finding.where}" if finding.where else text
 
 
 def _label(predicate: str) -> str:

@@ -1,7 +1,7 @@
-"""Texts compared: exact, contains, regex and length, ROUGE, and the numbers inside them.
+"""Text comparison: exact, contains, regex and length, ROUGE, and numbers in the text.
 
-A comparison gives findings; none means a match. A reference that cannot be compared with (empty under contains, no
-valid pattern, no number) is a MetricError: it makes the case unscored, and says what to mend in the eval set.
+A comparison returns findings; none means a match. A reference that cannot be used (empty under contains, an invalid
+pattern, no number) raises MetricError, which makes the case unscored and says what to fix in the eval set.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ NumberChoice: TypeAlias = Literal["last", "first", "only"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextCriterion:
-    """How a text is compared with its reference, which is the pattern under `regex`.
+    """How a text is compared with its reference. Under `regex` the reference is the pattern.
 
-    `expected` stands in for the references of the cases. `ignore` leaves out the comparison; the length still counts.
+    `expected` replaces the references of the cases. `ignore` skips the comparison; the length is still checked.
     """
 
     match: TextMatch = "exact"
@@ -51,7 +51,7 @@ class TextCriterion:
 
 
 def compare_text(actual: str, reference: str | None, criterion: TextCriterion) -> tuple[Finding, ...]:
-    """What parts a text from its reference. The reference may be None if the criterion needs none."""
+    """Compare a text with its reference, which may be None if the criterion needs none."""
     findings = _check_length(actual, criterion)
     if criterion.ignore:
         return findings
@@ -68,7 +68,7 @@ def compare_text(actual: str, reference: str | None, criterion: TextCriterion) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RougeCriterion:
-    """Which ROUGE F1, and from where on it counts as a match within final_response."""
+    """Which ROUGE F1 to use, and the value from which it counts as a match within final_response."""
 
     type: RougeType = "rouge1"
     threshold: float = 1.0
@@ -87,31 +87,31 @@ def rouge_f1(actual: str, reference: str, kind: RougeType = "rouge1") -> float:
 
 
 def find_word_differences(actual: str, reference: str, kind: RougeType = "rouge1") -> tuple[Finding, ...]:
-    """The words that the output lacks, and those that it has too many. (None if only their order is wrong.)"""
+    """The missing and the extra words; if only their order differs, one finding with both texts."""
     words, wanted = Counter(split_words(actual)), Counter(split_words(reference))
     findings = []
-    if lacking := list((wanted - words).elements()):
-        findings.append(Finding(kind="missing", expected=lacking, predicate=kind))
-    if needless := list((words - wanted).elements()):
-        findings.append(Finding(kind="unexpected", actual=needless, predicate=kind))
+    if missing := list((wanted - words).elements()):
+        findings.append(Finding(kind="missing", expected=missing, predicate=kind))
+    if extra := list((words - wanted).elements()):
+        findings.append(Finding(kind="unexpected", actual=extra, predicate=kind))
     return tuple(findings) or (Finding(kind="wrong", expected=reference, actual=actual, predicate=kind),)
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text in any script, without case and punctuation; a Chinese or Japanese character is a word."""
+    """The words of a text without case and punctuation. Each Chinese or Japanese character is a word."""
     spaced = []
     for character in unicodedata.normalize("NFKC", text).casefold():
         if _is_cjk(character):
             spaced.append(f" {character} ")
         else:
-            # Marks belong to words: without them Hindi would fall apart.
+            # Combining marks belong to words, in Hindi for example.
             spaced.append(character if unicodedata.category(character)[0] in "LNM" else " ")
     return "".join(spaced).split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericCriterion:
-    """Which number of a text counts, and how far it may be from that of the reference (the larger tolerance holds)."""
+    """Which number of a text is compared, and how far it may be off (the larger tolerance applies)."""
 
     which: NumberChoice = "last"
     tolerance: float = 0.0
@@ -124,7 +124,7 @@ class NumericCriterion:
 
 
 def compare_number(actual: str, reference: str | None, criterion: NumericCriterion) -> tuple[Finding, ...]:
-    """What parts the number of a text from that of its reference."""
+    """Compare the number in a text with that of its reference."""
     wanted = _find_expected_number(reference, criterion)
     numbers = find_numbers(actual)
     if not numbers:
@@ -157,7 +157,7 @@ class NumberInText:
 
 
 def find_numbers(text: str) -> list[NumberInText]:
-    """The numbers of a text: `1,234.5`, `-3`, `2e-3`. A number inside a name (`gpt4`, `v1.2`) is none."""
+    """The numbers in a text: `1,234.5`, `-3`, `2e-3`. Digits inside a name (`gpt4`, `v1.2`) do not count."""
     found = []
     for match in _NUMBER.finditer(text):
         try:
@@ -169,7 +169,7 @@ def find_numbers(text: str) -> list[NumberInText]:
 
 
 _EXACT = Context(prec=60, traps=[])
-# Not \w before a number: a Chinese character may stand there. A minus after a digit is a range or a difference.
+# Not \w before a number: it may follow a Chinese character. A minus after a digit is a range or a difference.
 _NUMBER = re.compile(
     r"(?<![\d.A-Za-z_])[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:(?<=\d)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 )
@@ -182,7 +182,9 @@ def _check_reference(expected: str, criterion: TextCriterion) -> None:
         try:
             re.compile(expected)
         except re.error as error:
-            raise MetricError(f"the reference {shorten(expected)} is no regular expression: {error}") from error
+            raise MetricError(
+                f"the reference {shorten(expected)} is not a valid regular expression: {error}"
+            ) from error
 
 
 def _check_length(actual: str, criterion: TextCriterion) -> tuple[Finding, ...]:
@@ -209,7 +211,7 @@ def _check_contains(actual: str, expected: str, criterion: TextCriterion) -> tup
     needle, _ = _fold_case(expected, criterion)
     if needle in haystack:
         return ()
-    # The longest beginning of the reference that is there shows where they part.
+    # The longest prefix of the reference that is present shows where they differ.
     present, absent = 0, len(needle)
     while absent - present > 1:
         middle = (present + absent) // 2
@@ -239,7 +241,7 @@ def _count_common_prefix(first: str, second: str) -> int:
 
 
 def _fold_case(text: str, criterion: TextCriterion) -> tuple[str, Sequence[int]]:
-    """The text as it is compared, and for each of its positions the one in the original: ß folds to two letters."""
+    """The text as it is compared, and the original position of each character, since ß folds to two letters."""
     if not criterion.case_insensitive:
         return text, range(len(text) + 1)
     folded = [character.casefold() for character in text]
@@ -253,7 +255,7 @@ def _split_rouge_units(text: str, kind: RougeType) -> list[str] | list[tuple[str
 
 
 def _count_common_subsequence(first: Sequence[object], second: Sequence[object]) -> int:
-    """Its length, a row at a time as the bits of one integer (Hyyrö 2004)."""
+    """The length of the longest common subsequence, with each row held in the bits of one integer (Hyyrö 2004)."""
     places: dict[object, int] = {}
     for index, item in enumerate(first):
         places[item] = places.get(item, 0) | 1 << index
@@ -283,19 +285,21 @@ def _find_expected_number(reference: str | None, criterion: NumericCriterion) ->
         return _to_decimal(criterion.expected)
     numbers = find_numbers(reference or "")
     if not numbers:
-        raise MetricError(f"the reference {shorten(reference)} holds no number")
+        raise MetricError(f"the reference {shorten(reference)} has no number")
     if criterion.which == "only" and len(numbers) > 1:
-        raise MetricError(f"the reference {shorten(reference)} holds {len(numbers)} numbers; `which: only` wants one")
+        raise MetricError(
+            f"the reference {shorten(reference)} has {len(numbers)} numbers; `which: only` needs exactly one"
+        )
     return (numbers[0] if criterion.which == "first" else numbers[-1]).value
 
 
 def _to_decimal(number: float) -> Decimal:
-    """The number as it is written: 0.3, not 0.299999999999999988897769753748."""
+    """The number as written: 0.3, not 0.299999999999999988897769753748."""
     return Decimal(repr(number))
 
 
 def _to_json_number(number: Decimal) -> int | float:
-    """For JSON: whole numbers keep all their digits."""
+    """A number for JSON. Whole numbers keep all their digits."""
     exponent = number.as_tuple().exponent
     is_whole = isinstance(exponent, int) and abs(exponent) < 30 and number == number.to_integral_value()
     return int(number) if is_whole else float(number)

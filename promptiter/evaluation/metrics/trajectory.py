@@ -1,7 +1,8 @@
-"""Tool calls compared with those that a good answer makes: which tools, with what arguments, in what order.
+"""Compare the tool calls of a turn with the expected ones: which tools, with which arguments, in which order.
 
-Unordered calls are paired by a maximum matching, not greedily: `search(*)` must not take the call that only
-`search(city)` could have taken.
+Calls in any order are paired by a maximum matching, not greedily: `search(*)` must not take the call that only
+`search(city)` could have taken. If not all expected calls can be paired, the earlier ones are: that decides which are
+reported as missing. (Hopcroft-Karp, as in networkx, gives a matching of the same size but no such preference.)
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCriterion:
-    """How one call is compared. Results are compared only if `result` says how; None in a reference means anything."""
+    """How one call is compared. Results are compared only if `result` is given; a reference of None allows any."""
 
     name: TextCriterion = field(default_factory=TextCriterion)
     arguments: JsonCriterion = field(default_factory=JsonCriterion)
@@ -37,7 +38,7 @@ class ToolCriterion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryCriterion:
-    """How a turn's calls are compared. `overrides` go by the expected name; `subset_matching` allows more calls."""
+    """How the calls of a turn are compared. `overrides` are by tool name; `subset_matching` allows extra calls."""
 
     default: ToolCriterion = field(default_factory=ToolCriterion)
     overrides: Mapping[str, ToolCriterion] = field(default_factory=dict)
@@ -49,15 +50,15 @@ class TrajectoryCriterion:
 
 
 Fits: TypeAlias = Callable[[int, int], bool]
-"""Whether the expected call of an index and the actual call of an index match."""
+"""Whether the expected call at the first index matches the actual call at the second."""
 
 
 def compare_tool_calls(
     actual: Sequence[ToolCall], expected: Sequence[ExpectedToolCall], criterion: TrajectoryCriterion
 ) -> tuple[Finding, ...]:
-    """What parts the calls of a turn from the expected ones; nothing: they match.
+    """Compare the calls of a turn with the expected ones. No findings means that they match.
 
-    A call that is nearly right (the same tool) is reported by what is wrong in it, any other as missing or unexpected.
+    A call of the right tool is reported with its differences, any other as missing or unexpected.
     """
 
     @cache
@@ -101,7 +102,7 @@ def compare_tool_calls(
 
 
 def match_in_any_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
-    """The largest pairing of expected with actual calls in any order: expected index to actual index."""
+    """The largest pairing of expected and actual calls in any order, as expected index to actual index."""
     taken_by: dict[int, int] = {}
     for start in range(wanted_count):
         _augment(start, came_count, fits, taken_by)
@@ -109,13 +110,13 @@ def match_in_any_order(wanted_count: int, came_count: int, fits: Fits) -> dict[i
 
 
 def match_in_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
-    """The largest pairing of expected with actual calls that keeps the order of both."""
+    """The largest pairing of expected and actual calls that keeps the order of both."""
     paired: dict[int, int] = {}
     start = 0
     while start < min(wanted_count, came_count) and fits(start, start):
         paired[start] = start
         start += 1
-    # best[i][j]: the size of the largest pairing of what follows expected i and actual j
+    # best[i][j]: the size of the largest pairing of expected[i:] and actual[j:]
     best = [[0] * (came_count + 1) for _ in range(wanted_count + 1)]
     for wanted in range(wanted_count - 1, start - 1, -1):
         for came in range(came_count - 1, start - 1, -1):
@@ -134,7 +135,7 @@ def match_in_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, 
 
 
 def _augment(start: int, came_count: int, fits: Fits, taken_by: dict[int, int]) -> None:
-    """Give one more expected call a partner, moving others along an augmenting path (Kuhn, breadth first)."""
+    """Pair one more expected call by moving others along an augmenting path (Kuhn's algorithm, breadth first)."""
     reached_from: dict[int, int] = {}
     waiting = deque([start])
     while waiting:
@@ -167,7 +168,7 @@ def _find_nearest_call(
     fits: Fits,
     criterion: TrajectoryCriterion,
 ) -> int | None:
-    """The spare call that was probably meant: one in the wrong place, or the tool's with the fewest differences."""
+    """The spare call that was meant: one in the wrong position, or the same tool with the fewest differences."""
     same_tool = [
         index for index in spare if not compare_text(actual[index].name, call.name, criterion.for_tool(call.name).name)
     ]
@@ -210,7 +211,7 @@ def _compare_part(part: str, actual: Json, expected: Json, criterion: JsonCriter
 
 
 def _parse_like(value: Json, other: Json) -> Json:
-    """Some traces record arguments and results as JSON text: parse it where the other side is no text."""
+    """Some traces record arguments and results as JSON text. Parse it if the other side is not text."""
     if isinstance(value, str) and isinstance(other, Mapping | list | tuple):
         try:
             return parse_json(value)

@@ -184,7 +184,7 @@ def test_ten_thousand_cases_of_one_template_are_not_compared_all_with_all(own: i
     sets = [Counted([*range(40), *range(100 + number * own, 100 + (number + 1) * own)]) for number in range(size)]
     groups = [numbers for numbers, _ in group_near_duplicates(sets)]
     assert groups == ([list(range(size))] if own == 1 else [])
-    assert compared <= size * near_duplicates.MOST_COMPARED
+    assert compared <= size * near_duplicates.MAX_COMPARED
 
 
 def test_references_that_are_missing_or_empty_are_told_apart() -> None:
