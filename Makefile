@@ -1,12 +1,16 @@
 # Every target sets up what it needs in .venv; a stamp makes the second call quick.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
-VENV   := .venv
+# With PYTHON=python3.13, or any other, the environment is one of its own: .venv-3.13.
+ifeq ($(origin PYTHON), undefined)
+PYTHON := $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+endif
+VENV   ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS   ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench clean
+.PHONY: help demo quick test check docs bench clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -14,6 +18,9 @@ help:            ## what there is to make
 demo: $(VENV)/.core   ## optimize a support desk of six models, offline
 	@$(BIN)/promptiter init --force build/demo > /dev/null
 	@$(BIN)/promptiter run build/demo
+
+quick: check     ## lint, types, import contract, and the tests that are not marked slow: the daily round
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 test: check      ## lint, types, import contract, and every test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
@@ -34,11 +41,12 @@ bench: $(VENV)/.dev   ## measure, side by side with the floor of the same run
 	$(BIN)/python -m benchmarks.bench_blame
 	$(BIN)/python -m benchmarks.bench_journal
 	$(BIN)/python -m benchmarks.bench_rounds
+	$(BIN)/python -m benchmarks.bench_bars
 	$(BIN)/python -m benchmarks.bench_forecast
 	$(BIN)/python -m benchmarks.bench_honesty
 
 clean:           ## remove everything that make made
-	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:

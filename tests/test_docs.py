@@ -1,7 +1,8 @@
 """Every command and code block of README and docs is run, from top to bottom of each page, in an empty folder.
 
-A `text` block right below a `bash` or `python` block is what it must print. `make` targets are looked up, not run: they
-set up environments of their own, and CI runs them.
+A `text` block right below a `bash` or `python` block is what it must print. `promptiter` runs in this process, which
+saves two seconds a command; other commands run in their own. `make` targets are looked up, not run: they set up
+environments of their own, and CI runs them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from markdown_it import MarkdownIt
+
+from promptiter.cli import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -46,25 +50,35 @@ def blocks(page: Path) -> Iterator[Block]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder with the examples, as in a clone, and our command on the path."""
+    """An empty folder with the examples, as in a clone."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "120")
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if name.split(".")[0] == "desk":  # what a page made with `promptiter init desk`
-            del sys.modules[name]
+    with forget_imports(tmp_path):
+        yield tmp_path
+
+
+@contextlib.contextmanager
+def forget_imports(folder: Path) -> Iterator[None]:
+    """Forget the modules below a folder that are imported here, and the changes to `sys.path`."""
+    before, path = set(sys.modules), list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - before:
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+                del sys.modules[name]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
-        printed = run_python(block, namespace) if block.kind == "python" else run_commands(block)
+        printed = run_python(block, namespace) if block.kind == "python" else run_commands(block, folder)
         if block.expected is not None:
             shown = "\n".join(line.rstrip() for line in printed.splitlines()).strip()
             assert shown == block.expected.strip(), f"{page.name}, line {block.line}"
@@ -89,7 +103,7 @@ def run_python(block: Block, namespace: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-def run_commands(block: Block) -> str:
+def run_commands(block: Block, folder: Path) -> str:
     printed = ""
     for line in block.code.splitlines():
         words = shlex.split(line, comments=True)
@@ -101,11 +115,38 @@ def run_commands(block: Block) -> str:
         if words[:2] == ["pip", "install"]:
             check_extras(words)
             continue
-        if words:
+        if words[:1] == ["promptiter"]:
+            printed += run_promptiter(words, folder)
+        elif words:
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
             printed += done.stdout
     return printed
+
+
+def run_promptiter(words: list[str], folder: Path) -> str:
+    printed, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with (
+        forget_imports(folder),
+        pytest.MonkeyPatch.context() as patched,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(errors),
+    ):
+        patched.setattr(sys, "argv", words)
+        code: object = "did not exit"
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+    shown, told = (each.buffer.getvalue().decode() for each in (printed, errors))
+    assert code == 0, f"{shlex.join(words)}\n{shown}{told}"
+    return shown
+
+
+def test_the_command_is_installed() -> None:
+    command = [str(Path(sys.executable).parent / "promptiter"), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"promptiter {version('promptiter')}\n"
 
 
 def check_extras(words: list[str]) -> None:

@@ -253,7 +253,7 @@ class _Building:
             judge=config.judge,
             acceptance=self.attempt(partial(acceptance_of, config.acceptance, goal), place="acceptance") or AnyGain(),
             final_test=build_final_test(config.final_test),
-            error=config.error,
+            alpha=config.alpha,
             stop=stop_of(config.stop, objective=config.objective, goal=goal),
             max_rounds=config.max_rounds,
             targets=config.targets,

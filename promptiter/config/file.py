@@ -71,7 +71,7 @@ class RunConfig(Section):
     goal: Annotated[Goals, BeforeValidator(as_goal)] = Goals()
     acceptance: Acceptance = Acceptance()
     final_test: Annotated[FinalTestSection | None, BeforeValidator(as_final_test)] = FinalTestSection()
-    error: Chance = 0.05
+    alpha: Chance = 0.05
     stop: Stop | None = None
     max_rounds: Annotated[int, Field(strict=True, ge=0)] = 4
     budget: BudgetCaps = BudgetCaps()

@@ -33,7 +33,7 @@ def resolved(run: ConfiguredRun) -> dict[str, Json]:
 
 _ORDER = (
     *("agent", "python_path", "train", "validation", "test", "data", "split", "metrics", "models", "teacher", "judge"),
-    *("targets", "initial_profile", "objective", "goal", "acceptance", "final_test", "error", "stop", "max_rounds"),
+    *("targets", "initial_profile", "objective", "goal", "acceptance", "final_test", "alpha", "stop", "max_rounds"),
     *("budget", "evaluation", "loss_placements", "hints", "seed", "cache", "runs", "keep_traces"),
 )
 

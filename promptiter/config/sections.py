@@ -185,7 +185,7 @@ class Goals(Section):
 class PairedGainEntry(Section):
     """An exact test for each candidate; `error` is for all of them, `repeats` are blocks with a look after each."""
 
-    error: Chance = 0.05
+    alpha: Chance = 0.05
     repeats: tuple[Count, ...] = (2, 2, 2)
 
 

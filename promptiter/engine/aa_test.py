@@ -66,7 +66,7 @@ class _Measuring:
         self.eval_set = eval_set
         self.profile = request.initial_profile or Profile.baseline(engine.describe())
         self.objective = request.objective
-        self.blocks = plan_blocks(request.error, repeats=(request.final_test or FinalTest()).repeats)
+        self.blocks = plan_blocks(request.alpha, repeats=(request.final_test or FinalTest()).repeats)
         self.teacher = request.teacher
         self.on_row = on_row
         self.rows: list[CaseRow] = []

@@ -90,7 +90,7 @@ async def reserve_for_final_test(session: Session) -> None:
 
 def _expected(session: Session, rule: FinalTest) -> Spending:
     """What the claim costs if both profiles take what the first took for its validation, and so do its judges."""
-    rows, error = session.baseline.validation.rows, session.request.error
+    rows, error = session.baseline.validation.rows, session.request.alpha
     repeats = sum(block.repeats for block in plan_blocks(error, repeats=rule.repeats))
     sealed = TEST_SET_REPEATS * len(session.test.cases) if session.test is not None else 0
     runs = 2 * (repeats * len(session.validation.cases) + sealed) / max(1, len(rows))
@@ -142,8 +142,8 @@ class _FinalTestRun:
         self.session = session
         self.rule = rule
         self.goal = session.request.goal
-        self.error = session.request.error
-        self.blocks = plan_blocks(self.error, repeats=rule.repeats)
+        self.alpha = session.request.alpha
+        self.blocks = plan_blocks(self.alpha, repeats=rule.repeats)
         self.problem: str | None = None
         self.arms: Arms | None = None
         self.paired: tuple[PairedScores, ...] = ()
@@ -192,7 +192,7 @@ class _FinalTestRun:
         problem = Evidence(baseline=before, candidate=after, objective=session.request.objective).problem
         self.problem = None if problem is None else f"of the test cases, {problem}"
         sealed = pair_scores(before, after, session.request.objective)
-        claim = decide_on_test_set(self.goal, sealed, error=self.error, seed=session.seed)
+        claim = decide_on_test_set(self.goal, sealed, alpha=self.alpha, seed=session.seed)
         return await session.record_known("final_test", claim, request=claim.scope)
 
     def not_shown(self, claim: FinalTestResult) -> Conclusion:

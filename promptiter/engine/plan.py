@@ -247,7 +247,7 @@ def _claim(request: RunRequest) -> ClaimOutline | None:
     if rule is None:
         return None
     return ClaimOutline(
-        repeats=rule.repeats, blocks=len(plan_blocks(request.error, repeats=rule.repeats)), ablates=rule.ablate
+        repeats=rule.repeats, blocks=len(plan_blocks(request.alpha, repeats=rule.repeats)), ablates=rule.ablate
     )
 
 

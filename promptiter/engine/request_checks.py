@@ -168,10 +168,10 @@ def _policy_problems(request: RunRequest, validation: EvalSet, evaluator: Evalua
             check_metrics(request.stop, [metric.name for metric in evaluator.metrics])
         except SetupError as error:
             yield str(error)
-    if not is_number(request.error) or not 0 < request.error < 1:
-        yield f"error is {request.error!r}; give the chance to err of the whole run, above 0 and below 1, such as 0.05"
+    if not is_number(request.alpha) or not 0 < request.alpha < 1:
+        yield f"error is {request.alpha!r}; give the chance to err of the whole run, above 0 and below 1, such as 0.05"
     else:
-        yield from check_errors(request.acceptance, request.error)
+        yield from check_errors(request.acceptance, request.alpha)
     yield from check_figures(request.acceptance, [metric.name for metric in evaluator.metrics])
     known = [case.id for case in validation.cases]
     own = (part.case_ids for part in parts_of(request.acceptance) if isinstance(part, Protected))

@@ -79,11 +79,11 @@ def decide_for_goal(
     return decide_non_inferiority(cases, margin=goal.margin, blocks=blocks)
 
 
-def decide_on_test_set(goal: Goal, cases: Sequence[PairedScores], *, error: float, seed: int) -> FinalTestResult:
+def decide_on_test_set(goal: Goal, cases: Sequence[PairedScores], *, alpha: float, seed: int) -> FinalTestResult:
     """The same for new cases, on cases of a test set."""
     if goal.kind == "score":
-        return decide_for_new_cases(cases, error=error, seed=seed)
-    return decide_non_inferiority_for_new_cases(cases, margin=goal.margin, error=error)
+        return decide_for_new_cases(cases, alpha=alpha, seed=seed)
+    return decide_non_inferiority_for_new_cases(cases, margin=goal.margin, alpha=alpha)
 
 
 def check_scores(goal: Goal, found: Evaluation) -> None:

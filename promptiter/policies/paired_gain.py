@@ -32,12 +32,12 @@ class PairedGain(Policy):
     asked for them. Meant for 100 cases and more.
     """
 
-    error: float = 0.05
+    alpha: float = 0.05
     repeats: tuple[int, ...] = (2, 2, 2)
 
     def __post_init__(self) -> None:
-        if not is_number(self.error, least=0) or not 0 < self.error < 1:
-            raise SetupError(f"error is {self.error!r}; give the chance to err, above 0 and below 1, such as 0.05")
+        if not is_number(self.alpha, least=0) or not 0 < self.alpha < 1:
+            raise SetupError(f"error is {self.alpha!r}; give the chance to err, above 0 and below 1, such as 0.05")
         blocks: tuple[object, ...] = tuple(self.repeats)
         if not 1 <= len(blocks) <= MOST_BLOCKS or not all(isinstance(each, int) and each >= 1 for each in blocks):
             told = f"give 1 to {MOST_BLOCKS} blocks of at least 1 repeat, such as (2, 2, 2)"
@@ -46,7 +46,7 @@ class PairedGain(Policy):
 
     def share(self, candidate: int) -> float:
         """What candidate number 1, 2, 3 … may spend of the error."""
-        return self.error / (candidate * (candidate + 1))
+        return self.alpha / (candidate * (candidate + 1))
 
     def decide(self, evidence: Evidence) -> Answer:
         if evidence.problem is not None:
@@ -56,13 +56,13 @@ class PairedGain(Policy):
         claim = decide_for_these_cases(cases, blocks=self._blocks(share))
         if claim.outcome == "open":
             return MoreEvidence(repeats=claim.needed_repeats, reason=claim.reason)
-        told = f"{claim.reason}; candidate {evidence.tried} may err with {share:.2g} of {self.error:g}"
+        told = f"{claim.reason}; candidate {evidence.tried} may err with {share:.2g} of {self.alpha:g}"
         return evidence.accept(told) if claim.is_shown else evidence.reject(told)
 
     def _blocks(self, share: float) -> list[Block]:
         seen = list(accumulate(self.repeats))
         whole = math.fsum(seen)
         return [
-            Block(repeats=repeats, error=share * so_far / whole)
+            Block(repeats=repeats, alpha=share * so_far / whole)
             for repeats, so_far in zip(self.repeats, seen, strict=True)
         ]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from traces.model import Json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Phase: TypeAlias = Literal[
     "start", "baseline", "train", "rerun", "train_again", "validation", "ablation", "final_test", "test", "end"

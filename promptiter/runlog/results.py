@@ -14,6 +14,7 @@ from typing import IO, Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, PlainSerializer
 
 from promptiter.agents.base import Agent
+from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.result import Evaluation, Objective
@@ -24,6 +25,7 @@ from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision, StopPolicy
 from promptiter.profile import PatchSet, Profile, SurfaceChange
+from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection
 from promptiter.stages.losses import CaseLoss, LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
@@ -59,7 +61,7 @@ class RunRequest:
     max_rounds: int = 4
     targets: Sequence[str] | None = None
     objective: Objective = "mean_score"
-    error: float = 0.05
+    alpha: float = 0.05
     goal: Goal = SCORE
     loss_placements: tuple[LossPlacement, ...] = ()
     hints: tuple[LossHint, ...] = ()
@@ -223,7 +225,7 @@ class RunResult:
         from promptiter.runlog.codec import to_plain
 
         layout = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-        document = {"schema_version": 1, **to_plain(replace(self, rounds=()))}
+        document = {"schema_version": SCHEMA_VERSION, **to_plain(replace(self, rounds=()))}
         # JSON texts hold no bare line break, so these bytes are found nowhere but at the key itself.
         before, key, after = orjson.dumps(document, option=layout).partition(b'\n  "rounds": [')
         file.write(before + key)
@@ -241,6 +243,7 @@ class RunResult:
         from promptiter.runlog.codec import from_plain
 
         document = orjson.loads(raw)
-        document.pop("schema_version", None)
+        if (found := document.pop("schema_version", None)) != SCHEMA_VERSION:
+            raise SetupError(f"this result has schema_version {found!r}, and this release reads {SCHEMA_VERSION}")
         result: RunResult = from_plain(RunResult, document)
         return result

@@ -21,7 +21,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -182,15 +182,17 @@ class RunDirectory:
             raise SetupError(
                 "another run of this engine is under way; give each run an engine and a gateway of its own"
             )
-        calls = CallLog(self.path / CALLS, shared=None if isinstance(cache, MemoryCache) else cache)
-        with FileJournal(self.path / JOURNAL, lock=lock) as journal:
+        shared = None if isinstance(cache, MemoryCache) else cache
+        with (
+            closing(CallLog(self.path / CALLS, shared=shared)) as calls,
+            FileJournal(self.path / JOURNAL, lock=lock) as journal,
+        ):
             kept = _Kept(journal, calls, TraceStore(self.path / TRACES, durable=True))
             gateway.cache, evaluator.trace_store = calls, kept.traces
             try:
                 yield kept
             finally:
                 gateway.cache, evaluator.trace_store = cache, trace_store
-                calls.close()
                 if journal.dropped:
                     self.notes.append(journal.dropped)
 

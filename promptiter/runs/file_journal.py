@@ -1,6 +1,6 @@
 """journal.jsonl: the events of a run in a file, a line each, so that a run can be killed anywhere and goes on.
 
-    {"checksum":"5d1c0f3a","event":{"schema_version":1,"seq":0,"run_id":"r","round":0,"type":"run_started",…}}
+    {"checksum":"5d1c0f3a","event":{"schema_version":2,"seq":0,"run_id":"r","round":0,"type":"run_started",…}}
 
 A line is one write at the end of the file: a killed process leaves whole lines, and at most a torn one behind them,
 which is dropped. Nothing is rewritten, so the last event of a long run costs as much as its first; and the file is

@@ -27,6 +27,7 @@ from promptiter.llm.redaction import MASK, Redactor
 from promptiter.llm.secret import is_secret_name
 from promptiter.policies.combine import written
 from promptiter.runlog.codec import to_plain
+from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from traces import digest
@@ -34,7 +35,6 @@ from traces.files import replacing
 from traces.model import Json
 
 FILE_NAME = "run.json"
-SCHEMA_VERSION = 1
 
 FREE = (
     *("quiet", "json", "review", "runs", "cache", "keep_traces", "evaluation.concurrency", "budget.*"),
@@ -157,7 +157,10 @@ def read_header(folder: str | os.PathLike[str]) -> RunHeader:
         raise SetupError(f"{str(path)!r} cannot be read: {told}; bring it back from a copy") from error
     found = document.get("schema_version") if isinstance(document, dict) else None
     if found != SCHEMA_VERSION:
-        raise SetupError(f"{str(path)!r} has schema_version {found!r}, this release reads {SCHEMA_VERSION}")
+        raise SetupError(
+            f"{str(path)!r} has schema_version {found!r}, and this release reads {SCHEMA_VERSION}; "
+            "use the promptiter that wrote it, or start a new run"
+        )
     try:
         return RunHeader.model_validate(document)
     except ValidationError as error:
@@ -247,7 +250,7 @@ def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> di
             if name in ("attributor", "aggregator", "optimizer", "check")
         },
         "objective": request.objective,
-        "error": request.error,
+        "alpha": request.alpha,
         "goal": to_plain(request.goal),
         "acceptance": written(request.acceptance),
         "final_test": None if request.final_test is None else written(request.final_test),

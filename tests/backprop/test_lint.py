@@ -304,9 +304,9 @@ def test_a_linter_of_10_000_cases_lints_a_patch_in_milliseconds() -> None:
         SurfacePatch(surface_id=on.id, value=" ".join(rng.choices(vocabulary, k=250)), reason="because")
         for _ in range(20)
     ]
-    started = time.perf_counter()
+    started = time.thread_time()
     assert [linter.problems(patch, surface=on) for patch in patches] == [()] * 20
-    assert (time.perf_counter() - started) / 20 < 0.1
+    assert (time.thread_time() - started) / 20 < 0.1
     copying = SurfacePatch(surface_id=on.id, value=f"{BETTER} {cases[77].turns[0].user}", reason="because")
     (found,) = linter.problems(copying, surface=on)
     assert re.search(r"copied from case '77';", found.message)

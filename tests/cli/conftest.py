@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from promptiter.api import load_run
 from promptiter.cli import main
 
 
@@ -39,3 +42,26 @@ def desk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     sys.modules.pop("agent", None)
     yield tmp_path
     sys.modules.pop("agent", None)
+
+
+@pytest.fixture(scope="session")
+def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The starter with one finished run; tests copy it, see `finished_run`."""
+    project = tmp_path_factory.mktemp("finished")
+    shutil.copytree(str(files("promptiter") / "starter"), project, dirs_exist_ok=True)
+    path = list(sys.path)
+    sys.modules.pop("agent", None)
+    load_run(project, settings={"quiet": True}).begin().run_sync()
+    sys.modules.pop("agent", None)
+    sys.path[:] = path
+    return project
+
+
+@pytest.fixture
+def finished_run(desk: Path, finished_project: Path) -> Path:
+    """The folder of a finished run in the starter in the current folder, as `promptiter run --quiet` leaves it."""
+    shutil.copytree(finished_project / "runs", desk / "runs")
+    [path] = (desk / "runs").iterdir()
+    header = path / "run.json"
+    header.write_text(header.read_text().replace(str(finished_project), str(desk)))
+    return path

@@ -58,17 +58,13 @@ def test_a_killed_run_is_listed_as_interrupted_and_goes_on_to_the_same_end(run: 
     assert (one["baseline"], one["best"], one["can_resume"]) == (0.5, 1.0, False)
 
 
-@pytest.mark.parametrize("named", ["latest", "path", "id", "part", "nothing"])
-def test_a_run_is_named_by_its_path_its_id_a_part_of_it_or_as_the_latest(named: str, run: Run, desk: Path) -> None:
-    run("run", "--quiet")
-    path = only_run(desk)
-    name = {"latest": "latest", "path": str(path), "id": path.name, "part": path.name[-8:], "nothing": None}[named]
-    assert run("resume", *([name] if name else []), "--quiet").startswith("support_desk  improved")
+def test_a_run_is_named_by_its_path_its_id_a_part_of_it_or_as_the_latest(run: Run, finished_run: Path) -> None:
+    for named in (["latest"], [str(finished_run)], [finished_run.name], [finished_run.name[-8:]], []):
+        assert run("resume", *named, "--quiet").startswith("support_desk  improved")
 
 
-def test_an_unknown_run_is_told_with_the_nearest(run: Run, desk: Path) -> None:
-    run("run", "--quiet")
-    name = only_run(desk).name
+def test_an_unknown_run_is_told_with_the_nearest(run: Run, finished_run: Path) -> None:
+    name = finished_run.name
     wrong = f"{name[:-1]}x"
     assert f"there is no run '{wrong}'" in run("resume", wrong, code=2)
     assert f"did you mean '{name}'?" in run("resume", wrong, code=2)
@@ -89,10 +85,9 @@ def test_without_runs_the_list_says_so_and_resume_too(run: Run, desk: Path) -> N
     ],
 )
 def test_a_run_whose_inputs_changed_is_refused_with_what_changed(
-    file: str, old: str, new: str, told: str, run: Run, desk: Path
+    file: str, old: str, new: str, told: str, run: Run, desk: Path, finished_run: Path
 ) -> None:
-    run("run", "--quiet")
-    cut(only_run(desk), 40)
+    cut(finished_run, 40)
     edit(desk / file, old, new)
     sys.modules.pop("agent", None)
     refused = run("resume", code=2)
@@ -113,9 +108,10 @@ def test_options_of_the_first_command_hold_when_a_run_goes_on_and_others_may_cha
     assert header["request"]["max_rounds"] == 2
 
 
-def test_a_moved_project_goes_on(run: Run, desk: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    run("run", "--quiet")
-    cut(only_run(desk), 40)
+def test_a_moved_project_goes_on(
+    run: Run, desk: Path, finished_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cut(finished_run, 40)
     moved = tmp_path_factory.mktemp("moved") / "project"
     desk.rename(moved)
     os.chdir(moved)
@@ -124,10 +120,9 @@ def test_a_moved_project_goes_on(run: Run, desk: Path, tmp_path_factory: pytest.
     desk.mkdir()
 
 
-def test_a_run_in_other_hands_is_refused_and_listed_as_running(run: Run, desk: Path) -> None:
-    run("run", "--quiet")
-    cut(only_run(desk), 40)
-    with RunLock(only_run(desk)):
+def test_a_run_in_other_hands_is_refused_and_listed_as_running(run: Run, finished_run: Path) -> None:
+    cut(finished_run, 40)
+    with RunLock(finished_run):
         assert f"in the hands of process {os.getpid()}" in run("resume", code=2)
         [one] = listed(run)
         assert (one["status"], one["holder"]["pid"], one["can_resume"]) == ("running", os.getpid(), False)
@@ -156,9 +151,8 @@ def test_rerun_takes_secrets_which_no_run_holds_from_the_configuration(run: Run,
     assert "models.openai/mine.api_key is a secret, which run.json does not hold" in told
 
 
-def test_a_run_that_cannot_be_read_does_not_hide_the_others(run: Run, desk: Path) -> None:
-    run("run", "--quiet")
-    broken = desk / "runs" / "2026-01-01T00-00-00_00000000"
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(run: Run, finished_run: Path) -> None:
+    broken = finished_run.parent / "2026-01-01T00-00-00_00000000"
     broken.mkdir()
     (broken / "run.json").write_text("{")
     first, second = listed(run)

@@ -97,7 +97,7 @@ def test_a_small_file_makes_a_run_that_needs_no_model_beyond_the_agents(folder: 
     assert run.gateway.budget is None
     assert run.engine.evaluator.options.repeats == 2
     assert repr(run.request.acceptance) == "AnyGain()"
-    assert run.request.error == 0.05
+    assert run.request.alpha == 0.05
     assert repr(run.request.stop) == "TargetScore(1.0) | Patience(3)"
 
 
@@ -248,7 +248,7 @@ def test_policies_compose(folder: Path) -> None:
         ("{no_regression: true}", "AnyGain() & NoRegression()"),
         ("{min_gain: 0}", "MinGain(0.0)"),
         ("{paired_gain: {}}", "PairedGain(0.05, (2, 2, 2))"),
-        ("{paired_gain: {error: 0.01, repeats: [4, 2]}}", "PairedGain(0.01, (4, 2))"),
+        ("{paired_gain: {alpha: 0.01, repeats: [4, 2]}}", "PairedGain(0.01, (4, 2))"),
         ("{sigma_gain: {holdout: skip, repeats: 5}}", "SigmaGain(1.0, 5, 'skip', 5, 0)"),
         ("{tie_break: {by: tokens, min_gain: 0.01}}", "TieBreak(('tokens',), 0.01, False)"),
         (
@@ -266,8 +266,8 @@ def test_acceptance_has_a_key_for_each_policy(folder: Path, text: str, made: str
 
 
 def test_what_is_wrong_with_the_promises_and_figures_of_policies_is_told(folder: Path) -> None:
-    assert loaded(folder, "error: 0.1\nacceptance: {paired_gain: {error: 0.1}}").request.error == 0.1
-    [above] = problems(folder, FILE + "acceptance: {paired_gain: {error: 0.1}}\n")
+    assert loaded(folder, "error: 0.1\nacceptance: {paired_gain: {alpha: 0.1}}").request.alpha == 0.1
+    [above] = problems(folder, FILE + "acceptance: {paired_gain: {alpha: 0.1}}\n")
     assert above.startswith("acceptance PairedGain(0.1, (2, 2, 2)) may err in 0.1 of all runs, more than the 0.05 of")
     [unknown] = problems(folder, FILE + "acceptance: {tie_break: {by: [token]}}\n")
     assert unknown.endswith("(did you mean 'tokens'?)")

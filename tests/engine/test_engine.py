@@ -33,6 +33,7 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries, Watcher
+from tests.worlds.results import without_measured
 
 
 async def test_a_run_keeps_what_validation_proves_better() -> None:
@@ -304,12 +305,7 @@ async def test_the_result_does_not_depend_on_the_concurrency(concurrency: int) -
 
 
 def _unmeasured(result: RunResult) -> object:
-    def without(value: object) -> object:
-        if isinstance(value, dict):
-            return {key: without(inner) for key, inner in value.items() if key != "measured"}
-        return [without(inner) for inner in value] if isinstance(value, list) else value
-
-    return without(orjson.loads(result.to_json()))
+    return without_measured(orjson.loads(result.to_json()))
 
 
 def test_run_sync_works_in_plain_code() -> None:
@@ -333,6 +329,17 @@ def test_the_first_ctrl_c_finishes_the_round_in_flight() -> None:
     assert [each.decision is not None for each in result.rounds] == [True]
     assert told == ["Ctrl-C: finishing this round; once more stops at once"]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_signal_that_was_ignored_from_the_start_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        press = Tries(DRAFT, POLISH, at_round=lambda _: os.kill(os.getpid(), signal.SIGINT))
+        result = desk.engine(search=press).run_sync(desk.request())
+        assert (len(result.rounds), result.verdict) == (2, "improved")
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def test_a_run_that_was_stopped_goes_on_or_makes_its_claim() -> None:

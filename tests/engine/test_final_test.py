@@ -276,7 +276,7 @@ async def test_an_error_that_is_given_is_the_error_of_the_claim() -> None:
     result = await engine(agent, DRAFT).run(request(error=0.1))
     assert result.conclusion is not None
     [claim] = result.conclusion.results
-    assert claim.looks[0].error == pytest.approx(0.02)
+    assert claim.looks[0].alpha == pytest.approx(0.02)
 
 
 def whole_run(agent: Told | None = None) -> tuple[Engine, RunRequest]:

@@ -158,9 +158,9 @@ def test_redacting_twice_changes_nothing_more(words: list[str]) -> None:
     "unit", ["api_key=", "bearer ", "://a:", "sk-", 'password": "', "-----BEGIN PRIVATE KEY-----", "eyJaaaaaaaaa."]
 )
 def test_hostile_text_takes_linear_time(unit: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     Redactor().redact_text(unit * (400_000 // len(unit)))
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2
 
 
 KNOWN = 'k9-value/of "mine"'

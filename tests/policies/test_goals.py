@@ -34,10 +34,10 @@ BETTER = [PairedScores(case_id=str(at), before=(0.0,) * 6, after=(1.0,) * 6) for
 def test_what_is_claimed_depends_on_the_goal() -> None:
     assert decide_for_goal(Goal(), SAME, blocks=BLOCKS, seed=0).outcome == "futile"
     assert decide_for_goal(Goal(), BETTER, blocks=BLOCKS, seed=3) == decide_for_these_cases(BETTER, seed=3)
-    assert decide_on_test_set(Goal(), BETTER, error=0.05, seed=0) == decide_for_new_cases(BETTER)
+    assert decide_on_test_set(Goal(), BETTER, alpha=0.05, seed=0) == decide_for_new_cases(BETTER)
     claim = decide_for_goal(Goal(kind="fewer_tokens", margin=0.1), SAME, blocks=BLOCKS, seed=0)
     assert (claim.scope, claim.outcome) == ("these cases", "shown")
-    sealed = decide_on_test_set(Goal(kind="cheaper", margin=0.15), SAME, error=0.05, seed=0)
+    sealed = decide_on_test_set(Goal(kind="cheaper", margin=0.15), SAME, alpha=0.05, seed=0)
     assert (sealed.scope, sealed.outcome) == ("new cases", "shown")
 
 

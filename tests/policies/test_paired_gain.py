@@ -44,12 +44,12 @@ BETTER = [[0.0, 0.0]] * 20
 RIGHT = [[1.0, 1.0]] * 20
 
 
-@given(error=st.floats(0.001, 0.5), candidates=st.integers(1, 2_000))
-def test_the_shares_of_any_number_of_candidates_add_up_to_at_most_the_error(error: float, candidates: int) -> None:
-    policy = PairedGain(error)
+@given(alpha=st.floats(0.001, 0.5), candidates=st.integers(1, 2_000))
+def test_the_shares_of_any_number_of_candidates_add_up_to_at_most_the_error(alpha: float, candidates: int) -> None:
+    policy = PairedGain(alpha)
     shares = [policy.share(number) for number in range(1, candidates + 1)]
-    assert sum(shares) == pytest.approx(error * candidates / (candidates + 1))
-    assert sum(shares) <= error
+    assert sum(shares) == pytest.approx(alpha * candidates / (candidates + 1))
+    assert sum(shares) <= alpha
     assert all(one > other > 0 for one, other in pairwise(shares))
 
 

@@ -197,7 +197,7 @@ def test_rounds_in_a_journal_are_those_in_memory(events: list[Event], data: st.D
 def test_a_file_of_a_result_is_the_same_whether_its_rounds_are_in_memory_or_not(events: list[Event]) -> None:
     result = fold(events)
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
-    document = {"schema_version": 1, **to_plain(result)}
+    document = {"schema_version": 2, **to_plain(result)}
     assert result.to_json() == orjson.dumps(document, option=options)
     lazy = fold_lazily(journal_of(events))
     assert to_plain(lazy) == to_plain(result)

@@ -99,7 +99,7 @@ def test_a_journal_that_was_not_begun_is_empty(path: Path) -> None:
 def test_a_line_is_json_with_a_checksum_that_stays_what_it_was(path: Path) -> None:
     raw = written(path, Event(seq=0, run_id="r", type="stop", data={"ü": None}))
     assert raw.decode() == (
-        '{"checksum":"c7e1f904","event":{"schema_version":1,"seq":0,"run_id":"r","round":0,"phase":"start",'
+        '{"checksum":"4732dc8a","event":{"schema_version":2,"seq":0,"run_id":"r","round":0,"phase":"start",'
         '"type":"stop","data":{"ü":null}}}\n'
     )
 
@@ -182,8 +182,8 @@ def test_the_last_event_is_read_without_the_others(path: Path) -> None:
     with pytest.raises(JournalError, match=r"line 5 .* is damaged"):
         FileJournal(path).last()
     path.unlink()
-    written(path, Event.model_construct(**(dict(event(0)) | {"schema_version": 2})))
-    with pytest.raises(JournalError, match=r"line 1 .* schema_version is 2"):
+    written(path, Event.model_construct(**(dict(event(0)) | {"schema_version": 3})))
+    with pytest.raises(JournalError, match=r"line 1 .* schema_version is 3"):
         FileJournal(path).last()
 
 
@@ -269,9 +269,9 @@ def test_lines_that_were_removed_doubled_or_moved_are_told(path: Path, order: li
 
 
 def test_a_line_of_another_release_is_told(path: Path) -> None:
-    newer = Event.model_construct(**(dict(event(0)) | {"schema_version": 2}))
+    newer = Event.model_construct(**(dict(event(0)) | {"schema_version": 3}))
     written(path, newer)
-    with pytest.raises(JournalError, match=r"line 1 .* schema_version is 2, this release reads 1"):
+    with pytest.raises(JournalError, match=r"line 1 .* schema_version is 3, this release reads 2"):
         read(path)
     path.unlink()
     written(path, Event.model_construct(**(dict(event(0)) | {"type": "merge"})))

@@ -97,10 +97,10 @@ def test_a_header_is_written_once(tmp_path: Path) -> None:
     ("raw", "said"),
     [
         (None, "is no run: it has no run.json"),
-        (b'{"schema_version": 1', "cannot be read: .*; bring it back from a copy"),
-        (b'{"schema_version": 2}', "has schema_version 2, this release reads 1"),
-        (b"[]", "has schema_version None, this release reads 1"),
-        (b'{"schema_version": 1, "run_id": "r"}', "is no header of a run: created_at: Field required"),
+        (b'{"schema_version": 2', "cannot be read: .*; bring it back from a copy"),
+        (b'{"schema_version": 1}', "has schema_version 1, and this release reads 2; use the promptiter"),
+        (b"[]", "has schema_version None, and this release reads 2"),
+        (b'{"schema_version": 2, "run_id": "r"}', "is no header of a run: created_at: Field required"),
     ],
 )
 def test_a_header_that_cannot_be_used_is_told(tmp_path: Path, raw: bytes | None, said: str) -> None:
@@ -290,4 +290,4 @@ def test_no_secret_stands_in_a_header(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_back_is_never_half_there(tmp_path: Path) -> None:
     write_header(tmp_path, header())
     assert (tmp_path / "run.json").read_bytes().endswith(b"}\n")
-    assert orjson.loads((tmp_path / "run.json").read_bytes())["schema_version"] == 1
+    assert orjson.loads((tmp_path / "run.json").read_bytes())["schema_version"] == 2

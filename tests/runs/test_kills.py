@@ -1,4 +1,8 @@
-"""A run is killed at every event, and goes on: the result is the same, nothing known is paid again, nothing is left."""
+"""A run is killed at every event and resumed: the result is the same, nothing known is paid again, nothing is left.
+
+The run is small but has events of every type. In most tests the kill is an exception, which loses what is only in
+memory; ten times it is a SIGKILL of a process at an event, and six times one at any moment.
+"""
 
 from __future__ import annotations
 
@@ -30,26 +34,36 @@ from promptiter.runs.directory import RunDirectory
 from promptiter.runs.file_journal import FileJournal
 from tests.worlds import desk
 from tests.worlds.results import outside_measured
-from tests.worlds.starter import How, Killed, Shop, killing
+from tests.worlds.starter import How, Killed, SmallShop, killing
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-CHUNKS = 8
+CHUNKS = 4
 """The matrix is cut up so that workers can share it."""
-SAMPLED = 10
+SIGKILLS = 10
 
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nobody killed."""
     folder = tmp_path_factory.mktemp("whole")
-    Shop().run(folder)
+    SmallShop().run(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def events(whole: Path) -> int:
     count = len(journal_of(whole).read_bytes().splitlines())
-    assert count >= 60
+    assert {event.type for event in journal(whole).read()} >= {
+        "case",
+        "losses",
+        "backward",
+        "aggregation",
+        "patches",
+        "candidate",
+        "decision",
+        "ablation",
+        "conclusion",
+    }
     return count
 
 
@@ -72,13 +86,13 @@ def killed(folder: Path, seq: int, how: How, monkeypatch: pytest.MonkeyPatch, *,
     with monkeypatch.context() as patched:
         patched.setattr(directory_module, "FileJournal", killing(seq, how))
         with pytest.raises(Killed):
-            Shop(concurrency=concurrency).run(folder)
+            SmallShop(concurrency=concurrency).run(folder)
 
 
 def check_goes_on(folder: Path, whole: Path, *, concurrency: int = 4) -> None:
     """The run comes to the same end, asks for nothing that it has, and leaves no other file than one that lived."""
     known = answers_of(folder)
-    shop = Shop(concurrency=concurrency)
+    shop = SmallShop(concurrency=concurrency)
     result = shop.run(folder)
     assert outside_measured(folder) == outside_measured(whole)
     assert shop.model.asked == len(answers_of(whole)) - len(known)
@@ -109,12 +123,11 @@ def test_a_run_goes_on_from_every_event(
         check_goes_on(folder, whole)
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_run_goes_on_from_every_event_when_it_is_killed_twice(
-    chunk: int, whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_is_killed_twice_goes_on_as_well(
+    whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = random.Random(chunk)
-    for seq in range(chunk, events - 1, CHUNKS):
+    rng = random.Random(7)
+    for seq in range(rng.randrange(5), events - 1, 5):
         folder = tmp_path / str(seq)
         killed(folder, seq, rng.choice(get_args(How)), monkeypatch)
         killed(folder, rng.randrange(seq + 1, events), rng.choice(get_args(How)), monkeypatch)
@@ -125,7 +138,7 @@ def test_a_run_goes_on_from_every_event_when_it_is_killed_twice(
 def test_a_run_goes_on_with_another_concurrency(
     concurrency: int, whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seq in range(3, events, 9):
+    for seq in range(3, events, 12):
         folder = tmp_path / str(seq)
         killed(folder, seq, "before", monkeypatch, concurrency=65 - concurrency)
         check_goes_on(folder, whole, concurrency=concurrency)
@@ -142,22 +155,16 @@ def check_sigkill(folder: Path, seq: int, how: str, whole: Path) -> None:
     check_goes_on(folder / "runs", whole)
 
 
-@pytest.mark.parametrize("sample", range(SAMPLED))
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", range(SIGKILLS))
 def test_a_run_goes_on_after_a_sigkill(sample: int, whole: Path, events: int, tmp_path: Path) -> None:
     rng = random.Random(sample)
-    seq = sample * events // SAMPLED + rng.randrange(events // SAMPLED)
-    check_sigkill(tmp_path, seq, rng.choice(get_args(How)), whole)
+    seq = sample * events // SIGKILLS + rng.randrange(events // SIGKILLS)
+    check_sigkill(tmp_path, seq, get_args(How)[sample % 3], whole)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_run_goes_on_after_a_sigkill_at_any_event(chunk: int, whole: Path, events: int, tmp_path: Path) -> None:
-    for seq in range(chunk, events, CHUNKS):
-        check_sigkill(tmp_path / str(seq), seq, get_args(How)[seq % 3], whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_run_goes_on_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_path: Path) -> None:
     """Not at events: in the middle of calls, writes, and of what happens after the last event."""
     rng, runs = random.Random(seed), tmp_path / "runs"
@@ -167,12 +174,12 @@ def test_a_run_goes_on_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_
                 time.sleep(0.005)
             time.sleep(rng.uniform(0.0, 0.6))
             process.kill()
-    Shop().run(runs)
+    SmallShop().run(runs)
     assert outside_measured(runs) == outside_measured(whole)
     assert names(runs) == names(whole)
 
 
-@pytest.mark.parametrize("limit", [4_000, 20_000, 60_000, 100_000])
+@pytest.mark.parametrize("limit", [4_000, 20_000, 60_000])
 def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_goes_on_later(
     limit: int, whole: Path, tmp_path: Path
 ) -> None:
@@ -186,14 +193,14 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_goes_on_later(
 def test_traces_that_a_loss_of_power_took_are_recorded_again_for_nothing(
     whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seq in range(15, events - 8, 4):
+    for seq in range(9, events - 8, 8):
         folder = tmp_path / str(seq)
         killed(folder, seq, "before", monkeypatch)
         for number, trace in enumerate(sorted(folder.glob("*/traces/*/*"))):
             trace.unlink()
             if number % 2:
                 trace.touch()
-        known, shop = answers_of(folder), Shop()
+        known, shop = answers_of(folder), SmallShop()
         shop.run(folder)
         assert shop.model.asked == len(answers_of(whole)) - len(known)
         assert without_traces(folder) == without_traces(whole)
@@ -224,7 +231,7 @@ class DrawsInItsWork:
 
 
 def desk_run(folder: Path, **changes: object) -> RunResult:
-    engine, request = desk.engine(search=DrawsInItsWork()), desk.request(run_id="", max_rounds=4, **changes)
+    engine, request = desk.engine(search=DrawsInItsWork()), desk.request(run_id="", max_rounds=2, **changes)
     there = sorted(folder.glob("*/run.json"))
     run = RunDirectory.resume(there[0].parent, engine, request) if there else None
     return (run or RunDirectory.begin(folder, engine, request)).run_sync()

@@ -357,12 +357,29 @@ def test_an_attribute_of_50_mb_is_read_whole(tmp_path: Path, name: str) -> None:
     assert read_otel(tmp_path / name) == [large]
 
 
-def test_deeply_nested_attributes_do_not_overflow(spans: list[dict[str, Any]]) -> None:
-    deep = b'{"stringValue":"deep"}'
-    for _ in range(2000):
-        deep = b'{"arrayValue":{"values":[' + deep + b"]}}"
-    with pytest.raises(UnreadableTraceError):
+@pytest.mark.parametrize("opening", [b'{"arrayValue":{"values":[', b'{"kvlistValue":{"values":[{"key":"k","value":'])
+@pytest.mark.parametrize("depth", [101, 2_000, 100_000])
+def test_attributes_that_are_nested_too_deeply_are_refused(
+    spans: list[dict[str, Any]], opening: bytes, depth: int
+) -> None:
+    deep = nested(opening, depth)
+    with pytest.raises(UnreadableTraceError, match="nested"):
         read_otel(one_line(spans).replace(b'{"stringValue":"some-model"}', deep))
+
+
+@pytest.mark.parametrize("opening", [b'{"arrayValue":{"values":[', b'{"kvlistValue":{"values":[{"key":"k","value":'])
+def test_nested_attributes_are_read_whole(spans: list[dict[str, Any]], opening: bytes) -> None:
+    [trace] = read_otel(one_line(spans).replace(b'{"stringValue":"some-model"}', nested(opening, 99)))
+    [found] = [value for value in trace.steps[0].attributes.values() if isinstance(value, list | dict)]
+    inner: Any = found
+    for _ in range(99):
+        [inner] = inner if isinstance(inner, list) else inner.values()
+    assert inner == "deep"
+
+
+def nested(opening: bytes, depth: int) -> bytes:
+    closing = opening[::-1].translate(bytes.maketrans(b"{[", b"}]"))
+    return opening * depth + b'{"stringValue":"deep"}' + bytes(each for each in closing if each in b"}]") * depth
 
 
 def test_bytes_and_non_finite_numbers_of_others_are_kept(spans: list[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ Tests import from here and never from `benchmarks`; benchmarks import nothing el
     shop            one clerk with a verbose instruction, on models of several prices
     starter         the project that `promptiter init` writes, in a run that can be killed
     scenarios       seeded agents of ten nodes with known faults, built from `domains`; `expert` answers for the stages
+    bars            runs on the scenarios, and what they must reach
     chances         an agent that passes each case with a known probability
     model_server    an HTTP server that speaks the OpenAI protocol and fails on purpose
     results         what must be equal in two runs

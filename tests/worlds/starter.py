@@ -32,6 +32,7 @@ from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
+from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs import directory as directory_module
@@ -79,6 +80,16 @@ class Shop:
         if there:
             return RunDirectory.resume(there[0].parent, self.engine, self.request)
         return RunDirectory.begin(folder, self.engine, self.request)
+
+
+class SmallShop(Shop):
+    """A run with every type of event and few of each: small enough to be killed at every one of them."""
+
+    @property
+    def request(self) -> RunRequest:
+        return RunRequest(
+            train=cases("train", 3), validation=cases("validation", 2), final_test=FinalTest(repeats=3), max_rounds=1
+        )
 
 
 @cache
@@ -133,7 +144,7 @@ def main() -> None:
     if given.file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (given.file_limit, given.file_limit))
     setattr(directory_module, "FileJournal", killing(given.kill_at, given.how, journal=SigkillJournal))  # noqa: B010 - not ours to name
-    shop = Shop(concurrency=given.concurrency)
+    shop = SmallShop(concurrency=given.concurrency)
     result = shop.run(given.folder / "runs")
     sys.stdout.write(orjson.dumps({"verdict": result.verdict, "asked": shop.model.asked}).decode())
 

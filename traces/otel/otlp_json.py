@@ -18,6 +18,9 @@ from traces.files import not_json
 from traces.model import Json
 from traces.otel.spans import Link, Span, add_exception_type
 
+MAX_DEPTH = 100
+"""How many levels an attribute may be nested: more than any exporter writes, and few enough for any Python's stack."""
+
 _NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
@@ -178,24 +181,28 @@ def _link(link: _Link) -> Link:
     return Link(link.traceId.lower(), link.spanId.lower(), _attributes(link.attributes) if link.attributes else {})
 
 
-def _attributes(items: list[_KeyValue]) -> dict[str, Json]:
+def _attributes(items: list[_KeyValue], depth: int = 0) -> dict[str, Json]:
     # Almost all are text, and this is the hottest line of all reading.
-    return {item.key: _any_value(item.value) if (text := item.value.stringValue) is None else text for item in items}
+    return {
+        item.key: _any_value(item.value, depth) if (text := item.value.stringValue) is None else text for item in items
+    }
 
 
-def _any_value(value: _AnyValue) -> Json:
+def _any_value(value: _AnyValue, depth: int) -> Json:
+    if depth == MAX_DEPTH:
+        raise ValueError(f"an attribute is nested more than {MAX_DEPTH} levels deep")
     if value.stringValue is not None:
         return value.stringValue
     if value.intValue is not None:
         return int(value.intValue)
     if value.arrayValue is not None:
-        return [_any_value(item) for item in value.arrayValue.values]
+        return [_any_value(item, depth + 1) for item in value.arrayValue.values]
     if value.boolValue is not None:
         return value.boolValue
     if value.doubleValue is not None:
         return float(_NON_FINITE[value.doubleValue]) if isinstance(value.doubleValue, str) else value.doubleValue
     if value.kvlistValue is not None:
-        return _attributes(value.kvlistValue.values)
+        return _attributes(value.kvlistValue.values, depth + 1)
     if value.bytesValue is not None:
         return base64.b64decode(value.bytesValue, validate=True).hex()
     return None

@@ -1,7 +1,7 @@
 """The claim at the end of a run: is the profile that the search kept better than the baseline?
 
 Both run afresh, in blocks of repeats; after each block there is one look. A look claims if its p-value is at most its
-share of the error, gives up if there is no gain, and else wants the next block. The shares add up to the error of the
+share of the alpha, gives up if there is no gain, and else wants the next block. The shares add up to the error of the
 whole claim, whatever depends on what. `decide_for_these_cases` goes through all looks again from the repeats in their
 order: the same repeats give the same claim, on resume and in an audit too.
 
@@ -38,12 +38,12 @@ class Block:
     """So many further repeats of each case in each arm, and the error that the look after them may spend."""
 
     repeats: int = 2
-    error: float
+    alpha: float
 
 
-def plan_blocks(error: float, *, repeats: int = 2) -> tuple[Block, ...]:
+def plan_blocks(alpha: float, *, repeats: int = 2) -> tuple[Block, ...]:
     """The blocks of a claim with this error in all, most of it for the last look."""
-    return tuple(Block(repeats=repeats, error=round(error * share, 12)) for share in (0.2, 0.3, 0.5))
+    return tuple(Block(repeats=repeats, alpha=round(alpha * share, 12)) for share in (0.2, 0.3, 0.5))
 
 
 BLOCKS = plan_blocks(0.05)
@@ -59,13 +59,13 @@ class Look:
     repeats: int
     gain: float
     p_value: float
-    error: float
+    alpha: float
     has_run_noise: bool = True
     margin: float = 0.0
 
     @property
     def claims(self) -> bool:
-        return self.gain > -self.margin and self.p_value <= self.error
+        return self.gain > -self.margin and self.p_value <= self.alpha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def decide_for_these_cases(
             return _conclude(
                 "open", looks, f"{reason}block {number} of {len(blocks)} is to be run", needed_repeats=wanted
             )
-        look = _take_look([case.first(repeats) for case in cases], repeats, error=block.error, seed=seed)
+        look = _take_look([case.first(repeats) for case in cases], repeats, alpha=block.alpha, seed=seed)
         looks.append(look)
         if look.claims:
             return _conclude("shown", looks, _describe_look(look))
@@ -120,27 +120,27 @@ def decide_for_these_cases(
     return _conclude("not_shown", looks, _describe_look(looks[-1]))
 
 
-def decide_for_new_cases(cases: Sequence[PairedScores], *, error: float = 0.05, seed: int = 0) -> FinalTestResult:
+def decide_for_new_cases(cases: Sequence[PairedScores], *, alpha: float = 0.05, seed: int = 0) -> FinalTestResult:
     """Whether the after arm is better on cases like these, none of which the search ever used: one look.
 
     Each case counts once, by its mean over repeats, so repeats make a case less noisy and are no further evidence.
     """
-    check_inputs(cases, [Block(repeats=1, error=error)])
+    check_inputs(cases, [Block(repeats=1, alpha=alpha)])
     test = sign_flip([case.gain for case in cases], seed=seed)
     repeats = min(case.repeats for case in cases)
-    look = Look(repeats=repeats, gain=test.gain, p_value=test.p_value, error=error)
+    look = Look(repeats=repeats, gain=test.gain, p_value=test.p_value, alpha=alpha)
     told = f"{_describe_look(look)} over {len(cases)} test cases"
     if look.claims:
         return FinalTestResult(scope="new cases", outcome="shown", looks=(look,), reason=told)
-    if (least := 0.5 ** len(cases)) > error:
+    if (least := 0.5 ** len(cases)) > alpha:
         told += f"; with so few cases no gain could be shown, the p-value is at least {least:.2g}"
     return FinalTestResult(scope="new cases", outcome="not_shown", looks=(look,), reason=told)
 
 
-def _take_look(cases: Sequence[PairedScores], repeats: int, *, error: float, seed: int) -> Look:
+def _take_look(cases: Sequence[PairedScores], repeats: int, *, alpha: float, seed: int) -> Look:
     test, has_noise = within_case_permutation(cases, seed=seed), has_run_noise(cases)
     p_value = test.p_value if has_noise else min(test.p_value, 0.25**repeats)
-    return Look(repeats=repeats, gain=test.gain, p_value=p_value, error=error, has_run_noise=has_noise)
+    return Look(repeats=repeats, gain=test.gain, p_value=p_value, alpha=alpha, has_run_noise=has_noise)
 
 
 def _conclude(
@@ -161,7 +161,7 @@ def _describe_look(look: Look) -> str:
             return f"{gain} and no run noise: {same}, so it is no chance on these cases"
         return f"{gain}: {same}, and so few of them may hide noise"
     sign = "<=" if look.claims else ">"
-    return f"{gain}, p = {look.p_value:.2g} {sign} {look.error:g} after {look.repeats} repeats"
+    return f"{gain}, p = {look.p_value:.2g} {sign} {look.alpha:g} after {look.repeats} repeats"
 
 
 def check_inputs(cases: Sequence[PairedScores], blocks: Sequence[Block]) -> None:
@@ -170,9 +170,9 @@ def check_inputs(cases: Sequence[PairedScores], blocks: Sequence[Block]) -> None
         raise SetupError("there are no cases to claim a gain on; give at least one")
     if len({case.case_id for case in cases}) < len(cases):
         raise SetupError("a case is given twice to a claim; join its repeats in one PairedScores")
-    if not blocks or any(block.repeats < 1 or not block.error > 0 for block in blocks):
+    if not blocks or any(block.repeats < 1 or not block.alpha > 0 for block in blocks):
         raise SetupError(
             f"the blocks of a claim are {list(blocks)!r}; give each at least 1 repeat and an error above 0"
         )
-    if (total := math.fsum(block.error for block in blocks)) >= 1:
+    if (total := math.fsum(block.alpha for block in blocks)) >= 1:
         raise SetupError(f"the errors of a claim's blocks add up to {total:g}; keep them below 1, such as 0.05")

@@ -41,7 +41,7 @@ def decide_non_inferiority(
     """
     check_inputs(cases, blocks)
     _check(cases, margin=margin, spread=spread)
-    error, available = math.fsum(block.error for block in blocks), min(case.repeats for case in cases)
+    alpha, available = math.fsum(block.alpha for block in blocks), min(case.repeats for case in cases)
     looks: list[Look] = []
     repeats, wealth = 0, 0.0
     for number, block in enumerate(blocks, start=1):
@@ -57,7 +57,7 @@ def decide_non_inferiority(
             )
         seen = [case.first(repeats) for case in cases]
         wealth = max(wealth, _bet_on_these_cases(seen, margin=margin, spread=spread))
-        looks.append(_take_look(seen, repeats, wealth, error=error, margin=margin))
+        looks.append(_take_look(seen, repeats, wealth, alpha=alpha, margin=margin))
         if looks[-1].claims:
             return _conclude("these cases", looks)
         if looks[-1].gain <= -margin:
@@ -66,13 +66,13 @@ def decide_non_inferiority(
 
 
 def decide_non_inferiority_for_new_cases(
-    cases: Sequence[PairedScores], *, margin: float, error: float = 0.05, spread: float = 1.0
+    cases: Sequence[PairedScores], *, margin: float, alpha: float = 0.05, spread: float = 1.0
 ) -> FinalTestResult:
     """The same for cases like these, none of which the search ever used: one look, and one bet for each case."""
-    check_inputs(cases, [Block(repeats=1, error=error)])
+    check_inputs(cases, [Block(repeats=1, alpha=alpha)])
     _check(cases, margin=margin, spread=spread)
     wealth = _mix_wealth(_bet_fixed_stakes([case.gain for case in cases], margin=margin, spread=spread))
-    look = _take_look(cases, min(case.repeats for case in cases), wealth, error=error, margin=margin)
+    look = _take_look(cases, min(case.repeats for case in cases), wealth, alpha=alpha, margin=margin)
     return _conclude("new cases", [look])
 
 
@@ -107,12 +107,12 @@ def _mix_wealth(wealths: Sequence[float]) -> float:
     return math.fsum(math.exp(min(each, 700.0)) for each in wealths) / len(wealths)
 
 
-def _take_look(cases: Sequence[PairedScores], repeats: int, wealth: float, *, error: float, margin: float) -> Look:
+def _take_look(cases: Sequence[PairedScores], repeats: int, wealth: float, *, alpha: float, margin: float) -> Look:
     return Look(
         repeats=repeats,
         gain=mean_gain(cases),
         p_value=min(1.0, 1.0 / wealth) if wealth > 0 else 1.0,
-        error=error,
+        alpha=alpha,
         has_run_noise=has_run_noise(cases),
         margin=margin,
     )
@@ -134,7 +134,7 @@ def _describe_look(look: Look) -> str:
     if look.gain <= -look.margin:
         return f"{gain} is a loss of the margin {look.margin:g} or more"
     sign = "<=" if look.claims else ">"
-    figures = f"p = {look.p_value:.2g} {sign} {look.error:g} after {look.repeats} repeats"
+    figures = f"p = {look.p_value:.2g} {sign} {look.alpha:g} after {look.repeats} repeats"
     if look.claims:
         return f"{gain}, no worse by {look.margin:g} or more, {figures}"
     few = "" if look.has_run_noise else "; no run noise was seen, but so few runs may hide such a loss"

@@ -156,7 +156,7 @@ def repeats_needed(
     """How many repeats of each case and arm it takes, in as many equal blocks; None: no number of them does."""
 
     def suffices(repeats: int) -> bool:
-        equal = [Block(repeats=repeats, error=block.error) for block in blocks]
+        equal = [Block(repeats=repeats, alpha=block.alpha) for block in blocks]
         return power(noise, gain, cases=cases, blocks=equal, scope=scope) >= wanted
 
     each = _find_smallest(suffices, MAX_REPEATS // len(blocks))
@@ -175,7 +175,7 @@ def _compute_power_on_these_cases(noise: RunNoise, gain: float, cases: int, bloc
         # Dealt out anew, the repeats of a case scatter by the difference of the arms too, not by their noise alone.
         dealt = both / 2 + done * mended**2 * noise.square_room / (2 * (2 * done - 1))
         half_step = 1 / (done * cases)  # of scores that are 0 or 1; the bar lies between two steps
-        bars.append(_NORMAL.inv_cdf(1 - block.error) * math.sqrt(2 * dealt / (done * cases)) + half_step)
+        bars.append(_NORMAL.inv_cdf(1 - block.alpha) * math.sqrt(2 * dealt / (done * cases)) + half_step)
     spreads = [math.sqrt(both * block.repeats / cases) for block in blocks]
     return fmean(_is_shown(trial, gain, blocks, spreads, bars) for trial in _simulate_trials(len(blocks)))
 
@@ -195,13 +195,13 @@ def _is_shown(
 
 
 def _compute_power_on_new_cases(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
-    error, repeats = math.fsum(block.error for block in blocks), sum(block.repeats for block in blocks)
-    if 0.5**cases > error:
+    alpha, repeats = math.fsum(block.alpha for block in blocks), sum(block.repeats for block in blocks)
+    if 0.5**cases > alpha:
         return 0.0
     mended = gain / noise.room
     square = (2 - mended) * noise.variance / repeats + mended * noise.square_room
     spread = math.sqrt(max(square - gain**2, 0.0) / cases)
-    above = gain - _NORMAL.inv_cdf(1 - error) * math.sqrt(square / cases)
+    above = gain - _NORMAL.inv_cdf(1 - alpha) * math.sqrt(square / cases)
     return _NORMAL.cdf(above / spread) if spread else float(above >= 0)
 
 

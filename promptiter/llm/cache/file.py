@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,7 +29,8 @@ class FileCache(NoAccount):
 
     A line is one write under a lock, with a checksum in its first field. A line that a crash tore is cut off at the
     next write. What others wrote is read when a key is missed. Memory does not grow with the answers: an index on
-    disk knows where each stands.
+    disk knows where each stands. A cache that is not closed closes with its last reference, or at the end of the
+    process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -41,6 +43,7 @@ class FileCache(NoAccount):
             self._file = io.FileIO(os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644), "r+")
         self._index = CacheIndex()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cache")
+        self._close_files = weakref.finalize(self, _close_files, self._index, self._file)
 
     async def get(self, key: CacheKey) -> StoredAnswer | None:
         raw_key = bytes.fromhex(key.digest)
@@ -72,8 +75,7 @@ class FileCache(NoAccount):
 
     def close(self) -> None:
         self._worker.shutdown(wait=True)
-        self._index.close()
-        self._file.close()
+        self._close_files()
 
     def _read(self, place: Place) -> StoredAnswer:
         return decode_answer(self._line(place))
@@ -176,3 +178,8 @@ class FileCache(NoAccount):
         if size > self._seen:
             logger.warning("%s: dropped the last %d bytes, a line that was torn", self._path, size - self._seen)
             os.ftruncate(self._file.fileno(), self._seen)
+
+
+def _close_files(index: CacheIndex, file: io.FileIO) -> None:
+    index.close()
+    file.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,10 @@ from traces.model import Json
 
 
 class SqliteCache(NoAccount):
-    """A cache in an SQLite database, which several processes may share; each opens its own."""
+    """A cache in an SQLite database, which several processes may share; each opens its own.
+
+    A cache that is not closed closes with its last reference, or at the end of the process.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self._path = Path(path)
@@ -32,6 +36,7 @@ class SqliteCache(NoAccount):
             self._database.close()
             raise
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cache")
+        self._close_database = weakref.finalize(self, self._database.close)
 
     async def get(self, key: CacheKey) -> StoredAnswer | None:
         raw = await run_in_worker(self._worker, lambda: self._select(bytes.fromhex(key.digest)))
@@ -59,7 +64,7 @@ class SqliteCache(NoAccount):
 
     def close(self) -> None:
         self._worker.shutdown(wait=True)
-        self._database.close()
+        self._close_database()
 
     def _prepare(self) -> None:
         deadline = time.monotonic() + self._busy_timeout_s

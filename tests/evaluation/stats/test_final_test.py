@@ -19,7 +19,7 @@ def cases(count: int, before: tuple[float, ...], after: tuple[float, ...], *, na
 
 def test_the_blocks_spend_5_percent() -> None:
     assert [block.repeats for block in BLOCKS] == [2, 2, 2]
-    assert sum(block.error for block in BLOCKS) == pytest.approx(0.05)
+    assert sum(block.alpha for block in BLOCKS) == pytest.approx(0.05)
 
 
 def test_a_claim_opens_with_the_first_block_and_is_worded() -> None:
@@ -123,7 +123,7 @@ def test_noise_hides_behind_a_gain_with_no_more_than_the_stated_chance(repeats: 
 def test_equal_arms_are_claimed_no_more_often_than_the_blocks_spend(chances: tuple[float, float]) -> None:
     """All outcomes of two cases in two blocks of one and one repeat, and of one case in two blocks of two."""
     for count, repeats in ((2, 1), (1, 2)):
-        blocks = [Block(repeats=repeats, error=0.2), Block(repeats=repeats, error=0.2)]
+        blocks = [Block(repeats=repeats, alpha=0.2), Block(repeats=repeats, alpha=0.2)]
         claimed = 0.0
         for scores in product([0.0, 1.0], repeat=4 * count * repeats):
             likely, some, size = 1.0, [], 2 * repeats
@@ -165,6 +165,6 @@ def test_nonsense_is_refused() -> None:
     with pytest.raises(SetupError, match="given twice"):
         decide_for_new_cases([FLAKY, FLAKY])
     with pytest.raises(SetupError, match="at least 1 repeat"):
-        decide_for_these_cases([FLAKY], blocks=[Block(repeats=0, error=0.05)])
+        decide_for_these_cases([FLAKY], blocks=[Block(repeats=0, alpha=0.05)])
     with pytest.raises(SetupError, match=r"add up to 1\.2"):
-        decide_for_these_cases([FLAKY], blocks=[Block(error=0.6), Block(error=0.6)])
+        decide_for_these_cases([FLAKY], blocks=[Block(alpha=0.6), Block(alpha=0.6)])

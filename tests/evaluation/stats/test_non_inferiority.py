@@ -129,13 +129,13 @@ def test_the_p_value_is_one_over_what_five_gamblers_own_on_average() -> None:
         PairedScores(case_id="a", before=(1, 0), after=(0, 1)),
         PairedScores(case_id="b", before=(0, 0), after=(1, 1)),
     ]
-    [look] = decide_non_inferiority(pairs, margin=0.2, blocks=[Block(repeats=2, error=0.01)]).looks
+    [look] = decide_non_inferiority(pairs, margin=0.2, blocks=[Block(repeats=2, alpha=0.01)]).looks
     owned = []
     for share in (0.9, 0.45, 0.225, 0.1125):
         stake = share / 0.8
         owned.append((1 - stake * 0.8) * (1 + stake * 1.2) ** 3)
     assert look.p_value == pytest.approx(5 / (sum(owned) + 0))  # one bet on no noise, and lost
-    [quiet] = decide_non_inferiority(cases(2, (1, 1), (1, 1)), margin=0.2, blocks=[Block(repeats=2, error=0.01)]).looks
+    [quiet] = decide_non_inferiority(cases(2, (1, 1), (1, 1)), margin=0.2, blocks=[Block(repeats=2, alpha=0.01)]).looks
     owned = [(1 + share / 0.8 * 0.2) ** 4 for share in (0.9, 0.45, 0.225, 0.1125)]
     assert quiet.p_value == pytest.approx(5 / (sum(owned) + 0.9 ** (-2 * 2)))
 
@@ -181,6 +181,6 @@ def test_wealth_is_a_fair_game_for_every_pair_of_chances(data: some.DataObject) 
         for other in (0.0, 1.0):
             weight = (losses[0] if one == 0 else 1 - losses[0]) * (losses[1] if other == 0 else 1 - losses[1])
             pairs = [PairedScores(case_id=str(at), before=(1.0,), after=(end,)) for at, end in enumerate((one, other))]
-            [look] = decide_non_inferiority(pairs, margin=margin, blocks=[Block(repeats=1, error=0.01)]).looks
+            [look] = decide_non_inferiority(pairs, margin=margin, blocks=[Block(repeats=1, alpha=0.01)]).looks
             mean += weight / look.p_value if look.p_value < 1 else 0.0
     assert mean <= 1 + 1e-9

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import multiprocessing
 import os
@@ -509,3 +510,17 @@ def test_folders_that_are_missing_are_made(tmp_path: Path, name: str) -> None:
 def test_closing_twice_is_harmless(cache: Cache) -> None:
     cache.close()
     cache.close()
+
+
+async def test_a_cache_that_is_not_closed_closes_with_its_last_reference(tmp_path: Path) -> None:
+    """A connection that is still open when it is collected is a ResourceWarning in Python 3.13."""
+    files, database = FileCache(tmp_path / "a.jsonl"), SqliteCache(tmp_path / "a.db")
+    for cache in (files, database):
+        await cache.put(KEY, REPLY)
+    file, index, connection = files._file, files._index, database._database
+    del cache, files, database
+    gc.collect()
+    assert file.closed
+    for use in (lambda: len(index), lambda: connection.execute("SELECT 1")):
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            use()
