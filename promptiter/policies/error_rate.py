@@ -17,7 +17,7 @@ class Promise(Protocol):
     """A policy that keeps an error: the chance that it accepts, in a whole run, a candidate that is no better."""
 
     @property
-    def error(self) -> float:
+    def alpha(self) -> float:
         """Above 0 and below 1."""
 
 
@@ -33,7 +33,7 @@ def error_of(policy: object) -> float | None:
         return math.fsum(known) if len(known) == len(errors) else None
     if isinstance(policy, AllOf):
         return min((error for part in policy.policies if (error := error_of(part)) is not None), default=None)
-    return policy.error if isinstance(policy, Promise) and is_number(policy.error) else None
+    return policy.alpha if isinstance(policy, Promise) and is_number(policy.alpha) else None
 
 
 def check_errors(policy: object, level: float) -> Iterator[str]:

@@ -74,7 +74,7 @@ def test_progress_goes_to_standard_error_a_line_a_stage(run: Run, desk: Path) ->
     assert "round 1   blame: reception#instruction (12 cases)" in lines
     assert "round 1   stop: mean_score 1.000 reaches 1" in lines
     assert lines[-2] == "claim     what was kept, fresh repeats: mean score 1.000, 8 of 8 cases pass"
-    assert lines[-1].startswith("claim     these cases: gain +0.500 and no run noise")
+    assert lines[-1].startswith("claim     these cases: gain +0.500; every case scored the same")
 
 
 def test_json_is_all_that_stands_on_standard_output(run: Run, desk: Path) -> None:

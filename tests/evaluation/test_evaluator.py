@@ -251,7 +251,7 @@ async def test_traces_lie_on_disk_and_are_fetched_by_digest() -> None:
     found = await subject.evaluate(shout, questions(3))
     trace = subject.trace_store.get(found.rows[0].trace_digests[0])
     assert trace.steps[0].output.text == "Q0"
-    with pytest.raises(SetupError, match="cannot be read in"):
+    with pytest.raises(SetupError, match="cannot be read: "):
         subject.trace_store.get("0" * 64)
 
 

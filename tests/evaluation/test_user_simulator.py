@@ -154,7 +154,7 @@ async def test_a_case_without_a_scenario_and_a_user_without_turns_are_refused() 
     user, _ = simulator()
     with pytest.raises(EvalSetError, match="case 's1' has no scenario"):
         await user.next_message(replace(CASE, scenario=None), [], repeat=0)
-    with pytest.raises(SetupError, match="max_turns of a simulated user is 0"):
+    with pytest.raises(SetupError, match="max_turns of the simulated user is 0"):
         simulator(max_turns=0)
 
 

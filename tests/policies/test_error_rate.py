@@ -18,7 +18,7 @@ from promptiter.policies.sigma_gain import SigmaGain
 class Strict:
     """A user's own policy that keeps an error."""
 
-    error = 0.01
+    alpha = 0.01
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
         return evidence.reject("no")

@@ -1,4 +1,4 @@
-"""Metric noise: how much of a metric's run noise comes from the agent, and how much from the judge."""
+"""Metric noise: how much of the run noise of a metric comes from the agent, and how much from the judge."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from promptiter.llm.prices import Price
 from promptiter.profile import Profile
 
 SAMPLES_APART = 1_000
-"""Repeats of a judgement are so many repeats apart; a judge takes fewer samples for one."""
+"""The offset between the repeats of two judgements. One judgement takes fewer samples than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNoise:
-    """The scatter of one metric: between runs of a case, and between judgements of one output. None: unknown."""
+    """The variance of one metric between runs of a case, and between judgements of one output. None: unknown."""
 
     metric: str
     agent_variance: float | None
@@ -35,7 +35,7 @@ class MetricNoise:
 
     @property
     def judge_share(self) -> float | None:
-        """The judge's part of the variance of one score; None if there is none, or it is unknown."""
+        """The judge's share of the variance of one score; None if it is unknown or there is no variance."""
         if self.agent_variance is None or self.judge_variance is None:
             return None
         total = self.agent_variance + self.judge_variance
@@ -44,7 +44,7 @@ class MetricNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNoiseReport:
-    """The noise of each metric, and the evaluation it was measured on: its scores are the first judgement of each."""
+    """The noise of each metric, and the evaluation it was measured on, with the first judgement of each run."""
 
     judge_repeats: int
     metrics: tuple[MetricNoise, ...]
@@ -60,10 +60,10 @@ async def measure_metric_noise(
     judge_repeats: int,
     on_row: Callable[[CaseRow], None] | None = None,
 ) -> MetricNoiseReport:
-    """Run each case `repeats` times and judge each output `judge_repeats` times, and tell the two scatters apart.
+    """Run each case `repeats` times, judge each output `judge_repeats` times, and separate the two sources of noise.
 
-    A judge is really asked again: each judgement has repeats of its own in the cache, so the same report costs nothing
-    a second time. This holds for LLM judges, and for metrics that ask `current_gateway()`.
+    A judge is really asked again: each judgement has its own repeats in the cache, so measuring a second time costs
+    nothing. This holds for LLM judges and for metrics that use `current_gateway()`.
     """
     if repeats < 2 or judge_repeats < 2:
         raise SetupError(
@@ -71,7 +71,7 @@ async def measure_metric_noise(
         )
     profile = Profile.baseline(agent.describe())
     rows: list[CaseRow] = []
-    for repeat in range(repeats):  # one repeat at a time: a metric does not know of which repeat a run is
+    for repeat in range(repeats):  # one repeat at a time, because a metric does not know the repeat of a run
         first = repeat * judge_repeats
         samples = [
             _Sample(metric, number, evaluator.gateway)
@@ -90,7 +90,7 @@ async def measure_metric_noise(
             rows.append(row)
             if on_row is not None:
                 on_row(row)
-    rows.sort(key=lambda row: (row.case_id, row.repeat))  # sums of floats must not depend on which case was quicker
+    rows.sort(key=lambda row: (row.case_id, row.repeat))  # sums of floats must not depend on which case finished first
     names = [metric.name for metric in evaluator.metrics]
     judged_once = (replace(row, scores=_take_first_judgements(row.scores, names)) for row in rows)
     metrics = tuple(_estimate_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
@@ -101,9 +101,9 @@ async def measure_metric_noise(
 def estimate_variances(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[float | None, float | None]:
     """The variances (between runs, within a run) of scores given as case, run, judgement: one-way random effects.
 
-    Sums of squares and their degrees of freedom are pooled over the cases, so that differences between cases count for
-    neither. With unequal numbers of judgements these are the usual ANOVA estimators (Searle, Casella and McCulloch,
-    Variance Components, 3.6). A negative estimate is 0. None: there are too few scores to tell.
+    Sums of squares and their degrees of freedom are pooled over the cases, so that differences between cases do not
+    count. With unequal numbers of judgements these are the usual ANOVA estimators (Searle, Casella and McCulloch,
+    Variance Components, 3.6). A negative estimate becomes 0. None: there are too few scores.
     """
     between, within, between_df, within_df, per_run = 0.0, 0.0, 0, 0, 0.0
     for runs in cases:
@@ -111,7 +111,7 @@ def estimate_variances(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[floa
         values = [value for run in known for value in run]
         if not values:
             continue
-        grand = statistics.mean(values)  # exact: equal values have a scatter of exactly 0
+        grand = statistics.mean(values)  # exact: equal values have a variance of exactly 0
         means = [statistics.mean(run) for run in known]
         within += math.fsum((value - mean) ** 2 for run, mean in zip(known, means, strict=True) for value in run)
         between += math.fsum(len(run) * (mean - grand) ** 2 for run, mean in zip(known, means, strict=True))
@@ -140,7 +140,7 @@ def _estimate_metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A metric as a metric of its own: one judgement of several, with answers that no other one gets."""
+    """One of several judgements by a metric, as a metric of its own with separate answers in the cache."""
 
     metric: Metric
     number: int
@@ -167,7 +167,7 @@ class _Sample:
 
 
 class _ShiftedGateway(Gateway):
-    """A gateway behind which every repeat is another: answers of the cache that were given before do not serve."""
+    """A gateway that shifts every repeat, so that cached answers of other judgements are not used."""
 
     def __init__(self, gateway: Gateway, shift: int) -> None:
         super().__init__(cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.prices)

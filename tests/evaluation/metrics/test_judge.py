@@ -442,9 +442,9 @@ async def test_a_failed_run_is_unscored_without_a_call(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "judge", "problem"),
     [
-        ("llm_rubric_response", {"rubrics": []}, "judges by rubrics and has none"),
+        ("llm_rubric_response", {"rubrics": []}, "needs rubrics"),
         ("llm_final_response", {"rubrics": rubrics()}, "takes no rubrics"),
-        ("llm_final_response", {"judge_models": []}, "has no model to ask"),
+        ("llm_final_response", {"judge_models": []}, "has no model"),
         (
             "llm_final_response",
             {"judge_model": {"model_name": "m", "generation_config": {"max_tokens": "many"}}},

@@ -180,7 +180,7 @@ def test_every_objective_has_room_up_to_its_best(objective: Objective) -> None:
 def test_an_unreliable_evaluation_says_so_and_what_to_do() -> None:
     problem = report({"a": [None, 1], "b": [1, 1]}, most=0.2).problem
     assert problem == (
-        "25% of the runs or scores failed, the limit is 20%: Oops: down (×1); mend the agent, the metric or the cases, "
+        "25% of the runs or scores failed, the limit is 20%: Oops: down (×1); fix the agent, the metric or the cases, "
         "then measure again"
     )
     assert report({"a": [None, 1], "b": [1, 1]}, most=0.25).problem is None
@@ -188,7 +188,7 @@ def test_an_unreliable_evaluation_says_so_and_what_to_do() -> None:
 
 
 def test_one_draw_shows_no_noise() -> None:
-    assert "needs 2 repeats or more before noise shows, and some have 1" in str(report({"a": [1], "b": [1, 1]}).problem)
+    assert "needs at least 2 repeats to measure noise, and some have 1" in str(report({"a": [1], "b": [1, 1]}).problem)
     assert "some have 0" in str(report({}).problem)
 
 
