@@ -10,15 +10,15 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from traces import read
-from traces.draw.diagram import of_trace
 from traces.draw.svg import to_svg
+from traces.draw.trace_diagram import draw_trace
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "traces" / "research_desk.jsonl"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "reference/cli.md", content=command_line_help()))
-    picture = to_svg(of_trace(next(iter(read(EXAMPLE)))))
+    picture = to_svg(draw_trace(next(iter(read(EXAMPLE)))))
     files.append(File.generated(config, "pictures/research_desk.svg", content=picture))
     return files
 

@@ -14,6 +14,7 @@ from promptiter.errors import SetupError, StructureMismatchError
 from promptiter.structure import StructureSnapshot, Surface
 from traces import digest
 from traces.model import Json
+from traces.notebook import html_block, html_diff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,19 @@ class SurfaceChange:
             )
             return "\n".join(list(lines)[2:])
         return f"-{orjson.dumps(self.before).decode()}\n+{orjson.dumps(self.after).decode()}"
+
+
+class ProfileDiff(tuple[SurfaceChange, ...]):
+    """What changes from one profile to another, by surface. A notebook shows it as a diff."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{change.surface_id}\n{change.as_text()}" for change in self) or "no changes"
+
+    def _repr_html_(self) -> str:
+        diffs = [html_diff(change.surface_id, change.as_text()) for change in self]
+        return html_block(*(diffs or ["<p>no changes</p>"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +157,11 @@ class Profile:
             "make a new profile from this agent's structure"
         )
 
-    def changes(self, other: Profile, snapshot: StructureSnapshot) -> tuple[SurfaceChange, ...]:
+    def changes(self, other: Profile, snapshot: StructureSnapshot) -> ProfileDiff:
         """What changes from this profile to another."""
         touched = sorted(set(self.overrides) | set(other.overrides))
         pairs = ((name, self.value(name, snapshot), other.value(name, snapshot)) for name in touched)
-        return tuple(SurfaceChange(name, before, after) for name, before, after in pairs if before != after)
+        return ProfileDiff(SurfaceChange(name, before, after) for name, before, after in pairs if before != after)
 
     def to_json(self) -> bytes:
         """As it is written into files."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, cast
@@ -13,20 +13,31 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Items of one kind by name: registered here, offered by an installed package's entry point, or `module:attr`."""
+    """Items of one kind by name: registered here, offered by an installed package's entry point, or `module:attr`.
 
-    def __init__(self, what: str, *, entry_point_group: str | None = None) -> None:
+    `built_in` are promptiter's own, as `module:attr`, so that a low package can use what a high one holds.
+    """
+
+    def __init__(
+        self, what: str, *, entry_point_group: str | None = None, built_in: Mapping[str, str] | None = None
+    ) -> None:
         self.what = what
         self._entry_point_group = entry_point_group
+        self._built_in = dict(built_in or {})
         self._items: dict[str, T] = {}
 
     def register(self, name: str, item: T) -> None:
         """Give an item a name. A name that is taken by another item is a SetupError: nothing is replaced unseen."""
         if ":" in name:
             raise SetupError(f"the {self.what} name {name!r} holds a ':', which stands for module:attr; choose another")
+        if name in self._built_in:
+            raise SetupError(f"the {self.what} name {name!r} is taken by {self._built_in[name]!r}; choose another")
         if name in self._items and self._items[name] is not item:
             raise SetupError(f"the {self.what} name {name!r} is taken by {self._items[name]!r}; choose another")
         self._items[name] = item
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._items or name in self._offered()
 
     def names(self) -> tuple[str, ...]:
         """The names that can be asked for, in order."""
@@ -58,8 +69,9 @@ class Registry(Generic[T]):
 
     def _offered(self) -> dict[str, str]:
         if self._entry_point_group is None:
-            return {}
-        return {point.name: point.value for point in entry_points(group=self._entry_point_group)}
+            return self._built_in
+        installed = {point.name: point.value for point in entry_points(group=self._entry_point_group)}
+        return {**installed, **self._built_in}
 
     def _imported(self, path: str) -> T:
         module_name, _, attribute = path.partition(":")
@@ -82,5 +94,22 @@ class Registry(Generic[T]):
 REGISTRY: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="promptiter.metrics")
 """Metrics of users: a function `(case, run) -> score`, or a builder `(MetricConfig) -> Metric`."""
 
-SEARCHES: Registry[Callable[..., Any]] = Registry("strategy", entry_point_group="promptiter.searches")
+SEARCHES: Registry[Callable[..., Any]] = Registry("search", entry_point_group="promptiter.searches")
 """Search algorithms: a class or function that makes a Search."""
+
+DEFAULT_MODEL = "simulated"
+"""The model of a node that names none."""
+
+MODELS: Registry[Any] = Registry("model", built_in={DEFAULT_MODEL: "promptiter.offline:SimulatedModel"})
+"""Models that run in this process: a class with a `Settings` model, built with `seed` and these settings."""
+
+OFFLINE_STAGES: Registry[Callable[..., Any]] = Registry(
+    "stage",
+    built_in={
+        "attributor": "promptiter.offline:EvidenceAttributor",
+        "optimizer": "promptiter.offline:RuleOptimizer",
+        "corrector": "promptiter.offline:ReferenceCorrector",
+        "lost_values": "promptiter.offline:find_values_lost_earlier",
+    },
+)
+"""Stages that need no model, by role: the defaults where a stage is left out."""

@@ -64,3 +64,12 @@ def test_entry_points_of_installed_packages_are_offered() -> None:
 def test_the_registry_of_metrics_looks_for_entry_points_of_promptiter() -> None:
     with pytest.raises(UnknownNameError, match="unknown metric: 'nobody'"):
         REGISTRY.get("nobody")
+
+
+def test_built_in_items_are_imported_by_name_and_their_names_are_taken() -> None:
+    items: Registry[object] = Registry("part", built_in={"registry": "promptiter.registry:Registry"})
+    assert "registry" in items
+    assert "planner" not in items
+    assert items.get("registry") is Registry
+    with pytest.raises(SetupError, match="'registry' is taken by 'promptiter"):
+        items.register("registry", 1)

@@ -40,11 +40,12 @@ from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.llm.cache.cache import FileCache
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
+from promptiter.llm.retries import Retries
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult

@@ -1,17 +1,17 @@
-"""What can go wrong with a trace.
+"""The errors of this package.
 
-TraceError                     every error of this package; `place` says where in which file, if it came from one
+TraceError                     base class; `place` is the position in the file, for traces that came from one
 ├── BrokenTraceError           the steps do not form a DAG; `step_id` names the step
 │   ├── EmptyTraceError
 │   ├── DuplicateStepError
 │   ├── UnknownPredecessorError
 │   └── CycleError             `step_ids` is the cycle
-├── UnknownStepError           a question about a step the trace does not have
-├── UnreadableTraceError       bytes that are no trace: truncated, of the wrong type, of an unknown version
-│   └── UnknownConventionError spans that no known convention recognises
-├── UnwritableTraceError       a value that the format cannot hold
-├── NoActiveRecordingError     a step or surface was asked for outside a recording
-└── AmbiguousStepError         two parallel executions of a node would get ids that depend on timing
+├── UnknownStepError           the trace has no step with this id
+├── UnreadableTraceError       the bytes are not a trace: truncated, wrong types, unknown version
+│   └── UnknownConventionError no dialect recognises the spans
+├── UnwritableTraceError       the format cannot represent a value
+├── NoActiveRecordingError     a step was opened or a surface read outside a recording
+└── AmbiguousStepError         the ids of two parallel executions of a node would depend on timing
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a file something stands: a line of text or a byte of a binary file."""
+    """A position in a file: a line of a text file, or a byte of a binary one."""
 
     source: str
     line: int | None = None
@@ -38,7 +38,7 @@ class Place:
 
 
 class TraceError(Exception):
-    """Something is wrong with a trace; the message says what, and what to do."""
+    """Something is wrong with a trace. The message says what, and how to fix it."""
 
     def __init__(self, message: str, *, place: Place | None = None) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ class DuplicateStepError(BrokenTraceError):
 
 class UnknownPredecessorError(BrokenTraceError):
     def __init__(self, step_id: str, predecessor: str, *, known: Iterable[str] = ()) -> None:
-        nearest = _nearest(predecessor, known)
+        nearest = _suggest(predecessor, known)
         super().__init__(
             f"step {step_id!r} follows step {predecessor!r}, which is not in the trace{nearest}; "
             "add that step or remove it from the predecessors"
@@ -91,38 +91,38 @@ class CycleError(BrokenTraceError):
 
 class UnknownStepError(TraceError):
     def __init__(self, step_id: str, *, known: Iterable[str] = ()) -> None:
-        super().__init__(f"the trace has no step {step_id!r}{_nearest(step_id, known)}")
+        super().__init__(f"the trace has no step {step_id!r}{_suggest(step_id, known)}")
         self.step_id = step_id
 
 
 class UnreadableTraceError(TraceError):
-    """Bytes that are no trace."""
+    """The bytes are not a trace."""
 
 
 class UnknownConventionError(UnreadableTraceError):
-    """Spans that no known convention recognises."""
+    """No dialect recognises the spans."""
 
 
 class UnwritableTraceError(TraceError):
-    """A value that the format cannot hold."""
+    """The format cannot represent a value."""
 
 
 class NoActiveRecordingError(TraceError):
-    """A step or a surface was asked for outside a recording."""
+    """A step was opened or a surface read outside a recording."""
 
 
 class AmbiguousStepError(TraceError):
     def __init__(self, step_id: str, *, why: str = "") -> None:
         super().__init__(
             why
-            or f"step {step_id!r} runs again in another task or thread, so its ids would depend on timing: tell "
-            "parallel executions apart with step(..., index=i); if they run one after the other, open a step between "
-            "them or say what each follows with step(..., after=[previous])"
+            or f"step {step_id!r} runs again in another task or thread, so its ids would depend on timing: give "
+            "parallel executions an index with step(..., index=i); if they run one after the other, open a step "
+            "between them or name the predecessors with step(..., after=[previous])"
         )
         self.step_id = step_id
 
 
-def _nearest(wanted: str, known: Iterable[str]) -> str:
+def _suggest(wanted: str, known: Iterable[str]) -> str:
     # difflib is quadratic in the length of the words, so a huge trace is only sampled.
     candidates = [name for _, name in zip(range(2_000), known, strict=False)]
     found = get_close_matches(wanted, candidates, n=1)

@@ -1,6 +1,6 @@
-"""Traces in files: JSON for one, JSON lines for many, written and read as a stream.
+"""Files of traces: JSON for one trace, JSON lines for many, written and read as a stream.
 
-A document is `{"schema_version": 1, "trace": {...}}`; fields that have their default value are left out.
+A document is `{"schema_version": 1, "trace": {...}}`. Fields with their default value are omitted.
 """
 
 from __future__ import annotations
@@ -29,81 +29,83 @@ if TYPE_CHECKING:
 Source: TypeAlias = str | os.PathLike[str] | bytes
 """A path, or the bytes themselves."""
 Reader: TypeAlias = "io.BufferedReader[Any]"
-"""An open file that can be looked into before it is read."""
+"""An open file whose first bytes can be peeked at."""
 
 
 def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace]) -> int:
-    """Write one trace a line and say how many; the file appears whole or not at all. `.gz` compresses."""
+    """Write one trace per line, atomically, and return how many. A name that ends in `.gz` compresses."""
     written = 0
-    with replacing(path) as file:
-        for trace in only_traces(traces):
+    with write_atomically(path) as file:
+        for trace in check_traces(traces):
             file.write(to_json(trace) + b"\n")
             written += 1
     return written
 
 
 def read_traces(source: Source) -> Iterator[ExecutionTrace]:
-    """Yield the traces of a JSON or JSON lines file (also gzipped) as they are read."""
-    with opened(source) as (name, file):
-        yield from traces_in(name, file)
+    """Yield the traces of a JSON or JSON lines file, which may be gzipped, as they are read."""
+    with open_source(source) as (name, file):
+        yield from parse_traces(name, file)
 
 
-def traces_in(name: str, file: IO[bytes]) -> Iterator[ExecutionTrace]:
-    """The traces of an open file."""
-    for place, document in documents(name, file):
-        with gc_paused():
+def parse_traces(name: str, file: IO[bytes]) -> Iterator[ExecutionTrace]:
+    """Yield the traces of an open file; `name` is for error messages."""
+    for place, document in split_documents(name, file):
+        with pause_gc():
             trace = from_json(document, place=place)
         yield trace
 
 
-def only_traces(traces: Iterable[ExecutionTrace]) -> Iterator[ExecutionTrace]:
-    """The traces, and a clear word if something else was given."""
+def check_traces(traces: Iterable[ExecutionTrace]) -> Iterator[ExecutionTrace]:
+    """Yield the traces, or raise a clear error if something else was passed."""
     if isinstance(traces, ExecutionTrace):
-        raise UnwritableTraceError("give a list of traces, not a single one: [trace]")
+        raise UnwritableTraceError("pass a list of traces, not a single one: [trace]")
     for trace in traces:
         if not isinstance(trace, ExecutionTrace):
             raise UnwritableTraceError(
-                f"give a list of ExecutionTrace, got {type(trace).__name__}; of a recording, `recording.trace`"
+                f"pass a list of ExecutionTrace, got {type(trace).__name__}; for a recording, pass `recording.trace`"
             )
         yield trace
 
 
 def to_json(trace: ExecutionTrace) -> bytes:
-    """The trace as one line of JSON."""
-    envelope = _envelope()
+    """Serialize a trace as one line of JSON."""
+    envelope = _get_document_model()
     try:
         document = envelope.model_construct(schema_version=SCHEMA_VERSION, trace=trace)
         raw = document.__pydantic_serializer__.to_json(document, exclude_defaults=True)
-    except ValueError as error:  # pydantic's PydanticSerializationError is one
-        raise UnwritableTraceError(f"trace {trace.id!r} holds a value that JSON cannot: {error}") from error
-    # NaN and the infinities are written as such, which is no JSON; the words may also stand in a text, so look closer.
+    except ValueError as error:  # includes pydantic's PydanticSerializationError
+        raise UnwritableTraceError(
+            f"trace {trace.id!r} contains a value that JSON cannot represent: {error}"
+        ) from error
+    # pydantic writes NaN and Infinity, which are not valid JSON. A text may contain these words too: parse to be sure.
     if (b"NaN" in raw or b"Infinity" in raw) and not _is_json(raw):
         raise UnwritableTraceError(
-            f"trace {trace.id!r} holds a NaN or infinite number, which JSON cannot; write it as text"
+            f"trace {trace.id!r} contains a NaN or infinite number, which JSON cannot represent; record it as text"
         )
     return raw
 
 
 def from_json(raw: bytes, *, place: Place | None = None) -> ExecutionTrace:
-    """The trace of one JSON document; TraceError says what is wrong with it, and where."""
+    """Parse a trace from one JSON document. A TraceError says what is wrong with it, and where."""
     from pydantic import ValidationError
 
     try:
-        envelope: Any = _envelope().model_validate_json(raw)
+        envelope: Any = _get_document_model().model_validate_json(raw)
     except TraceError as error:
         error.place = place
         raise
     except ValidationError as invalid:
-        raise _explained(invalid, raw, place) from invalid
+        raise _explain(invalid, raw, place) from invalid
     if envelope.schema_version != SCHEMA_VERSION:
-        raise _other_version(envelope.schema_version, place)
+        raise _explain_version(envelope.schema_version, place)
     if (b"NaN" in raw or b"Infinity" in raw) and not _is_json(raw):
-        raise not_json(raw, place)
+        raise explain_invalid_json(raw, place)
     return cast("ExecutionTrace", envelope.trace)
 
 
-def documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
-    """The JSON documents of a file, each with its place: one a line, or a single one spread over many lines."""
+def split_documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
+    """Yield the JSON documents of a file with their places: one per line, or a single one spread over many lines."""
     for number, line in enumerate(file, start=1):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
@@ -116,14 +118,14 @@ def documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[tuple[str, Reader]]:
-    """Open a path or bytes for reading, with a name for messages; gzip is unpacked."""
+def open_source(source: Source) -> Iterator[tuple[str, Reader]]:
+    """Open a path or bytes for reading, unpacking gzip; also returns a name for error messages."""
     name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
     try:
         with io.BufferedReader(io.BytesIO(source) if isinstance(source, bytes) else io.FileIO(source), 1 << 20) as raw:
             magic = raw.peek(4)[:4]
             if magic.startswith(b"\x28\xb5\x2f\xfd"):
-                raise UnreadableTraceError("is compressed with zstd; unpack it first: zstd -d", place=Place(name))
+                raise UnreadableTraceError("is compressed with zstd; decompress it first: zstd -d", place=Place(name))
             if magic.startswith(b"\x1f\x8b"):
                 with gzip.GzipFile(fileobj=raw) as unpacked:
                     yield name, io.BufferedReader(cast("io.RawIOBase", unpacked), 1 << 20)
@@ -136,12 +138,12 @@ def opened(source: Source) -> Iterator[tuple[str, Reader]]:
     except ValueError as error:
         if "null" not in str(error):
             raise
-        raise UnreadableTraceError(f"is no path: {error}", place=Place(repr(name))) from error
+        raise UnreadableTraceError(f"is not a path: {error}", place=Place(repr(name))) from error
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Write a file beside `path` and move it there at the end, so that a crash leaves the old one."""
+def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Write a temporary file beside `path` and rename it at the end, so that a crash leaves the old file intact."""
     target = Path(path)
     if not target.name or target.is_dir():
         raise UnwritableTraceError(f"{os.fspath(path)!r} is a folder; name a file in it")
@@ -160,11 +162,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def gc_paused(*, is_last: bool = False) -> Iterator[None]:
-    """Reading makes millions of objects and no garbage: without collections it takes half the time.
+def pause_gc(*, is_last: bool = False) -> Iterator[None]:
+    """Pause the garbage collector, which halves the time of reading: millions of new objects and no garbage.
 
-    `is_last` is for a single large reading: what was read counts as old at once. In a stream that would starve the
-    collector, and with it whoever consumes the stream.
+    Pass `is_last` when everything is read at once: the new objects then move to the oldest generation. In a stream that
+    would keep the collector from ever freeing what the consumer drops.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -173,14 +175,14 @@ def gc_paused(*, is_last: bool = False) -> Iterator[None]:
     finally:
         if was_enabled:
             if is_last and not gc.get_freeze_count():
-                # All that was made counts as young now and would be walked at once; this makes it old, unwalked.
+                # The new objects would all be scanned by the next collection; this makes them old without a scan.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
 
 @cache
-def _envelope() -> type[BaseModel]:
+def _get_document_model() -> type[BaseModel]:
     from pydantic import BaseModel, ConfigDict
 
     class TraceDocument(BaseModel):
@@ -191,24 +193,24 @@ def _envelope() -> type[BaseModel]:
     return TraceDocument
 
 
-def _explained(invalid: ValidationError, raw: bytes, place: Place | None) -> TraceError:
+def _explain(invalid: ValidationError, raw: bytes, place: Place | None) -> TraceError:
     first = invalid.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
-        return not_json(raw, place)
-    where = field_path(first["loc"])
-    version = _version(raw)
+        return explain_invalid_json(raw, place)
+    where = format_field_path(first["loc"])
+    version = _find_version(raw)
     if version is not None and version != SCHEMA_VERSION:
-        return _other_version(version, place)
+        return _explain_version(version, place)
     if where in ("", "schema_version", "trace"):
         expected = f'{{"schema_version": {SCHEMA_VERSION}, "trace": {{...}}}}'
-        return UnreadableTraceError(f"is no trace: expected {expected}, got {_short(first['input'])}", place=place)
+        return UnreadableTraceError(f"is not a trace: expected {expected}, got {_shorten(first['input'])}", place=place)
     more = f" (and {invalid.error_count() - 1} more)" if invalid.error_count() > 1 else ""
-    got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
-    return UnreadableTraceError(f"{where}: {_expectation(first['type'], first['msg'])}{got}{more}", place=place)
+    got = "" if first["type"] == "missing" else f", got {_shorten(first['input'])}"
+    return UnreadableTraceError(f"{where}: {_describe_problem(first['type'], first['msg'])}{got}{more}", place=place)
 
 
-def _version(raw: bytes) -> Json:
-    """The version that a document says it has, whatever else is wrong with it."""
+def _find_version(raw: bytes) -> Json:
+    """Find the version that a document states, whatever else is wrong with it."""
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -217,14 +219,14 @@ def _version(raw: bytes) -> Json:
     return repr(version) if isinstance(version, bool) else version
 
 
-def _other_version(version: Json, place: Place | None) -> UnreadableTraceError:
+def _explain_version(version: Json, place: Place | None) -> UnreadableTraceError:
     message = f"schema_version is {version!r}, this release reads {SCHEMA_VERSION}; upgrade promptiter"
     return UnreadableTraceError(message, place=place)
 
 
-def not_json(raw: bytes, place: Place | None) -> UnreadableTraceError:
-    """What is wrong with bytes that are no JSON, and where."""
-    reason = "it is nested too deeply or holds a number out of range"
+def explain_invalid_json(raw: bytes, place: Place | None) -> UnreadableTraceError:
+    """Build the error for bytes that are not JSON: what is wrong with them, and where."""
+    reason = "it is nested too deeply or contains a number out of range"
     try:
         raw.decode()
         orjson.loads(raw)
@@ -235,16 +237,16 @@ def not_json(raw: bytes, place: Place | None) -> UnreadableTraceError:
         if place is not None and place.line is None:
             place = Place(place.source, line=error.lineno)
     return UnreadableTraceError(
-        f"is not valid JSON: {reason}; the file was cut off or damaged: write it again", place=place
+        f"is not valid JSON: {reason}; the file is truncated or damaged: write it again", place=place
     )
 
 
-def field_path(location: Iterable[int | str]) -> str:
-    """`("trace", "steps", 3, "id")` as `trace.steps[3].id`."""
+def format_field_path(location: Iterable[int | str]) -> str:
+    """Format `("trace", "steps", 3, "id")` as `trace.steps[3].id`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
 
 
-def _expectation(kind: str, message: str) -> str:
+def _describe_problem(kind: str, message: str) -> str:
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         return "is not a known field"
     if kind in ("missing", "missing_keyword_only_argument", "missing_argument"):
@@ -252,7 +254,7 @@ def _expectation(kind: str, message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _short(value: Json) -> str:
+def _shorten(value: Json) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
@@ -261,5 +263,5 @@ def _is_json(raw: bytes) -> bool:
     try:
         orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        return "number out of range" in str(error)  # an integer beyond 64 bits is JSON all the same
+        return "number out of range" in str(error)  # an integer beyond 64 bits is still JSON
     return True

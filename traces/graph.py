@@ -1,7 +1,7 @@
-"""The trace as a networkx DiGraph, and the questions asked of it.
+"""A trace as a networkx DiGraph, and common questions about it.
 
-Every answer takes time in proportion to steps and edges (loops: times the nodes of the loop) and nothing recurses: a
-chain of 100,000 steps is as good as one of ten.
+Every query is linear in steps and edges (for loops: times the number of nodes in the loop). Nothing recurses, so a
+chain of 100,000 steps works as well as one of ten.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Nodes that were run through again and again, unrolled in the trace."""
+    """Nodes that ran in a loop; the trace has the loop unrolled."""
 
     node_ids: tuple[str, ...]
     iterations: int
 
 
 class TraceGraph:
-    """A trace with its edges at hand. Steps come out in the trace's canonical order."""
+    """A trace with its edges indexed. All methods return steps in the canonical order of the trace."""
 
     def __init__(self, trace: ExecutionTrace) -> None:
         self.trace = trace
@@ -48,61 +48,61 @@ class TraceGraph:
 
     def predecessors(self, step_id: str) -> tuple[Step, ...]:
         """The steps whose results this one used."""
-        return self._in_order(self.step(step_id).predecessors)
+        return self._sort(self.step(step_id).predecessors)
 
     def successors(self, step_id: str) -> tuple[Step, ...]:
         """The steps that used this one's result."""
-        return self._in_order(self.digraph.successors(self.step(step_id).id))
+        return self._sort(self.digraph.successors(self.step(step_id).id))
 
     @property
     def roots(self) -> tuple[Step, ...]:
-        """The steps that follow none."""
+        """The steps without predecessors."""
         return tuple(step for step in self.trace.steps if not step.predecessors)
 
     @property
     def terminals(self) -> tuple[Step, ...]:
-        """The steps that none follows: what the run ended in."""
+        """The steps without successors: what the run ended with."""
         return tuple(step for step in self.trace.steps if not self.digraph.succ[step.id])
 
     @property
     def fan_outs(self) -> tuple[Step, ...]:
-        """The steps that several follow."""
+        """The steps with several successors."""
         return tuple(step for step in self.trace.steps if len(self.digraph.succ[step.id]) > 1)
 
     @property
     def joins(self) -> tuple[Step, ...]:
-        """The steps that follow several."""
+        """The steps with several predecessors."""
         return tuple(step for step in self.trace.steps if len(step.predecessors) > 1)
 
     def ancestors(self, step_id: str) -> tuple[Step, ...]:
         """All steps that this one depends on."""
-        return self._in_order(nx.ancestors(self.digraph, self.step(step_id).id))
+        return self._sort(nx.ancestors(self.digraph, self.step(step_id).id))
 
     def descendants(self, step_id: str) -> tuple[Step, ...]:
         """All steps that depend on this one."""
-        return self._in_order(nx.descendants(self.digraph, self.step(step_id).id))
+        return self._sort(nx.descendants(self.digraph, self.step(step_id).id))
 
     @cached_property
     def layers(self) -> dict[str, int]:
-        """How far each step is from a root: the longest way."""
+        """The length of the longest path from a root to each step."""
         layers: dict[str, int] = {}
         for step in self.trace.steps:
             layers[step.id] = 1 + max((layers[source] for source in step.predecessors), default=-1)
         return layers
 
     def visits(self, node_id: str) -> tuple[Step, ...]:
-        """The executions of one node."""
+        """The steps of one node."""
         return tuple(step for step in self.trace.steps if step.node_id == node_id)
 
     def reverse_ready_order(self) -> Iterator[tuple[Step, ...]]:
-        """Waves from the end to the start: each step comes in the first wave after all that follow it."""
+        """Yield waves of steps from the end to the start: a step is in the first wave after all its successors."""
         for wave in nx.topological_generations(self.digraph.reverse(copy=False)):
-            yield self._in_order(wave)
+            yield self._sort(wave)
 
     def critical_path(self) -> tuple[Step, ...]:
-        """The chain of steps, each following the one before, that was busy longest.
+        """The path through the trace that took longest.
 
-        A step counts with the time after its predecessor's end, so that a step around others counts only its own work.
+        Only the time after its predecessor ended counts for a step, so a step around others counts only its own work.
         """
         busy: dict[str, int] = {}
         before: dict[str, Step | None] = {}
@@ -110,16 +110,16 @@ class TraceGraph:
         for step in self.trace.steps:
             busy[step.id], before[step.id] = step.duration_ns or 0, None
             for source in step.predecessors:
-                total = busy[source] + time_after(steps[source], step)
+                total = busy[source] + measure_time_after(steps[source], step)
                 if before[step.id] is None or total > busy[step.id]:
                     busy[step.id], before[step.id] = total, steps[source]
         return _walk_back(max(self.trace.steps, key=lambda step: busy[step.id]), before)
 
     def failing_path(self) -> tuple[Step, ...]:
-        """From a root to the step that failed first, over the predecessors that finished last.
+        """The path from a root to the step that failed first, through the predecessors that finished last.
 
-        Empty if the run completed: an error that was handled is no failure. A step that was cancelled is a
-        consequence: it counts only if nothing else failed.
+        Empty if the run completed: errors that were handled do not count. A cancelled step is usually a consequence of
+        another failure, so it counts only if nothing else failed.
         """
         errors = [(step, step.error) for step in self.trace.steps if step.error]
         if not errors or self.trace.status == "completed":
@@ -134,7 +134,7 @@ class TraceGraph:
         return _walk_back(failed, before)
 
     def unrolled_loops(self) -> tuple[Loop, ...]:
-        """The loops of the run: nodes that came again downstream of themselves, and how often."""
+        """The loops of the run: nodes that ran again downstream of themselves, and how often."""
         by_node: nx.DiGraph[str] = nx.DiGraph()
         by_node.add_nodes_from(step.node_id for step in self.trace.steps)
         for source, target in self.digraph.edges:
@@ -147,23 +147,23 @@ class TraceGraph:
         members: dict[int, list[Step]] = {}
         for step in self.trace.steps:
             members.setdefault(component_of[step.node_id], []).append(step)
-        loops = (_loop_among(steps) for steps in members.values())
+        loops = (_find_loop(steps) for steps in members.values())
         return tuple(loop for loop in loops if loop)
 
-    def _in_order(self, step_ids: Iterable[str]) -> tuple[Step, ...]:
+    def _sort(self, step_ids: Iterable[str]) -> tuple[Step, ...]:
         return tuple(self.step(step_id) for step_id in sorted(step_ids, key=self._position.__getitem__))
 
 
-def _loop_among(steps: Sequence[Step]) -> Loop | None:
-    """The loop that steps of nodes which all reach each other ran through, if they did."""
+def _find_loop(steps: Sequence[Step]) -> Loop | None:
+    """Find the loop among steps of nodes that all reach each other, if there is one."""
     visits = Counter(step.node_id for step in steps)
-    run_through = {node_id: _most_on_a_path(node_id, steps) for node_id, count in visits.items() if count > 1}
-    repeated = tuple(node_id for node_id, times in run_through.items() if times > 1)
-    return Loop(repeated, max(run_through[node_id] for node_id in repeated)) if repeated else None
+    iterations = {node_id: _count_visits_on_a_path(node_id, steps) for node_id, count in visits.items() if count > 1}
+    repeated = tuple(node_id for node_id, times in iterations.items() if times > 1)
+    return Loop(repeated, max(iterations[node_id] for node_id in repeated)) if repeated else None
 
 
-def _most_on_a_path(node_id: str, steps: Sequence[Step]) -> int:
-    """The most executions of a node on any one path through the steps."""
+def _count_visits_on_a_path(node_id: str, steps: Sequence[Step]) -> int:
+    """Count the executions of a node on the path that has most of them."""
     count: dict[str, int] = {}
     for step in steps:
         upstream = max((count.get(source, 0) for source in step.predecessors), default=0)
@@ -171,8 +171,8 @@ def _most_on_a_path(node_id: str, steps: Sequence[Step]) -> int:
     return max(count.values())
 
 
-def time_after(source: Step, step: Step) -> int:
-    """How long a step was busy after a predecessor had ended."""
+def measure_time_after(source: Step, step: Step) -> int:
+    """Measure how long a step ran after a predecessor had ended, in nanoseconds."""
     if step.start_ns is None or step.end_ns is None:
         return 0
     return max(0, step.end_ns - max(step.start_ns, source.end_ns or 0))

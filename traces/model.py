@@ -1,10 +1,10 @@
 """What happened in one run of an agent: the ExecutionTrace and its Steps.
 
-A step is one execution of one node. Its predecessors are the steps whose results it used, so a node that loops gives
-several steps and a trace is always a DAG: building an ExecutionTrace checks that, and puts the steps into one canonical
-order, so that the same steps always make the same trace, however they arrived.
+A step is one execution of one node. Its predecessors are the steps whose results it used. A node that runs in a loop
+gives several steps, so a trace is always a DAG. Building an ExecutionTrace checks that and puts the steps in canonical
+order: the same steps always make the same trace, whatever order they arrived in.
 
-Everything here is frozen and plain: mappings and JSON values are not to be changed after they were handed in.
+Everything here is frozen, plain data. Do not change a mapping or JSON value after passing it in.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from traces.errors import (
     UnknownPredecessorError,
     UnwritableTraceError,
 )
+from traces.notebook import MAX_TEXT, html_block, html_heading, html_table
 
 SCHEMA_VERSION = 1
 
@@ -40,7 +41,7 @@ EdgeKind: TypeAlias = Literal["control", "data"]
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A large or binary value that is kept elsewhere, under its digest."""
+    """A reference to a large or binary value that is stored elsewhere, under its digest."""
 
     digest: str
     size: int
@@ -61,7 +62,7 @@ EMPTY = Snapshot()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens and dollars of a step. None means unknown, never 0."""
+    """Tokens and cost of a step. None means unknown, never 0."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -70,7 +71,7 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """The tokens that are known."""
+        """Input plus output tokens, as far as they are known."""
         return (self.input_tokens or 0) + (self.output_tokens or 0)
 
 
@@ -86,7 +87,7 @@ class Failure:
 
     @property
     def is_cancellation(self) -> bool:
-        """Whether it was stopped from outside, mostly because something else had failed."""
+        """Whether the step was stopped from outside, usually because something else had failed."""
         return self.type == "cancelled"
 
     def __str__(self) -> str:
@@ -95,7 +96,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A tool that a step called."""
+    """A call of a tool by a step."""
 
     name: str
     id: str | None = None
@@ -114,7 +115,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """How it is known that a step followed another. A predecessor without one was recorded as it happened."""
+    """How we know that a step followed another. A predecessor without an edge was recorded as it happened."""
 
     source: str
     kind: EdgeKind = "control"
@@ -122,7 +123,7 @@ class Edge:
     confidence: float = 1.0
 
 
-def _edge_order(edge: Edge) -> tuple[str, str, str, float]:
+def _edge_sort_key(edge: Edge) -> tuple[str, str, str, float]:
     return edge.source, edge.kind, edge.evidence, edge.confidence
 
 
@@ -131,8 +132,8 @@ class Step:
     """One execution of one node.
 
     `id` is a path that does not depend on timing (`planner`, `planner~2`, `research[3]/search`). `surface_reads` maps
-    the id of each surface read to the digest of its value; None means unknown: it may have read everything. Times are
-    nanoseconds since 1970; 0 counts as unknown, as in OpenTelemetry.
+    the id of each surface that was read to the digest of its value; None means unknown, so the step may have read any
+    surface. Times are nanoseconds since 1970; 0 means unknown, as in OpenTelemetry.
     """
 
     id: str
@@ -154,7 +155,7 @@ class Step:
         if len(self.predecessors) > 1:
             object.__setattr__(self, "predecessors", tuple(sorted(set(self.predecessors))))
         if len(self.edges) > 1:
-            object.__setattr__(self, "edges", tuple(sorted(self.edges, key=_edge_order)))
+            object.__setattr__(self, "edges", tuple(sorted(self.edges, key=_edge_sort_key)))
         if self.usage is not None and self.usage.input_tokens is None and self.usage == _NOTHING_KNOWN:
             object.__setattr__(self, "usage", None)
         if self.start_ns == 0:
@@ -176,7 +177,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionTrace:
-    """One run of an agent, as the DAG of its steps, in canonical order: predecessors first."""
+    """One run of an agent: the DAG of its steps, in canonical order, predecessors first."""
 
     id: str
     steps: tuple[Step, ...]
@@ -187,12 +188,12 @@ class ExecutionTrace:
     def __post_init__(self) -> None:
         if not self.steps:
             raise EmptyTraceError(self.id)
-        object.__setattr__(self, "steps", in_canonical_order(self.steps))
+        object.__setattr__(self, "steps", sort_canonically(self.steps))
 
     @property
     def usage(self) -> Usage:
-        """The sum over all steps of what is known."""
-        return total_usage(step.usage for step in self.steps)
+        """The known usage of all steps, added up."""
+        return sum_usage(step.usage for step in self.steps)
 
     @property
     def start_ns(self) -> int | None:
@@ -208,9 +209,29 @@ class ExecutionTrace:
             return None
         return end - start
 
+    def _repr_html_(self) -> str:
+        duration = "" if self.duration_ns is None else f", {self.duration_ns / 1e9:.2f} s"
+        details = f"{self.status}, {len(self.steps):,} steps, {self.usage.tokens:,} tokens{duration}"
+        rows = (
+            (step.id, ", ".join(step.predecessors), _preview(step.input), _preview(step.output), str(step.error or ""))
+            for step in self.steps
+        )
+        table = html_table(("step", "after", "input", "output", "error"), rows, count=len(self.steps))
+        return html_block(html_heading(f"Trace {self.id}", details), table)
+
+
+def _preview(snapshot: Snapshot) -> str:
+    """The beginning of a snapshot, as text or JSON."""
+    if snapshot.text is not None or snapshot.data is None:
+        return (snapshot.text or "")[: 2 * MAX_TEXT]
+    try:
+        return orjson.dumps(snapshot.data, default=str)[: 2 * MAX_TEXT].decode(errors="ignore")
+    except TypeError:  # orjson.JSONEncodeError: nested too deep
+        return "…"
+
 
 def digest(value: Json | bytes) -> str:
-    """The content hash of a value: of bytes as they are, of anything else as canonical JSON."""
+    """Hash a value by its content: bytes as they are, anything else as canonical JSON."""
     if isinstance(value, bytes):
         return hashlib.sha256(value).hexdigest()
     try:
@@ -218,12 +239,12 @@ def digest(value: Json | bytes) -> str:
     except TypeError as error:  # orjson.JSONEncodeError
         raise UnwritableTraceError(f"{value!r:.60} has no digest: {error}; use plain JSON values") from error
     if b"null" in raw and holds_non_finite(value):
-        raise UnwritableTraceError(f"{value!r:.60} has no digest: it holds a NaN or infinite number")
+        raise UnwritableTraceError(f"{value!r:.60} has no digest: it contains a NaN or infinite number")
     return hashlib.sha256(raw).hexdigest()
 
 
 def holds_non_finite(value: Json) -> bool:
-    """Whether a NaN or an infinity, which JSON cannot hold, is somewhere inside."""
+    """Whether a value contains NaN or an infinity, which JSON cannot represent."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -236,8 +257,8 @@ def holds_non_finite(value: Json) -> bool:
     return False
 
 
-def total_usage(usages: Iterable[Usage | None]) -> Usage:
-    """The sum of what is known; a figure that nobody knew stays None."""
+def sum_usage(usages: Iterable[Usage | None]) -> Usage:
+    """Add up usage. A figure that is unknown in every part stays None."""
     figures: dict[str, list[float]] = {name: [] for name in Usage.__slots__}
     for usage in usages:
         for name, known in figures.items():
@@ -247,14 +268,14 @@ def total_usage(usages: Iterable[Usage | None]) -> Usage:
     return Usage(**{name: sum(known) for name, known in figures.items() if known})  # type: ignore[arg-type]
 
 
-def in_canonical_order(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps by their distance from a root, then by id: predecessors come first, whatever order the input had.
+def sort_canonically(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Sort steps by their distance from a root, then by id, so that predecessors come first.
 
-    Raises the BrokenTraceError that fits when the steps do not form a DAG.
+    Raises a BrokenTraceError if the steps do not form a DAG.
     """
-    depths = _depths_in_one_pass(steps)
+    depths = _compute_depths_in_one_pass(steps)
     if depths is None:
-        depths = _depths(steps)
+        depths = _compute_depths(steps)
     if "" in depths:
         raise BrokenTraceError("a step has an empty id; give every step an id, such as the name of its node")
     keys = [(depths[step.id], len(step.id), step.id) for step in steps]  # the length puts ~2 before ~10
@@ -263,8 +284,8 @@ def in_canonical_order(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(step for _, step in sorted(zip(keys, steps, strict=True), key=lambda pair: pair[0]))
 
 
-def _depths_in_one_pass(steps: Sequence[Step]) -> dict[str, int] | None:
-    """The distance of each step from a root, if predecessors come first (as in all that we wrote ourselves)."""
+def _compute_depths_in_one_pass(steps: Sequence[Step]) -> dict[str, int] | None:
+    """Compute how far each step is from a root if predecessors come first, as in all files we write; else None."""
     depths: dict[str, int] = {}
     for step in steps:
         depth = 0
@@ -280,7 +301,7 @@ def _depths_in_one_pass(steps: Sequence[Step]) -> dict[str, int] | None:
     return depths
 
 
-def _depths(steps: Sequence[Step]) -> dict[str, int]:
+def _compute_depths(steps: Sequence[Step]) -> dict[str, int]:
     waiting_for: dict[str, int] = {}
     for step in steps:
         if step.id in waiting_for:
@@ -307,12 +328,12 @@ def _depths(steps: Sequence[Step]) -> dict[str, int]:
                     reached.append(follower)
         ready, depth = reached, depth + 1
     if len(depths) < len(steps):
-        raise CycleError(_a_cycle(step for step in steps if step.id not in depths))
+        raise CycleError(_find_cycle(step for step in steps if step.id not in depths))
     return depths
 
 
-def _a_cycle(steps: Iterable[Step]) -> list[str]:
-    """A cycle among steps that each have a predecessor among them, in the order of execution."""
+def _find_cycle(steps: Iterable[Step]) -> list[str]:
+    """Find a cycle, in execution order, among steps that each have a predecessor among them."""
     predecessors = {step.id: step.predecessors for step in steps}
     walked: dict[str, int] = {}
     step_id = min(predecessors)

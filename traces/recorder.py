@@ -1,16 +1,18 @@
-"""Record a trace in-process, under asyncio and threads.
+"""Record a trace in-process, with asyncio and threads.
 
     with record("case-7", resolve=profile.value) as recording:
         with step("planner", input=question) as planner:
             planner.output = plan(read_surface("planner#instruction"), question)
     trace = recording.trace
 
-A step follows what ran before it in the same line of control. A task or thread that is started (with a copy of the
-context, as asyncio and `asyncio.to_thread` make one) is a branch; the next step of the line that started it joins all
-branches that have ended. `after=` says otherwise. A step opened inside another is nested: the outer one follows its
-last inner steps, for it used their results. Ids are paths that do not depend on timing: `planner`, `planner~2` for the
-second visit, `research[3]` for an indexed branch, `outer/inner` for a nested step. Only a task that nobody awaits can
-make an edge depend on timing: whether it had ended when the next step began.
+A step follows whatever ran before it in the same line of control. A new task or thread with a copy of the context (as
+asyncio and `asyncio.to_thread` make one) is a branch; the next step of the line that started it joins all branches
+that have ended. Pass `after=` to override this. A step opened inside another is nested: the outer step follows its
+last inner steps, because it used their results.
+
+Ids are paths that do not depend on timing: `planner`, `planner~2` for the second visit, `research[3]` for an indexed
+branch, `outer/inner` for a nested step. Only a task that is never awaited can make an edge depend on timing: it may or
+may not have ended when the next step begins.
 """
 
 from __future__ import annotations
@@ -47,10 +49,10 @@ from traces.model import (
     Usage,
     digest,
 )
-from traces.snapshots import bounded, plain, said, snapshot
+from traces.snapshots import describe_value, take_snapshot, to_bounded_json, to_plain_json
 
 Resolver: TypeAlias = Callable[[str], Json]
-"""Gives the current value of a surface."""
+"""Returns the current value of a surface."""
 
 _position: ContextVar[_Position | None] = ContextVar("traces_position", default=None)
 
@@ -64,7 +66,7 @@ def record(
     blobs: MutableMapping[str, bytes] | None = None,
     clock: Callable[[], int] = time.time_ns,
 ) -> Recording:
-    """Start a recording: a context manager, active in the code below it and in tasks and threads started there."""
+    """Record a trace: a context manager, active in its body and in the tasks and threads started there."""
     return Recording(
         trace_id,
         resolve=resolve,
@@ -79,12 +81,12 @@ def step(
     node_id: str,
     *,
     kind: StepKind = "function",
-    input: Any = None,  # noqa: A002 - the word of the model
+    input: Any = None,  # noqa: A002 - the name of the field of Step
     index: int | str | None = None,
     after: Iterable[OpenStep | str] | None = None,
     attributes: Mapping[str, Json] | None = None,
 ) -> OpenStep:
-    """Open a step of the active recording: a context manager. `index` tells parallel executions of a node apart."""
+    """Open a step of the active recording: a context manager. Parallel executions of a node need an `index`."""
     if kind not in STEP_KINDS:
         raise BrokenTraceError(f"step {node_id!r}: kind must be one of {', '.join(STEP_KINDS)}, got {kind!r}")
     if isinstance(after, str | OpenStep):
@@ -93,20 +95,20 @@ def step(
 
 
 def current_step() -> OpenStep:
-    """The innermost open step."""
-    opened = _here().parent
+    """Return the innermost open step."""
+    opened = _enter_scope().parent
     if opened is None:
-        raise NoActiveRecordingError("no step is open: surfaces are read and tools called inside `with step(...)`")
+        raise NoActiveRecordingError("no step is open: read surfaces and call tools inside `with step(...)`")
     return opened
 
 
 def read_surface(surface_id: str) -> Json:
-    """The value of a surface under the active recording; reading it is what records it in the current step."""
+    """Return the value of a surface, and record in the current step that it was read."""
     return current_step().read_surface(surface_id)
 
 
 class Recording:
-    """A trace in the making."""
+    """A trace while it is being recorded."""
 
     def __init__(
         self,
@@ -135,25 +137,25 @@ class Recording:
 
     @property
     def trace(self) -> ExecutionTrace:
-        """What has been recorded so far; a step that is still open has no end, and makes the trace incomplete."""
+        """The trace recorded so far. It is incomplete as long as a step is open."""
         with self._lock:
-            steps = tuple(opened.frozen() for opened in self._steps.values())
+            steps = tuple(opened.freeze() for opened in self._steps.values())
         unfinished = any(recorded.end_ns is None for recorded in steps)
         return ExecutionTrace(
             id=self.trace_id,
             steps=steps,
             status="incomplete" if unfinished and self._status == "completed" else self._status,
             conversation_id=self.conversation_id,
-            attributes=plain(self.attributes),
+            attributes=to_plain_json(self.attributes),
         )
 
     @property
     def has_steps(self) -> bool:
-        """Whether there is anything to make a trace of."""
+        """Whether any step was recorded: without one there is no trace."""
         return bool(self._steps)
 
     def fail(self) -> None:
-        """Mark the run as failed although its error was caught inside the recording."""
+        """Mark the run as failed, for an error that was caught inside the recording."""
         self._status = "failed"
 
     def __enter__(self) -> Recording:
@@ -169,17 +171,17 @@ class Recording:
             self._status = "incomplete" if _is_cancellation(error) else "failed"
         elif self._misuse is not None:
             self._status = "failed"
-            raise self._misuse  # it was swallowed inside, and steps are missing
+            raise self._misuse  # it was caught inside the recording, but steps are missing
 
     def _register(self, opened: OpenStep, path: str) -> None:
-        """Give a step its id and its place in the order of starts."""
+        """Give a step its id and its number in the order of starts."""
         try:
-            self._place(opened, path)
+            self._assign_id(opened, path)
         except TraceError as error:
             self._misuse = self._misuse or error
             raise
 
-    def _place(self, opened: OpenStep, path: str) -> None:
+    def _assign_id(self, opened: OpenStep, path: str) -> None:
         with self._lock:
             for source in opened.predecessors:
                 if source not in self._steps:
@@ -189,7 +191,7 @@ class Recording:
                 raise AmbiguousStepError(path)
             while True:
                 visit += 1
-                # A node whose own name looks like a visit counts from ~1, so that it is not taken for one.
+                # A node whose name already ends in ~2 gets ~1 for its first visit, so that the two are not confused.
                 opened.id = path if visit == 1 and not _LOOKS_LIKE_A_VISIT.search(path) else f"{path}~{visit}"
                 if opened.id not in self._steps:
                     break
@@ -199,7 +201,7 @@ class Recording:
             self._followed |= opened.predecessors
 
     def _comes_before(self, previous: OpenStep, opened: OpenStep) -> bool:
-        """Whether a step surely runs after the previous visit of its node, and not merely happened to this time."""
+        """Whether a step always runs after the previous visit of its node, not just by chance this time."""
         if previous.scope is opened.scope:
             return True
         seen = set(opened.predecessors)
@@ -208,7 +210,7 @@ class Recording:
             ancestor = self._steps[waiting.pop()]
             if ancestor is previous:
                 return True
-            if ancestor.number > previous.number:  # what started before the previous visit does not follow it
+            if ancestor.number > previous.number:  # a step that started before the previous visit does not follow it
                 further = ancestor.predecessors - seen
                 seen |= further
                 waiting.extend(further)
@@ -217,7 +219,7 @@ class Recording:
 
 @dataclass(eq=False, slots=True)
 class OpenStep:
-    """A step while it runs: set `output` and `usage`, read surfaces, call tools."""
+    """A step while it is running: set `output` and `usage`, read surfaces, call tools."""
 
     node_id: str
     kind: StepKind
@@ -250,38 +252,38 @@ class OpenStep:
         return self._end_ns is not None
 
     def __enter__(self) -> OpenStep:
-        self.scope = scope = _here()
+        self.scope = scope = _enter_scope()
         if self.after is None:
             self.predecessors = scope.join()
         else:
             self.predecessors = frozenset(source if isinstance(source, str) else source.id for source in self.after)
-        scope.recording._register(self, scope.path_to(self))
+        scope.recording._register(self, scope.build_path(self))
         self._inner = _Scope(scope.recording, parent=self, tips=self.predecessors)
         self._start_ns = scope.recording.clock()
         _position.set(_Position(self._inner, self._inner.tips))
         if self.input is not None:
-            self._input = snapshot(self.input, scope.recording.blobs)
+            self._input = take_snapshot(self.input, scope.recording.blobs)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         recording = self.scope.recording
-        self._error = None if error is None else _failure(error)
+        self._error = None if error is None else _to_failure(error)
         self._end_ns = recording.clock()
         ends = self._inner.join()
         if ends != self._inner.start:
-            self.predecessors = ends  # it used what ran inside it, which used what it follows
+            self.predecessors = ends  # the outer step follows its last inner steps
         self.scope.take_over(self._inner)
         self.scope.move_to(self.id)
         position = _position.get()
-        if position is not None and position.scope is self._inner:  # else a generator was closed out of turn
-            outer = self.scope.still_open()
+        if position is not None and position.scope is self._inner:  # otherwise a generator was closed out of order
+            outer = self.scope.find_open_scope()
             _position.set(_Position(outer, outer.tips))
         if self._input is EMPTY:
-            self._input = snapshot(self.input, recording.blobs)  # it was set inside the step
-        self._output = snapshot(self.output, recording.blobs)
+            self._input = take_snapshot(self.input, recording.blobs)  # set inside the step
+        self._output = take_snapshot(self.output, recording.blobs)
 
     def read_surface(self, surface_id: str) -> Json:
-        """The value of a surface; that it was read, and its digest, go into the step, also when it is empty."""
+        """Return the value of a surface, and record its digest in this step, even if the value is empty."""
         resolve = self.scope.recording.resolve
         if resolve is None:
             raise NoActiveRecordingError(
@@ -292,10 +294,10 @@ class OpenStep:
         return value
 
     def call_tool(self, name: str, arguments: Any = None, *, call_id: str | None = None) -> OpenToolCall:
-        """Record a tool call of this step: a context manager with a `result` to set."""
+        """Record a tool call of this step: a context manager; set its `result`."""
         return OpenToolCall(self, name, arguments, call_id)
 
-    def frozen(self) -> Step:
+    def freeze(self) -> Step:
         return Step(
             id=self.id,
             node_id=self.node_id,
@@ -304,24 +306,24 @@ class OpenStep:
             surface_reads=dict(self._surface_reads),
             input=self._input,
             output=self._output,
-            tool_calls=tuple(call.frozen() for call in self.tool_calls),
+            tool_calls=tuple(call.freeze() for call in self.tool_calls),
             error=self._error,
             usage=self.usage,
             start_ns=self._start_ns,
             end_ns=self._end_ns,
-            attributes=plain(self.attributes),
+            attributes=to_plain_json(self.attributes),
         )
 
 
 class OpenToolCall:
-    """A tool call while it runs: set `result`."""
+    """A tool call while it is running: set `result`."""
 
     def __init__(self, caller: OpenStep, name: str, arguments: Any, call_id: str | None) -> None:
         self.caller = caller
         self.name = name
         self.call_id = call_id
         self.result: Any = None
-        self._arguments = bounded(arguments, caller.scope.recording.blobs)
+        self._arguments = to_bounded_json(arguments, caller.scope.recording.blobs)
         self._result: Json = None
         self._error: Failure | None = None
         self._start_ns: int | None = None
@@ -334,11 +336,11 @@ class OpenToolCall:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         recording = self.caller.scope.recording
-        self._error = None if error is None else _failure(error)
+        self._error = None if error is None else _to_failure(error)
         self._end_ns = recording.clock()
-        self._result = bounded(self.result, recording.blobs)
+        self._result = to_bounded_json(self.result, recording.blobs)
 
-    def frozen(self) -> ToolCall:
+    def freeze(self) -> ToolCall:
         return ToolCall(
             name=self.name,
             id=self.call_id,
@@ -351,14 +353,14 @@ class OpenToolCall:
 
 
 class _Position(NamedTuple):
-    """Where code stands: in which line of control, after which steps. A task started here takes a copy along."""
+    """Where in the recording code is running: its scope, and the last steps. A new task inherits a copy."""
 
     scope: _Scope
     tips: frozenset[str]
 
 
 class _Scope:
-    """A line of control inside a recording or a step: `tips` are what its next step follows."""
+    """A line of control inside a recording or a step; its next step follows the `tips`."""
 
     def __init__(self, recording: Recording, *, parent: OpenStep | None, tips: frozenset[str]) -> None:
         self.recording = recording
@@ -367,7 +369,7 @@ class _Scope:
         self.tips = tips
         self.has_moved = False
         self.branches: list[_Scope] = []
-        self.owner = weakref.ref(_line_of_control())
+        self.owner = weakref.ref(_current_line_of_control())
         self.loop_inside: weakref.ref[asyncio.AbstractEventLoop] | None = None
 
     def branch(self, tips: frozenset[str]) -> _Scope:
@@ -375,11 +377,13 @@ class _Scope:
             tips = self._enter_loop()
         child = _Scope(self.recording, parent=self.parent, tips=tips)
         with self.recording._lock:
-            self.still_open().branches.append(child)  # a task may begin after the step that started it has ended
+            self.find_open_scope().branches.append(
+                child
+            )  # a task may start running after the step that created it has ended
         return child
 
     def _enter_loop(self) -> frozenset[str]:
-        """A thread's line goes on in the event loop that it runs; only one of the loop's tasks can be that."""
+        """Continue a thread's line of control in the event loop that the thread runs; only one task of it can."""
         loop = asyncio.get_running_loop()
         if self.loop_inside is not None and self.loop_inside() is loop:
             error = AmbiguousStepError("", why=_OUTSIDE_THE_LOOP)
@@ -388,7 +392,7 @@ class _Scope:
         self.loop_inside = weakref.ref(loop)
         return self.join()
 
-    def path_to(self, opened: OpenStep) -> str:
+    def build_path(self, opened: OpenStep) -> str:
         name = opened.node_id if opened.index is None else f"{opened.node_id}[{opened.index}]"
         if self.parent is None:
             return name
@@ -399,11 +403,11 @@ class _Scope:
         self.has_moved = True
 
     def join(self) -> frozenset[str]:
-        """The ends of this line and of all its branches that have ended since they were last joined."""
+        """Return the last steps of this line, and of its branches that have ended since they were last joined."""
         with self.recording._lock:
             joined = set(self.tips)
             waiting = list(self.branches)
-            for branch in waiting:  # grows while it is walked: a branch may have branches
+            for branch in waiting:  # grows during the loop: a branch may have branches
                 if branch.has_moved and not branch.is_running():
                     joined |= branch.tips
                     branch.has_moved = False
@@ -412,17 +416,17 @@ class _Scope:
             return frozenset(joined - self.recording._followed) or frozenset(joined)
 
     def take_over(self, inner: _Scope) -> None:
-        """Keep the branches that outlive a nested step, to be joined later."""
+        """Keep the branches that outlive a nested step, so that they are joined later."""
         with self.recording._lock:
             self.branches += inner.branches
 
     def is_running(self) -> bool:
-        """Whether more may come from this line. Of a pool's thread nobody knows; it has ended as far as can be told."""
+        """Whether this line may open more steps. For a pool's thread that is unknown, so it counts as ended."""
         owner = self.owner()
         return isinstance(owner, asyncio.Task) and not owner.done()
 
-    def still_open(self) -> _Scope:
-        """This line, or the nearest around it whose step has not ended."""
+    def find_open_scope(self) -> _Scope:
+        """Return this scope, or the nearest one around it whose step has not ended."""
         scope = self
         while scope.parent is not None and scope.parent.has_ended:
             scope = scope.parent.scope
@@ -430,29 +434,29 @@ class _Scope:
 
 
 _OUTSIDE_THE_LOOP = (
-    "several tasks of an event loop opened steps before the one that started them did, so what joins them cannot be "
-    "told: start the recording inside the loop, `async def main(): with record(...)`, or open a step before the tasks"
+    "several tasks of an event loop opened steps before the code that started them did, so it is unclear which step "
+    "joins them: start the recording inside the loop, `async def main(): with record(...)`, or open a step first"
 )
 _LOOKS_LIKE_A_VISIT = re.compile(r"~\d+$")
 
 
-def _here() -> _Scope:
+def _enter_scope() -> _Scope:
     position = _position.get()
     if position is None:
         raise NoActiveRecordingError(
             "no recording is active here: wrap the run in `with record(...)`; "
-            "a thread needs a copy of the context, as asyncio.to_thread makes one"
+            "a new thread needs a copy of the context, as made by asyncio.to_thread"
         )
     scope, tips = position
     if not scope.recording.is_active:
         raise NoActiveRecordingError(f"the recording {scope.recording.trace_id!r} has ended; await all tasks inside it")
-    if scope.owner() is not _line_of_control():
+    if scope.owner() is not _current_line_of_control():
         scope = scope.branch(tips)
         _position.set(_Position(scope, tips))
     return scope
 
 
-def _line_of_control() -> object:
+def _current_line_of_control() -> object:
     try:
         return asyncio.current_task() or threading.current_thread()
     except RuntimeError:  # no event loop in this thread
@@ -465,9 +469,9 @@ def _is_cancellation(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError | KeyboardInterrupt | TimeoutError)
 
 
-def _failure(error: BaseException) -> Failure:
+def _to_failure(error: BaseException) -> Failure:
     if isinstance(error, asyncio.CancelledError):
-        return Failure("cancelled", said(error))
+        return Failure("cancelled", describe_value(error))
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return Failure(name, said(error))
+    return Failure(name, describe_value(error))

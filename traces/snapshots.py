@@ -1,6 +1,7 @@
-"""Values as they are now, as plain JSON that later changes cannot reach; large and binary ones kept by their digest.
+"""Snapshots: a plain JSON copy of any value, which later changes to the value do not affect.
 
-Nothing here fails: what JSON cannot hold becomes readable text.
+Large and binary values are stored as blobs, under their digest. Nothing here fails: a value that JSON cannot represent
+becomes readable text.
 """
 
 from __future__ import annotations
@@ -15,48 +16,50 @@ import orjson
 from traces.model import EMPTY, Blob, Json, Snapshot, digest
 
 INLINE_LIMIT = 256 * 1024
-"""Characters of a snapshot that stay in the trace; what is longer goes whole into the blobs."""
+"""Longest snapshot that is stored in the trace, in characters; a longer one is stored as a blob."""
 
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 Blobs = MutableMapping[str, bytes]
 
 
-def snapshot(value: Any, blobs: Blobs) -> Snapshot:
-    """Any value as a Snapshot."""
+def take_snapshot(value: Any, blobs: Blobs) -> Snapshot:
+    """Copy any value into a Snapshot."""
     if value is None or isinstance(value, Snapshot):
         return value or EMPTY
-    kept: list[Blob] = []
-    made = plain(value, blobs, kept)
+    stored: list[Blob] = []
+    copied = to_plain_json(value, blobs, stored)
     if isinstance(value, bytes):
-        return Snapshot(blobs=tuple(kept))
-    if isinstance(made, str):
-        if len(made) <= INLINE_LIMIT:
-            return Snapshot(made)
-        return Snapshot(made[:INLINE_LIMIT], blobs=(_kept(made.encode(), "text/plain", blobs),))
-    raw = orjson.dumps(made)
+        return Snapshot(blobs=tuple(stored))
+    if isinstance(copied, str):
+        if len(copied) <= INLINE_LIMIT:
+            return Snapshot(copied)
+        return Snapshot(copied[:INLINE_LIMIT], blobs=(_store_blob(copied.encode(), "text/plain", blobs),))
+    raw = orjson.dumps(copied)
     if len(raw) <= INLINE_LIMIT:
-        return Snapshot(data=made, blobs=tuple(kept))
-    whole = _kept(raw, "application/json", blobs)
-    return Snapshot(raw[:INLINE_LIMIT].decode(errors="ignore"), blobs=(whole, *kept))
+        return Snapshot(data=copied, blobs=tuple(stored))
+    whole = _store_blob(raw, "application/json", blobs)
+    return Snapshot(raw[:INLINE_LIMIT].decode(errors="ignore"), blobs=(whole, *stored))
 
 
-def bounded(value: Any, blobs: Blobs) -> Json:
-    """Any value as JSON of bounded size: what is larger becomes its beginning and the blob that has all of it."""
-    made = plain(value, blobs, [])
-    raw = orjson.dumps(made)
+def to_bounded_json(value: Any, blobs: Blobs) -> Json:
+    """Copy any value into JSON of bounded size: a larger one becomes its beginning and a blob with all of it."""
+    copied = to_plain_json(value, blobs, [])
+    raw = orjson.dumps(copied)
     if len(raw) <= INLINE_LIMIT:
-        return made
-    blob = _kept(raw, "application/json", blobs)
+        return copied
+    blob = _store_blob(raw, "application/json", blobs)
     return {"beginning": raw[:1024].decode(errors="ignore"), "blob": dataclasses.asdict(blob)}
 
 
-def plain(value: Any, blobs: Blobs | None = None, kept: list[Blob] | None = None, _above: tuple[int, ...] = ()) -> Json:
-    """A JSON copy of any value. Bytes go into the blobs, and their digest, size and type take their place."""
+def to_plain_json(
+    value: Any, blobs: Blobs | None = None, stored: list[Blob] | None = None, _above: tuple[int, ...] = ()
+) -> Json:
+    """Copy any value into plain JSON. Bytes are stored as blobs and replaced by their digest, size and type."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return readable(str(value))
+        return escape_surrogates(str(value))
     if isinstance(value, int):
         return int(value) if -(2**63) <= value < 2**64 else str(value)
     if isinstance(value, float):
@@ -64,47 +67,47 @@ def plain(value: Any, blobs: Blobs | None = None, kept: list[Blob] | None = None
             float(value) if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
         )
     if isinstance(value, bytes | bytearray):
-        blob = _kept(bytes(value), "application/octet-stream", {} if blobs is None else blobs)
-        if kept is not None:
-            kept.append(blob)
+        blob = _store_blob(bytes(value), "application/octet-stream", {} if blobs is None else blobs)
+        if stored is not None:
+            stored.append(blob)
         return dataclasses.asdict(blob)
-    if id(value) in _above or len(_above) >= _DEEPEST:
-        return said(value)
+    if id(value) in _above or len(_above) >= _MAX_DEPTH:
+        return describe_value(value)
     above = (*_above, id(value))
     if isinstance(value, Mapping):
-        return {_key(key): plain(inner, blobs, kept, above) for key, inner in value.items()}
+        return {_to_key(key): to_plain_json(inner, blobs, stored, above) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner, blobs, kept, above) for inner in value]
+        return [to_plain_json(inner, blobs, stored, above) for inner in value]
     if isinstance(value, set | frozenset):
-        return [plain(inner, blobs, kept, above) for inner in sorted(value, key=repr)]
+        return [to_plain_json(inner, blobs, stored, above) for inner in sorted(value, key=repr)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {each.name: getattr(value, each.name, None) for each in dataclasses.fields(value)}
-        return plain(fields, blobs, kept, above)
+        return to_plain_json(fields, blobs, stored, above)
     if hasattr(type(value), "model_dump"):  # pydantic
-        return plain(value.model_dump(), blobs, kept, above)
+        return to_plain_json(value.model_dump(), blobs, stored, above)
     if hasattr(type(value), "isoformat"):
         return str(value.isoformat())
-    return said(value)
+    return describe_value(value)
 
 
-def said(value: object) -> str:
-    """What a value says of itself, whatever that is; an error says its message."""
+def describe_value(value: object) -> str:
+    """Describe a value by its repr; an exception by its message."""
     try:
-        return readable(str(value) if isinstance(value, BaseException) else repr(value))
-    except Exception:  # noqa: BLE001 - a broken __repr__ must not break the run that is recorded
+        return escape_surrogates(str(value) if isinstance(value, BaseException) else repr(value))
+    except Exception:  # noqa: BLE001 - a broken __repr__ must not break the recorded run
         return f"<{type(value).__qualname__}>"
 
 
-def readable(text: str) -> str:
-    """Text that UTF-8 can hold: half a surrogate pair is spelled out."""
+def escape_surrogates(text: str) -> str:
+    """Escape lone surrogates, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _key(key: object) -> str:
-    return readable(key) if isinstance(key, str) else said(key)
+def _to_key(key: object) -> str:
+    return escape_surrogates(key) if isinstance(key, str) else describe_value(key)
 
 
-def _kept(raw: bytes, media_type: str, blobs: Blobs) -> Blob:
+def _store_blob(raw: bytes, media_type: str, blobs: Blobs) -> Blob:
     blob = Blob(digest(raw), len(raw), media_type)
     blobs.setdefault(blob.digest, raw)
     return blob

@@ -1,4 +1,4 @@
-"""Figures over many traces, in one pass that keeps durations and counts but no trace."""
+"""Statistics over many traces, computed in one pass that keeps durations and counts but no traces."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from statistics import quantiles
 
 from traces.graph import TraceGraph
-from traces.model import ExecutionTrace, Usage, total_usage
+from traces.model import ExecutionTrace, Usage, sum_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatistics:
-    """One node over all its visits; times in seconds, None where nothing was recorded."""
+    """Statistics of one node over all its steps. Times are in seconds; None if none were recorded."""
 
     node_id: str
     kind: str
@@ -26,7 +26,7 @@ class NodeStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceStatistics:
-    """What a set of traces has in sum; nodes come in the order in which they first ran."""
+    """Statistics of a set of traces; nodes are in the order in which they first ran."""
 
     traces: int
     by_status: dict[str, int]
@@ -49,8 +49,8 @@ class _Node:
     usage: Usage = field(default_factory=Usage)
 
 
-def statistics(traces: Iterable[ExecutionTrace]) -> TraceStatistics:
-    """Sum up traces."""
+def compute_statistics(traces: Iterable[ExecutionTrace]) -> TraceStatistics:
+    """Compute the statistics of traces, which may be a stream."""
     by_status: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     durations_ns: list[int] = []
@@ -67,7 +67,7 @@ def statistics(traces: Iterable[ExecutionTrace]) -> TraceStatistics:
             node = nodes.setdefault(step.node_id, _Node(step.kind))
             node.visits += 1
             if step.usage:
-                node.usage = total_usage((node.usage, step.usage))
+                node.usage = sum_usage((node.usage, step.usage))
             if step.duration_ns is not None:
                 node.durations_ns.append(step.duration_ns)
             if step.error:
@@ -79,9 +79,9 @@ def statistics(traces: Iterable[ExecutionTrace]) -> TraceStatistics:
         steps=steps,
         longest_trace_steps=longest,
         traces_with_loops=looping,
-        median_s=_quantile(durations_ns, 50),
-        p95_s=_quantile(durations_ns, 95),
-        usage=total_usage(node.usage for node in nodes.values()),
+        median_s=_compute_quantile(durations_ns, 50),
+        p95_s=_compute_quantile(durations_ns, 95),
+        usage=sum_usage(node.usage for node in nodes.values()),
         errors=dict(errors.most_common()),
         nodes=tuple(
             NodeStatistics(
@@ -89,8 +89,8 @@ def statistics(traces: Iterable[ExecutionTrace]) -> TraceStatistics:
                 kind=node.kind,
                 visits=node.visits,
                 errors=node.errors,
-                median_s=_quantile(node.durations_ns, 50),
-                p95_s=_quantile(node.durations_ns, 95),
+                median_s=_compute_quantile(node.durations_ns, 50),
+                p95_s=_compute_quantile(node.durations_ns, 95),
                 usage=node.usage,
             )
             for node_id, node in nodes.items()
@@ -98,7 +98,7 @@ def statistics(traces: Iterable[ExecutionTrace]) -> TraceStatistics:
     )
 
 
-def _quantile(nanoseconds: list[int], percent: int) -> float | None:
+def _compute_quantile(nanoseconds: list[int], percent: int) -> float | None:
     if not nanoseconds:
         return None
     if len(nanoseconds) == 1:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 from traces.model import Snapshot
+
+_INDEX_MARKS = re.compile(r"(?:\[[^\[\]]*\]|~\d+| ×[\d,]+)+$")
 
 
 def one_line(text: str) -> str:
-    """Replace line breaks and control characters, which break XML, Mermaid and terminals, by spaces."""
+    """Replace line breaks and control characters, which break XML, Mermaid and terminals, with spaces."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
 
 
@@ -15,9 +20,24 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def cut_middle(name: str, limit: int) -> str:
+    """Keep both ends of a name, at most `limit` characters. Marks such as `[3]`, `~2` and ` ×8` stay."""
+    if len(name) <= limit:
+        return name
+    marks = _INDEX_MARKS.search(name[-limit:])
+    tail = max(limit // 3, len(marks[0]) if marks else 0)
+    tail = min(tail, limit - 1)
+    return f"{name[: limit - 1 - tail]}…{name[len(name) - tail :]}"
+
+
 def preview(snapshot: Snapshot, limit: int = 200) -> str:
-    """Show the beginning of a snapshot on one line."""
-    value = snapshot.text if snapshot.text is not None else "" if snapshot.data is None else str(snapshot.data)
+    """Show the beginning of a snapshot on one line: its text, or its data as JSON."""
+    if snapshot.text is not None:
+        value = snapshot.text
+    elif snapshot.data is not None:
+        value = json.dumps(snapshot.data, ensure_ascii=False, default=str)
+    else:
+        value = ", ".join(f"{blob.media_type}, {blob.size:,} bytes" for blob in snapshot.blobs)
     return cut(" ".join(value[: 4 * limit].split()), limit)
 
 

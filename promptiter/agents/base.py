@@ -11,7 +11,7 @@ from promptiter.llm.messages import Message, Role
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, ToolCall, Usage
-from traces.model import Json, total_usage
+from traces.model import Json, sum_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class AgentRun:
             output=last.output,
             data=last.data,
             trace=last.trace,
-            usage=total_usage(run.usage for run in runs),
+            usage=sum_usage(run.usage for run in runs),
             error=error or next((run.error for run in runs if run.error), None),
             duration_s=math.fsum(run.duration_s for run in runs),
             turns=tuple(runs),

@@ -21,7 +21,7 @@ from promptiter.errors import AgentError, BudgetEndedError, PromptiterError, Set
 from promptiter.profile import Profile
 from promptiter.structure import Node, NodeKind, StructureEdge, StructureSnapshot, Surface, child_ids
 from traces import ExecutionTrace, Failure, OpenStep, Recording, record, step
-from traces.model import Json, total_usage
+from traces.model import Json, sum_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class GraphAgent:
             output="" if error else as_text(output),
             data=None if error or isinstance(output, str) else output,
             trace=trace,
-            usage=total_usage(each.usage for each in trace.steps) if trace else total_usage(()),
+            usage=sum_usage(each.usage for each in trace.steps) if trace else sum_usage(()),
             error=error,
             duration_s=time.perf_counter() - started,
         )

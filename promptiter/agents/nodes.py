@@ -23,10 +23,11 @@ from promptiter.agents.base import CaseInput, RunContext
 from promptiter.errors import AgentError, SetupError, ToolFailedError
 from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolSpec
+from promptiter.registry import DEFAULT_MODEL
 from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType
 from traces import OpenStep, Usage, current_step
-from traces.model import Json, total_usage
-from traces.snapshots import plain
+from traces.model import Json, sum_usage
+from traces.snapshots import to_plain_json
 
 MAX_TOOL_ROUNDS = 8
 REQUESTS = "promptiter.requests"
@@ -141,7 +142,7 @@ class FunctionNode:
         if self.version is None:
             return await self._execute(arguments)
         read = {kind: calls.step.read_surface(f"{calls.step.node_id}#{kind}") for kind in self.declared}
-        key = {"version": self.version, "surfaces": read, "arguments": plain(arguments)}
+        key = {"version": self.version, "surfaces": read, "arguments": to_plain_json(arguments)}
         return await calls.known_or(f"node:{self.name}", key, lambda: self._execute(arguments))
 
     async def _execute(self, arguments: Mapping[str, Json]) -> Json:
@@ -162,7 +163,7 @@ class ModelNode:
 
     name: str
     instruction: str
-    model: str = "simulated"
+    model: str = DEFAULT_MODEL
     prompt: str | None = None
     tools: tuple[Tool, ...] = ()
     examples: tuple[Message, ...] = ()
@@ -264,7 +265,7 @@ class Calls:
         self.step.attributes["gen_ai.request.model"] = request.model
         self.step.attributes.setdefault(REQUESTS, []).append(asked[:16])
         reply = await current_gateway().ask(request, site, node_id=self.step.node_id, is_live=is_live)
-        self.step.usage = total_usage((self.step.usage, reply.usage))
+        self.step.usage = sum_usage((self.step.usage, reply.usage))
         return reply
 
     async def call_tool(self, tool: Tool, arguments: Json) -> Json:
@@ -282,7 +283,7 @@ class Calls:
 
         async def run(**_: Json) -> Json:
             value = await execute()
-            return {"value": plain(value), "usage": asdict(self.step.usage) if self.step.usage else None}
+            return {"value": to_plain_json(value), "usage": asdict(self.step.usage) if self.step.usage else None}
 
         site = self._site(f"{name}{as_text(key)}")
         kept = await current_gateway().call_tool(name, key, run, site, node_id=self.step.node_id)

@@ -8,11 +8,12 @@ had been lost before the step.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from promptiter.backprop.step_text import snapshot_text
 from promptiter.llm.redaction import MASK
-from promptiter.offline.attribution.value_search import snapshot_text
 from promptiter.stages.contracts import SurfaceGradient
 from promptiter.stages.losses import CaseLoss
 from promptiter.structure import Surface
@@ -74,6 +75,10 @@ class Corrector(Protocol):
 
     async def correct(self, request: CorrectionRequest) -> Correction:
         """The output that the step could have given, with the input it got."""
+
+
+FindLostValues: TypeAlias = Callable[[CorrectionRequest, str], Sequence[str]]
+"""Finds what a corrected output contains although it had been lost before the step, which could not know it."""
 
 
 def same_shape(text: str, output: Snapshot) -> Json:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeAlias
 
+from promptiter.backprop.step_text import json_leaves
 from promptiter.errors import SetupError, SurfaceValueError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
@@ -271,7 +272,7 @@ def _texts(case: EvalCase) -> Iterator[str]:
 def _arguments(case: EvalCase) -> Iterator[str]:
     for turn in case.turns:
         for call in turn.expected_tool_calls or ():
-            yield from _leaves(call.arguments)
+            yield from _texts_in(call.arguments)
 
 
 def _literals(case: EvalCase, texts: Sequence[str]) -> Iterator[str]:
@@ -281,7 +282,7 @@ def _literals(case: EvalCase, texts: Sequence[str]) -> Iterator[str]:
         yield expected
         if expected.startswith(("{", "[", "```")):
             try:
-                yield from _leaves(parse_json(expected))
+                yield from _texts_in(parse_json(expected))
             except NotJsonError:
                 continue
     yield from _arguments(case)
@@ -289,16 +290,8 @@ def _literals(case: EvalCase, texts: Sequence[str]) -> Iterator[str]:
         yield from (token for token in _TOKEN.findall(text) if len(token) >= SHORTEST_LITERAL and _ODD.search(token))
 
 
-def _leaves(value: Json) -> Iterator[str]:
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, Mapping):
-            waiting.extend(item.values())
-        elif isinstance(item, list | tuple):
-            waiting.extend(item)
+def _texts_in(value: Json) -> Iterator[str]:
+    yield from (leaf for _, leaf in json_leaves(value) if isinstance(leaf, str))
 
 
 _IDEOGRAPHS = r"\u3040-\u30ff\u3400-\u9fff"

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum
+from typing import ClassVar
 
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
@@ -21,6 +22,8 @@ MOST_REASONS = 5
 
 class SupportAggregator:
     """An Aggregator that needs no model. It makes no calls, and the same request always has the same answer."""
+
+    model: ClassVar[None] = None  # asks no model
 
     async def aggregate(self, request: AggregateRequest) -> AggregateResult:
         """One signal: the reasons of the surface's gradients with their counts."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
 from collections.abc import Iterable
 from enum import StrEnum
@@ -10,10 +12,11 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from promptiter.llm.redaction import process_redactor
 from traces import UnwritableTraceError
-from traces.files import replacing
+from traces.files import write_atomically
 from traces.model import Json
 from traces.text import one_line
 
@@ -53,8 +56,23 @@ def console(output: Path | None = None) -> Console:
         except OSError as error:
             raise UnwritableTraceError(f"{str(output)!r} cannot be written: {error.strerror}") from error
         return Console(file=file, width=120, highlight=False, force_terminal=False, color_system=None)
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS") or 120)
-    return Console(width=width, highlight=False)
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(file=_Trimmed(), width=int(os.environ.get("COLUMNS") or 120), highlight=False)
+
+
+class _Trimmed(io.StringIO):
+    """Standard output without the spaces that fill up lines: they are noise in a pipe."""
+
+    def write(self, text: str) -> int:
+        sys.stdout.write(_FILLED.sub("\n", text))
+        return len(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+_FILLED = re.compile(" +\n")
 
 
 def print_rows(screen: Console, rows: Iterable[tuple[str, str]]) -> None:
@@ -71,6 +89,19 @@ def print_rows(screen: Console, rows: Iterable[tuple[str, str]]) -> None:
         table.add_row("" if name == before else name, Text(one_line(told)))
         before = name
     screen.print(Padding(table, 0, expand=False))
+
+
+def heading(screen: Console, text: str) -> None:
+    """A bold line, after an empty one."""
+    screen.print()
+    screen.print(text, style="bold", markup=False)
+
+
+def print_indented(screen: Console, text: str | Text, *, by: int = 2) -> None:
+    """A text whose wrapped lines are indented as the first."""
+    from rich.padding import Padding
+
+    screen.print(Padding(text, (0, 0, 0, by), expand=False))
 
 
 def say_error(text: str) -> None:
@@ -90,6 +121,6 @@ def write_text(text: str, output: Path | None) -> None:
     if output is None:
         typer.echo(text, nl=False)
     else:
-        with replacing(output) as file:
+        with write_atomically(output) as file:
             file.write(text.encode())
         typer.echo(f"written to {output}", err=True)

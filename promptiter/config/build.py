@@ -1,6 +1,6 @@
-"""From a configuration to a run: the agent is imported, the cases are read, models, metrics and policies are built.
+"""Builds a run from a configuration: imports the agent, reads the cases, builds models, metrics and policies.
 
-Nothing is spent here. Whatever cannot be built is a problem, and all problems are told together.
+Nothing is spent here. All problems are collected and reported together.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.forecast import Forecast
 from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import check_request, joined
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
 from promptiter.evaluation.data.case import EvalSet
@@ -51,9 +52,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredRun:
-    """A run that can start. The gateway has the ledger, and the cache that runs share, if there is one.
+    """A run that can start. The gateway has the ledger, and the shared cache if there is one.
 
-    `run.engine.run_sync(run.request)` leaves nothing on disk; `run.begin().run_sync()` can be killed and resumed.
+    `run.engine.run_sync(run.request)` writes nothing to disk. `run.begin().run_sync()` has a folder and can be resumed.
     """
 
     config: RunConfig
@@ -63,7 +64,7 @@ class ConfiguredRun:
     configuration: Configuration | None = None
 
     def begin(self) -> RunDirectory:
-        """A new folder for the run, below `runs` of the configuration, with what the run is expected to take."""
+        """Create a folder for the run, below `runs` of the configuration, with its forecast."""
         return RunDirectory.begin(
             self.config.runs,
             self.engine,
@@ -74,7 +75,7 @@ class ConfiguredRun:
         )
 
     def forecast(self) -> Forecast:
-        """What the run is expected to take, from what earlier runs recorded. Asks no model and writes nothing."""
+        """Estimate what the run will take, from earlier runs if there are any. Makes no call and writes nothing."""
         return forecast_of(self.config.runs, self.engine, self.request)
 
     def noise(
@@ -84,9 +85,9 @@ class ConfiguredRun:
         on_row: Callable[[CaseRow], None] | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> NoiseReport:
-        """An A/A run on the validation cases; leaves nothing on disk but answers in the cache.
+        """Measure the noise of an A/A run on the validation cases. Writes nothing but answers to the cache.
 
-        Ctrl-C, or the end of the budget, gives what was measured so far.
+        After Ctrl-C, or when the budget ends, the report has what was measured so far.
         """
         stopping = Interrupt()
         return run_blocking(
@@ -98,12 +99,12 @@ class ConfiguredRun:
     def _forecast_if_any(self) -> Forecast | None:
         try:
             return self.forecast()
-        except Exception as error:  # noqa: BLE001 - it asks agents and searches of users; a run needs no forecast
-            logger.warning("the run begins without a forecast: %s", type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - it calls the user's agent and search; a run needs no forecast
+            logger.warning("the run starts without a forecast: %s", type(error).__name__)
             return None
 
     def resume(self, path: str | os.PathLike[str]) -> RunDirectory:
-        """The folder of this run, which was begun before; ChangedInputsError if it was begun with other inputs."""
+        """Open the folder of this run to resume it. ChangedInputsError if its inputs have changed."""
         return RunDirectory.resume(
             path, self.engine, self.request, configuration=self.configuration, keep_traces=self.config.keep_traces
         )
@@ -112,13 +113,13 @@ class ConfiguredRun:
 def build_run(
     found: ReadConfig, *, problems: Iterable[str] = (), environ: Mapping[str, str] | None = None
 ) -> ConfiguredRun:
-    """The run that a configuration describes; RequestError lists everything that is wrong, `problems` with it."""
-    building = _Building(found, os.environ if environ is None else environ, [*found.problems, *problems])
-    return building.run()
+    """Build the run that a configuration describes. A RequestError lists everything that is wrong, and `problems`."""
+    builder = _RunBuilder(found, os.environ if environ is None else environ, [*found.problems, *problems])
+    return builder.build()
 
 
 @dataclass(frozen=True, slots=True)
-class _Building:
+class _RunBuilder:
     found: ReadConfig
     environ: Mapping[str, str]
     problems: list[str]
@@ -127,19 +128,19 @@ class _Building:
     def config(self) -> RunConfig:
         return self.found.config
 
-    def run(self) -> ConfiguredRun:
+    def build(self) -> ConfiguredRun:
         config = self.config
         make_importable(config.python_path)
-        agent = self._agent()
-        gateway = self._gateway()
-        evaluator = self._evaluator(gateway)
-        sets = self._eval_sets()
-        request = self._request(sets or _NO_SETS)
+        agent = self._load_agent()
+        gateway = self._build_gateway()
+        evaluator = self._build_evaluator(gateway)
+        sets = self._load_eval_sets()
+        request = self._build_request(sets or _NO_SETS)
         if evaluator is not None:
             self._check(agent, evaluator, request, is_complete=sets is not None)
         engine = None
         if agent is not None and evaluator is not None:
-            engine = self.attempt(lambda: _engine(agent, evaluator, config))
+            engine = self.attempt(lambda: _build_engine(agent, evaluator, config))
         if self.problems or engine is None:
             gateway.cache.close()
             raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
@@ -148,10 +149,10 @@ class _Building:
             engine=engine,
             request=request,
             gateway=gateway,
-            configuration=self._configuration(),
+            configuration=self._describe_configuration(),
         )
 
-    def _configuration(self) -> Configuration | None:
+    def _describe_configuration(self) -> Configuration | None:
         found, metrics = self.found, self.config.metrics
         if found.file is None:
             return None
@@ -160,11 +161,11 @@ class _Building:
             settings=dict(found.settings),
             document=dict(found.document),
             files={"metrics": str(metrics)} if isinstance(metrics, Path) else {},
-            code=_source_of(self.config.agent),
+            code=_find_source(self.config.agent),
         )
 
     def attempt(self, make: Callable[[], T], *, place: str = "") -> T | None:
-        """What is made, or None and one problem more."""
+        """The result of `make`, or None after its error was added to the problems."""
         try:
             return make()
         except RequestError as error:
@@ -174,47 +175,47 @@ class _Building:
         return None
 
     def _is_given(self, key: str, *, wanted: str) -> bool:
-        """Whether the file has a key; if not, that is a problem."""
+        """Whether the file has a key; a missing one is added to the problems."""
         if getattr(self.config, key):
             return True
         if key not in self.found.broken:
             self.problems.append(f"{key}: is missing; {wanted}")
         return False
 
-    def _agent(self) -> Agent | None:
+    def _load_agent(self) -> Agent | None:
         if not self._is_given("agent", wanted="name the agent as module:attr"):
             return None
         return self.attempt(partial(load_agent, self.config.agent, folders=self.config.python_path), place="agent")
 
-    def _eval_sets(self) -> _EvalSets | None:
+    def _load_eval_sets(self) -> _EvalSets | None:
         config = self.config
         if "data" in self.found.broken:
             return None
         if not config.data:
             given = [self._is_given(key, wanted="name its eval set, or `data` to split") for key in _SETS]
-            train, validation, test = (self._loaded(getattr(config, key), place=key) for key in (*_SETS, "test"))
+            train, validation, test = (self._load(getattr(config, key), place=key) for key in (*_SETS, "test"))
             is_whole = all(given) and train and validation and test is not None
             return _EvalSets(train or (), validation or (), test or ()) if is_whole else None
         if config.train or config.validation or config.test:
-            self.problems.append("data: is split into train, validation and test; give either data, or the sets")
+            self.problems.append("data: is split into train, validation and test; give either data or the sets")
             return None
-        cases = self._loaded(config.data, place="data")
-        return None if cases is None else self.attempt(lambda: _dealt(cases, config), place="data")
+        cases = self._load(config.data, place="data")
+        return None if cases is None else self.attempt(lambda: _split(cases, config), place="data")
 
-    def _loaded(self, files: Iterable[Path], *, place: str) -> tuple[EvalSet, ...] | None:
+    def _load(self, files: Iterable[Path], *, place: str) -> tuple[EvalSet, ...] | None:
         loaded = [self.attempt(partial(load_eval_set, file), place=place) for file in files]
         found = tuple(each for each in loaded if each is not None)
         return found if len(found) == len(loaded) else None
 
-    def _gateway(self) -> Gateway:
+    def _build_gateway(self) -> Gateway:
         cache = self.attempt(lambda: open_cache(self.config.cache), place="cache")
         return gateway_of(self.config, cache, environ=self.environ)
 
-    def _evaluator(self, gateway: Gateway) -> Evaluator | None:
+    def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
         if not self._is_given("metrics", wanted="name a metrics file, or list metrics here"):
             return None
         config, how = self.config, self.config.evaluation
-        metrics = self.attempt(self._metrics, place="metrics" if isinstance(config.metrics, Path) else "")
+        metrics = self.attempt(self._load_metrics, place="metrics" if isinstance(config.metrics, Path) else "")
         if metrics is None:
             return None
 
@@ -230,13 +231,13 @@ class _Building:
 
         return self.attempt(build, place="metrics")
 
-    def _metrics(self) -> EvalConfig:
+    def _load_metrics(self) -> EvalConfig:
         given = self.config.metrics
         if isinstance(given, Path):
             return load_eval_config(given, environ=self.environ)
         return parse_eval_config(given, source="metrics", environ=self.environ)
 
-    def _request(self, sets: _EvalSets) -> RunRequest:
+    def _build_request(self, sets: _EvalSets) -> RunRequest:
         config = self.config
         goal = goal_of(config.goal)
         profile = config.initial_profile
@@ -266,19 +267,29 @@ class _Building:
         )
 
     def _check(self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool) -> None:
-        """What can be said before the engine looks, so that it stands in the same list."""
+        """Find what the engine would refuse later, so that it is in the same list of problems."""
         self.problems.extend(unpriced_models(self.config, evaluator.gateway))
         if self.config.review and request.goal.kind != "score":
-            told = f"only patches for the score are reviewed, and the goal is {request.goal.kind}; leave it out"
-            self.problems.append(f"review: {told}")
+            self.problems.append(
+                f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; leave it out"
+            )
         if agent is None:
             return
+        self.attempt(lambda: self._check_models(agent, evaluator, request))
         if is_complete:
             self.attempt(lambda: check_request(request, agent.describe(), evaluator))
             return
         known = agent.describe().surface_ids
         unknown = [target for target in request.targets or () if target not in known]
         self.problems.extend(str(UnknownSurfaceError(target, known=known)) for target in unknown)
+
+    def _check_models(self, agent: Agent, evaluator: Evaluator, request: RunRequest) -> None:
+        others = [request.teacher] if isinstance(request.teacher, str) else []
+        if request.goal.kind == "score":
+            others += self.config.models.stages.models
+        if request.judge is not None:
+            evaluator = evaluator.with_judge(request.judge)
+        check_models(agent, evaluator, profile=request.initial_profile, others=others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +299,8 @@ class _EvalSets:
     test: tuple[EvalSet, ...] = ()
 
 
-def _engine(agent: Agent, evaluator: Evaluator, config: RunConfig) -> Engine:
-    """An engine that searches for what the goal is; the stages are for the score."""
+def _build_engine(agent: Agent, evaluator: Evaluator, config: RunConfig) -> Engine:
+    """An engine with the search for the goal. The stages are only for the score."""
     match goal_of(config.goal).kind:
         case "cheaper":
             return Engine(agent, evaluator, search=ModelDownsizing())
@@ -299,8 +310,8 @@ def _engine(agent: Agent, evaluator: Evaluator, config: RunConfig) -> Engine:
             return Engine(agent, evaluator, search=search_of(config))
 
 
-def _source_of(reference: str) -> str | None:
-    """The file of the module that `module:attr` names; None if there is none to look at."""
+def _find_source(reference: str) -> str | None:
+    """The source file of the module that `module:attr` names, or None."""
     file = getattr(sys.modules.get(reference.partition(":")[0]), "__file__", None)
     return file if file is not None and Path(file).is_file() else None
 
@@ -309,7 +320,7 @@ _SETS = ("train", "validation")
 _NO_SETS = _EvalSets()
 
 
-def _dealt(cases: tuple[EvalSet, ...], config: RunConfig) -> _EvalSets:
+def _split(cases: tuple[EvalSet, ...], config: RunConfig) -> _EvalSets:
     shares = config.split
     whole = joined(cases, name="data")
     parts = split(whole, train=shares.train, validation=shares.validation, test=shares.test, seed=shares.seed)

@@ -13,11 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
 
+from promptiter.config.renamed_keys import drop_key, find_renamed_keys
 from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,
@@ -141,17 +143,20 @@ def read_document(
     """The same for what a file says or once said; paths are relative to that file."""
     settings = settings or {}
     said = merged(given, settings)
+    source = os.fspath(file)
+    renamed = find_renamed_keys(said)
+    document = reduce(drop_key, renamed, said)
+    problems = [f"{source}: {'.'.join(old)} is now called {new}; rename it" for old, new in renamed.items()]
+    broken = {key for old, new in renamed.items() for key in (old[0], new.partition(".")[0])}
     context = {"folder": file.parent.absolute(), "environ": os.environ if environ is None else environ}
-    problems: list[str] = []
-    broken: set[str] = set()
     try:
-        config = RunConfig.model_validate(said, context=context)
+        config = RunConfig.model_validate(document, context=context)
     except ValidationError as error:
-        problems = describe_problems(
-            error, RunConfig, Location(os.fspath(file)), is_secret=lambda keys: keys[:1] == ("models",)
+        problems += describe_problems(
+            error, RunConfig, Location(source), is_secret=lambda keys: keys[:1] == ("models",)
         )
-        broken = {str(each["loc"][0]) for each in error.errors(include_url=False)}
-        kept = {key: value for key, value in said.items() if key not in broken}
+        broken |= {str(each["loc"][0]) for each in error.errors(include_url=False)}
+        kept = {key: value for key, value in document.items() if key not in broken}
         config = RunConfig.model_validate(kept, context=context)
     return ReadConfig(
         config=config,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +29,7 @@ def load_object(reference: str, *, folders: Iterable[Path] = ()) -> Any:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
-        raise SetupError(f"cannot import {module_name!r}: {told}; run where the module is, or mend it") from error
+        raise SetupError(f"cannot import {module_name!r}: {told}; run where the module is, or fix it") from error
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise SetupError(f"{module_name!r} has no {attribute!r}{nearest(name, dir(found))}")
@@ -40,13 +41,28 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
     """The agent that `module:attr` names: an agent, or a function without parameters that makes one."""
     found = load_object(reference, folders=folders)
     if not hasattr(found, "describe") and callable(found):
+        if _needs_arguments(found):
+            raise SetupError(
+                f"{reference!r} is a plain function, not an agent; decorate it with @agent(instruction=...) from "
+                "promptiter.agents, or name a function without parameters that returns an agent"
+            )
         try:
             found = found()
         except Exception as error:
             raise SetupError(f"{reference!r} made no agent: {type(error).__name__}: {error}") from error
     if not hasattr(found, "describe") or not hasattr(found, "run"):
-        raise SetupError(f"{reference!r} is {type(found).__name__}, no agent: it needs describe() and run()")
+        raise SetupError(f"{reference!r} is {type(found).__name__}, not an agent: it needs describe() and run()")
     return cast("Agent", found)
+
+
+def _needs_arguments(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return True
+    except ValueError:  # a builtin without a signature
+        return False
+    return False
 
 
 def is_reference(text: str) -> bool:

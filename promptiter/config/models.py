@@ -16,7 +16,7 @@ from promptiter.llm.prices import Price, Prices
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import reveal, secrets_in
-from promptiter.offline.model.simulated import SimulatedModel
+from promptiter.registry import MODELS, OFFLINE_STAGES
 
 if TYPE_CHECKING:
     from promptiter.search.rounds import BackpropRounds
@@ -29,8 +29,8 @@ def gateway_of(config: RunConfig, cache: Cache | None, *, environ: Mapping[str, 
     """The gateway with the file's models, prices, limits and caps; it keeps their keys to itself."""
     settings = config.models.settings
     served: dict[str, Model] = {name: _served(each) for name, each in settings.items()}
-    if config.models.simulated is not None:
-        served["simulated"] = SimulatedModel(seed=config.seed, **config.models.simulated.model_dump())
+    for name, registered in config.models.registered.items():
+        served[name] = MODELS.get(name)(seed=config.seed, **registered.model_dump())
     given = [[each.api_key, each.headers, each.options] for each in settings.values()]
     return Gateway(
         models=served,
@@ -53,7 +53,6 @@ def search_of(config: RunConfig) -> BackpropRounds:
     from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
     from promptiter.backprop.llm.corrector import LLMCorrector
     from promptiter.backprop.llm.optimizer import LLMOptimizer
-    from promptiter.offline.attribution.corrector import ReferenceCorrector
     from promptiter.search.gradient_check import MOST_CHECKED, GradientCheck
     from promptiter.search.rounds import BackpropRounds
 
@@ -72,7 +71,7 @@ def search_of(config: RunConfig) -> BackpropRounds:
     elif stages.corrector is not None or stages.check_gradients != "auto":
         corrector = stage(LLMCorrector, stages.corrector)
         most = MOST_CHECKED if stages.check_gradients == "auto" else stages.check_gradients
-        check = GradientCheck(ReferenceCorrector(), *([corrector] if corrector else []), most=most)
+        check = GradientCheck(OFFLINE_STAGES.get("corrector")(), *([corrector] if corrector else []), most=most)
     return BackpropRounds(
         blaming[stages.attribution],
         stage(LLMAggregator, stages.aggregator),

@@ -1,19 +1,28 @@
-"""A configuration as it was understood: with what was left out filled in, ready to be saved as promptiter.yaml."""
+"""The effective configuration: the file, options and defaults together, ready to be saved as promptiter.yaml."""
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import dataclass
 
 from promptiter.config.build import ConfiguredRun
 from promptiter.config.policies import PATIENCE
 from promptiter.engine.request_checks import check_request
 from promptiter.evaluation.result import get_best_value
+from promptiter.llm.redaction import MASK
 from promptiter.runs.header import without_secrets
 from traces.model import Json
 
 
-def resolved(run: ConfiguredRun) -> dict[str, Json]:
-    """The whole configuration without secrets: `${VAR}` stays, what was written out is masked. Paths are absolute."""
+@dataclass(frozen=True, slots=True)
+class EffectiveConfig:
+    """A configuration without secrets: `${VAR}` stays, and `left_out` names the keys whose secrets were written out."""
+
+    document: dict[str, Json]
+    left_out: tuple[str, ...] = ()
+
+
+def effective_config(run: ConfiguredRun) -> EffectiveConfig:
+    """The whole configuration of a run. Paths are absolute."""
     config, evaluator = run.config, run.engine.evaluator
     document: dict[str, Json] = {} if run.configuration is None else run.configuration.document
     values: dict[str, Json] = config.model_dump(mode="json", by_alias=True, exclude={"models", "metrics"})
@@ -28,7 +37,22 @@ def resolved(run: ConfiguredRun) -> dict[str, Json]:
     if config.final_test is None:
         values["final_test"] = False
     kept = {key: each for key in _ORDER if (each := _without_gaps(values.get(key))) not in (None, [], {}, "")}
-    return cast("dict[str, Json]", without_secrets(kept, evaluator.gateway.redactor))
+    left_out: list[str] = []
+    document = _without_masked(without_secrets(kept, evaluator.gateway.redactor), "", left_out)
+    return EffectiveConfig(document, tuple(left_out))
+
+
+def _without_masked(value: Json, place: str, left_out: list[str]) -> Json:
+    """A document without the values that hold a masked secret; their places are added to `left_out`."""
+    if isinstance(value, dict):
+        places = {key: f"{place}.{key}" if place else str(key) for key in value}
+        found = {key: _without_masked(each, places[key], left_out) for key, each in value.items()}
+        return {key: each for key, each in found.items() if places[key] not in left_out}
+    if isinstance(value, list):
+        return [_without_masked(each, f"{place}.{number}", left_out) for number, each in enumerate(value)]
+    if isinstance(value, str) and MASK in value:
+        left_out.append(place)
+    return value
 
 
 _ORDER = (

@@ -5,12 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
 
-from promptiter.llm.secret import hidden_by_name
+from promptiter.llm.secret import hide_by_name
 from promptiter.llm.secret_fields import ExpandedText, SecretText, SecretValues
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
+from promptiter.registry import MODELS
 from promptiter.stages.losses import Severity
 from traces.model import Json
 
@@ -56,12 +68,16 @@ def _as_switch(value: Json) -> Json:
     return "off" if value is False else value  # YAML reads off as a truth value
 
 
+def _unless_read(value: Json, read: ValidatorFunctionWrapHandler) -> Json:
+    return value if isinstance(value, BaseModel) else read(value)
+
+
 def as_final_test(value: Json) -> Json:
     return None if value is False else {} if value is True else value
 
 
 def _as_headers(value: Json) -> Json:
-    return hidden_by_name({"headers": value})["headers"]
+    return hide_by_name({"headers": value})["headers"]
 
 
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -111,18 +127,10 @@ class ModelSettings(Section):
     api_key: SecretText = None
     headers: Annotated[SecretValues, AfterValidator(_as_headers)] = Field(default_factory=dict)
     timeout_s: Above0 | None = None
-    options: Annotated[dict[str, Any], BeforeValidator(hidden_by_name)] = Field(default_factory=dict)
+    options: Annotated[dict[str, Any], BeforeValidator(hide_by_name)] = Field(default_factory=dict)
     price: ModelPrice | None = None
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
-
-
-class SimulatedSettings(Section):
-    """The simulated model: with which probability it follows a rule, what it knows, how long it takes."""
-
-    compliance: Share = 0.98
-    knowledge: dict[str, str] = Field(default_factory=dict)
-    latency_s: Amount = 0.0
 
 
 class Stages(Section):
@@ -149,17 +157,36 @@ class Stages(Section):
 
 
 class Models(Section):
-    """The models of the stages, and the settings of models by name, whoever asks them."""
+    """The models of the stages, and the settings of models by name. A registered model has settings of its own kind."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, ModelSettings] = Field(init=False)
+    __pydantic_extra__: dict[str, Annotated[ModelSettings, WrapValidator(_unless_read)]] = Field(init=False)
 
     stages: Annotated[Stages, BeforeValidator(_as_stages)] = Stages()
-    simulated: SimulatedSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_registered(cls, value: Json) -> Json:
+        """Read the settings of registered models by the schema that the model declares."""
+        if not isinstance(value, dict):
+            return value
+        kinds: dict[str, Any] = {name: (MODELS.get(name).Settings, ...) for name in value if name in MODELS}
+        read = create_model("Registered", **kinds).model_validate({name: value[name] for name in kinds})
+        return value | {name: getattr(read, name) for name in kinds}
 
     @property
     def settings(self) -> dict[str, ModelSettings]:
-        return dict(self.__pydantic_extra__ or {})
+        """Of the models that are served elsewhere."""
+        return {name: each for name, each in self._extra.items() if isinstance(each, ModelSettings)}
+
+    @property
+    def registered(self) -> dict[str, BaseModel]:
+        """Of the models that are registered."""
+        return {name: each for name, each in self._extra.items() if not isinstance(each, ModelSettings)}
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        return self.__pydantic_extra__ or {}
 
 
 class CheaperGoal(Section):
@@ -183,7 +210,7 @@ class Goals(Section):
 
 
 class PairedGainEntry(Section):
-    """An exact test for each candidate; `error` is for all of them, `repeats` are blocks with a look after each."""
+    """An exact test for each candidate; `alpha` is for all of them, `repeats` are blocks with a look after each."""
 
     alpha: Chance = 0.05
     repeats: tuple[Count, ...] = (2, 2, 2)
@@ -235,7 +262,7 @@ class FinalTestSection(Section):
     blocks.
 
     `min_detectable_gain` is what these cases should be able to show; `ablate` takes out parts that do no good before.
-    How often a claim may be wrong is the run's `error`.
+    Its significance level is the run's `alpha`.
     """
 
     repeats: Count = 2

@@ -98,9 +98,12 @@ class _Working:
                 phase="ablation",
                 runs=list_case_runs(replace(session.validation, cases=cases), repeats),
                 kept=[row for row in record.rows if row.case_id not in touched],
+                without=self._left_out(parts),
             )
         return self.known[name]
 
+    def _left_out(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(part for part in self.parts if part not in parts)
+
     def profile_with(self, parts: tuple[str, ...]) -> Profile:
-        gone = tuple(part for part in self.parts if part not in parts)
-        return self.whole.profile.reset(gone, to=self.initial.profile, snapshot=self.session.snapshot)
+        return self.whole.profile.reset(self._left_out(parts), to=self.initial.profile, snapshot=self.session.snapshot)

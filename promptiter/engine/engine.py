@@ -18,6 +18,7 @@ from typing import cast
 
 from promptiter.agents.base import Agent
 from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Run, RunOutcome, restored
@@ -132,6 +133,8 @@ class Engine:
             return RunOutcome(fold_lazily(journal), None)
         checked = check_request(request, self.describe(), self.evaluator)
         evaluator = self.evaluator_for(request)
+        teacher = [request.teacher] if isinstance(request.teacher, str) else []
+        check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)
         started = self._now()
         run_id = request.run_id or new_run_id(started, request, checked)
         redactor = evaluator.gateway.redactor

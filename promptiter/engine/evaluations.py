@@ -49,20 +49,27 @@ class Evaluations:
         phase: Phase,
         runs: Sequence[CaseRepeat] | None = None,
         kept: Iterable[CaseRow] = (),
+        without: Sequence[str] = (),
     ) -> Evaluation:
         """Run cases under a profile, as far as the log does not know them; without `runs`, all repeats of all cases.
 
-        Rows that are `kept` from another profile, which cannot differ, are written down with the others.
+        Rows that are `kept` from another profile, which cannot differ, are written down with the others. `without`
+        tells observers which changes an ablation leaves out.
         """
         if self._busy.locked():
             raise RuntimeError("a session evaluates one profile at a time; await each evaluation before the next")
         wanted = list_case_runs(eval_set, range(self._evaluator.options.repeats)) if runs is None else runs
         async with self._busy:
             self._log.phase = phase
-            return await self._evaluate(eval_set, profile, wanted, [_as_kept(row) for row in kept])
+            return await self._evaluate(eval_set, profile, wanted, [_as_kept(row) for row in kept], without)
 
     async def _evaluate(
-        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseRepeat], kept: Sequence[CaseRow]
+        self,
+        eval_set: EvalSet,
+        profile: Profile,
+        runs: Sequence[CaseRepeat],
+        kept: Sequence[CaseRow],
+        without: Sequence[str],
     ) -> Evaluation:
         number, self._number = self._number, self._number + 1
         head: dict[str, Json] = {
@@ -73,6 +80,8 @@ class Evaluations:
             "cases": len({*(case_id for case_id, _ in runs), *(row.case_id for row in kept)}),
             "runs": len(runs) + len(kept),
         }
+        if without:
+            head["without"] = list(without)
         gateway = self._evaluator.gateway
         started = await self._log.note("evaluation_started", {**head, "measured": {"mark": gateway.cache.mark()}})
         rows: dict[CaseRepeat, CaseRow] = {}

@@ -30,7 +30,7 @@ from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, Step, ToolCall
 from traces.model import Snapshot
-from traces.snapshots import readable
+from traces.snapshots import escape_surrogates
 
 GRACE_S = 1.0
 """An agent that ignores its deadline is stopped this much later."""
@@ -162,7 +162,7 @@ class Evaluator:
             with self.gateway.active():
                 return await self._run_and_score(agent, cases[job.case_id], job)
 
-        self.gateway.settle_here()
+        self.gateway.bind_to_running_loop()
         return self.executor.run(jobs, work)
 
     def _check_scenarios(self, cases: Mapping[str, EvalCase]) -> None:
@@ -186,7 +186,7 @@ class Evaluator:
             case_id=case.id,
             repeat=job.repeat,
             scores=tuple(_redact_score(each.result(), redactor) for each in judging),
-            output=redactor.redact_known(readable(run.output)),
+            output=redactor.redact_known(escape_surrogates(run.output)),
             error=Failure(run.error.type, redactor.redact_text(run.error.message)) if run.error else None,
             usage=run.usage,
             trace_digests=tuple(

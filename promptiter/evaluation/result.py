@@ -18,7 +18,8 @@ from promptiter.errors import AccessDeniedError, ModelUnavailableError, RateLimi
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import Reads
 from traces import Failure, Usage
-from traces.model import total_usage
+from traces.model import sum_usage
+from traces.notebook import html_block, html_heading, html_table
 
 Origin: TypeAlias = Literal["executed", "cache", "kept", "audited"]
 """Where a row came from: paid calls, cached answers only, an earlier evaluation, or a check of one."""
@@ -174,7 +175,7 @@ class Evaluation:
 
     @property
     def usage(self) -> Usage:
-        return total_usage(row.usage for row in self.rows)
+        return sum_usage(row.usage for row in self.rows)
 
     @property
     def errored_fraction(self) -> float:
@@ -199,6 +200,21 @@ class Evaluation:
     def is_reliable(self) -> bool:
         """Whether few enough runs and scores failed for the figures to be meaningful."""
         return self.errored_fraction <= self.max_errored_fraction
+
+    def _repr_html_(self) -> str:
+        metrics = tuple(self.thresholds)
+        rows = (
+            (case.case_id, "passed" if case.passed else "failed", *(_written(case.means[name]) for name in metrics))
+            for case in self.cases
+        )
+        passed = f"{sum(case.passed for case in self.cases)} of {len(self.cases)} cases pass"
+        details = f"mean score {_written(self.mean_score)}, {passed}, {self.usage.tokens:,} tokens"
+        table = html_table(("case", "", *metrics), rows, count=len(self.cases))
+        return html_block(html_heading(f"Evaluation on {self.eval_set_id}", details), table)
+
+
+def _written(figure: float | None) -> str:
+    return "unscored" if figure is None else f"{figure:.3f}"
 
 
 def _average(values: Iterable[float | None]) -> float | None:

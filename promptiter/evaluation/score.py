@@ -9,6 +9,9 @@ from traces.model import Json
 
 FindingKind: TypeAlias = Literal["missing", "wrong", "unexpected", "violated"]
 
+RUN_LIMITS = frozenset(("max_duration_s", "max_cost_usd"))
+"""Predicates about what the whole run takes, not about its output."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:

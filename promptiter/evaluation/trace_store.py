@@ -18,7 +18,7 @@ from pathlib import Path
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import Redactor
 from traces import ExecutionTrace, Failure, Step, TraceError, digest
-from traces.files import from_json, replacing, to_json
+from traces.files import from_json, to_json, write_atomically
 
 _TIMES = re.compile(rb',"(?:start|end)_ns":\d+')
 
@@ -48,7 +48,7 @@ class TraceStore:
         path = self._path(name)
         if not self._is_complete(path):
             path.parent.mkdir(exist_ok=True)
-            with replacing(path) as file:
+            with write_atomically(path) as file:
                 file.write(raw)
             if self._is_durable:
                 self._unsynced.append(path)

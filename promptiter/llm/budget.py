@@ -1,12 +1,12 @@
-"""Budgets are promises: a call is made only when the most it can cost still fits.
+"""Budgets: a call is made only if the most it can cost still fits below every cap.
 
     async with budget.reserve(tokens=bound, usd=bound_usd) as reservation:
         reply = await call()
         reservation.settle(tokens=reply.usage.tokens, usd=reply.usage.cost_usd)
 
-A call that does not fit waits, first come first served, for what calls in flight give back. When even all of it would
-not be enough, the budget has ended for this call, and it raises BudgetEndedError at once. As long as no call costs more
-than it reserved, what is settled never exceeds a cap.
+A call that does not fit waits, first come first served, until calls in flight return what they did not use. If even
+all of that would not be enough, BudgetEndedError is raised at once. As long as no call costs more than it reserved, no
+cap is ever exceeded.
 
 A budget belongs to one event loop.
 """
@@ -26,9 +26,10 @@ from promptiter.llm.ledger import NOTHING, PARTS, Spending, in_parts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetState:
-    """A budget at one moment. `over_bound_calls` cost more than they had reserved; `unpriced_calls` no cap covers.
+    """A budget at one moment.
 
-    `held` is held back for something later.
+    `over_bound_calls` cost more than they had reserved. `unpriced_calls` are not covered by `max_usd`. `held` is
+    reserved for the final test.
     """
 
     calls: int
@@ -43,7 +44,7 @@ class BudgetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """The most that may be spent; None is no cap."""
+    """The most that may be spent; None means no cap."""
 
     max_calls: int | None = None
     max_tokens: int | None = None
@@ -51,11 +52,11 @@ class Caps:
 
 
 class Budget:
-    """Caps on calls, tokens and dollars; None is no cap.
+    """Caps on calls, tokens and dollars; None means no cap.
 
-    A call that costs more than it reserved is counted as it is. If that breaks a cap, or what calls in flight were
-    promised, the budget ends for good: nothing more is granted. With `allow_unknown_price` calls of models without a
-    price are made too, and counted as ones that the cap on dollars does not cover.
+    A call that costs more than it reserved is counted at its real cost. If that exceeds a cap, together with what calls
+    in flight have reserved, the budget ends for good. With `allow_unknown_price`, calls of models without a price are
+    made too and counted as not covered by `max_usd`.
     """
 
     def __init__(
@@ -81,52 +82,52 @@ class Budget:
         self._has_ended = False
         self._charged: set[str] = set()
         self._waiters: OrderedDict[Reservation, None] = OrderedDict()
-        self._largest_wait = _NOTHING  # no waiter wants more of anything
+        self._largest_wait = _NOTHING  # an upper bound of what any waiter needs
 
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
-        """Room for one call of at most so many tokens and dollars, for use with `async with`."""
+        """A reservation for one call that costs at most this much, for use with `async with`."""
         return Reservation((self,), tokens=tokens, usd=usd)
 
     def hold(self, expected: Spending, *, share: float, spent: Spending = NOTHING) -> None:
-        """Hold back what something later is expected to spend, but at most this share of what is left.
+        """Hold back what a later part of the run is expected to spend, but at most this share of what is left.
 
-        What was `spent` already of what was left counts as left: a run that goes on holds back what it did before.
+        What was already `spent` counts as left, so a resumed run holds back the same amount as before.
         """
         taken = self._settled + self._reserved
         held = [
             0 if cap is None else max(0, min(wanted, int(share * (cap - used + again)), cap - used))
             for cap, wanted, used, again in zip(
-                self._caps, _amount(expected).figures, taken.figures, _amount(spent).figures, strict=True
+                self._caps, _as_amount(expected).figures, taken.figures, _as_amount(spent).figures, strict=True
             )
         ]
         self._held = _Amount(*held)
         _serve((self,))
 
     def release(self) -> None:
-        """Give free what was held back."""
+        """Make available what was held back."""
         self._held = _NOTHING
         _serve((self,))
 
     def charge(self, spent: Spending, *, of: str) -> None:
-        """Count as settled what a run had spent before this process; once for each run, named by `of`.
+        """Count what a run spent before this process started; only once for each run, named by `of`.
 
-        Calls that were lost do not count: nobody knows what they cost, if anything.
+        Lost calls do not count, because their cost is unknown.
         """
         if of in self._charged:
             return
         self._charged.add(of)
-        self._settled += _amount(spent)
+        self._settled += _as_amount(spent)
         self._unpriced_calls += spent.unpriced_calls
         _serve((self,))
 
     @property
     def largest_call(self) -> Spending:
-        """The most that was reserved for a call so far. A call is made only if that much is left."""
-        return _spending(self._largest_call)
+        """The most that was reserved for one call so far."""
+        return _as_spending(self._largest_call)
 
     @property
     def needs_prices(self) -> bool:
-        """Whether a call of a model without a known price is refused."""
+        """Whether calls of models with unknown prices are refused."""
         return self._caps[2] is not None and not self._allows_unknown_price
 
     @property
@@ -139,27 +140,27 @@ class Budget:
             over_bound_calls=self._over_bound_calls,
             unpriced_calls=self._unpriced_calls,
             has_ended=self._has_ended,
-            held=_spending(self._held),
+            held=_as_spending(self._held),
         )
 
     def _fits(self, amount: _Amount) -> bool:
         return not self._has_ended and self._is_within_caps(self._settled + self._reserved + self._held + amount)
 
-    def _problem_of(self, amount: _Amount) -> tuple[str, str] | None:
-        """Which cap an amount will never fit into, whatever calls in flight give back, and why."""
+    def _find_problem(self, amount: _Amount) -> tuple[str, str] | None:
+        """The cap that an amount can never fit below, whatever calls in flight return, and a message."""
         if self._has_ended:
             broken = "a call cost more than it had reserved, so the cap can no longer be kept"
             return "bound", f"{broken}; raise the bounds of calls"
         figures = (self._settled.figures, self._held.figures, amount.figures)
         for name, cap, spent, held, wanted in zip(_CAPS, self._caps, *figures, strict=True):
             if cap is not None and spent + held + wanted > cap:
-                told = [
+                texts = [
                     f"${figure / PARTS:g}" if name == "max_usd" else f"{figure:,}"
                     for figure in (wanted, spent, cap, held)
                 ]
-                spent_so_far = f"{told[1]} of {name} {told[2]} is spent"
-                spent_so_far += f" and {told[3]} held back for the claim at the end" if held else ""
-                return name, f"{told[0]} more would not fit: {spent_so_far}; raise {name} to go on"
+                spent_so_far = f"{texts[1]} of {name} {texts[2]} is spent"
+                spent_so_far += f" and {texts[3]} held back for the final test" if held else ""
+                return name, f"{texts[0]} more would not fit: {spent_so_far}; raise {name} to continue"
         return None
 
     def _is_within_caps(self, amount: _Amount) -> bool:
@@ -174,7 +175,7 @@ class Budget:
 
 
 class Budgets:
-    """Several budgets at once, of a run and of one of its stages: a call fits into all of them or waits."""
+    """Several budgets at once, such as those of a run and of one of its stages: a call must fit into all of them."""
 
     def __init__(self, *budgets: Budget) -> None:
         self._budgets = tuple(dict.fromkeys(budgets))
@@ -188,11 +189,11 @@ class Budgets:
         largest = _NOTHING
         for budget in self._budgets:
             largest = largest.or_more(budget._largest_call)
-        return _spending(largest)
+        return _as_spending(largest)
 
     @property
     def caps(self) -> Caps:
-        """The narrowest of each kind."""
+        """The lowest cap of each kind."""
 
         def least(name: str) -> float | None:
             return min((cap for each in self._budgets if (cap := getattr(each.caps, name)) is not None), default=None)
@@ -217,12 +218,12 @@ class Budgets:
             budget.release()
 
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
-        """Room in all budgets for one call of at most so many tokens and dollars."""
+        """A reservation in all budgets for one call that costs at most this much."""
         return Reservation(self._budgets, tokens=tokens, usd=usd)
 
 
 class Reservation:
-    """Room for one call. Left without `settle`, by an error, a cancellation or otherwise, it is given back whole."""
+    """What is reserved for one call. If the block ends without `settle`, all of it is returned."""
 
     def __init__(self, budgets: tuple[Budget, ...], *, tokens: int, usd: float | None) -> None:
         if usd is None and any(budget.needs_prices for budget in budgets):
@@ -237,7 +238,7 @@ class Reservation:
         self._is_open = False
 
     async def __aenter__(self) -> Reservation:
-        if problem := self._problem():
+        if problem := self._find_problem():
             raise problem
         if not self._is_next_and_fits():
             await self._wait()
@@ -252,7 +253,7 @@ class Reservation:
             self._give_back()
 
     def settle(self, *, tokens: int | None, usd: float | None = None) -> None:
-        """Replace the bound by what the call used. A figure that nobody knows is settled at its bound."""
+        """Replace the bound by what the call used. An unknown figure (None) is settled at its bound."""
         if not self._is_open:
             raise RuntimeError("a reservation is settled once, inside its `async with`")
         self._is_open = False
@@ -274,19 +275,19 @@ class Reservation:
         try:
             await self._granted
         except asyncio.CancelledError:
-            if self._is_open:  # granted in the very moment of the cancellation
+            if self._is_open:  # it was granted just before the cancellation
                 self._give_back()
             else:
                 self._leave()
                 _serve(self._budgets)
             raise
 
-    def _problem(self) -> BudgetEndedError | None:
-        problems = [problem for budget in self._budgets if (problem := budget._problem_of(self._bound))]
+    def _find_problem(self) -> BudgetEndedError | None:
+        problems = [problem for budget in self._budgets if (problem := budget._find_problem(self._bound))]
         if not problems:
             return None
-        cap, told = problems[0]
-        return BudgetEndedError(f"the budget has ended: {told}", cap=cap)
+        cap, message = problems[0]
+        return BudgetEndedError(f"the budget has ended: {message}", cap=cap)
 
     def _is_next_and_fits(self) -> bool:
         return all(next(iter(b._waiters), self) is self and b._fits(self._bound) for b in self._budgets)
@@ -304,8 +305,8 @@ class Reservation:
             budget._reserved -= self._bound
         _serve(self._budgets)
 
-    def _answer(self, problem: BudgetEndedError | None) -> None:
-        if self._granted is None or self._granted.done():  # cancelled, but not yet told
+    def _resolve(self, problem: BudgetEndedError | None) -> None:
+        if self._granted is None or self._granted.done():  # cancelled meanwhile
             return
         if problem is None:
             self._granted.set_result(None)
@@ -318,35 +319,35 @@ class Reservation:
 
 
 def _serve(budgets: Iterable[Budget]) -> None:
-    """After something changed: send away who can never be served, then serve the others in order.
+    """After a change, refuse the waiters that can never be served, then serve the others in order.
 
-    All queues have the same order, that of arrival, so the first of all waiters is first in each of its queues.
+    All queues are in order of arrival, so the first of all waiters is first in each of its queues.
     """
     changed = OrderedDict.fromkeys(budgets)
     while changed:
         budget, _ = changed.popitem(last=False)
-        if budget._problem_of(budget._largest_wait):
-            for waiter in _hopeless(budget):
+        if budget._find_problem(budget._largest_wait):
+            for waiter in _refuse_hopeless(budget):
                 changed.update(dict.fromkeys(waiter._budgets))
         first = next(iter(budget._waiters), None)
         if first is not None and first._is_next_and_fits():
             first._take()
-            first._answer(None)
+            first._resolve(None)
             changed.update(dict.fromkeys(first._budgets))
 
 
-def _hopeless(budget: Budget) -> list[Reservation]:
-    """The waiters of a budget that were sent away."""
-    sent_away = []
+def _refuse_hopeless(budget: Budget) -> list[Reservation]:
+    """Refuse the waiters of a budget that can never be served, and return them."""
+    refused = []
     budget._largest_wait = _NOTHING
     for waiter in list(budget._waiters):
-        if problem := waiter._problem():
+        if problem := waiter._find_problem():
             waiter._leave()
-            waiter._answer(problem)
-            sent_away.append(waiter)
+            waiter._resolve(problem)
+            refused.append(waiter)
         else:
             budget._largest_wait = budget._largest_wait.or_more(waiter._bound)
-    return sent_away
+    return refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,11 +373,11 @@ class _Amount:
         return _Amount(self.calls - other.calls, self.tokens - other.tokens, self.usd_parts - other.usd_parts)
 
 
-def _amount(spent: Spending) -> _Amount:
+def _as_amount(spent: Spending) -> _Amount:
     return _Amount(spent.calls, spent.tokens, in_parts(spent.cost_usd or 0.0))
 
 
-def _spending(amount: _Amount) -> Spending:
+def _as_spending(amount: _Amount) -> Spending:
     return Spending(calls=amount.calls, input_tokens=amount.tokens, cost_usd=amount.usd_parts / PARTS)
 
 

@@ -1,7 +1,8 @@
-"""The one door through which every model call and declared tool call goes, of every role.
+"""Gateway: every model call and every declared tool call goes through it, whichever role makes it.
 
-On the way in: the cache (an answer that is known is not paid again), the budget (a call that does not fit is not made),
-the rate limit, the concurrency limit. On the way out: retries, the ledger, and the cache again, before anyone uses it.
+A call is answered from the cache if the answer is known. Otherwise it is checked against the budget, waits for the rate
+limit and a free slot, and is retried if it fails for a passing reason. Its cost goes to the ledger, and its answer
+to the cache before it is used.
 """
 
 from __future__ import annotations
@@ -9,37 +10,29 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 import orjson
 
-from promptiter.errors import (
-    BadAnswerError,
-    ModelError,
-    ModelTimeoutError,
-    PromptiterError,
-    RateLimitedError,
-    SetupError,
-    ToolFailedError,
-    TransientModelError,
-)
+from promptiter.errors import BadAnswerError, ModelTimeoutError, PromptiterError, SetupError, ToolFailedError
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
 from promptiter.llm.cache.in_flight import InFlightCall
 from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer
 from promptiter.llm.call_counter import record_call
+from promptiter.llm.catalog import ModelCatalog
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
-from promptiter.llm.models import Function, Model, as_model
-from promptiter.llm.prices import Price, Prices, priced
+from promptiter.llm.models import Function, Model
+from promptiter.llm.prices import Price, Prices, add_cost
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
+from promptiter.llm.retries import Retrier, Retries
 from traces import Usage, digest
 from traces.model import Json
 
@@ -50,24 +43,10 @@ _Answered: TypeAlias = tuple[StoredAnswer, LedgerEntry]
 _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retries:
-    """How often a failed call is tried again, and how long to wait: doubling, with jitter, or what the server asks."""
-
-    attempts: int = 6
-    first_delay_s: float = 0.5
-    max_delay_s: float = 30.0
-    longest_retry_after_s: float = 600.0
-
-    def delay_s(self, attempt: int, rng: random.Random) -> float:
-        longest = min(self.max_delay_s, self.first_delay_s * 2 ** (attempt - 1))
-        return float(longest * rng.uniform(0.5, 1.0))
-
-
 class Gateway:
-    """Shared by all that a run does; safe under asyncio, with thousands of calls at once.
+    """Answers model and tool calls, thousands at once under asyncio. One gateway serves all parts of a run.
 
-    It lives in the event loop that uses it first; calls from other threads' loops are made there.
+    It belongs to the event loop that uses it first; calls from event loops of other threads are made on that one.
     """
 
     def __init__(
@@ -89,45 +68,27 @@ class Gateway:
         self.ledger = Ledger()
         self.cache = cache if cache is not None else MemoryCache()
         self.budget = budget
-        self.prices = prices or Prices()
         self.redactor = redactor or Redactor(secrets_from_environment(os.environ))
-        self.retries = retries or Retries()
         self.timeout_s = timeout_s
         self.max_output_tokens = max_output_tokens
-        self._models: dict[str, Model] = {}
-        for name, model in (models or {}).items():
-            self.add_model(name, model)
+        self.catalog = ModelCatalog(models, prices=prices, timeout_s=timeout_s, seed=seed)
+        self.redactor.learn(self.catalog.secrets())
         self._rates = dict(rates or {})
         self.concurrency = concurrency
         self._home: asyncio.AbstractEventLoop | None = None
-        self._seed = seed
-        self._rng = random.Random(seed)
-        self._sleep = sleep
+        self._retrier = Retrier(retries or Retries(), redactor=self.redactor, seed=seed, sleep=sleep)
         self._in_flight: dict[CacheKey, InFlightCall] = {}
         self.recent_from: int | None = None
-        """A mark of the cache: what was paid since counts as paid, also if a killed process did it."""
+        """A position in the cache: answers paid after it count as paid, even if a killed process paid them."""
 
     async def ask(
         self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
     ) -> ModelReply:
-        """Answer a request: from the cache, or by the model. A live node is never served from the cache.
+        """Answer a request from the cache or by the model. A live node is never answered from the cache.
 
-        Raises a ModelError when all attempts failed, BudgetEndedError when it does not fit into the budget.
+        Raises a ModelError if all attempts failed, BudgetEndedError if the call does not fit into the budget.
         """
-        return await self._at_home(self._ask(request, site, node_id, is_live=is_live))
-
-    async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
-        if not any(request.options.get(name) for name in _OUTPUT_BOUNDS):
-            request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
-
-        async def execute(asking: _Asking) -> _Answered:
-            return await self._paid(request, site, node_id, asking=asking)
-
-        key, answered = CacheKey.of(site, request.digest), self._anew if is_live else self._once
-        reply = await answered(key, execute, model=request.model, node_id=node_id)
-        if not isinstance(reply, ModelReply):
-            raise BadAnswerError(f"the cache holds a tool's answer under the key of a model call of node {node_id!r}")
-        return reply
+        return await self._run_on_home_loop(self._ask(request, site, node_id, is_live=is_live))
 
     async def call_tool(
         self,
@@ -139,8 +100,68 @@ class Gateway:
         node_id: str = "",
         is_live: bool = False,
     ) -> Json:
-        """Call a declared tool; equal calls at the same place are answered by the cache. Its error is a ModelError."""
-        return await self._at_home(self._call_tool(name, arguments, function, site, node_id, is_live=is_live))
+        """Call a declared tool. Equal calls at the same place are answered from the cache.
+
+        An exception of the tool is raised as ToolFailedError.
+        """
+        return await self._run_on_home_loop(self._call_tool(name, arguments, function, site, node_id, is_live=is_live))
+
+    def model(self, name: str) -> Model:
+        """The model that serves a name."""
+        return self.catalog.get(name)
+
+    def add_model(self, name: str, model: Model | Function) -> None:
+        """Serve a name by this model. Its key and other secrets are redacted everywhere."""
+        self.catalog.add(name, model)
+        self.redactor.learn(self.catalog.secrets())
+
+    def price(self, name: str) -> Price | None:
+        """The price of a model, or None if it is unknown."""
+        return self.catalog.price(name)
+
+    def context_tokens(self, name: str) -> int | None:
+        """How many tokens a request to a model may have, or None if that is unknown."""
+        return self.catalog.context_tokens(name)
+
+    def find_setup_problems(self, names: Iterable[str]) -> list[str]:
+        """One line for each of these models that certainly cannot be called. Makes no call.
+
+        If the cache has answers, there are none: these may be all that is needed.
+        """
+        if self.cache.stats().entries:
+            return []
+        found = (self.catalog.find_setup_problem(name) for name in sorted(set(names)))
+        return [problem for problem in found if problem is not None]
+
+    def bind_to_running_loop(self) -> None:
+        """Make calls on the running event loop from now on, unless the loop bound before still runs."""
+        if self._home is None or not self._home.is_running():
+            self._home = asyncio.get_running_loop()
+            self._slots = asyncio.Semaphore(self.concurrency)
+            for rate in self._rates.values():
+                rate.bind_to_running_loop()
+
+    @contextmanager
+    def active(self) -> Iterator[Gateway]:
+        """Make this the gateway of the code in this block, including its tasks and threads."""
+        token = _active.set(self)
+        try:
+            yield self
+        finally:
+            _active.reset(token)
+
+    async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
+        if not any(request.options.get(name) for name in _OUTPUT_BOUNDS):
+            request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
+
+        async def execute(asking: _Asking) -> _Answered:
+            return await self._call_model(request, site, node_id, asking=asking)
+
+        key, answer = CacheKey.of(site, request.digest), self._answer_live if is_live else self._answer_once
+        reply = await answer(key, execute, model=request.model, node_id=node_id)
+        if not isinstance(reply, ModelReply):
+            raise BadAnswerError(f"the cache holds a tool's answer under the key of a model call of node {node_id!r}")
+        return reply
 
     async def _call_tool(
         self,
@@ -157,19 +178,20 @@ class Gateway:
         async def execute(asking: _Asking) -> _Answered:
             started = time.perf_counter()
             async with asking:
-                answer = await self._tool_answer(arguments, function)
+                answer = await self._run_tool(arguments, function)
             spent = Spending.of_call(FREE, seconds=time.perf_counter() - started)
             return answer, LedgerEntry(role=site.role, model=model, node_id=node_id, spent=spent)
 
-        key, answered = CacheKey.of(site, digest(["tool", name, arguments])), self._anew if is_live else self._once
-        answer = await answered(key, execute, model=model, node_id=node_id)
+        key = CacheKey.of(site, digest(["tool", name, arguments]))
+        answer_call = self._answer_live if is_live else self._answer_once
+        answer = await answer_call(key, execute, model=model, node_id=node_id)
         if not isinstance(answer, ToolAnswer):
             raise BadAnswerError(f"the cache holds a model's answer under the key of a call of tool {name!r}")
         if answer.error is not None:
             raise ToolFailedError(name, answer.error)
         return answer.value
 
-    async def _tool_answer(self, arguments: Json, function: Callable[..., Json | Awaitable[Json]]) -> ToolAnswer:
+    async def _run_tool(self, arguments: Json, function: Callable[..., Json | Awaitable[Json]]) -> ToolAnswer:
         try:
             keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
             if inspect.iscoroutinefunction(function):
@@ -179,16 +201,16 @@ class Gateway:
             return ToolAnswer(value=value, error=None)
         except PromptiterError:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the agent must hear of it, whatever it is
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the agent gets to see any error
             return ToolAnswer(value=None, error=self.redactor.redact_text(f"{type(error).__name__}: {error}"))
 
-    async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:
-        self.settle_here()
+    async def _run_on_home_loop(self, call: Coroutine[Any, Any, T]) -> T:
+        self.bind_to_running_loop()
         if self._home is None or asyncio.get_running_loop() is self._home:
             return await call
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
 
-    async def _once(
+    async def _answer_once(
         self,
         key: CacheKey,
         execute: Callable[[_Asking], Awaitable[_Answered]],
@@ -196,70 +218,70 @@ class Gateway:
         model: str,
         node_id: str,
     ) -> StoredAnswer:
-        """The answer under a key; equal calls at one time share one execution. Only here an answer enters the cache."""
-        known = await self._known(key)
+        """Answer from the cache, or execute the call and store its answer. Equal calls in flight are executed once."""
+        known = await self._find_known(key)
         if known is not None:
             self.ledger.count(LedgerEntry(role=key.role, model=model, node_id=node_id, spent=FROM_CACHE))
             record_call(paid=self.recent_from is not None and self.cache.is_since(key, self.recent_from))
             return known
 
-        async def execute_and_keep() -> StoredAnswer:
+        async def execute_and_store() -> StoredAnswer:
             answer, paid = await execute(self.cache.asking(key, model=model, node_id=node_id))
-            return await self.cache.put(key, self._counted((answer, paid)), paid=paid)
+            return await self.cache.put(key, self._record_paid((answer, paid)), paid=paid)
 
         def forget() -> None:
             if self._in_flight.get(key) is call:
                 del self._in_flight[key]
 
-        call = self._in_flight[key] = InFlightCall(asyncio.ensure_future(execute_and_keep()), forget)
+        call = self._in_flight[key] = InFlightCall(asyncio.ensure_future(execute_and_store()), forget)
         call.task.add_done_callback(lambda _: forget())
-        # An error is looked at also if nobody waits for it any more; else asyncio complains.
+        # Retrieve the error even if no caller waits any more; otherwise asyncio logs it as never retrieved.
         call.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await call.join()
 
-    async def _anew(
+    async def _answer_live(
         self, key: CacheKey, execute: Callable[[_Asking], Awaitable[_Answered]], *, model: str, node_id: str
     ) -> StoredAnswer:
-        """The answer of a live node: asked for each time. Of the cache it needs only the account."""
+        """Execute a call of a live node. The cache records what it cost, not its answer."""
         answer, paid = await execute(self.cache.asking(key, model=model, node_id=node_id))
-        counted = self._counted((answer, paid))
+        counted = self._record_paid((answer, paid))
         await self.cache.note_paid(key, paid)
         return counted
 
-    async def _known(self, key: CacheKey) -> StoredAnswer | None:
-        """What the cache has, or what a call that is under way brings."""
+    async def _find_known(self, key: CacheKey) -> StoredAnswer | None:
+        """The answer in the cache, or that of an equal call in flight."""
         if key in self._in_flight:
             return await self._in_flight[key].join()
         known = await self.cache.get(key)
-        if known is None and key in self._in_flight:  # someone took off while the cache was asked
+        if known is None and key in self._in_flight:  # an equal call started meanwhile
             return await self._in_flight[key].join()
         return known
 
-    def _counted(self, answered: _Answered) -> StoredAnswer:
-        """An answer as it may be kept, after its cost was counted."""
+    def _record_paid(self, answered: _Answered) -> StoredAnswer:
+        """Count what an answer cost, and return it without secrets."""
         answer, paid = answered
         self.ledger.count(paid)
         record_call(paid=True)
         return self._without_secrets(answer)
 
-    async def _paid(
+    async def _call_model(
         self, request: ModelRequest, site: CallSite, node_id: str, *, asking: _Asking
     ) -> tuple[ModelReply, LedgerEntry]:
         bound = len(orjson.dumps(request)) + _output_bound(request)
         price = self.price(request.model)
         if self.budget is None:
-            return await self._attempts(request, site, node_id, bound=bound, price=price, asking=asking)
+            return await self._call_with_retries(request, site, node_id, bound=bound, price=price, asking=asking)
         try:
             reservation = self.budget.reserve(tokens=bound, usd=price.bound_usd(bound) if price else None)
         except SetupError as error:
             raise SetupError(f"model {request.model!r}: {error}") from error
         async with reservation:
-            reply, paid = await self._attempts(request, site, node_id, bound=bound, price=price, asking=asking)
+            reply, paid = await self._call_with_retries(request, site, node_id, bound=bound, price=price, asking=asking)
             tokens = reply.usage.tokens if _is_counted(reply.usage) else None
             reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
             return reply, paid
 
-    async def _attempts(
+    async def _call_with_retries(
         self,
         request: ModelRequest,
         site: CallSite,
@@ -272,38 +294,29 @@ class Gateway:
         model = self.model(request.model)
         rate = self._rates.get(request.model) or self._rates.get("*")
         started = time.perf_counter()
-        async with AsyncExitStack() as asked:
-            for attempt in range(1, self.retries.attempts + 1):
-                try:
-                    async with self._slots:
-                        if attempt == 1:  # not before: who only waits for a slot is not asked for yet
-                            await asked.enter_async_context(asking)
-                        if rate is not None:
-                            await rate.acquire(bound)  # last of all, so that what was granted is sent at once
+        async with AsyncExitStack() as stack:
+
+            async def attempt(number: int) -> ModelReply:
+                async with self._slots:
+                    if number == 1:  # not earlier: a call that waits for a slot has not been made yet
+                        await stack.enter_async_context(asking)
+                    if rate is not None:
+                        await rate.acquire(bound)  # last, so that the call is sent as soon as it is granted
+                    try:
                         async with asyncio.timeout(self.timeout_s):
-                            reply = await model(request, repeat=site.repeat)
-                except TimeoutError:
-                    failure: TransientModelError = ModelTimeoutError(
-                        f"no answer from {request.model!r} in {self.timeout_s} s"
-                    )
-                except TransientModelError as error:
-                    failure = error
-                except ModelError as error:
-                    raise type(error)(self.redactor.redact_text(str(error))) from None  # the cause may hold a secret
-                else:
-                    reply = replace(reply, usage=priced(reply.usage, price))
-                    if rate is not None and _is_counted(reply.usage):
-                        rate.settle(bound, reply.usage.tokens)
-                    spent = Spending.of_call(reply.usage, seconds=time.perf_counter() - started, attempts=attempt)
-                    return reply, LedgerEntry(role=site.role, model=request.model, node_id=node_id, spent=spent)
-                if attempt == self.retries.attempts:
-                    break
-                await self._back_off(failure, attempt, rate)
-            told = self.redactor.redact_text(str(failure))
-            raise type(failure)(f"{request.model!r} failed {self.retries.attempts} times, last: {told}") from None
+                            return await model(request, repeat=site.repeat)
+                    except TimeoutError:
+                        raise ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s") from None
+
+            reply, attempts = await self._retrier.call(attempt, model=request.model, rate=rate)
+        reply = replace(reply, usage=add_cost(reply.usage, price))
+        if rate is not None and _is_counted(reply.usage):
+            rate.settle(bound, reply.usage.tokens)
+        spent = Spending.of_call(reply.usage, seconds=time.perf_counter() - started, attempts=attempts)
+        return reply, LedgerEntry(role=site.role, model=request.model, node_id=node_id, spent=spent)
 
     def _without_secrets(self, answer: StoredAnswer) -> StoredAnswer:
-        """What is kept is also what is used, so that a run and its replay are equal."""
+        """Redact an answer. The stored answer is also the one that is used, so a run and its replay are equal."""
         if isinstance(answer, ToolAnswer):
             return replace(answer, value=self.redactor.redact_known_json(answer.value))
         wishes = (
@@ -311,72 +324,9 @@ class Gateway:
         )
         return replace(answer, text=self.redactor.redact_known(answer.text), tool_requests=tuple(wishes))
 
-    async def _back_off(self, failure: TransientModelError, attempt: int, rate: RateLimit | None) -> None:
-        delay = self.retries.delay_s(attempt, self._rng)
-        if failure.retry_after_s is not None:
-            if failure.retry_after_s > self.retries.longest_retry_after_s:
-                told = self.redactor.redact_text(str(failure))
-                asked, longest = failure.retry_after_s, self.retries.longest_retry_after_s
-                told = f"the server asks to wait {asked:.0f} s, longer than {longest:.0f} s: {told}"
-                raise type(failure)(told) from None
-            delay = max(delay, failure.retry_after_s)
-            if rate is not None and isinstance(failure, RateLimitedError):
-                rate.pause(failure.retry_after_s)
-        await self._sleep(delay)
-
-    def model(self, name: str) -> Model:
-        """The model of that name: one of the gateway's own, the simulated one, or litellm's."""
-        if name not in self._models:
-            if name == "simulated":
-                from promptiter.offline.model.simulated import SimulatedModel
-
-                self._models[name] = SimulatedModel(seed=self._seed)
-            else:
-                from promptiter.llm.litellm import LiteLLMModel
-
-                self._models[name] = LiteLLMModel(timeout_s=self.timeout_s)
-        return self._models[name]
-
-    def settle_here(self) -> None:
-        """Make the running event loop the one that calls are made in, unless another still is."""
-        if self._home is None or not self._home.is_running():
-            self._home = asyncio.get_running_loop()
-            self._slots = asyncio.Semaphore(self.concurrency)
-            for rate in self._rates.values():
-                rate.settle_here()
-
-    def add_model(self, name: str, model: Model | Function) -> None:
-        """Serve a name by a model of the user's, or by one with an address and a key of its own: these stay secret."""
-        from promptiter.llm.litellm import LiteLLMModel
-
-        if isinstance(model, LiteLLMModel):
-            self.redactor.learn(model.secrets())
-        self._models[name] = as_model(model)
-
-    def price(self, name: str) -> Price | None:
-        """What a model costs; of one that litellm serves, what its list says."""
-        from promptiter.llm.litellm import LiteLLMModel
-
-        return self.prices.of(name, is_listed=isinstance(self.model(name), LiteLLMModel))
-
-    def context_tokens(self, name: str) -> int | None:
-        """How many tokens a request to a model may have; of one that litellm serves, what its list says."""
-        from promptiter.llm.litellm import LiteLLMModel, context_tokens
-
-        return context_tokens(name) if isinstance(self.model(name), LiteLLMModel) else None
-
-    @contextmanager
-    def active(self) -> Iterator[Gateway]:
-        """Make this the gateway of all that runs below, in tasks and threads too."""
-        token = _active.set(self)
-        try:
-            yield self
-        finally:
-            _active.reset(token)
-
 
 def current_gateway() -> Gateway:
-    """The active gateway; outside an evaluation, a plain one of its own with no cache to share and no budget."""
+    """The active gateway, or a new one without budget and shared cache if none is active."""
     gateway = _active.get()
     if gateway is None:
         gateway = Gateway()
@@ -388,7 +338,7 @@ _OUTPUT_BOUNDS = ("max_tokens", "max_completion_tokens")
 
 
 def _output_bound(request: ModelRequest) -> int:
-    """The most tokens that an answer may have: what the request asks for, under either name."""
+    """The highest number of tokens that an answer may have, by the request's options."""
     bounds = [request.options[name] for name in _OUTPUT_BOUNDS if request.options.get(name) is not None]
     for bound in bounds:
         if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:

@@ -1,7 +1,7 @@
 """The ledger: what calls cost, by role, model and node.
 
-Only calls that were made count as calls, tokens, dollars and seconds; an answer from the cache is a hit, and free. Sums
-do not depend on the order in which calls ended: dollars and seconds are added as whole numbers of 10^-9.
+Only calls that were made count as calls, tokens, dollars and seconds. An answer from the cache is a hit, and free. Sums
+do not depend on the order in which calls end, because dollars and seconds are added as integers, in units of 10^-9.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from promptiter.llm.messages import Role
 from traces import Usage
 
 PARTS = 10**9
-"""So many make a dollar or a second. A float holds nine million dollars in such parts exactly."""
+"""Parts of a dollar or a second. A float holds nine million dollars in such parts exactly."""
 
 TOOL = "tool:"
-"""What stands before the name of a tool, where else a model's name stands."""
+"""Prefix of a tool's name in the place of a model's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What some calls cost. Spendings add; a later one minus an earlier one is what came between.
+    """What some calls cost. Spendings can be added and subtracted.
 
-    `cost_usd` and the tokens sum up what is known. `cost_usd` is None when calls were made and no price is known;
-    `unpriced_calls` says for how many calls it is not, `uncounted_calls` the same for tokens. `lost_calls` were in
-    flight when the process was killed: they may have been paid, nobody knows what, and are made again.
+    `cost_usd` and the tokens are sums of what is known. `cost_usd` is None if calls were made and no price is known.
+    `unpriced_calls` and `uncounted_calls` are the numbers of calls whose price or tokens are unknown. `lost_calls` were
+    in flight when the process was killed: they may have been paid, at an unknown cost, and are made again.
     """
 
     calls: int = 0
@@ -44,7 +44,7 @@ class Spending:
 
     @classmethod
     def of_call(cls, usage: Usage, *, seconds: float = 0.0, attempts: int = 1) -> Spending:
-        """What one call cost, with all its attempts."""
+        """The cost of one call, with all its attempts."""
         return cls(
             calls=1,
             attempts=attempts,
@@ -92,7 +92,7 @@ class Spending:
 
 NOTHING = Spending()
 FROM_CACHE = Spending(cache_hits=1)
-"""An answer that was known, whatever it once cost."""
+"""One answer from the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSnapshot:
-    """The ledger at one moment: plain data in a fixed order, which orjson writes as it is."""
+    """The ledger at one moment: plain data in a fixed order, for orjson."""
 
     entries: tuple[LedgerEntry, ...] = ()
 
@@ -117,7 +117,7 @@ class LedgerSnapshot:
 
     @property
     def of_models(self) -> Spending:
-        """What calls of models cost: all that a budget covers. Tools are in the total, too."""
+        """The cost of model calls, without tool calls. This is what a budget covers."""
         return _sum(entry.spent for entry in self.entries if not entry.model.startswith(TOOL))
 
     def by_role(self) -> dict[str, Spending]:
@@ -136,7 +136,7 @@ class LedgerSnapshot:
         return _snapshot({place: figures for place, figures in spent.items() if figures != NOTHING})
 
     def __add__(self, other: LedgerSnapshot) -> LedgerSnapshot:
-        """Both together: of two ledgers, or of two stages."""
+        """The sum of two snapshots."""
         spent = {_place(entry): entry.spent for entry in self.entries}
         for entry in other.entries:
             spent[_place(entry)] = spent.get(_place(entry), NOTHING) + entry.spent
@@ -150,18 +150,18 @@ class LedgerSnapshot:
 
 
 class Ledger:
-    """The live count; any thread may add to it."""
+    """Counts what calls cost. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spent: dict[_Place, Spending] = {}
 
     def count(self, entry: LedgerEntry) -> None:
-        """Count what an entry says: one call, with all its attempts, or one answer from the cache."""
+        """Count one call, with all its attempts, or one answer from the cache."""
         self.merge(LedgerSnapshot((entry,)))
 
     def merge(self, snapshot: LedgerSnapshot) -> None:
-        """Count what another ledger counted, as that of a worker process."""
+        """Add what another ledger counted, such as that of a worker process."""
         with self._lock:
             for entry in snapshot.entries:
                 self._spent[_place(entry)] = self._spent.get(_place(entry), NOTHING) + entry.spent
@@ -175,6 +175,7 @@ _Place: TypeAlias = tuple[Role, str, str]
 
 
 def in_parts(figure: float) -> int:
+    """Dollars or seconds in whole parts."""
     return round(figure * PARTS)
 
 

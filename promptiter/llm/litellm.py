@@ -1,7 +1,7 @@
-"""Any model that litellm knows, by name: `gpt-4o-mini`, `anthropic/claude-…`, `openai/…` with an `api_base` of yours.
+"""Any model that litellm knows, by name: `gpt-4o-mini`, `anthropic/claude-…`, `openai/…` with your own `api_base`.
 
-litellm is imported at the first call: it takes a second, and would fetch a price list if it were not told not to. Its
-own retries are off; the gateway retries.
+litellm is imported when it is first needed: that takes a second, and it would download a price list by default. Its own
+retries are off, because the gateway retries.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from promptiter.errors import (
     ModelTimeoutError,
     ModelUnavailableError,
     RateLimitedError,
+    TransientModelError,
+    nearest,
 )
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import openai_messages
@@ -34,7 +36,7 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiteLLMModel:
-    """A litellm model, with where it is served and the key to it; neither is ever written down or shown."""
+    """A litellm model, with its address and key if they are not the provider's defaults. Both are kept secret."""
 
     api_base: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
@@ -42,15 +44,21 @@ class LiteLLMModel:
     timeout_s: float = 120.0
 
     def secrets(self) -> tuple[str, ...]:
-        """What nobody may see: the key, and what is secret about the headers and the address."""
+        """The key, and the secret parts of headers and address."""
         key = self.api_key or ""
         return (key, *secrets_of_headers(self.headers), *secrets_of_address(self.api_base or ""))
 
-    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers repeat themselves
+    def find_setup_problem(self, name: str) -> str | None:
+        """Why a call of this model must fail, if that is certain: its provider is unknown, or no key is set."""
+        if problem := _find_unknown_provider(name, self.api_base):
+            return problem
+        return None if self.api_key or self.api_base or self.headers else _find_missing_key(name)
+
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample anew
         litellm = load()
         options: dict[str, Any] = reveal(dict(request.options))
         if request.tools:
-            options["_skip_mcp_handler"] = True  # else litellm imports mcp, which it does not install, for any tool
+            options["_skip_mcp_handler"] = True  # otherwise litellm imports mcp, which it does not install
             options["tools"] = [
                 {
                     "type": "function",
@@ -82,13 +90,17 @@ class LiteLLMModel:
             )
         except tuple(litellm.exceptions.LITELLM_EXCEPTION_TYPES) as error:
             redactor = Redactor((*secrets_from_environment(os.environ), *self.secrets()))
-            raise _translated(error, litellm, redactor) from None  # the error itself may repeat the key
-        return _reply(response)
+            translated = _translate_error(error, litellm, redactor)
+            if problem := self.find_setup_problem(request.model):
+                is_transient = isinstance(translated, TransientModelError)
+                translated = (AccessDeniedError if is_transient else type(translated))(problem)
+            raise translated from None  # the error itself may repeat the key
+        return _read_reply(response)
 
 
 @cache
 def load() -> ModuleType:
-    """litellm, quiet and offline."""
+    """Import litellm, without its log output and its download of prices."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_LOG", "ERROR")
     import litellm
@@ -99,40 +111,74 @@ def load() -> ModuleType:
 
 
 def price_per_token_usd(model: str) -> tuple[float, float] | None:
-    """What litellm's price list says a token costs, in and out; None if it does not know the model."""
-    entry = _listed(model)
+    """The price of an input and an output token on litellm's list; None if the model is not on it."""
+    entry = _find_listed(model)
     if entry.get("input_cost_per_token") is None:
         return None
     return float(entry["input_cost_per_token"]), float(entry.get("output_cost_per_token") or 0.0)
 
 
 def context_tokens(model: str) -> int | None:
-    """How many tokens litellm says that a request to the model may have; None if it does not know."""
-    most = _listed(model).get("max_input_tokens")
+    """How many tokens a request to the model may have, by litellm's list; None if the model is not on it."""
+    most = _find_listed(model).get("max_input_tokens")
     return most if isinstance(most, int) and most > 0 else None
 
 
-def _listed(model: str) -> Mapping[str, Any]:
-    """What litellm's list says of a model."""
+def _find_listed(model: str) -> Mapping[str, Any]:
+    """The entry of a model in litellm's list, empty if there is none."""
     known = load().model_cost
     name = re.sub(r"^judge-[0-9a-f]+/", "", model)  # a judge with a key of its own is the same model
     return known.get(name) or known.get(name.removeprefix("openai/")) or {}
 
 
-def _translated(error: Any, litellm: ModuleType, redactor: Redactor) -> ModelError:
-    """litellm's error in our words: what a retry can help with, and what not."""
+def _find_missing_key(model: str) -> str | None:
+    """A line that says which environment variable holds the key of a model, if it is certain that none is set."""
+    litellm = load()
+    _, provider, key, _ = litellm.get_llm_provider(model)
+    missing = litellm.validate_environment(model)["missing_keys"]
+    if key or provider in _OTHER_CREDENTIALS or not missing or not all(name.endswith("_API_KEY") for name in missing):
+        return None
+    if litellm.api_key or getattr(litellm, f"{provider}_key", None) or litellm.secret_manager_client:
+        return None
+    owners = tuple(name.removesuffix("API_KEY") for name in missing)  # such as OPENAI_ of OPENAI_ADMIN_KEY
+    if any(name.startswith(owners) and name.endswith(("KEY", "TOKEN")) for name, value in os.environ.items() if value):
+        return None
+    return f"{model} needs {' or '.join(missing)}; set it, or models.{model}.api_key in promptiter.yaml"
+
+
+def _find_unknown_provider(model: str, api_base: str | None) -> str | None:
+    litellm = load()
+    try:
+        litellm.get_llm_provider(model, api_base=api_base)
+    except litellm.exceptions.BadRequestError:
+        hint = nearest(model, litellm.model_cost)
+        return f"{model} names no provider that litellm knows{hint}; write provider/model, such as openai/{model}"
+    return None
+
+
+_OTHER_CREDENTIALS = frozenset(("azure", "cohere", "huggingface", "openrouter", "vercel_ai_gateway", "volcengine"))
+"""Providers that accept credentials which litellm's check of the environment does not know."""
+
+
+def _translate_error(error: Any, litellm: ModuleType, redactor: Redactor) -> ModelError:
+    """An error of litellm as one of ours: transient if a retry can help."""
     known = litellm.exceptions
-    message = f"{type(error).__name__}: {redactor.redact_text(str(error))[:500]}"  # half a key is not known any more
+    redacted = redactor.redact_text(str(error))  # before it is cut: part of a key is not recognized
+    message = f"{type(error).__name__}: {redacted[:500]}"
     if isinstance(error, known.RateLimitError):
         return RateLimitedError(message, retry_after_s=_retry_after_s(error))
     if isinstance(error, known.Timeout):
         return ModelTimeoutError(message)
-    if isinstance(error, known.AuthenticationError | known.PermissionDeniedError):
+    if isinstance(error, known.AuthenticationError | known.PermissionDeniedError) or _MISSING_KEY.search(str(error)):
         return AccessDeniedError(message)
     refused = (known.BadRequestError, known.NotFoundError, known.UnprocessableEntityError)
     if isinstance(error, refused):
         return BadRequestError(message)
     return ModelUnavailableError(message, retry_after_s=_retry_after_s(error))
+
+
+_MISSING_KEY = re.compile(r"missing (credentials|[\w ]*api[ _]key)", re.IGNORECASE)
+"""litellm raises some of these as server errors."""
 
 
 def _retry_after_s(error: Any) -> float | None:
@@ -141,12 +187,12 @@ def _retry_after_s(error: Any) -> float | None:
         if headers and (value := headers.get("retry-after")):
             try:
                 return max(0.0, float(value))
-            except ValueError:  # a date: rare, and the backoff does as well
+            except ValueError:  # a date: rare, and the usual pause will do
                 return None
     return None
 
 
-def _reply(response: Any) -> ModelReply:
+def _read_reply(response: Any) -> ModelReply:
     if not getattr(response, "choices", None):
         raise ModelUnavailableError("the server answered without choices")
     choice = response.choices[0]
@@ -155,7 +201,7 @@ def _reply(response: Any) -> ModelReply:
     return ModelReply(
         text=choice.message.content or "",
         tool_requests=tuple(
-            ToolRequest(call.id or "", call.function.name or "", _arguments(call.function.arguments))
+            ToolRequest(call.id or "", call.function.name or "", _read_arguments(call.function.arguments))
             for call in choice.message.tool_calls or ()
         ),
         usage=Usage(
@@ -167,7 +213,7 @@ def _reply(response: Any) -> ModelReply:
     )
 
 
-def _arguments(raw: str | None) -> Json:
+def _read_arguments(raw: str | None) -> Json:
     try:
         return orjson.loads(raw or "{}")
     except orjson.JSONDecodeError:

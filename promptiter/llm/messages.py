@@ -1,4 +1,4 @@
-"""What is asked of a model, and what it answers: plain frozen data, the same for every provider."""
+"""Requests to models and their replies: plain frozen data, the same for every provider."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from traces.model import Json
 
 MessageRole: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Role: TypeAlias = Literal["agent", "judge", "teacher", "user", "backwarder", "aggregator", "optimizer"]
-"""Who asks: the ledger counts by it."""
+"""Which part of a run makes a call. The ledger counts calls by role."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRequest:
-    """A model's wish to have a tool called."""
+    """A tool call that a model asks for."""
 
     id: str
     name: str
@@ -35,7 +35,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a model is told of it. `parameters` is a JSON schema."""
+    """The description of a tool for a model. `parameters` is a JSON schema."""
 
     name: str
     description: str
@@ -44,7 +44,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """All that decides an answer. `schema` asks for JSON that fits it; `options` are temperature, max_tokens, …"""
+    """A request to a model. `schema` asks for JSON of this schema; `options` are temperature, max_tokens and so on."""
 
     model: str
     messages: tuple[Message, ...]
@@ -59,13 +59,13 @@ class ModelRequest:
 
     @property
     def text(self) -> str:
-        """All message texts, for counting and searching."""
+        """The texts of all messages."""
         return "\n".join(message.content for message in self.messages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """A model's answer: text, or wishes to have tools called, or both."""
+    """A model's reply: text, requested tool calls, or both."""
 
     text: str = ""
     tool_requests: tuple[ToolRequest, ...] = ()
@@ -75,9 +75,9 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSite:
-    """Where a call comes from: together with the request's digest it is the key under which the answer is kept.
+    """Where a call comes from. With the digest of the request it makes the key of the answer in the cache.
 
-    `number` counts the calls of one step. `repeat` is the repetition of the case.
+    `number` counts the equal calls of one step. `repeat` is the repetition of the case.
     """
 
     role: Role = "agent"

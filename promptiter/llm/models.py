@@ -1,40 +1,51 @@
-"""Models by name or by callable: what the gateway asks.
+"""Models: what the gateway calls.
 
-A model is `async (request, *, repeat) -> ModelReply`. Names are looked up among the gateway's own models, then
-`simulated`, then litellm. Any function of the messages becomes one, and tests script theirs.
+A model is `async (request, *, repeat) -> ModelReply`. Names are looked up among the gateway's own models, then in the
+registry, then litellm. Any function of the messages becomes one, and tests script theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from promptiter.errors import UnexpectedCallError
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.registry import MODELS
 from traces import Usage
 
 
 class Model(Protocol):
-    """Called by the gateway, many times at once. May raise a ModelError; the gateway retries those that can help."""
+    """Called by the gateway, many times at once. May raise a ModelError; the gateway retries a TransientModelError."""
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
-        """Answer a request; `repeat` tells repetitions of the same request apart."""
+        """Answer a request; `repeat` distinguishes repeats of the same request."""
+
+
+def is_simulated(model: Model) -> bool:
+    """Whether a model only simulates answers, so that its tokens and seconds mean nothing for a real one."""
+    return bool(getattr(model, "is_simulated", False))
+
+
+def any_simulated(names: Iterable[str]) -> bool:
+    """Whether any of these names is that of a registered model that only simulates answers."""
+    return any(is_simulated(MODELS.get(name)) for name in names if name in MODELS)
 
 
 Answer: TypeAlias = str | ModelReply
 Function: TypeAlias = Callable[[list[dict[str, Any]]], Answer | Awaitable[Answer]]
-"""A user's own model: takes the messages in OpenAI's form, gives the answer's text; may be async."""
+"""A user's own model: takes the messages in OpenAI's format and returns the answer's text; may be async."""
 
 
 class FunctionModel:
-    """Any function of the messages as a model. A synchronous one runs in a thread."""
+    """A model made of a function of the messages. A synchronous function runs in a thread."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
 
-    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - a function knows no repeats
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - part of the protocol
         messages = openai_messages(request)
         if inspect.iscoroutinefunction(self.function):
             answer = await self.function(messages)
@@ -46,7 +57,10 @@ class FunctionModel:
 
 
 class ScriptedModel:
-    """Answers by script, for tests: the next of a list, or by a function of the request. Anything else is an error."""
+    """A model for tests: answers with the next item of a list, by part of the request's text, or by a function.
+
+    A request without an answer raises UnexpectedCallError.
+    """
 
     def __init__(
         self, script: Sequence[Answer] | Mapping[str, Answer] | Callable[[ModelRequest], Answer | None]
@@ -76,14 +90,14 @@ class ScriptedModel:
 
 
 def as_model(model: Model | Function) -> Model:
-    """A model as it is, or a function wrapped as one."""
+    """The model itself, or a function wrapped as a model."""
     if isinstance(model, FunctionModel | ScriptedModel) or "repeat" in _parameters(model):
         return model  # type: ignore[return-value]
     return FunctionModel(model)  # type: ignore[arg-type]
 
 
 def openai_messages(request: ModelRequest) -> list[dict[str, Any]]:
-    """The messages in OpenAI's form, which litellm and most servers take."""
+    """The messages in OpenAI's format, which litellm and most servers take."""
     import orjson
 
     messages: list[dict[str, Any]] = []

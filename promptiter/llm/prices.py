@@ -1,9 +1,10 @@
-"""What calls cost: the user's own prices first, then litellm's list. An unknown price is unknown, never 0."""
+"""Prices of models: the user's own first, then those on litellm's list. An unknown price is None, never 0."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from traces import Usage
 
@@ -17,7 +18,7 @@ class Price:
     cached_usd_per_million: float | None = None
 
     def cost_usd(self, usage: Usage) -> float | None:
-        """What a call cost; None if its tokens are unknown."""
+        """The cost of a call; None if its tokens are unknown."""
         if usage.input_tokens is None or usage.output_tokens is None:
             return None
         cached = usage.cached_input_tokens or 0
@@ -31,30 +32,37 @@ class Price:
         ) / 1e6
 
     def bound_usd(self, tokens: int) -> float:
-        """The most that so many tokens can cost."""
+        """The most that this many tokens can cost."""
         return tokens * max(self.input_usd_per_million, self.output_usd_per_million) / 1e6
 
 
+@runtime_checkable
+class PricedModel(Protocol):
+    """A model that knows its own price."""
+
+    @property
+    def price(self) -> Price: ...
+
+
 class Prices:
-    """Prices by model name: the user's own, then litellm's for what litellm serves. The simulated model is free."""
+    """Prices by model name: the user's own, then litellm's for what litellm serves."""
 
     def __init__(self, own: Mapping[str, Price] | None = None) -> None:
-        free = Price(input_usd_per_million=0.0, output_usd_per_million=0.0)
-        self._known: dict[str, Price | None] = {"simulated": free, **(own or {})}
+        self._known: dict[str, Price | None] = dict(own or {})
 
     def of(self, model: str, *, is_listed: bool = True) -> Price | None:
-        """The price of a model, or None. A model that runs in this process is on no list."""
+        """The price of a model, or None. `is_listed` is false for models that litellm does not serve."""
         if model not in self._known:
-            self._known[model] = _listed(model) if is_listed else None
+            self._known[model] = _find_listed(model) if is_listed else None
         return self._known[model]
 
 
-def priced(usage: Usage, price: Price | None) -> Usage:
-    """The usage with its cost, unless the model said it itself."""
+def add_cost(usage: Usage, price: Price | None) -> Usage:
+    """Add the cost to a usage, unless the model reported it."""
     return replace(usage, cost_usd=price.cost_usd(usage)) if price and usage.cost_usd is None else usage
 
 
-def _listed(model: str) -> Price | None:
+def _find_listed(model: str) -> Price | None:
     from promptiter.llm.litellm import price_per_token_usd
 
     found = price_per_token_usd(model)

@@ -1,7 +1,6 @@
 """Rate limits: how many calls, and how many tokens, may start in any minute.
 
-It is a sliding window, not a bucket: no 60 seconds see more than the limit, also across the turn of a minute. Who comes
-first starts first.
+The window slides, so no 60 seconds have more than the limit, wherever they begin. Calls start in order of arrival.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from dataclasses import dataclass
 from promptiter.errors import SetupError
 
 WINDOW_S = 60
-"""The window is half open: a call may start exactly 60 seconds after the one whose place it takes."""
+"""Length of the window. A call may start exactly 60 seconds after the one that it replaces."""
 
-_FORGOTTEN_S = 10 * WINDOW_S  # a call that failed is never settled
+_FORGOTTEN_S = 10 * WINDOW_S  # failed calls are never settled
 
 
 class RateLimit:
-    """At most so many calls and estimated tokens start within 60 seconds; None is no limit.
+    """Limits the calls, and their estimated tokens, that start within 60 seconds; None means no limit.
 
-    A call larger than `tokens_per_minute` counts as exactly that: it has a minute to itself. A limit belongs to one
-    event loop.
+    A call with more tokens than `tokens_per_minute` counts as exactly that many, so it gets a whole minute. A limit
+    belongs to one event loop.
     """
 
     def __init__(
@@ -42,32 +41,32 @@ class RateLimit:
         self._tokens = tokens_per_minute
         self._clock = clock
         self._sleep = sleep
-        self._window: deque[_Start] = deque()  # those of the last 60 seconds, oldest first
+        self._window: deque[_Start] = deque()  # of the last 60 seconds, oldest first
         self._tokens_in_window = 0
         self._unsettled: dict[int, deque[_Start]] = {}  # by estimate, oldest first
         self._swept_at = clock()
         self._paused_until = float("-inf")
-        self._turn = asyncio.Lock()  # fair: who waits longest is next
+        self._turn = asyncio.Lock()  # fair: waiters get it in order
         self._sleeper: asyncio.Future[None] | None = None
 
-    def settle_here(self) -> None:
-        """Move to the running event loop; called when the one before has ended."""
+    def bind_to_running_loop(self) -> None:
+        """Move to the running event loop, when the previous one has ended."""
         self._turn = asyncio.Lock()
 
     async def acquire(self, tokens: int = 0) -> None:
-        """Wait until a call of at most so many tokens may start."""
+        """Wait until a call of this many tokens may start."""
         async with self._turn:
-            while (at := self._earliest(self._counted(tokens))) > (now := self._clock()):
+            while (at := self._find_earliest_start(self._clip(tokens))) > (now := self._clock()):
                 await self._sleep_unless_woken(at - now)
-            start = _Start(now, self._counted(tokens))
+            start = _Start(now, self._clip(tokens))
             self._window.append(start)
             self._tokens_in_window += start.tokens
             self._remember(tokens, start)
 
     def settle(self, estimated: int, actual: int) -> None:
-        """Give back the tokens that a call of this estimate did not use, if its minute is not over.
+        """Return the tokens that a call with this estimate did not use, if its minute is not over.
 
-        Of several calls in flight with the same estimate, the one that started first is settled first.
+        If several calls in flight have the same estimate, the one that started first is settled first.
         """
         waiting = self._unsettled.get(estimated)
         if not waiting:
@@ -76,19 +75,19 @@ class RateLimit:
         if not waiting:
             del self._unsettled[estimated]
         if start.is_in_window:
-            self._tokens_in_window += self._counted(actual) - start.tokens
-            start.tokens = self._counted(actual)
+            self._tokens_in_window += self._clip(actual) - start.tokens
+            start.tokens = self._clip(actual)
             self._wake()
 
     def pause(self, seconds: float) -> None:
-        """Let nobody start before so many seconds have passed, as a server asks by Retry-After."""
+        """Start no call for this many seconds, as a server asks by Retry-After."""
         self._paused_until = max(self._paused_until, self._clock() + seconds)
 
-    def _counted(self, tokens: int) -> int:
+    def _clip(self, tokens: int) -> int:
         return tokens if self._tokens is None else min(tokens, self._tokens)
 
-    def _earliest(self, tokens: int) -> float:
-        """When a call may start, as far as is known now."""
+    def _find_earliest_start(self, tokens: int) -> float:
+        """The earliest time that a call may start, by what is known now."""
         now = self._clock()
         while self._window and self._window[0].at + WINDOW_S <= now:
             self._forget_first()
@@ -110,7 +109,7 @@ class RateLimit:
         self._tokens_in_window -= start.tokens
 
     def _remember(self, tokens: int, start: _Start) -> None:
-        """Keep a start until it is settled, or so old that it never will be."""
+        """Keep a start until it is settled, or too old to be settled."""
         if self._swept_at + _FORGOTTEN_S <= start.at:
             self._swept_at = start.at
             young = {
@@ -121,7 +120,7 @@ class RateLimit:
         self._unsettled.setdefault(tokens, deque()).append(start)
 
     async def _sleep_unless_woken(self, seconds: float) -> None:
-        """The sleep is a task of its own, which `settle` ends early: what was given back may be enough."""
+        """Sleep in a task of its own, which `settle` cancels because the returned tokens may be enough."""
         self._sleeper = asyncio.ensure_future(self._sleep(seconds))
         try:
             await asyncio.wait([self._sleeper])

@@ -1,10 +1,10 @@
-"""Secrets do not leave the process: what is written, logged or shown goes through a Redactor first.
+"""Redaction: whatever is written, logged or shown goes through a Redactor first.
 
-It knows the values it was told (see `secrets_from_environment`) and the looks of common credentials. A secret becomes
-`***`; the words around it stay, so that a reader still sees that there was one: `Authorization: Bearer ***`.
+A redactor knows the secrets that it was given (see `secrets_from_environment`) and what common credentials look like.
+A secret becomes `***`; the words around it stay, so a reader sees that there was one: `Authorization: Bearer ***`.
 
-Errors are searched for both. Data (answers, outputs, events) is searched for known values only: what merely looks like
-a credential may be what a case is about.
+In errors, both are redacted. In data (answers, outputs, events) only known secrets are: a text that merely looks like a
+credential may be what a case is about.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from traces.model import Json
 MASK = "***"
 
 SHORTEST_SECRET = 4
-"""Shorter values are not looked for: they are parts of ordinary words."""
+"""Shorter values are not redacted: they are parts of ordinary words."""
 
 SHORTEST_IN_DATA = 8
-"""In data, shorter values are left alone, and so are single words: what is masked by mistake garbles a case."""
+"""In data, shorter values and single words are not redacted: a mistake would change a case."""
 
 TextChange: TypeAlias = Callable[[str], str]
 TextChangeUnder: TypeAlias = Callable[[str, str], str]
@@ -44,14 +44,14 @@ class Redactor:
         self.learn(secrets)
 
     def learn(self, secrets: Iterable[str]) -> None:
-        """Know these too from now on. What people give to servers that want any key is no secret."""
-        told = {secret.strip() for secret in secrets}
+        """Redact these too from now on, except for placeholders such as `dummy-key`."""
+        given = {secret.strip() for secret in secrets}
         known = self._secrets | {
-            secret for secret in told if len(secret) >= SHORTEST_SECRET and secret.lower() not in _PLACEHOLDERS
+            secret for secret in given if len(secret) >= SHORTEST_SECRET and secret.lower() not in _PLACEHOLDERS
         }
         if known == self._secrets:
             return
-        _told_to_any.update(known)
+        _known_anywhere.update(known)
         self._secrets = known
         self._in_texts = _spellings(known)
         self._in_data = _spellings(secret for secret in known if not _is_common(secret))
@@ -60,41 +60,41 @@ class Redactor:
         )
 
     def redact_text(self, text: str) -> str:
-        """The text without its secrets: the same object when there are none."""
+        """Redact a text. Returns the same object if there is nothing to redact."""
         for secret in self._in_texts:
             if secret in text:
                 text = text.replace(secret, MASK)
         lowered = text.lower()
-        for look in _LOOKS:
-            if any(mark in lowered for mark in look.marks):
-                text = look.pattern.sub(_masked, text)
+        for known in _PATTERNS:
+            if any(mark in lowered for mark in known.marks):
+                text = known.regex.sub(_mask, text)
         if any(mark in lowered for mark in _NAME_MARKS):
-            text = _assignments_masked(text)
+            text = _mask_assignments(text)
         return text
 
     def redact_json(self, value: Json) -> Json:
-        """A copy of a JSON value with no secrets in texts and keys; a text under `api_key` and the like goes whole."""
-        return map_texts(value, self.redact_text, under=_masked_under)
+        """Redact the texts and keys of a JSON value. A text under a key such as `api_key` is replaced as a whole."""
+        return map_texts(value, self.redact_text, under=_mask_under)
 
     def redact_known(self, text: str) -> str:
-        """A text that is data, without the secrets that are known: the same object when there are none."""
+        """Redact known secrets in a text that is data. Returns the same object if there are none."""
         for secret in self._in_data:
             if secret in text:
                 text = text.replace(secret, MASK)
         return text
 
     def redact_known_json(self, value: Json) -> Json:
-        """A value that is data, without the secrets that are known: the same object when there are none."""
+        """Redact known secrets in a JSON value that is data. Returns the same object if there are none."""
         if not self._in_data:
             return value
         try:
             raw = orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS)
-        except TypeError:  # too deep, or half an emoji: each text is looked at
+        except TypeError:  # too deep, or half a surrogate pair
             return map_texts(value, self.redact_known)
         return map_texts(value, self.redact_known) if self._is_known_in(raw) else value
 
     def redact_known_document(self, raw: bytes) -> bytes:
-        """The same for a JSON document that is written already."""
+        """Redact known secrets in a serialized JSON document."""
         if not self._is_known_in(raw):
             return raw
         # Not orjson, which refuses large integers; and not in the bytes, where `\\n` is one letter.
@@ -109,12 +109,12 @@ class Redactor:
 
 
 def process_redactor() -> Redactor:
-    """A redactor for where no gateway is at hand: it knows what any redactor of this process does."""
-    return Redactor((*secrets_from_environment(os.environ), *_told_to_any))
+    """A redactor for code without a gateway: it knows the secrets of all redactors of this process."""
+    return Redactor((*secrets_from_environment(os.environ), *_known_anywhere))
 
 
 def secrets_from_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of variables that are named like keys, tokens and passwords, if they have 8 characters or more."""
+    """The values, of 8 characters or more, of variables that are named like keys, tokens and passwords."""
     return tuple(
         sorted({value for name, value in environ.items() if len(value) >= 8 and _SECRET_VARIABLE.search(name.upper())})
     )
@@ -123,7 +123,7 @@ def secrets_from_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
 def map_texts(value: Json, change: TextChange, *, under: TextChangeUnder | None = None) -> Json:
     """A copy of a JSON value, of any depth, with every text and key changed. Tuples become lists, as in JSON.
 
-    `under` is given a key and the text below it, before `change` is. Keys that become equal get a number.
+    `under` gets a key and the text below it, before `change` does. Keys that become equal are numbered.
     """
     copied: list[Json] = []
     waiting: list[tuple[Json, Json]] = [([value], copied)]
@@ -153,7 +153,7 @@ def _free_key(key: str, taken: Mapping[str, Json]) -> str:
 
 
 def _spellings(secrets: Iterable[str]) -> tuple[str, ...]:
-    """The secrets as they are, inside JSON, code and addresses; the longest first, for one may be a part of another."""
+    """The secrets as they are, and as written in JSON, code and URLs; longest first, as one may be part of another."""
     spelled: set[str] = set()
     for secret in secrets:
         in_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
@@ -163,25 +163,25 @@ def _spellings(secrets: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_common(secret: str) -> bool:
-    """Whether it is likely to stand in data without being meant."""
+    """Whether data is likely to contain the same text by chance."""
     return len(secret) < SHORTEST_IN_DATA or _WORD.fullmatch(secret) is not None
 
 
-def _masked(match: re.Match[str]) -> str:
-    """Each pattern has a group for the words before the secret, or none."""
+def _mask(match: re.Match[str]) -> str:
+    """The replacement of a match. A pattern may have a group for the words before the secret."""
     return f"{match[match.lastindex]}{MASK}" if match.lastindex else MASK
 
 
-def _masked_under(key: str, text: str) -> str:
-    """The text below a key of a JSON object: whole or not at all."""
+def _mask_under(key: str, text: str) -> str:
+    """The text below a key of a JSON object, or the mask if the key names a secret."""
     name = key.lower().replace("-", "_")
     if name.endswith(_SECRET_NAMES + _SECRET_HEADERS):
         return MASK if text else text
     return MASK if name.endswith(_OPAQUE_NAMES) and _OPAQUE.fullmatch(text) else text
 
 
-def _assignments_masked(text: str) -> str:
-    """The text with `password=***` and `"token": "***"`: every `=` and `:` is looked at, and the name before it."""
+def _mask_assignments(text: str) -> str:
+    """Mask values in assignments such as `password=***` and `"token": "***"`, by the name before `=` or `:`."""
     parts, done = [], 0
     for sign in _SIGN.finditer(text):
         if sign.start() < done:
@@ -200,24 +200,26 @@ def _assignments_masked(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What a kind of credential looks like. Only texts that hold one of its marks, in lower case, are searched."""
+class _Pattern:
+    """A pattern of credentials. Only texts that contain one of its marks, in lower case, are searched."""
 
     marks: tuple[str, ...]
-    pattern: re.Pattern[str]
+    regex: re.Pattern[str]
 
 
-_LOOKS = (
-    _Look(("key-----",), re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*KEY-----|\Z)")),
-    _Look(("sk-", "sk_", "rk_"), re.compile(r"\b(?:sk-|gsk_|[sr]k_(?:live|test)_)[\w-]{16,}")),
-    _Look(("akia", "asia"), re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
-    _Look(("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), re.compile(r"\b(?:gh[pousr]|github_pat)_\w{20,}")),
-    _Look(("hf_", "xox"), re.compile(r"\b(?:hf_\w{20,}|xox[abeprs]-[\w-]{10,})")),
-    _Look(("aiza", "eyj"), re.compile(r"\b(?:AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)")),
-    _Look(("bearer",), re.compile(r"\b(B(?:earer|EARER)\s+|bearer\s+(?=[^\s\d]*\d|\S{20}))[\w.~+/=-]{8,}")),
-    _Look(("basic",), re.compile(r"\b([Bb]asic\s+)(?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2}")),
-    _Look(("://",), re.compile(r"(://[^\s/:@\"']*:)[^\s/@\"']+(?=@)")),
-    _Look(
+_PATTERNS = (
+    _Pattern(("key-----",), re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*KEY-----|\Z)")),
+    _Pattern(("sk-", "sk_", "rk_"), re.compile(r"\b(?:sk-|gsk_|[sr]k_(?:live|test)_)[\w-]{16,}")),
+    _Pattern(("akia", "asia"), re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
+    _Pattern(
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), re.compile(r"\b(?:gh[pousr]|github_pat)_\w{20,}")
+    ),
+    _Pattern(("hf_", "xox"), re.compile(r"\b(?:hf_\w{20,}|xox[abeprs]-[\w-]{10,})")),
+    _Pattern(("aiza", "eyj"), re.compile(r"\b(?:AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)")),
+    _Pattern(("bearer",), re.compile(r"\b(B(?:earer|EARER)\s+|bearer\s+(?=[^\s\d]*\d|\S{20}))[\w.~+/=-]{8,}")),
+    _Pattern(("basic",), re.compile(r"\b([Bb]asic\s+)(?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2}")),
+    _Pattern(("://",), re.compile(r"(://[^\s/:@\"']*:)[^\s/@\"']+(?=@)")),
+    _Pattern(
         ("authorization",),
         re.compile(
             r"(?i)(authorization\\?[\"']?\s*[:=]\s*\\?[\"']?(?:[a-z]\w*\s+)?)(?=[^\s\d]*\d|\S{20})[^\s\"',\\]{8,}"
@@ -225,8 +227,8 @@ _LOOKS = (
     ),
 )
 
-_told_to_any: set[str] = set()
-"""All secrets that a redactor of this process was told, for `process_redactor`."""
+_known_anywhere: set[str] = set()
+"""The secrets of all redactors of this process, for `process_redactor`."""
 
 _WORD = re.compile(r"[^\W\d_]{1,12}")
 _PLACEHOLDERS = frozenset(
@@ -265,9 +267,9 @@ _OPAQUE = re.compile(r"(?=[A-Za-z+/_=.~-]*\d)[A-Za-z0-9+/_=.~-]{16,}")
 _QUOTED = re.compile(r"(?:[^\"'\\\n]|\\[^\"'\n]){4,}")
 _AFTER = {
     "=": re.compile(r"[^\s\"'&,;\\]{4,}"),
-    ":": re.compile(r"(?=[^\s\d\"',;]*\d)[^\s\"'&,;\\]{6,}"),  # "Password: required" holds none
+    ":": re.compile(r"(?=[^\s\d\"',;]*\d)[^\s\"'&,;\\]{6,}"),  # "Password: required" has no secret
 }
 _SECRET_VARIABLE = re.compile(
     r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIALS?|PAT|DSN)\d*(?:_|$)"
-    r"|_PWD\d*(?:_|$)|(?:PASSWORD|APIKEY|TOKEN)$"  # PWD itself is the folder that a shell is in
+    r"|_PWD\d*(?:_|$)|(?:PASSWORD|APIKEY|TOKEN)$"  # PWD itself is the current folder of a shell
 )

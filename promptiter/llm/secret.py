@@ -1,4 +1,4 @@
-"""Secrets as they are given: texts that no dump shows, and which part of a header or an address is one."""
+"""Secrets: texts that are never shown, and how to find them in headers, addresses and settings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from promptiter.llm.redaction import MASK, map_texts
 from traces.model import Json
 
 SHORTEST_IN_HEADERS = 8
-"""Shorter values of headers are words and numbers that stand elsewhere too."""
+"""Shorter values of headers are ordinary words and numbers."""
 
 
 class Secret(str):
-    """A text that must not be seen: as a string it is `***`, or the `${VAR}` it came from, in every dump and message.
+    """A text that must not be shown: as a string it is `***`, or the `${VAR}` that it came from.
 
-    Only `reveal()` gives the value, and pickles carry it, for a worker process needs it. `parts` are the values of the
-    variables that stand in it.
+    Only `reveal()` returns the value. Pickles carry it, because worker processes need it. `parts` are the values of the
+    variables that it contains.
     """
 
     _value: str
@@ -43,12 +43,12 @@ class Secret(str):
 
 
 def reveal(value: Json) -> Json:
-    """The value with every Secret inside it revealed, for the call that needs them."""
+    """A copy of a JSON value with every Secret in it revealed, for the call that needs them."""
     return map_texts(value, lambda text: text.reveal() if isinstance(text, Secret) else text)
 
 
 def secrets_in(value: object) -> tuple[str, ...]:
-    """What every Secret inside a value hides: in mappings, lists and dataclasses, at any depth."""
+    """The values of all Secrets in mappings, lists and dataclasses, at any depth."""
     found: set[str] = set()
     waiting = [value]
     while waiting:
@@ -65,7 +65,7 @@ def secrets_in(value: object) -> tuple[str, ...]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what stands under such a key of a configuration is a secret, whatever it looks like."""
+    """Whether the value of a configuration key with this name is a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
@@ -76,7 +76,7 @@ def is_harmless_header(name: str) -> bool:
 
 
 def secrets_of_headers(headers: Mapping[str, str]) -> Iterator[str]:
-    """What is secret about headers: of `Bearer abc`, what follows the word."""
+    """The secret parts of headers, such as `abc` of `Bearer abc`."""
     for name, value in headers.items():
         secret = _SCHEME.sub("", str(value))
         if not is_harmless_header(name) and (len(secret) >= SHORTEST_IN_HEADERS or is_secret_name(name)):
@@ -84,7 +84,7 @@ def secrets_of_headers(headers: Mapping[str, str]) -> Iterator[str]:
 
 
 def secrets_of_address(address: str) -> Iterator[str]:
-    """What is secret about an address: `user:password@`, keys in its query, and long opaque parts of its path."""
+    """The secret parts of an address: `user:password@`, keys in its query, and long opaque parts of its path."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -101,24 +101,24 @@ def secrets_of_address(address: str) -> Iterator[str]:
     yield from (part for part in parts.path.split("/") if _OPAQUE.fullmatch(part))
 
 
-def hidden_by_name(value: Json) -> Json:
-    """A copy in which texts that stand under a secret's name, or are headers, are Secrets."""
+def hide_by_name(value: Json) -> Json:
+    """A copy of a JSON value in which headers, and texts under a secret's name, are Secrets."""
 
-    def hidden(text: str, names: tuple[str, ...]) -> str:
+    def hide(text: str, names: tuple[str, ...]) -> str:
         return Secret(text) if holds_secret(names) and not isinstance(text, Secret) else text
 
-    return with_texts(value, hidden)
+    return map_texts_by_name(value, hide)
 
 
 def holds_secret(names: tuple[str, ...]) -> bool:
-    """Whether a text below these keys, the outermost first, is a secret by the name of one of them."""
+    """Whether a text below these keys, outermost first, is a secret because of their names."""
     if any(name.lower().endswith("headers") for name in names[:-1]):
         return not is_harmless_header(names[-1])
     return any(map(is_secret_name, names))
 
 
-def with_texts(value: Json, change: Callable[[str, tuple[str, ...]], str]) -> Json:
-    """A copy with every text changed; `change` is also given the names of the keys above it. Deep values are fine."""
+def map_texts_by_name(value: Json, change: Callable[[str, tuple[str, ...]], str]) -> Json:
+    """A copy of a JSON value, of any depth, with every text changed. `change` also gets the keys above the text."""
     top: list[Json] = [value]
     waiting: list[tuple[Any, Any, tuple[str, ...]]] = [(top, 0, ())]
     while waiting:

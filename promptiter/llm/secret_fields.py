@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, InstanceOf, ValidationInfo
 
 from promptiter.llm.redaction import MASK
-from promptiter.llm.secret import Secret, holds_secret, with_texts
+from promptiter.llm.secret import Secret, holds_secret, map_texts_by_name
 from traces.model import Json
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -25,7 +25,7 @@ def hide_named_secrets(values: Mapping[str, Json], environ: Mapping[str, str]) -
     def hide(text: str, names: tuple[str, ...]) -> str:
         return _hide(text, environ) if holds_secret(names) else text
 
-    return dict(with_texts(dict(values), hide))
+    return dict(map_texts_by_name(dict(values), hide))
 
 
 def _expand_variables(text: str, info: ValidationInfo) -> str:
@@ -49,7 +49,7 @@ def _read_secret_values(value: Json, info: ValidationInfo) -> dict[str, Json]:
         is_secret = _VARIABLE.search(text) is not None or holds_secret(names)
         return _hide(text, environ) if is_secret and not isinstance(text, Secret) else text
 
-    return dict(with_texts(dict(value), hide))
+    return dict(map_texts_by_name(dict(value), hide))
 
 
 def _hide(text: str, environ: Mapping[str, str]) -> Secret:

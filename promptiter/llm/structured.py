@@ -1,4 +1,4 @@
-"""Answers as data: ask for JSON of a shape, tolerate code fences, and show a model its error until the answer fits."""
+"""Structured output: ask for JSON of a schema, parse it leniently, and show the model its error until it fits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import orjson
 from promptiter.errors import BadAnswerError
 from promptiter.llm.messages import CallSite, Message, ModelRequest
 from traces.model import Json
+from traces.text import cut, one_line
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REPAIRS = 3
+QUOTED = 100
+"""Characters of an unusable answer that an error quotes."""
 _FENCE = re.compile(r"```(?:json|JSON)?[ \t]*\r?\n(.*?)\r?\n?[ \t]*```", re.DOTALL)
 
 
@@ -32,9 +35,9 @@ async def ask_for(
     node_id: str = "",
     repairs: int = REPAIRS,
 ) -> T:
-    """Ask for an answer of a shape. What does not fit is shown to the model with its error, up to `repairs` times.
+    """Ask for an answer of this shape. If it does not fit, the model sees its answer and the error, `repairs` times.
 
-    The calls of one question count on from `site.number`. Raises BadAnswerError when the last one does not fit either.
+    The calls are numbered from `site.number`. Raises BadAnswerError if the last answer does not fit either.
     """
     from pydantic import ValidationError
 
@@ -44,15 +47,18 @@ async def ask_for(
         try:
             return shape.validate_python(parse_json(reply.text))
         except (ValueError, ValidationError) as error:
-            problem = _told(error)
+            problem = _describe_error(error)
         correction = f"That answer cannot be used: {problem}. Answer again with the JSON object only, corrected."
         messages = (*request.messages, Message("assistant", reply.text), Message("user", correction))
         request = replace(request, messages=messages)
-    raise BadAnswerError(f"{request.model!r} gave no usable answer in {repairs + 1} tries: {problem}")
+    quoted = cut(one_line(reply.text), QUOTED)
+    raise BadAnswerError(
+        f"{request.model!r} gave no usable answer in {repairs + 1} tries: {problem}; the last one is {quoted!r}"
+    )
 
 
 def parse_json(text: str) -> Json:
-    """The JSON of an answer: bare, inside a code fence, or the first object or array of a longer text."""
+    """The JSON in an answer: the whole text, the content of a code fence, or the first object or array."""
     for candidate in (text.strip(), *(found.strip() for found in _FENCE.findall(text))):
         try:
             return orjson.loads(candidate)
@@ -70,7 +76,7 @@ def parse_json(text: str) -> Json:
     return value
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):

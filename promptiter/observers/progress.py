@@ -1,7 +1,7 @@
 """RunProgress: a run as people watch it, on standard error. One line for each stage that ended.
 
-On a terminal what is going on stands below these lines: the round, the stage, cases done, the score so far, what was
-spent, and how long it can still take.
+On a terminal the current stage is shown below these lines: the round, cases done, the score so far, what was spent, and
+an estimate of the time left.
 """
 
 from __future__ import annotations
@@ -21,21 +21,31 @@ from rich.text import Text
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.events import Event, Phase
+from promptiter.wording import dollars, join_names, plural
 from traces.model import Json
 from traces.text import one_line
 
 NAMED = 4
-"""So many surfaces are named in a line; the others are counted."""
+"""Surfaces named in a line; the others are counted."""
 
 MOST_RERUN = 24
-"""Between train and validation a round runs at most so many cases again."""
+"""Cases that a round runs again between train and validation, at most."""
 
 FEWEST_CASES = 3
-"""Before so many cases are done, nobody knows how long the others take."""
+"""Case runs needed for an estimate of the time left."""
+
+FINAL_TEST_RUNS = 4
+"""Runs of each validation case in a typical final test: two profiles, two repeats."""
+
+LABEL = 12
+"""Columns of the label of a line."""
 
 
 class RunProgress:
-    """An Observer that shows a run on a console, for use with `with`. `spent` says what was spent so far."""
+    """An Observer that shows a run on a console: `with RunProgress() as progress: ...`.
+
+    `spent` gives what calls of models have cost so far.
+    """
 
     def __init__(
         self,
@@ -48,7 +58,7 @@ class RunProgress:
         self._spent = spent
         self._clock = clock
         self._began = clock()
-        self._now = _Now()
+        self._now = _ProgressState()
         self._live: Live | None = None
 
     def __enter__(self) -> RunProgress:
@@ -71,29 +81,41 @@ class RunProgress:
         return Group(self._now.bar(), self._now.figures(self._spent(), seconds))
 
     async def observe(self, event: Event) -> None:
-        """Take note of an event, and say what it ends."""
+        """Show one event; most change only what is shown below the lines."""
         line = self._now.take(event)
         if line is not None:
-            self.say(line)
+            self._print(line)
 
     def catch_up(self, events: Iterable[Event]) -> None:
-        """Learn where a run stands that goes on, and say so."""
+        """Take in the events of a run that is resumed, and say where it continues."""
         last = None
         for last in events:
             self._now.take(last)
         if last is None:
             return
         self._now.all_runs = 0  # how fast they were is not known
-        where = f"after event {last.seq}, in round {last.round}" if last.round else f"after event {last.seq}"
-        self.say(Text("the run has ended; nothing is left to do" if is_finished(last) else f"going on {where}", "bold"))
+        where = f"in round {last.round}, after event {last.seq}" if last.round else f"after event {last.seq}"
+        self.say(Text("the run is finished; nothing left to do" if is_finished(last) else f"resuming {where}", "bold"))
 
     def say(self, line: Text | str) -> None:
-        """Print a line above what is going on."""
+        """Print a line above the current stage."""
         self.console.print(line, soft_wrap=not self.console.is_terminal)
+
+    def _print(self, line: _Line) -> None:
+        """A label and a text; on a terminal wrapped lines of the text are indented."""
+        label = Text(f"{line.label:<{LABEL}}" if line.label else "", "bold")
+        if not self.console.is_terminal:
+            self.say(Text.assemble(label, line.text))
+            return
+        grid = Table.grid()
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(label, line.text)
+        self.console.print(grid)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the terminal to somebody else, as to a person who is asked something; their time does not count."""
+        """Leave the terminal to something else, such as a question to the user; that time does not count."""
         live, began = self._live, self._clock()
         if live is not None:
             live.stop()
@@ -105,9 +127,17 @@ class RunProgress:
                 live.start()
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What a stage that ended is worth: its name, and what came of it."""
+
+    label: str
+    text: Text
+
+
 @dataclass(slots=True)
-class _Now:
-    """Where a run stands, as its events tell."""
+class _ProgressState:
+    """Where a run is, according to its events."""
 
     round: int = 0
     phase: Phase = "start"
@@ -128,10 +158,11 @@ class _Now:
     first: str = ""
     kept: str = ""
     tried: str = ""
+    without: str = ""
     is_for_score: bool = True
 
-    def take(self, event: Event) -> Text | None:
-        """The line that an event is worth, if any."""
+    def take(self, event: Event) -> _Line | None:
+        """The line to print for an event, if any."""
         self.round, self.phase = event.round, event.phase
         match event.type:
             case "run_started":
@@ -155,9 +186,9 @@ class _Now:
             case "candidate":
                 self.tried, self.candidate = event.data["profile_digest"], None
             case "ablation" if event.data["value"]["dropped"]:
-                return self._line(f"taken out, no worse without: {_listed(event.data['value']['dropped'])}")
+                return self._line(f"removed, no worse without: {_names(event.data['value']['dropped'])}")
             case "final_test":
-                return self._claim(event.data["value"])
+                return self._test(event.data["value"])
             case "stop":
                 return self._stop(event.data["value"]["reasons"])
             case _:
@@ -166,8 +197,8 @@ class _Now:
 
     @property
     def _place(self) -> str:
-        if self.phase in ("ablation", "final_test", "test"):
-            return "final_test"
+        if self.phase in _LABELS:
+            return _LABELS[self.phase]
         return f"round {self.round}" if self.round else "baseline"
 
     def bar(self) -> Table:
@@ -190,39 +221,41 @@ class _Now:
         parts = []
         if self.best is not None:
             parts.append(f"best {self.best:.3f} (baseline {_figure(self.baseline)})")
-        parts.append(f"{spent.calls} calls")
-        parts.append("cost unknown" if spent.cost_usd is None else f"${spent.cost_usd:.4f}")
+        parts.append(plural(spent.calls, "call"))
+        parts.append(_cost(spent))
         parts.append(_clock(seconds))
-        if (left := self._at_most_left_s(seconds)) is not None:
-            parts.append(f"at most {_clock(left)} left")
+        if (left := self._seconds_left(seconds)) is not None:
+            parts.append(f"up to about {_clock(left)} left")
         return Text("  ".join(parts), "dim", no_wrap=True, overflow="ellipsis")
 
-    def _at_most_left_s(self, seconds: float) -> float | None:
-        """If all rounds are needed, each with all it can run, as fast as so far."""
-        if self.all_runs < FEWEST_CASES:
+    def _seconds_left(self, seconds: float) -> float | None:
+        """An estimate, as fast as so far, if all rounds are needed and a typical final test follows."""
+        if self.all_runs < FEWEST_CASES or self.phase in _LABELS:
             return None
         train, validation = self.sizes
         a_round = (train + min(MOST_RERUN, 2 * train) + validation) * self.repeats
-        at_most = validation * self.repeats + self.max_rounds * a_round
+        whole = validation * self.repeats + self.max_rounds * a_round + FINAL_TEST_RUNS * validation
         done = self.runs_in_round
         if self.round:
             done = validation * self.repeats + (self.round - 1) * a_round + min(self.runs_in_round, a_round)
-        return max(0, at_most - done) * seconds / self.all_runs
+        return max(0, whole - done) * seconds / self.all_runs
 
-    def _start(self, data: Json) -> Text:
+    def _start(self, data: Json) -> _Line:
         self.max_rounds, self.sizes = data["max_rounds"], (data["train"][2], data["validation"][2])
         self.is_for_score = "goal" not in data or data["goal"]["kind"] == "score"
-        count, test = len(data["targets"]), data.get("test")
-        sealed = "" if test is None else f"{test[2]} sealed, "
-        return Text.assemble(
+        sets = [f"{self.sizes[0]} train", f"{self.sizes[1]} validation"]
+        sets += [f"{data['test'][2]} test"] if data.get("test") is not None else []
+        text = Text.assemble(
             (one_line(data["structure"].get("name") or "agent"), "bold"),
-            f"  {self.sizes[0]} train and {self.sizes[1]} validation cases, {sealed}"
-            f"{count} surface{'s' * (count != 1)} may change",
+            f"  {', '.join(sets)} cases; {plural(len(data['targets']), 'surface')} may change",
         )
+        return _Line("", text)
 
     def _begin(self, event: Event) -> None:
         self.stage = (_RUNNING if self.is_for_score else _SCREENING).get(event.phase, "running cases")
-        self.profile = event.data.get("profile_digest", "")
+        self.profile, self.without = event.data.get("profile_digest", ""), _names(event.data.get("without", []))
+        if self.without:
+            self.stage = f"ablation without {self.without}"
         if event.phase == "baseline":
             self.first = self.kept = self.profile
         self.cases, self.runs = event.data["cases"], event.data["runs"]
@@ -237,7 +270,7 @@ class _Now:
         if scores:
             self.values.append(sum(scores) / len(scores))
 
-    def _finish(self, event: Event) -> Text:
+    def _finish(self, event: Event) -> _Line:
         mean, rate, failed = (event.data[name] for name in ("mean_score", "pass_rate", "errored_fraction"))
         then = _THEN.get(event.phase, "deciding") if self.is_for_score else "deciding"
         self.runs, self.values, self.stage = 0, [], then
@@ -245,82 +278,85 @@ class _Now:
             self.candidate = mean
         if event.phase == "baseline":
             self.baseline = self.best = mean
-        told = f"mean score {_figure(mean)}, {round((rate or 0) * self.cases)} of {self.cases} cases pass"
-        told += f", {failed:.0%} could not be run or scored" if failed else ""
-        return self._line(f"{self._what(event.phase)}: {told}")
+        text = f"{_figure(mean)}, {round((rate or 0) * self.cases)}/{self.cases} pass"
+        text += f", {failed:.0%} could not be run or scored" if failed else ""
+        return self._line(f"{self._subject(event.phase)}: {text}")
 
-    def _what(self, phase: Phase) -> str:
-        """What was run."""
+    def _subject(self, phase: Phase) -> str:
+        """What was evaluated."""
         if phase in ("final_test", "test"):
-            who = "baseline" if self.profile == self.first else "what was kept"
-            return f"{who}, {'test cases' if phase == 'test' else 'fresh repeats'}"
+            return "baseline" if self.profile == self.first else "best"
+        if phase == "ablation":
+            return f"without {self.without}" if self.without else "with all changes"
         if phase == "validation" and self.profile == self.kept:
-            return "validation, accepted profile once more"
-        return (_RAN if self.is_for_score else _SCREENED).get(phase, "cases")
+            return "validation of the accepted profile, repeated"
+        return (_EVALUATED if self.is_for_score else _SCREENED).get(phase, "cases")
 
-    def _blame(self, signals: Json) -> Text:
+    def _blame(self, signals: Json) -> _Line:
         self.stage = "writing patches"
-        blamed = [f"{signal['surface_id']} ({_cases(len(signal['case_ids']))})" for signal in signals]
-        return self._line(f"blame: {_listed(blamed) or 'no surface'}")
+        blamed = [f"{signal['surface_id']} ({plural(len(signal['case_ids']), 'case')})" for signal in signals]
+        return self._line(f"blame: {_names(blamed) or 'no surface'}")
 
-    def _patch(self, value: Json) -> Text:
-        told = f"patches: {_listed([patch['surface_id'] for patch in value['patches']['patches']]) or 'none'}"
-        told += f", {len(value['refused'])} refused" if value["refused"] else ""
-        told += f", {len(value['notes'])} without one" if value["notes"] else ""
-        return self._line(told)
+    def _patch(self, value: Json) -> _Line:
+        text = f"patches: {_names([patch['surface_id'] for patch in value['patches']['patches']]) or 'none'}"
+        text += f", {len(value['refused'])} refused" if value["refused"] else ""
+        text += f", {len(value['notes'])} surfaces without a patch" if value["notes"] else ""
+        return self._line(text)
 
-    def _decide(self, value: Json) -> Text:
+    def _decide(self, value: Json) -> _Line:
         if value["accepted"]:
             self.best, self.kept = self.candidate, self.tried
             return self._line(f"accepted: {value['reason']}", "green")
         return self._line(f"rejected: {value['reason']}", "yellow")
 
-    def _stop(self, reasons: Json) -> Text | None:
-        told = "; ".join(reason["text"] for reason in reasons)
-        return self._line(f"stop: {told}") if told else None
+    def _stop(self, reasons: Json) -> _Line | None:
+        text = "; ".join(reason["text"] for reason in reasons)
+        return self._line(f"stop: {text}") if text else None
 
-    def _claim(self, claim: Json) -> Text:
-        return self._line(f"{claim['scope']}: {claim['reason']}", "green" if claim["outcome"] == "shown" else "yellow")
+    def _test(self, found: Json) -> _Line:
+        return self._line(f"{found['scope']}: {found['reason']}", "green" if found["outcome"] == "shown" else "yellow")
 
-    def _line(self, text: str, style: str = "") -> Text:
-        name = self._place
-        return Text.assemble((f"{name:<10}", "bold"), (one_line(text), style))
+    def _line(self, text: str, style: str = "") -> _Line:
+        return _Line(self._place, Text(one_line(text), style))
 
+
+_LABELS: dict[Phase, str] = {"ablation": "ablation", "final_test": "final test", "test": "test set"}
+"""What comes after the rounds."""
 
 _RUNNING = {
     "baseline": "validating the baseline",
     "train": "running the train cases",
-    "rerun": "re-running failed cases",
+    "rerun": "running failed cases with the patches",
     "train_again": "comparing on train",
     "validation": "validating the candidate",
-    "ablation": "looking for parts that do no good",
-    "final_test": "running both profiles afresh",
-    "test": "running the test cases",
+    "ablation": "running without some changes",
+    "final_test": "running baseline and best again",
+    "test": "running the test set",
 }
-_RAN = {
+_EVALUATED = {
     "baseline": "validation",
     "train": "train",
-    "rerun": "failed train cases, patched",
+    "rerun": "failed train cases with the patches",
     "train_again": "train, compared",
     "validation": "validation",
-    "ablation": "with some parts only",
 }
-_SCREENING = {**_RUNNING, "rerun": "trying it on train cases"}
-_SCREENED = {**_RAN, "rerun": "train cases with less"}
-_THEN = {"train": "finding what is to blame", "rerun": "finding what is to blame"}
+_SCREENING = {**_RUNNING, "rerun": "trying the change on train cases"}
+_SCREENED = {**_EVALUATED, "rerun": "train cases with the change"}
+_THEN = {"train": "tracing the blame", "rerun": "tracing the blame"}
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:NAMED])
-    return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown
-
-
-def _cases(count: int) -> str:
-    return f"{count} case{'s' * (count != 1)}"
+def _names(names: list[str]) -> str:
+    return join_names(names, limit=NAMED)
 
 
 def _figure(value: Json) -> str:
     return "unscored" if value is None else f"{value:.3f}"
+
+
+def _cost(spent: Spending) -> str:
+    if spent.cost_usd is None:
+        return "cost unknown"
+    return dollars(spent.cost_usd) + (" + unknown" if spent.unpriced_calls else "")
 
 
 def _clock(seconds: float) -> str:

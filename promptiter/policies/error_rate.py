@@ -14,7 +14,7 @@ from promptiter.policies.sigma_gain import SigmaGain
 
 @runtime_checkable
 class Promise(Protocol):
-    """A policy that keeps an error: the chance that it accepts, in a whole run, a candidate that is no better."""
+    """A policy that bounds its false accepts: the chance that it accepts a candidate that is not better, in a run."""
 
     @property
     def alpha(self) -> float:
@@ -44,7 +44,7 @@ def check_errors(policy: object, level: float) -> Iterator[str]:
     elif error > level * (1 + 1e-9):
         yield (
             f"acceptance {written(policy)} may err in {error:g} of all runs, more than the {level:g} of this one; "
-            f"lower the errors of its parts, join them with & instead of |, or raise error of the run"
+            f"lower the errors of its parts, join them with & instead of |, or raise alpha of the run"
         )
 
 

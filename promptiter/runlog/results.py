@@ -24,11 +24,12 @@ from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision, StopPolicy
-from promptiter.profile import PatchSet, Profile, SurfaceChange
+from promptiter.profile import PatchSet, Profile, ProfileDiff
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection
 from promptiter.stages.losses import CaseLoss, LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
+from traces.notebook import html_block, html_heading
 
 Status: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
@@ -200,7 +201,7 @@ class RunResult:
         return self.stop.reason if self.stop is not None else None
 
     @property
-    def changes(self) -> tuple[SurfaceChange, ...]:
+    def changes(self) -> ProfileDiff:
         """How the accepted profile differs from the one that the run started with."""
         return self.initial_profile.changes(self.accepted_profile, self.structure)
 
@@ -211,6 +212,31 @@ class RunResult:
     @property
     def accepted_score(self) -> float | None:
         return self.accepted.objective(self.objective) if self.accepted is not None else None
+
+    def __repr__(self) -> str:
+        changed = ", ".join(change.surface_id for change in self.changes) or "nothing"
+        return f"RunResult({self.status}, {self._headline})\n  changed: {changed}\n  {self._spending}"
+
+    def _repr_html_(self) -> str:
+        accepted = "" if self.accepted is None else self.accepted._repr_html_()
+        return html_block(
+            html_heading(self._headline, f"{self.status}, {self._spending}"), self.changes._repr_html_(), accepted
+        )
+
+    @property
+    def _headline(self) -> str:
+        """The verdict, the score before and after, and why the run failed."""
+        scores = [
+            "unscored" if score is None else f"{score:.3f}" for score in (self.baseline_score, self.accepted_score)
+        ]
+        error = "" if self.error is None else f"; {self.error}"
+        return f"{self.verdict}: {self.objective} {scores[0]} → {scores[1]}{error}"
+
+    @property
+    def _spending(self) -> str:
+        spent = self.measured.spent.total
+        cost = "cost unknown" if spent.cost_usd is None else f"${spent.cost_usd:.4f}"
+        return f"{len(self.rounds)} rounds, {spent.calls:,} calls, {cost}, {self.measured.duration_s:.1f} s"
 
     def to_json(self) -> bytes:
         """As it is written into result.json: everything in a fixed order."""

@@ -19,7 +19,7 @@ import orjson
 from promptiter.evaluation.result import Evaluation
 from promptiter.runlog.results import RunResult
 from traces import digest
-from traces.files import replacing
+from traces.files import write_atomically
 from traces.model import Json
 
 LONGEST_NAME = 120
@@ -38,7 +38,7 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
         (path / name).mkdir(exist_ok=True)
     _write(path / "profiles" / "baseline.json", result.initial_profile.to_json())
     _write(path / "profiles" / "best.json", result.accepted_profile.to_json())
-    with replacing(path / "profiles" / "candidates.jsonl") as file:
+    with write_atomically(path / "profiles" / "candidates.jsonl") as file:
         file.writelines(_candidates(result))
     texts = _texts(result)
     for name, text in texts.items():
@@ -49,7 +49,7 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
                 (path / "surfaces" / name).unlink(missing_ok=True)
     if keep_traces != "all" and result.is_final:  # a run that goes on needs them
         _prune(path / "traces", _failed_traces(result) if keep_traces == "failed" else set())
-    with replacing(path / "result.json") as file:
+    with write_atomically(path / "result.json") as file:
         result.write_json(file)
 
 
@@ -116,5 +116,5 @@ def _prune(folder: Path, kept: Collection[str]) -> None:
 
 
 def _write(path: Path, raw: bytes) -> None:
-    with replacing(path) as file:
+    with write_atomically(path) as file:
         file.write(raw)

@@ -31,15 +31,15 @@ from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from traces import digest
-from traces.files import replacing
+from traces.files import write_atomically
 from traces.model import Json
 
 FILE_NAME = "run.json"
 
 FREE = (
     *("quiet", "json", "review", "runs", "cache", "keep_traces", "evaluation.concurrency", "budget.*"),
-    "models.simulated.latency_s",
-    *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.timeout_s"),
+    *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute"),
+    *("models.*.timeout_s", "models.*.latency_s"),
 )
 """Keys of a configuration that say how a run is done, not what is asked for: they may change before it goes on."""
 
@@ -138,7 +138,7 @@ def write_header(folder: str | os.PathLike[str], header: RunHeader) -> Path:
     path = Path(folder) / FILE_NAME
     if path.exists():
         raise SetupError(f"{str(path)!r} is there already, and the header of a run is never changed; resume that run")
-    with replacing(path) as file:
+    with write_atomically(path) as file:
         file.write(orjson.dumps(header.model_dump(mode="json"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         file.flush()
         os.fsync(file.fileno())

@@ -1,9 +1,9 @@
-"""Runs at rest: which there are, how they ended, what they cost. Of each the header and the last event are read."""
+"""Runs at rest: which there are, how they ended, what they cost. Reads the header and last event of each run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -21,6 +21,7 @@ from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import read_header
 from promptiter.runs.lock import Holder, holder_of
+from promptiter.runs.outcome import Outcome, outcome_at_end
 
 NAMED = 5
 """So many runs are named when a name fits several."""
@@ -29,12 +30,11 @@ ListedStatus: TypeAlias = Status | Literal["interrupted", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
-    """One run in a list. A run that nobody works on and that has no end was interrupted, and can be resumed.
+class ListedRun:
+    """One run in a list. A run without an end that no process holds was `interrupted`, and can be resumed.
 
-    One that is not `is_configured` was started by Python code, and is resumed from there.
-
-    `baseline` and `best` are figures of the objective. `error` says why a run failed, or cannot be read.
+    One that is not `is_configured` was started by Python code, and is resumed from there. `baseline` and `best` are
+    figures of the objective. `error` says why a run failed, or cannot be read.
     """
 
     run_id: str
@@ -53,19 +53,24 @@ class RunSummary:
     can_resume: bool = False
     is_configured: bool = True
 
+    @property
+    def outcome(self) -> Outcome | Literal["unreadable"]:
+        """How it ended, or where it is, in a word."""
+        if self.status == "unreadable":
+            return "unreadable"
+        if self.status != "succeeded" or self.verdict is None:
+            return "running" if self.status in ("queued", "running") else _UNFINISHED.get(self.status, "interrupted")
+        if self.stop_reason == "user_stop" and self.can_resume:
+            return "stopped"
+        return outcome_at_end(self.verdict, rounds=self.rounds, stop_reason=self.stop_reason)
 
-def list_runs(folder: str | os.PathLike[str]) -> Iterator[RunSummary]:
-    """The runs of a folder, the oldest first. One that cannot be read is told as such."""
-    for path in sorted(Path(folder).glob(f"*/{HEADER}")):
-        yield summary_of(path.parent)
+
+_UNFINISHED: Mapping[ListedStatus, Outcome] = {"failed": "failed", "cancelled": "cancelled"}
 
 
-def summary_of(path: Path) -> RunSummary:
-    """What is to be said of one run in a line."""
-    try:
-        return _summary(path)
-    except PromptiterError as error:
-        return RunSummary(run_id=path.name, path=path, status="unreadable", error=str(error))
+def list_runs(folder: str | os.PathLike[str]) -> list[ListedRun]:
+    """The runs of a folder, the oldest first. One that cannot be read is listed as `unreadable`."""
+    return [_listed_run(path.parent) for path in sorted(Path(folder).glob(f"*/{HEADER}"))]
 
 
 def find_run(run: str, folder: str | os.PathLike[str]) -> Path:
@@ -86,11 +91,18 @@ def find_run(run: str, folder: str | os.PathLike[str]) -> Path:
     raise SetupError(f"there is no run {run!r} in {os.fspath(folder)!r}{nearest(run, known)}")
 
 
-def _summary(path: Path) -> RunSummary:
+def _listed_run(path: Path) -> ListedRun:
+    try:
+        return _read_run(path)
+    except PromptiterError as error:
+        return ListedRun(run_id=path.name, path=path, status="unreadable", error=str(error))
+
+
+def _read_run(path: Path) -> ListedRun:
     header, holder = read_header(path), holder_of(path)
     last = FileJournal(path / JOURNAL).last()
     if last is None or last.type != "run_completed" or holder is not None:
-        return RunSummary(
+        return ListedRun(
             run_id=path.name,
             path=path,
             status="interrupted" if holder is None else "running",
@@ -105,7 +117,7 @@ def _summary(path: Path) -> RunSummary:
     data = last.data
     measured: RunMeasured = from_plain(RunMeasured, data["measured"])
     reasons = [reason["kind"] for reason in (data["stop"] or {}).get("reasons", ())]
-    return RunSummary(
+    return ListedRun(
         run_id=path.name,
         path=path,
         status=data["status"],

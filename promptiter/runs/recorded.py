@@ -24,7 +24,7 @@ from promptiter.engine.forecast import Forecast, forecast_run
 from promptiter.errors import PromptiterError
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import TraceStore
-from promptiter.llm.cache.call_log import paid_calls
+from promptiter.llm.cache.call_log import read_paid_calls
 from promptiter.llm.ledger import TOOL, LedgerEntry
 from promptiter.llm.messages import Role
 from promptiter.profile import Profile
@@ -36,7 +36,7 @@ from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import read_header
 from traces import ExecutionTrace, Step, TraceError
-from traces.files import replacing
+from traces.files import write_atomically
 
 FILE_NAME = "forecast.json"
 CALLS, TRACES = "calls.jsonl", "traces"
@@ -66,7 +66,7 @@ def recorded_in(runs: str | os.PathLike[str], engine: Engine, request: RunReques
 def write_forecast(folder: str | os.PathLike[str], forecast: Forecast) -> Path:
     """Write forecast.json into the folder of a run, whole or not at all."""
     path = Path(folder) / FILE_NAME
-    with replacing(path) as file:
+    with write_atomically(path) as file:
         file.write(orjson.dumps(to_plain(forecast), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return path
 
@@ -243,7 +243,7 @@ def _calls(path: Path, found: _Found) -> tuple[dict[str, float], float]:
     """Keep what calls of models cost; gives the seconds of a call by node, and which share the fastest one took."""
     seconds: dict[str, list[float]] = {}
     fastest: dict[str, float] = {}
-    for entry in islice(paid_calls(path), MOST_CALLS) if path.exists() else ():
+    for entry in islice(read_paid_calls(path), MOST_CALLS) if path.exists() else ():
         if entry.model.startswith(TOOL):
             continue
         found.calls.setdefault((entry.role, entry.node_id), []).append(entry)

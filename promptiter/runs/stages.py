@@ -14,7 +14,7 @@ from pathlib import Path
 
 from promptiter.engine.till import AGENT_STAGES, STAGES, Stage
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
-from promptiter.llm.cache.call_log import paid_calls_from
+from promptiter.llm.cache.call_log import read_paid_calls_with_offsets
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerEntry, Spending
 from promptiter.runlog.events import Phase
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
@@ -26,7 +26,7 @@ def spent_by_stage(folder: str | os.PathLike[str]) -> dict[Stage, Spending]:
     path = Path(folder) / CALLS
     starts, phases = _evaluations(Path(folder))
     found: dict[Stage, Spending] = {}
-    for start, entry in paid_calls_from(path) if path.exists() else ():
+    for start, entry in read_paid_calls_with_offsets(path) if path.exists() else ():
         began = bisect_right(starts, start)
         stage = _stage(entry, phases[began - 1] if began else "start")
         if stage is not None:

@@ -18,7 +18,7 @@ from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.results import PassResult
 from promptiter.structure import Surface
 from traces import Usage
-from traces.model import total_usage
+from traces.model import sum_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +80,8 @@ def _taken_by(node_id: str, session: Session) -> Usage:
     rows = session.accepted.validation.rows
     steps = [step for row in rows for name in row.trace_digests for step in session.trace(name).steps]
     if any(step.usage is not None for step in steps):
-        return total_usage(step.usage for step in steps if step.node_id == node_id)
-    return total_usage(row.usage for row in rows)
+        return sum_usage(step.usage for step in steps if step.node_id == node_id)
+    return sum_usage(row.usage for row in rows)
 
 
 def _cost(price: Price | None, usage: Usage) -> float | None:

@@ -26,9 +26,9 @@ from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.offline.attribution.corrector import ReferenceCorrector
-from promptiter.offline.attribution.expected_values import LIMITS
+from promptiter.evaluation.score import RUN_LIMITS
 from promptiter.profile import Profile
+from promptiter.registry import OFFLINE_STAGES
 from promptiter.search.blame_sample import most_blamed, run_of, sample
 from promptiter.stages.contracts import BlameCheck, BlameChecks, BlameVerdict, SurfaceGradient
 from promptiter.structure import StructureSnapshot
@@ -49,7 +49,7 @@ class GradientCheck:
             raise SetupError(
                 f"a gradient check needs at least one check, got most={most}; leave it out to check nothing"
             )
-        self.correctors: tuple[Corrector, ...] = correctors or (ReferenceCorrector(),)
+        self.correctors: tuple[Corrector, ...] = correctors or (OFFLINE_STAGES.get("corrector")(),)
         self.most = most
 
     async def check(self, gradients: Iterable[SurfaceGradient], runs: Replays, *, rng: Random) -> BlameChecks:
@@ -109,7 +109,7 @@ class _RunCheck:
             each for each in runs.evaluation.rows if (each.case_id, each.repeat) == (first.case_id, first.repeat)
         )
         self.limits = frozenset(
-            score.metric for score in self.row.scores if any(each.predicate in LIMITS for each in score.findings)
+            score.metric for score in self.row.scores if any(each.predicate in RUN_LIMITS for each in score.findings)
         )
         self.replays = 0
         self._rows: dict[str, CaseRow] = {}

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
-from promptiter.offline.rules.prompt_editing import sentences_of
+from promptiter.sentences import sentences_of
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 

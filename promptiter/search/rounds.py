@@ -13,24 +13,20 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
 
-from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
-from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.plan import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
-from promptiter.offline.attribution.attributor import EvidenceAttributor
-from promptiter.offline.attribution.corrector import ReferenceCorrector
-from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.profile import PatchSet
+from promptiter.registry import OFFLINE_STAGES
 from promptiter.runlog.results import PassResult
 from promptiter.search.blame import Passes
 from promptiter.search.blame_report import Found
 from promptiter.search.gradient_check import GradientCheck
-from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer, Rejection
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, NamesModel, Optimizer, Rejection
 
 PASSES = 3
 """So often a round goes from losses to patches, while blame moves on."""
@@ -59,7 +55,7 @@ class BackpropRounds:
     ) -> None:
         self.attributor = _as_attributor(backwarder)
         self.aggregator = aggregator or SupportAggregator()
-        self.optimizer = optimizer or RuleOptimizer()
+        self.optimizer: Optimizer = optimizer or OFFLINE_STAGES.get("optimizer")()
         self.passes = passes
         self.most_rerun = most_rerun
         self.min_support = min_support
@@ -198,16 +194,10 @@ def _rejections(proposal: Proposal, decision: AcceptanceDecision) -> list[Reject
 
 
 def _asked_by(stage: object) -> str | None:
-    """The model that a stage asks, None if it asks none; of a class that is not ours nobody knows."""
-    if isinstance(stage, ModelStage):
-        return stage.model
-    if isinstance(stage, CheapestAttributor):
-        return stage.whole.model
-    is_known = isinstance(stage, EvidenceAttributor | SupportAggregator | RuleOptimizer | ReferenceCorrector)
-    return None if is_known else UNKNOWN_MODEL
+    return stage.model if isinstance(stage, NamesModel) else UNKNOWN_MODEL
 
 
 def _as_attributor(stage: Backwarder | Attributor | None) -> Attributor:
     if stage is None:
-        return EvidenceAttributor()
+        stage = OFFLINE_STAGES.get("attributor")()
     return stage if isinstance(stage, Attributor) else StepwiseAttributor(stage)

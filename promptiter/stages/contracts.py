@@ -90,6 +90,14 @@ class BackwardResult:
     note: str = ""
 
 
+@runtime_checkable
+class NamesModel(Protocol):
+    """A stage that names the model it asks; None if it asks none. A forecast needs to know."""
+
+    @property
+    def model(self) -> str | None: ...
+
+
 class Backwarder(Protocol):
     """Blames one step. Called once for each step with packets, many at once; a ModelError skips that step alone."""
 

@@ -14,15 +14,15 @@ from promptiter.cli import main
 
 
 class Run(Protocol):
-    def __call__(self, *arguments: str | Path, code: int = 0, stream: str = "") -> str: ...
+    def __call__(self, *arguments: str | Path, code: int = 0, stream: str = "", width: int = 120) -> str: ...
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run the command line as a user would; gives standard output, or standard error where a code is expected."""
 
-    def run_once(*arguments: str | Path, code: int = 0, stream: str = "") -> str:
-        monkeypatch.setenv("COLUMNS", "120")
+    def run_once(*arguments: str | Path, code: int = 0, stream: str = "", width: int = 120) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setattr(sys, "argv", ["promptiter", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()

@@ -13,7 +13,7 @@ import pytest
 
 from promptiter.llm.cache.cache import Cache, CacheKey, StoredAnswer, ToolAnswer, open_cache
 from promptiter.llm.cache.call_log import CallLog
-from promptiter.llm.cache.lines import as_line
+from promptiter.llm.cache.lines import format_line
 from promptiter.llm.messages import ModelReply, Role
 from tests.cli.conftest import Run
 from traces import Usage
@@ -95,11 +95,11 @@ def test_stats_are_told_by_role(run: Run, path: Path) -> None:
     said = [" ".join(line.split()) for line in run("cache", "stats", path).splitlines()]
     assert said[0].startswith(f"{path.name} 5 answers, ")
     assert said[2:] == [
-        "role answers tokens to ask again",
+        "role answers tokens to pay again",
         "agent 2 1,234 $0.2500",
         "judge 1 6 unknown",
-        "optimizer 2 1,234 and 1 unknown $0.2500 and 1 unknown",
-        "total 5 2,474 and 1 unknown $0.5000 and 2 unknown",
+        "optimizer 2 1,234 and 1 unknown $0.2500 + 1 call of unknown price",
+        "total 5 2,474 and 1 unknown $0.5000 + 2 calls of unknown price",
     ]
 
 
@@ -118,19 +118,19 @@ def test_stats_as_json(run: Run, path: Path) -> None:
 
 
 def test_a_cache_that_does_not_exist_is_not_made(run: Run, path: Path) -> None:
-    assert run("cache", "stats", path) == f"nothing is kept there yet: {path.name}\n"
+    assert run("cache", "stats", path) == f"nothing is cached yet: {path.name}\n"
     assert orjson.loads(run("cache", "stats", path, "--json"))["total"]["answers"] == 0
-    assert run("cache", "clear", path) == f"nothing is kept there yet: {path.name}\n"
+    assert run("cache", "clear", path) == f"nothing is cached yet: {path.name}\n"
     assert not path.exists()
 
 
 def test_a_cache_without_answers_stays(run: Run, path: Path) -> None:
     open_cache(path).close()
     assert "0 answers" in run("cache", "stats", path)
-    assert "nothing is kept" in run("cache", "clear", "--yes", path)
+    assert "nothing is cached" in run("cache", "clear", "--yes", path)
     path.write_bytes(b"")
     assert "0 answers" in run("cache", "stats", path)
-    assert "nothing is kept" in run("cache", "clear", "--yes", path)
+    assert "nothing is cached" in run("cache", "clear", "--yes", path)
     assert path.exists()
 
 
@@ -147,8 +147,8 @@ def test_clearing_says_what_goes_and_then_it_is_gone(run: Run, path: Path) -> No
     size = path.stat().st_size
     said = run("cache", "clear", "--yes", path)
     assert said.startswith("removes 3 answers, ")
-    assert said.endswith(f" in {path.name} (to ask again: $0.2500 and 1 unknown)\n")
-    assert run("cache", "stats", path).startswith(("nothing is kept", f"{path.name}  0 answers"))
+    assert said.endswith(f" in {path.name} (to pay again: $0.2500 + 1 call of unknown price)\n")
+    assert run("cache", "stats", path).startswith(("nothing is cached", f"{path.name}  0 answers"))
     assert not path.exists() or path.stat().st_size <= size
     filled(path)
     assert entries(path) == 2
@@ -165,7 +165,7 @@ def test_clearing_wants_a_yes(run: Run, path: Path, monkeypatch: pytest.MonkeyPa
     filled(path)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert "this would remove 2 answers" in (said := run("cache", "clear", path, code=2))
-    assert said.endswith("; say --yes to do it\n")
+    assert said.endswith("; pass --yes to do it\n")
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert run("cache", "clear", path, code=1, stream="out").endswith("nothing was removed\n")
     assert entries(path) == 2
@@ -186,13 +186,13 @@ def test_who_uses_the_cache_is_not_disturbed(run: Run, path: Path) -> None:
 def test_what_is_no_cache_is_refused_and_left(run: Run, foreign: list[Path], folder: Path) -> None:
     for path in foreign:
         for command in (["stats"], ["clear", "--yes"]):
-            assert "is no cache: " in run("cache", *command, path, code=2), path
+            assert "is not a cache: " in run("cache", *command, path, code=2), path
     assert "cannot be read" in run("cache", "stats", folder / "folder.db", code=2)
     assert "cannot tell what 'notes.txt' is" in run("cache", "clear", "--yes", "notes.txt", code=2)
 
 
 def test_a_newer_cache_is_refused(run: Run, folder: Path) -> None:
-    (folder / "cache.jsonl").write_bytes(as_line(b'{"v":2,"other":1}'))
+    (folder / "cache.jsonl").write_bytes(format_line(b'{"v":2,"other":1}'))
     filled(folder / "cache.db")
     with closing(sqlite3.connect(folder / "cache.db")) as database:
         database.execute("PRAGMA user_version = 2")
@@ -224,7 +224,7 @@ def test_a_configuration_names_its_cache(run: Run, folder: Path, monkeypatch: py
     project = folder / "project"
     project.mkdir()
     (project / "promptiter.yaml").write_text("cache: .promptiter/cache.sqlite\nmodels: {m: {api_key: '${NOT_SET}'}}\n")
-    assert run("cache", "stats", project) == "nothing is kept there yet: project/.promptiter/cache.sqlite\n"
+    assert run("cache", "stats", project) == "nothing is cached yet: project/.promptiter/cache.sqlite\n"
     filled(project / ".promptiter" / "cache.sqlite")
     assert "2 answers" in run("cache", "stats", project)
     assert "2 answers" in run("cache", "stats", project / "promptiter.yaml")
@@ -242,4 +242,4 @@ def test_a_configuration_without_a_cache_is_told_how_to_share_one(run: Run, fold
     (folder / "promptiter.yaml").write_text("cache: 3\n")
     assert "must be 'memory', or a path in .jsonl" in run("cache", "stats", code=2)
     (folder / "promptiter.yaml").write_text("cache: answers.pickle\n")
-    assert "cannot tell what cache" in run("cache", "stats", code=2)
+    assert "is of an unknown kind" in run("cache", "stats", code=2)

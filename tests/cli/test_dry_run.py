@@ -24,10 +24,9 @@ def add(desk: Path, more: str) -> None:
 
 def test_it_says_what_a_run_would_take_and_makes_nothing(run: Run, desk: Path) -> None:
     before = sorted(desk.rglob("*"))
-    shown = run("run", "--dry-run")
+    shown = run("run", "--dry-run", stream="err")
     assert [path for path in sorted(desk.rglob("*")) if "__pycache__" not in path.parts] == before
     lines = [line.rstrip() for line in shown.splitlines()]
-    assert "agent: agent:agent" in lines
     assert "Forecast  no traces yet: rules of thumb" in lines
     assert any(re.fullmatch(r"baseline +48 +[\d,]+ \([\d,]+ to [\d,]+\) +\$0 +.* s.*", line) for line in lines)
     assert any(re.match(r"all +[\d,]+ \(", line) for line in lines)
@@ -37,14 +36,17 @@ def test_it_says_what_a_run_would_take_and_makes_nothing(run: Run, desk: Path) -
 
 
 def test_after_a_run_its_traces_are_used_and_the_summary_compares(run: Run, desk: Path) -> None:
-    summary = re.sub(r"\s+", " ", run("run"))
-    assert re.search(rf"Forecast {PAID} calls, expected [\d,]+ \([\d,]+ to [\d,]+\); .* s, expected .* s \(", summary)
+    summary = re.sub(r"\s+", " ", run("run", "--costs"))
+    assert re.search(
+        rf"Compared with the forecast {PAID} calls, expected [\d,]+ \([\d,]+ to [\d,]+\); .* s, expected .* s \(",
+        summary,
+    )
     assert "stage calls expected tokens expected baseline 48 48 5,582 " in summary
     assert re.search(r" claim 192 [\d,]+ \([\d,]+ to [\d,]+\) ", summary)
     [folder] = (desk / "runs").iterdir()
     kept = (folder / "forecast.json").read_bytes()
-    assert "Forecast  from 20 traces of 1 earlier run" in run("run", "--dry-run")
-    assert f"Forecast {PAID} calls" in re.sub(r"\s+", " ", run("resume", stream="out"))
+    assert "Forecast  from 20 traces of 1 earlier run" in run("run", "--dry-run", stream="err")
+    assert f"forecast {PAID} calls" in re.sub(r"\s+", " ", run("resume", "--costs"))
     assert (folder / "forecast.json").read_bytes() == kept
 
 
@@ -65,7 +67,7 @@ def test_the_configuration_can_be_saved_and_is_the_same_run(run: Run, desk: Path
     shown = run("run", "--dry-run", "--max-rounds", "2")
     saved = desk / "elsewhere" / "saved.yaml"
     saved.parent.mkdir()
-    saved.write_text(shown.partition("\nForecast")[0])
+    saved.write_text(shown)
     first, second = load_run(desk, settings={"max_rounds": 2}), load_run(saved)
     headers = [header_of(each.engine, each.request, run_id="r", created_at=NOW) for each in (first, second)]
     assert differences(*headers) == []
@@ -81,18 +83,24 @@ def test_no_secret_is_shown(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatc
     file.write_text(file.read_text().replace("models:\n", f"models:\n  {settings}\n  {other}\n", 1))
     for shown in (run("run", "--dry-run"), run("run", "--dry-run", "--json")):
         assert "${HOUSE_KEY}" in shown
-        assert "***" in shown
+        assert "***" not in shown
         for secret in ("a-key-from-outside", "written-out-value", "written-out-key"):
             assert secret not in shown
-    configured = yaml.safe_load(run("run", "--dry-run").partition("\nForecast")[0])
-    assert configured["models"]["openai/house"]["api_key"] == "${HOUSE_KEY}"
+    shown = run("run", "--dry-run")
+    configured = yaml.safe_load(shown)
+    assert configured["models"]["openai/house"] == {"api_key": "${HOUSE_KEY}", "headers": {}, "api_base": "http://h"}
+    assert configured["models"]["openai/other"] == {}
+    left_out = "models.openai/house.headers.X-Any, models.openai/other.api_key"
+    assert shown.startswith(f"# Secrets are left out; write them as ${{VARIABLE}}: {left_out}\n")
+    (desk / "again.yaml").write_text(shown)
+    assert run("run", "again.yaml", "--max-rounds", "0", "--quiet").startswith("support_desk: Baseline")
 
 
 def test_unknown_prices_and_caps_are_told(run: Run, desk: Path) -> None:
     agent = desk / "agent.py"
     agent.write_text(agent.read_text().replace('MODEL = "simulated"', 'MODEL = "openai/house-model"'))
     add(desk, "budget: {max_calls: 50}")
-    shown = run("run", "--dry-run")
+    shown = run("run", "--dry-run", stream="err")
     assert re.search(r"baseline +48 .* unknown ", shown)
     assert "Price      unknown: openai/house-model" in shown
     assert "max_calls 50 allows only the baseline at p50 and at p95, of at most 4" in shown

@@ -51,13 +51,16 @@ def test_the_starter_goes_from_failing_to_passing_as_it_is(tmp_path: Path) -> No
         ["promptiter", "run", "promptiter.yaml"], cwd=tmp_path, env=environ, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "improved on these cases, mean score 0.500 to 1.000\n" in done.stdout
-    assert re.search(r"pass rate +0% +100% +8 of 8 cases pass", done.stdout)
-    assert re.search(r"  reception#instruction  12 cases, changed\n", done.stdout)
-    assert re.search(r"  filing#instruction  12 cases, changed\n", done.stdout)
-    alone = re.sub(r"\s+", " ", done.stdout.partition("Left alone: 4 of 6 surfaces that could change")[2])
-    assert alone.startswith(" delivery#instruction, lead#instruction, payments#instruction, returns#instruction ")
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)\n" in done.stdout
+    command = next(line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("  details: "))
+    shown = subprocess.run(command.split(), cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"cases that pass +0/8 +8/8\n", shown.stdout)
+    assert "  reception#instruction  12 cases, changed\n" in shown.stdout
+    assert "  filing#instruction  12 cases, changed\n" in shown.stdout
+    unchanged = re.sub(r"\s+", " ", shown.stdout.partition("Unchanged: 4 of 6 surfaces")[2])
+    assert unchanged.startswith(" delivery#instruction, lead#instruction, payments#instruction, returns#instruction ")
+    assert max(map(len, (done.stdout + shown.stdout).splitlines())) <= 80
 
 
 def test_what_the_starter_suggests_in_comments_can_be_switched_on(

@@ -20,6 +20,8 @@ from tests.cli.conftest import Run
 from tests.worlds.results import outside_measured
 from traces.model import Json
 
+HEADLINE = "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)"
+
 
 def only_run(desk: Path) -> Path:
     [path] = (desk / "runs").iterdir()
@@ -49,9 +51,10 @@ def test_a_killed_run_is_listed_as_interrupted_and_goes_on_to_the_same_end(run: 
     whole = outside_measured(desk / "runs")
     cut(path, 40)
     assert [each["status"] for each in listed(run)] == ["interrupted"]
-    assert f"1 can go on: promptiter resume {path.name}" in run("runs").replace("runs/", "").replace(f"{desk}/", "")
+    assert f"1 run can be resumed: promptiter resume runs/{path.name}" in run("runs")
     again = run("resume", path.name)
-    assert again.splitlines()[0] == shown.splitlines()[0]
+    assert HEADLINE in again.splitlines()
+    assert HEADLINE in shown.splitlines()
     assert outside_measured(desk / "runs") == whole
     [one] = listed(run)
     assert (one["status"], one["verdict"], one["rounds"]) == ("succeeded", "improved", 1)
@@ -60,7 +63,7 @@ def test_a_killed_run_is_listed_as_interrupted_and_goes_on_to_the_same_end(run: 
 
 def test_a_run_is_named_by_its_path_its_id_a_part_of_it_or_as_the_latest(run: Run, finished_run: Path) -> None:
     for named in (["latest"], [str(finished_run)], [finished_run.name], [finished_run.name[-8:]], []):
-        assert run("resume", *named, "--quiet").startswith("support_desk  improved")
+        assert run("resume", *named, "--quiet").startswith("support_desk: Improved")
 
 
 def test_an_unknown_run_is_told_with_the_nearest(run: Run, finished_run: Path) -> None:
@@ -95,7 +98,7 @@ def test_a_run_whose_inputs_changed_is_refused_with_what_changed(
     assert f"  - {told}" in refused
     edit(desk / file, new, old)
     sys.modules.pop("agent", None)
-    assert run("resume", "--quiet").startswith("support_desk  improved")
+    assert run("resume", "--quiet").startswith("support_desk: Improved")
 
 
 def test_options_of_the_first_command_hold_when_a_run_goes_on_and_others_may_change(run: Run, desk: Path) -> None:
@@ -116,7 +119,7 @@ def test_a_moved_project_goes_on(
     desk.rename(moved)
     os.chdir(moved)
     sys.modules.pop("agent", None)
-    assert run("resume", "--quiet").startswith("support_desk  improved")
+    assert run("resume", "--quiet").startswith("support_desk: Improved")
     desk.mkdir()
 
 
@@ -132,7 +135,7 @@ def test_rerun_starts_afresh_from_what_the_run_was_asked_for(run: Run, desk: Pat
     run("run", "--max-rounds", "0", "--quiet")
     first = only_run(desk)
     edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 3")
-    assert "Verdict" in run("rerun", first.name)  # how loud the first command was does not count
+    assert "● Baseline: mean score 0.500" in run("rerun", first.name).splitlines()  # not as quiet as the first command
     [second] = [path for path in (desk / "runs").iterdir() if path != first]
     headers = [orjson.loads((path / "run.json").read_bytes()) for path in (first, second)]
     assert headers[0]["request"] == headers[1]["request"]
@@ -148,7 +151,7 @@ def test_rerun_takes_secrets_which_no_run_holds_from_the_configuration(run: Run,
     assert len(list((desk / "runs").iterdir())) == 2
     config.unlink()
     told = run("rerun", "--runs", desk / "runs", code=2)
-    assert "models.openai/mine.api_key is a secret, which run.json does not hold" in told
+    assert "models.openai/mine.api_key is a secret, which is not stored in run.json" in told
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(run: Run, finished_run: Path) -> None:
@@ -181,7 +184,7 @@ def test_a_signal_and_the_stop_file_end_the_command_after_the_round_in_flight(ho
     last = FileJournal(there[0]).last()
     assert last is not None
     assert (last.type, last.round, last.data["stop"]["reasons"][0]["kind"]) == ("run_completed", 1, "target_score")
-    assert b"the user asked to stop" in shown
+    assert b"Improved on these 8 cases" in shown
 
 
 HANGS = """
@@ -207,7 +210,7 @@ def test_a_second_signal_does_not_wait_for_a_function_that_hangs(desk: Path) -> 
         process.send_signal(signal.SIGTERM)
         shown, told = process.communicate(timeout=40)
     assert process.returncode == 130, told.decode()
-    assert b"cancelled" in shown
+    assert b"Cancelled" in shown
     assert orjson.loads(next(desk.glob("runs/*/result.json")).read_bytes())["status"] == "cancelled"
 
 

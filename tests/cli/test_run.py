@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from promptiter.profile import Profile
+from promptiter.runs.summary import read_summary
 from tests.cli.conftest import Run
 from traces.model import Json
 
@@ -39,42 +40,57 @@ GIVEN = "the order id, the product, the amount, the city"
 METRICS = {"metrics": "metrics.json", "models": {"simulated": {"compliance": 1.0}}}
 
 
-def test_the_summary_says_what_changed_why_and_what_it_cost(run: Run, desk: Path) -> None:
-    shown = run("run")
+def test_a_run_ends_with_the_first_diff_one_headline_the_cost_and_a_command(run: Run, desk: Path) -> None:
+    lines = run("run").splitlines()
     [folder] = (desk / "runs").iterdir()
-    lines = [line.rstrip() for line in shown.splitlines()]
-    assert lines[0] == "support_desk  improved on these cases, mean score 0.500 to 1.000"
-    assert "Where the blame went" in lines
-    assert "  reception#instruction  12 cases, changed" in lines
-    changed = lines[lines.index("What changed") :]
-    assert changed[changed.index("  reception#instruction") + 1 :][:3] == [
-        "      You are the reception of a shop's support desk.",
-        f"    - Pass on {GIVEN} and the wish exactly as given.",
-        f"    + Pass on {GIVEN}, the wish and the purchase date exactly as given.",
+    assert lines[0] == "What changed: 2 of 6 surfaces"
+    assert lines[1] == "  filing#instruction"
+    assert lines[3] == "    - Reply only with a JSON object with the keys order id, product, amount, city and wish."
+    assert lines[4].startswith('    + Return a JSON object with exactly the keys "order id", "product", "purchase')
+    assert lines[7].startswith("    why: 12 of 12 failed cases (response): This step was given these values")
+    assert lines[-7:-5] == ["  and 1 more surface: reception#instruction", ""]
+    assert lines[-5:-3] == [
+        "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)",
+        "  all 8 validation cases pass",
     ]
-    assert "Left alone: 4 of 6 surfaces that could change" in lines
-    assert "Stopped   after 1 round: mean_score 1.000 reaches 1" in lines
-    assert any(re.fullmatch(r"Cost      \$0\.0000, simulated, .* case runs", line) for line in lines)
-    assert any(re.fullmatch(r" +agent: \d+ calls, \d+ known answers, [\d,]+ tokens, \$0\.0000", line) for line in lines)
-    assert lines[-3:] == [
-        f"Files     runs/{folder.name}/",
-        "Use it    run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md",
-        "Verdict   improved, exit code 0",
+    assert re.fullmatch(r"  cost \$0 \(simulated\), \d+ model calls, \d+\.\d s", lines[-3])
+    assert lines[-2:] == [
+        f"  details: promptiter show runs/{folder.name}",
+        f"  all diffs: promptiter show runs/{folder.name} --diff",
     ]
+    assert len(lines) <= 18
     best = Profile.load(folder / "profiles" / "best.json")
     assert sorted(best.overrides) == ["filing#instruction", "reception#instruction"]
     assert (folder / "surfaces" / "filing#instruction.best.md").read_text() == best.overrides["filing#instruction"]
 
 
-def test_progress_goes_to_standard_error_a_line_a_stage(run: Run, desk: Path) -> None:
+def test_costs_adds_the_accounting(run: Run, desk: Path) -> None:
+    shown = run("run", "--costs")
+    calls = re.search(r"cost \$0 \(simulated\), ([\d,]+) model calls", shown)
+    assert calls is not None
+    assert f"  agent: {calls[1]} calls, " in shown
+    assert f"  {calls[1]} calls, expected " in shown
+    stages = shown[shown.index("stage ") :].splitlines()[1:]
+    assert sum(int(line.split()[1]) for line in stages) == int(calls[1])
+
+
+def test_no_line_of_a_pipe_ends_with_spaces(run: Run, desk: Path) -> None:
+    shown = run("run", "--costs") + run("show") + run("runs")
+    assert [line for line in shown.splitlines() if line != line.rstrip()] == []
+
+
+def test_progress_goes_to_standard_error_and_names_what_is_evaluated(run: Run, desk: Path) -> None:
     folder, *lines = run("run", stream="err").splitlines()
     assert folder == f"runs/{next((desk / 'runs').iterdir()).name}/"
-    assert lines[0] == "support_desk  12 train and 8 validation cases, 6 surfaces may change"
-    assert lines[1] == "baseline  validation: mean score 0.500, 0 of 8 cases pass"
-    assert "round 1   blame: reception#instruction (12 cases)" in lines
-    assert "round 1   stop: mean_score 1.000 reaches 1" in lines
-    assert lines[-2] == "claim     what was kept, fresh repeats: mean score 1.000, 8 of 8 cases pass"
-    assert lines[-1].startswith("claim     these cases: gain +0.500; every case scored the same")
+    assert lines[0] == "support_desk  12 train, 8 validation cases; 6 surfaces may change"
+    assert lines[1] == "baseline    validation: 0.500, 0/8 pass"
+    assert "round 1     blame: reception#instruction (12 cases)" in lines
+    assert "round 1     stop: mean_score 1.000 reaches 1" in lines
+    assert "ablation    without filing#instruction: 0.500, 0/8 pass" in lines
+    assert "ablation    without reception#instruction: 0.500, 0/8 pass" in lines
+    assert lines[-3] == "final test  baseline: 0.500, 0/8 pass"
+    assert lines[-2] == "final test  best: 1.000, 8/8 pass"
+    assert lines[-1].startswith("final test  these cases: ")
 
 
 def test_json_is_all_that_stands_on_standard_output(run: Run, desk: Path) -> None:
@@ -89,7 +105,9 @@ def test_json_is_all_that_stands_on_standard_output(run: Run, desk: Path) -> Non
 
 def test_quiet_says_only_the_verdict(run: Run, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     in_file(desk, **METRICS, quiet=True)
-    assert run("run").splitlines() == ["support_desk  improved on these cases, mean score 0.500 to 1.000"]
+    assert run("run").splitlines() == [
+        "support_desk: Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)"
+    ]
     assert capsys.readouterr().err == ""
     assert len(run("run", "--no-quiet").splitlines()) > 10
 
@@ -108,34 +126,50 @@ def test_flags_win_over_the_file(run: Run, desk: Path) -> None:
 def test_a_run_can_begin_with_the_profile_of_another(run: Run, desk: Path) -> None:
     first = Path(orjson.loads(run("run", "--json"))["path"])
     shown = run("run", "--initial-profile", first / "profiles" / "best.json", stream="out")
-    assert "nothing to mend: the baseline reaches the target, mean score 1.000" in shown
-    assert "Stopped   after 0 rounds: mean_score 1.000 reaches 1" in shown
+    assert "✓ Nothing to fix: the baseline reaches the target: mean score 1.000" in shown.splitlines()
+    assert "What changed" not in shown
+
+
+def test_without_rounds_the_baseline_is_shown_and_no_verdict(run: Run, desk: Path) -> None:
+    assert run("run", "--max-rounds", "0").splitlines()[:2] == [
+        "● Baseline: mean score 0.500",
+        "  8 of 8 validation cases fail",
+    ]
+    assert "baseline only" in run("runs")
 
 
 def test_without_a_blamed_surface_there_is_no_evidence(run: Run, desk: Path) -> None:
     shown = run("run", "--targets", "lead#instruction", code=3, stream="out")
-    assert "  nowhere: no surface could be blamed for the failures" in shown
-    assert "the search has nothing left to try" in shown
+    assert "● No evidence of an improvement, nothing adopted: mean score 0.500 (there was nothing to try)" in shown
+    shown = run("show")
+    assert "  no surface was blamed: no surface could be blamed for the failures" in shown
+    assert "stopped: the search has nothing left to try" in run("show", "--rounds")
 
 
 def test_a_candidate_that_does_not_help_is_told_with_the_reason(run: Run, desk: Path) -> None:
-    shown = run("run", "--targets", "reception#instruction", code=3, stream="out")
-    assert "reception#instruction  12 cases, tried, not kept" in shown
+    run("run", "--targets", "reception#instruction", code=3)
+    shown = run("show")
+    assert "  reception#instruction  12 cases, patch rejected" in shown.splitlines()
     assert re.search(r"round 1 +reception#instruction: the 12 failed train cases that were run again did no", shown)
 
 
 def test_a_budget_that_ends_first_exits_with_6(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, budget={"max_calls": 60})
     shown = run("run", code=6, stream="out")
-    assert "the budget ended before anything could be claimed" in shown
+    assert "The budget ended before the final test" in shown
     assert "1 more would not fit: " in re.sub(r"\s+", " ", shown)
-    assert "Where the blame went" not in shown
+    [folder] = (desk / "runs").iterdir()
+    assert f"  resume: promptiter resume runs/{folder.name}" in shown.splitlines()
 
 
 def test_an_evaluation_in_which_too_much_fails_exits_with_7(run: Run, desk: Path) -> None:
     (desk / "agent.py").write_text(FAILING.format('raise ValueError("no")'))
     (desk / "promptiter.yaml").write_text((desk / "promptiter.yaml").read_text().replace("agent:agent", "agent:broken"))
-    assert "too many runs or scores failed" in run("run", code=7, stream="out")
+    headline = "Invalid evaluation: 100% of the baseline's runs or scores failed: ValueError: no (×8)"
+    for option in ("--quiet", "--no-quiet"):
+        shown = re.sub(r"\s+", " ", run("run", option, code=7, stream="out"))
+        assert headline in shown
+        sys.modules.pop("agent")
 
 
 def test_a_run_that_fails_shows_what_it_found_and_exits_with_1(run: Run, desk: Path) -> None:
@@ -143,13 +177,14 @@ def test_a_run_that_fails_shows_what_it_found_and_exits_with_1(run: Run, desk: P
     (desk / "agent.py").write_text(FAILING.format(fails_on_train))
     (desk / "promptiter.yaml").write_text((desk / "promptiter.yaml").read_text().replace("agent:agent", "agent:broken"))
     shown = run("run", code=1, stream="out")
-    assert shown.startswith("broken  failed; so far: no evidence of an improvement")
-    assert "SetupError: the kettle is gone" in shown
-    assert re.search(r"mean score +0\.000 +0\.000", shown)
+    assert shown.splitlines()[0] == "✗ Failed in round 1: SetupError: the kettle is gone"
     [folder] = (desk / "runs").iterdir()
     assert orjson.loads((folder / "result.json").read_bytes())["status"] == "failed"
     sys.modules.pop("agent")
-    assert "error: the run failed in round 1: SetupError: the kettle is gone" in run("run", code=1)
+    assert "error: the run failed in round 1: SetupError: the kettle is gone" in run("run", "--json", code=1)
+    sys.modules.pop("agent")
+    quiet = run("run", "--quiet", code=1, stream="out")
+    assert quiet == "broken: Failed in round 1: SetupError: the kettle is gone\n"
 
 
 def test_everything_wrong_is_told_together_before_anything_is_spent(run: Run, desk: Path) -> None:
@@ -183,10 +218,10 @@ def test_wrong_inputs_are_readable(run: Run, desk: Path) -> None:
     assert "agent: cannot import 'no_such_module': ModuleNotFoundError" in run("run", code=2)
 
 
-def test_exit_codes_are_documented(run: Run) -> None:
+def test_exit_codes_are_documented_once(run: Run) -> None:
     codes = "3 no evidence; 4 underpowered; 5 overfit risk; 6 the budget ended; 7 an invalid evaluation; 130 cancelled."
-    for command in (("--help",), ("run", "--help")):
-        assert codes in re.sub(r"\s+", " ", run(*command))
+    assert codes in re.sub(r"\s+", " ", run("--help"))
+    assert codes not in re.sub(r"\s+", " ", run("run", "--help"))
 
 
 class Terminal:
@@ -271,7 +306,10 @@ def test_the_reason_of_a_veto_is_kept_and_the_veto_holds(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review", "--max-rounds", "1")
     code = play(terminal, [(ASKED, "v\n"), ("why? ", "the reception stays as it is\n")])
     assert code == 3, terminal.printed
-    assert "vetoed in review: the reception stays as it is" in terminal.printed
+    [folder] = (desk / "runs").iterdir()
+    vetoed = read_summary(folder).rejections[0]
+    assert vetoed.surface_ids == ("reception#instruction",)
+    assert vetoed.reason == "vetoed in review: the reception stays as it is"
 
 
 def slow(desk: Path) -> None:
@@ -292,7 +330,7 @@ def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: 
         running.send_signal(signal.SIGINT)
         shown, _ = running.communicate(timeout=30)
     assert running.returncode == 130
-    assert shown.startswith("support_desk  cancelled; so far: no evidence of an improvement")
+    assert shown.startswith("● Cancelled")
     [folder] = (desk / "runs").iterdir()
     assert orjson.loads((folder / "result.json").read_bytes())["status"] == "cancelled"
 
@@ -305,20 +343,17 @@ def test_ctrl_c_at_a_question_does_not_hang(desk: Path) -> None:
 
 def test_the_summary_of_another_goal_says_what_a_run_takes_before_and_after(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, goal={"fewer_tokens": {"margin": 0.2}})
-    lines = [line.rstrip() for line in run("run").splitlines()]
-    assert lines[0].startswith("support_desk  fewer tokens and no worse on these cases, mean score 0.")
-    [told] = [line for line in lines if line.startswith("Per run")]
-    found = re.fullmatch(r"Per run   (\d+) to (\d+) tokens, (\d+) to (\d+) of them input, \$0 to \$0", told)
-    assert found is not None, told
+    shown = run("run")
+    assert "✓ Fewer tokens and no worse on these 8 cases: mean score 0." in shown
+    found = re.search(r"  per run: (\d+) → (\d+) tokens, (\d+) → (\d+) input tokens, \$0 → \$0 dollars\n", shown)
+    assert found is not None, shown
     assert int(found[2]) < int(found[1])
     assert int(found[4]) < int(found[3])
-    assert "Where the blame went" not in lines
-    assert "What changed" in lines
-    assert any(line.startswith("Forecast") for line in lines)
-    assert "train cases with less" in run("run", stream="err")
+    assert "What changed" in shown
+    assert "Blame" not in run("show")
+    assert "train cases with the change" in run("run", stream="err")
 
 
 def test_a_search_for_another_goal_that_finds_nothing_says_so(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, goal="fewer_tokens", targets=["reception#examples"])
-    lines = [line.rstrip() for line in run("run", code=3, stream="out").splitlines()]
-    assert lines[0].startswith("support_desk  no tokens could be saved without a loss, so nothing was changed")
+    assert "● No tokens could be saved without a loss, nothing adopted" in run("run", code=3, stream="out")

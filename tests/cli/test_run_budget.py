@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from promptiter.cli.views.run import EXIT_CODES
+from promptiter.cli.exit_codes import EXIT_CODES
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel

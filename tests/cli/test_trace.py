@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from promptiter.cli import app
 from tests.cli.conftest import Run
-from traces import ExecutionTrace, Failure, Step, read, read_otel, read_traces, write_otel, write_traces
+from traces import ExecutionTrace, Failure, Snapshot, Step, read, read_otel, read_traces, write_otel, write_traces
 
 BUNDLED = Path(__file__).parents[2] / "examples" / "traces" / "research_desk.jsonl"
 
@@ -52,10 +53,10 @@ def test_show_marks_the_failing_path_in_red() -> None:
 
 def test_show_makes_pictures(run: Run, tmp_path: Path) -> None:
     run("trace", "show", BUNDLED, "--format", "svg", "-o", tmp_path / "run.svg")
-    picture = ElementTree.fromstring((tmp_path / "run.svg").read_text(encoding="utf-8"))
-    assert len(list(picture.iter("{http://www.w3.org/2000/svg}g"))) == 10
-    by_node = run("trace", "show", BUNDLED, "--format", "svg", "--by-node")
-    assert len(list(ElementTree.fromstring(by_node).iter("{http://www.w3.org/2000/svg}g"))) == 6
+    picture = (tmp_path / "run.svg").read_text(encoding="utf-8")
+    assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
+    assert picture.count("data-id=") == 10
+    assert run("trace", "show", BUNDLED, "--format", "svg", "--by-node").count("data-id=") == 6
     assert run("trace", "show", BUNDLED, "--format", "mermaid").startswith("flowchart TD\n")
 
 
@@ -97,9 +98,21 @@ def test_long_traces_are_cut_but_keep_the_failure(run: Run, tmp_path: Path) -> N
     assert "… 950 more steps" in shown
     assert "n999" in shown
     assert len(shown.splitlines()) < 80
-    picture = run("trace", "show", path, "--format", "svg")
-    assert picture.count("<g ") == 3
     assert len(run("trace", "show", path, "--limit", "0").splitlines()) > size
+
+
+def test_pictures_of_long_traces_show_nodes_unless_steps_are_asked_for(run: Run, tmp_path: Path) -> None:
+    steps = [Step(id=f"n{at}", node_id=f"node{at % 3}", predecessors=(f"n{at - 1}",) if at else ()) for at in range(60)]
+    steps += [Step(id=f"work[{at}]", node_id="work", predecessors=("n59",)) for at in range(40)]
+    write_traces(tmp_path / "long.jsonl", [ExecutionTrace(id="long", steps=tuple(steps))])
+    picture = tmp_path / "long.svg"
+    for options, boxes in (([], 4), (["--by-node"], 4), (["--by-step"], 61), (["--unfold"], 100)):
+        said = run("trace", "show", tmp_path / "long.jsonl", *options, "-o", picture, stream="err")
+        assert picture.read_text(encoding="utf-8").count("data-id=") == boxes
+        assert ("100 steps: shown with one box per node; use --by-step for steps" in said) is (options == [])
+    assert "work ×40" in run("trace", "show", tmp_path / "long.jsonl", "--format", "svg", "--by-step")
+    refused = run("trace", "show", tmp_path / "long.jsonl", "-o", picture, "--by-node", "--unfold", code=2)
+    assert "--unfold shows every step" in refused
 
 
 def test_stats_sum_up(run: Run, several: Path, tmp_path: Path) -> None:
@@ -157,13 +170,13 @@ def test_piped_traces_are_read(run: Run, tmp_path: Path) -> None:
         writer.join()
 
 
-def test_outputs_that_cannot_be_written_are_told(run: Run, tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_written_are_reported(run: Run, tmp_path: Path) -> None:
     for arguments in (["show", "--format", "svg"], ["stats"], ["export"]):
         command, *options = arguments
         for output in (tmp_path / "no" / "folder", tmp_path):
-            told = run("trace", command, BUNDLED, *options, "-o", output, code=2)
-            assert told.startswith("error: ")
-            assert len(told.splitlines()) == 1
+            error = run("trace", command, BUNDLED, *options, "-o", output, code=2)
+            assert error.startswith("error: ")
+            assert len(error.splitlines()) == 1
 
 
 def test_an_empty_file_is_told(run: Run, tmp_path: Path) -> None:
@@ -185,15 +198,43 @@ def test_traces_cannot_play_with_the_terminal(run: Run, tmp_path: Path) -> None:
         assert "\x1b" not in run("trace", command, tmp_path / f"{file}.jsonl")
 
 
-def test_a_narrow_terminal_shows_less_but_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    for width, shown, hidden in ((120, "━", "…"), (90, "function", "━"), (70, "$0.0006", "function")):
-        monkeypatch.setenv("COLUMNS", str(width))
-        lines = CliRunner().invoke(app, ["trace", "show", str(BUNDLED)]).stdout
-        table = lines.split("failing path")[0].split("\n\n")[1]
-        assert shown in table
-        assert hidden not in table.replace("expected a mark", "").replace(
-            "ValueError: the answer cites no source: e…", ""
-        )
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (120, ["kind", "when", "time", "tokens", "cost", "reads instruction"]),
+        (80, ["when", "time", "tokens", "cost", "reads instruction"]),
+        (60, ["when", "time", "tokens", "cost"]),
+        (46, ["when", "time", "tokens"]),
+    ],
+)
+def test_a_narrow_terminal_shows_fewer_columns_but_whole_ones(
+    monkeypatch: pytest.MonkeyPatch, width: int, shown: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = CliRunner().invoke(app, ["trace", "show", str(BUNDLED)]).stdout
+    table = lines.split("failing path")[0].split("\n\n")[1].splitlines()
+    heading, steps = table[0], [line for line in table if "finalize" not in line]
+    for column in ("kind", "when", "time", "tokens", "cost", "reads instruction"):
+        assert (column in heading + steps[1]) is (column in shown)
+    assert "…" not in "".join(steps)
+    assert max(map(len, table)) <= width
+
+
+def test_long_step_ids_keep_their_index_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name = "worker_with_a_rather_long_name_for_tests"
+    steps = [Step(id=f"{name}[{index}]", node_id=name, start_ns=index + 1, end_ns=index + 9) for index in range(8)]
+    write_traces(tmp_path / "long.jsonl", [ExecutionTrace(id="long", steps=tuple(steps))])
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, ["trace", "show", str(tmp_path / "long.jsonl")]).stdout
+    for index in range(8):
+        assert re.search(rf"worker_with\S*…\S*\[{index}\]", shown)
+    assert "━" in shown
+
+
+def test_show_prints_inputs_as_json(run: Run, tmp_path: Path) -> None:
+    failed = Step(id="a", node_id="a", input=Snapshot(data={"query": None, "deep": [True]}), error=Failure("Oops"))
+    write_traces(tmp_path / "failed.jsonl", [ExecutionTrace(id="t", steps=(failed,), status="failed")])
+    assert 'in   {"query": null, "deep": [true]}' in run("trace", "show", tmp_path / "failed.jsonl")
 
 
 def test_the_name_of_the_output_says_what_to_write(run: Run, tmp_path: Path) -> None:

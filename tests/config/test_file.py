@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 
@@ -17,10 +20,12 @@ from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.config.build import ConfiguredRun, build_run
 from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
-from promptiter.config.resolved import resolved
+from promptiter.config.resolved import effective_config
 from promptiter.engine.request_checks import joined
 from promptiter.errors import RequestError, SetupError
+from promptiter.llm.cache.cache import CacheKey, open_cache
 from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.messages import ModelReply
 from promptiter.llm.secret import Secret
 from promptiter.offline.attribution.attributor import EvidenceAttributor
 from promptiter.offline.rules.optimizer import RuleOptimizer
@@ -176,7 +181,10 @@ def test_what_is_wrong_behind_the_file_is_told_together_with_what_is_wrong_in_it
     assert told[:6] == [
         "unknown key 'maxrounds' (did you mean 'max_rounds'?)",
         "agent: 'config_agent' has no 'agnt' (did you mean 'agent'?)",
-        f"cache: cannot tell what cache '{folder}/somewhere' is: give 'memory' or a path in .jsonl, .sqlite or .db",
+        (
+            f"cache: the cache '{folder}/somewhere' is of an unknown kind; "
+            "give 'memory' or a path in .jsonl, .sqlite or .db"
+        ),
         told[3],
         f"train: {folder}/data/more.jsonl: {gone}",
         f"validation: {folder}/data/gone.jsonl: {gone}",
@@ -204,7 +212,7 @@ def test_data_is_split_by_its_shares(folder: Path) -> None:
     train, validation = (joined(sets, name="") for sets in (run.request.train, run.request.validation))
     assert (len(train.cases), len(validation.cases)) == (5, 3)
     assert problems(folder, text + "train: data/train.jsonl\n") == [
-        "data: is split into train, validation and test; give either data, or the sets"
+        "data: is split into train, validation and test; give either data or the sets"
     ]
 
 
@@ -284,7 +292,7 @@ def test_what_policies_name_must_exist(folder: Path) -> None:
     assert told == [
         "unknown required metric: 'exact_mach' (did you mean 'exact_match'?); known are exact_match",
         "protected case 'sallt' is not in the validation set (did you mean 'salt'?)",
-        "the loss target of 'exact_match' names the node 'eco', which is not known (did you mean 'echo'?)",
+        "the loss placement of 'exact_match' names the node 'eco', which is not known (did you mean 'echo'?)",
         "a loss hint names the case 'te', which is not known (did you mean 'tea'?)",
     ]
 
@@ -354,15 +362,15 @@ def test_a_plain_key_is_a_secret_too() -> None:
 
 
 def test_stages_ask_the_models_they_are_given(folder: Path) -> None:
-    run = loaded(folder, "models: {stages: gpt-x, gpt-x: {options: {temperature: 0.2}}}")
+    run = loaded(folder, "models: {stages: openai/x, openai/x: {api_key: none, options: {temperature: 0.2}}}")
     strategy = run.engine.search
     assert isinstance(strategy, BackpropRounds)
     assert isinstance(strategy.attributor, CheapestAttributor)
-    assert (strategy.attributor.whole.model, strategy.attributor.backwarder.model) == ("gpt-x", "gpt-x")
+    assert (strategy.attributor.whole.model, strategy.attributor.backwarder.model) == ("openai/x", "openai/x")
     assert strategy.attributor.whole.model_options == {"temperature": 0.2}
     assert isinstance(strategy.aggregator, LLMAggregator)
     assert isinstance(strategy.optimizer, LLMOptimizer)
-    assert (strategy.optimizer.model, strategy.optimizer.model_options) == ("gpt-x", {"temperature": 0.2})
+    assert (strategy.optimizer.model, strategy.optimizer.model_options) == ("openai/x", {"temperature": 0.2})
     strategy = loaded(folder, "models: {stages: {optimizer: simulated}}").engine.search
     assert isinstance(strategy, BackpropRounds)
     assert isinstance(strategy.attributor, EvidenceAttributor)
@@ -410,13 +418,17 @@ async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
         folder,
         """
         models:
-          house: {price: {input_usd_per_million: 1, output_usd_per_million: 2}, requests_per_minute: 5, timeout_s: 300}
-          stages: house
+          openai/house:
+            api_base: http://localhost:1
+            price: {input_usd_per_million: 1, output_usd_per_million: 2}
+            requests_per_minute: 5
+            timeout_s: 300
+          stages: openai/house
         budget: {max_usd: 3, max_calls: 10}
         evaluation: {repeats: 3, concurrency: 40, case_timeout_s: 9, max_errored_fraction: 0.1}
         """,
     )
-    price = run.gateway.price("house")
+    price = run.gateway.price("openai/house")
     assert price is not None
     assert (price.input_usd_per_million, price.output_usd_per_million) == (1.0, 2.0)
     assert run.gateway.timeout_s == 300
@@ -426,18 +438,17 @@ async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
 
 
 def test_a_cap_in_dollars_needs_the_price_of_every_model(folder: Path) -> None:
-    caps = "budget: {max_usd: 1}\nmodels: {stages: house-model}\njudge: other-model\n"
+    caps = "budget: {max_usd: 1}\nmodels: {stages: openai/x, openai/x: {api_key: none}}\njudge: other-model\n"
     found = problems(folder, FILE + caps)
     assert [each.partition(" is unknown;")[0] for each in found] == [
-        "budget.max_usd cannot be kept: the price of model 'house-model'",
+        "budget.max_usd cannot be kept: the price of model 'openai/x'",
         "max_usd cannot be kept: the price of model 'other-model'",
     ]
 
 
 def test_the_simulated_model_has_settings(folder: Path) -> None:
     run = loaded(folder, "models: {simulated: {compliance: 1.0, knowledge: {the capital of france: Paris}}}")
-    assert run.config.models.simulated is not None
-    assert run.config.models.simulated.compliance == 1.0
+    assert run.config.models.registered["simulated"].model_dump()["compliance"] == 1.0
     assert problems(folder, FILE + "models: {simulated: {compliance: 2}}") == [
         "models.simulated.compliance: must be at most 1, not 2"
     ]
@@ -503,9 +514,9 @@ def test_a_goal_is_a_word_or_a_mapping(folder: Path) -> None:
     assert repr(run.request.acceptance) == "NonInferior(0.05, 'tokens', 3) & NoRegression()"
     assert run.request.stop is None
     assert isinstance(run.engine.search, PromptShortening)
-    assert resolved(run)["goal"] == {"fewer_tokens": {"margin": 0.05}}
-    assert "stop" not in resolved(run)
-    assert resolved(run)["targets"] == ["echo#examples", "echo#instruction"]
+    assert effective_config(run).document["goal"] == {"fewer_tokens": {"margin": 0.05}}
+    assert "stop" not in effective_config(run).document
+    assert effective_config(run).document["targets"] == ["echo#examples", "echo#instruction"]
 
 
 def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder: Path) -> None:
@@ -517,7 +528,7 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
     assert run.request.goal == Goal(kind="cheaper", margin=0.02, models=("small",))
     assert repr(run.request.acceptance) == "NonInferior(0.02, 'usd', 3)"
     assert isinstance(run.engine.search, ModelDownsizing)
-    assert resolved(run)["goal"] == {"cheaper": {"models": ["small"], "margin": 0.02}}
+    assert effective_config(run).document["goal"] == {"cheaper": {"models": ["small"], "margin": 0.02}}
 
 
 @pytest.mark.parametrize(
@@ -534,7 +545,7 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
         ("goal: {fewer_tokens: {margn: 0.1}}", "unknown key 'margn' (did you mean 'margin'?)"),
         (
             "goal: fewer_tokens\nreview: true",
-            "review: only patches for the score are reviewed, and the goal is fewer_tokens",
+            "review: only patches for the score are reviewed, but the goal is fewer_tokens",
         ),
     ],
 )
@@ -542,3 +553,35 @@ def test_what_is_wrong_with_a_goal_is_told(folder: Path, said: str, told: str) -
     with pytest.raises(RequestError) as caught:
         load_run(written(folder, f"{FILE}{said}\n"))
     assert told in str(caught.value)
+
+
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_missing_keys_and_unknown_models_are_found_before_a_run(folder: Path) -> None:
+    (folder / "config_agent.py").write_text(AGENT.replace('name="echo", ins', 'name="echo", model="gpt-4o-mini", ins'))
+    anthropic, openai, tiny = problems(
+        folder, f"{FILE}teacher: tiny\nmodels: {{stages: anthropic/claude-sonnet-4-5}}\n"
+    )
+    assert anthropic.startswith(
+        "anthropic/claude-sonnet-4-5 needs ANTHROPIC_API_KEY; set it, or models.anthropic/claude-"
+    )
+    assert openai == "gpt-4o-mini needs OPENAI_API_KEY; set it, or models.gpt-4o-mini.api_key in promptiter.yaml"
+    assert tiny == "tiny names no provider that litellm knows; write provider/model, such as openai/tiny"
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_models_with_a_key_an_address_or_cached_answers_are_not_refused(folder: Path) -> None:
+    (folder / "config_agent.py").write_text(AGENT.replace('name="echo", ins', 'name="echo", model="gpt-4o-mini", ins'))
+    loaded(folder, "models: {gpt-4o-mini: {api_key: '${KEY}'}}", KEY="sk-own-key")
+    loaded(folder, "models: {gpt-4o-mini: {api_base: 'http://localhost:1'}}")
+    with pytest.raises(RequestError, match="gpt-4o-mini needs OPENAI_API_KEY"):
+        loaded(folder, "cache: answers.sqlite")
+    with closing(open_cache(folder / "answers.sqlite")) as cache:
+        asyncio.run(cache.put(CacheKey(role="agent", request_digest="d"), ModelReply(text="known")))
+    run = loaded(folder, "cache: answers.sqlite")
+    run.gateway.cache.close()

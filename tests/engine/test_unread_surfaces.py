@@ -10,12 +10,13 @@ from rich.console import Console
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import Choice, Edge, GraphAgent
 from promptiter.agents.nodes import ModelNode, View
-from promptiter.cli.views.run import print_run
+from promptiter.cli.views.run import print_end
 from promptiter.engine.engine import Engine
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
+from promptiter.runs.summary import summarize
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
@@ -97,7 +98,7 @@ async def test_a_hidden_read_leaves_nothing_that_is_surely_dead() -> None:
 async def test_the_summary_says_what_was_never_read() -> None:
     result = await Engine(with_a_lawyer(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
     screen = Console(file=StringIO(), width=120)
-    print_run(screen, result, None)
+    print_end(screen, summarize(result))
     assert isinstance(screen.file, StringIO)
     shown = screen.file.getvalue().splitlines()
-    assert "Never read: lawyer#instruction; a patch there cannot change anything" in shown
+    assert "  never read: lawyer#instruction; a patch there cannot change anything" in shown

@@ -13,8 +13,9 @@ from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import Evaluation
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.retries import Retries
 from tests.worlds.model_server import LoopbackServer, serving
 
 CASES = EvalSet(

@@ -11,10 +11,11 @@ from promptiter.errors import BudgetEndedError, ModelUnavailableError, Unexpecte
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Scenario, Turn
 from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.llm.budget import Budget
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
+from promptiter.llm.retries import Retries
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import Failure

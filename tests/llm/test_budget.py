@@ -335,7 +335,7 @@ async def test_what_is_held_back_is_left_when_it_is_released() -> None:
     await spend(budget, bound=20, actual=20)
     budget.hold(Spending(input_tokens=30), share=0.5)
     await spend(budget, bound=50, actual=50)
-    with pytest.raises(BudgetEndedError, match="70 of max_tokens 100 is spent and 30 held back for the claim"):
+    with pytest.raises(BudgetEndedError, match="70 of max_tokens 100 is spent and 30 held back for the final test"):
         await spend(budget, bound=1, actual=1)
     budget.release()
     await spend(budget, bound=30, actual=30)

@@ -10,11 +10,12 @@ import pytest
 
 from promptiter.errors import BudgetEndedError
 from promptiter.llm.budget import Budget, Budgets
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import Spending
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.prices import Price, Prices
+from promptiter.llm.retries import Retries
 from tests.worlds import desk
 from tests.worlds.model_server import HTTP_FAULTS, LoopbackServer, serving
 

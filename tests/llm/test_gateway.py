@@ -20,13 +20,14 @@ from promptiter.errors import (
 )
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import CacheKey, MemoryCache, StoredAnswer, open_cache
-from promptiter.llm.gateway import Gateway, Retries, current_gateway
+from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.ledger import LedgerEntry
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, Role
 from promptiter.llm.models import Answer, Model, ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor
+from promptiter.llm.retries import Retries
 from promptiter.llm.structured import ask_for, parse_json
 from traces import Usage
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
-from promptiter.errors import BadRequestError
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.errors import AccessDeniedError, BadRequestError
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel, price_per_token_usd
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolSpec
-from promptiter.llm.models import Model
+from promptiter.llm.models import Function, Model
 from promptiter.llm.rate import RateLimit
+from promptiter.llm.retries import Retries
 from promptiter.llm.structured import ask_for
 from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
 
@@ -108,6 +110,92 @@ async def test_a_refused_key_is_told_at_once() -> None:
             await model(request(1), repeat=0)
     assert "sk-canary" not in str(caught.value)
     assert "sk-canary" not in repr(model)
+
+
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN"))]:
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("no_keys")
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("gpt-4o-mini", "OPENAI_API_KEY"),
+        ("openai/house-model", "OPENAI_API_KEY"),
+        ("anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+        ("gemini/gemini-2.5-flash", "GOOGLE_API_KEY or GEMINI_API_KEY"),
+        ("mistral/mistral-small", "MISTRAL_API_KEY"),
+    ],
+)
+def test_a_missing_key_is_found_without_a_call(name: str, variable: str) -> None:
+    line = f"{name} needs {variable}; set it, or models.{name}.api_key in promptiter.yaml"
+    assert Gateway().find_setup_problems([name, name]) == [line]
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("gpt-4o-mini", "OPENAI_API_KEY"),
+        ("gpt-4o-mini", "OPENAI_ADMIN_KEY"),
+        ("anthropic/claude-sonnet-4-5", "ANTHROPIC_AUTH_TOKEN"),
+        ("gemini/gemini-2.5-flash", "GEMINI_API_KEY"),
+        ("together_ai/any", "TOGETHER_AI_TOKEN"),
+        ("ollama/llama3:8b", "UNRELATED"),
+        ("azure/deployment", "UNRELATED"),
+        ("bedrock/anthropic.claude-v2", "UNRELATED"),
+        ("vertex_ai/gemini-2.5-flash", "UNRELATED"),
+        ("hosted_vllm/any", "UNRELATED"),
+        ("huggingface/any/model", "UNRELATED"),
+    ],
+)
+def test_a_model_that_may_have_credentials_is_not_refused(
+    name: str, variable: str, no_keys: pytest.MonkeyPatch
+) -> None:
+    no_keys.setenv(variable, "value")
+    assert Gateway().find_setup_problems([name]) == []
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_a_model_with_settings_of_its_own_is_not_refused() -> None:
+    own: dict[str, LiteLLMModel | Function] = {
+        "openai/a": LiteLLMModel(api_base="http://localhost:1"),
+        "openai/b": LiteLLMModel(api_key="sk-own"),
+        "openai/c": LiteLLMModel(headers={"X-Auth": "own"}),
+        "d": lambda _: "an own function",
+    }
+    assert Gateway(models=own).find_setup_problems([*own, "simulated"]) == []
+
+
+def test_a_model_without_a_provider_is_one_line() -> None:
+    misspelled, bare = Gateway().find_setup_problems(["tiny", "gpt-4o-mni"])
+    assert misspelled.startswith("gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4o-mini'?); ")
+    assert bare == "tiny names no provider that litellm knows; write provider/model, such as openai/tiny"
+
+
+@pytest.mark.usefixtures("no_keys")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gpt-4o-mini", AccessDeniedError),
+        ("anthropic/claude-sonnet-4-5", AccessDeniedError),
+        ("gemini/gemini-2.5-flash", AccessDeniedError),
+        ("tiny", BadRequestError),
+    ],
+)
+async def test_a_call_that_cannot_work_is_made_once(name: str, kind: type[Exception]) -> None:
+    """None of them gets as far as a connection: litellm itself refuses a call without a key."""
+    paused: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    [line] = Gateway().find_setup_problems([name])
+    with pytest.raises(kind) as caught:
+        await Gateway(sleep=pause).ask(replace(request(1), model=name), CallSite(case_id="c"))
+    assert (str(caught.value), paused) == (line, [])
 
 
 def test_prices_come_from_litellms_own_list_without_a_network() -> None:

@@ -8,7 +8,7 @@ import pytest
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.secret import (
     Secret,
-    hidden_by_name,
+    hide_by_name,
     is_secret_name,
     reveal,
     secrets_in,
@@ -72,7 +72,7 @@ def test_texts_under_a_secrets_name_are_hidden_and_come_back() -> None:
         "extra_headers": {"X-Any": "b", "Accept": "c"},
         "body": [{"password": ["d", {"e": "f"}]}],
     }
-    hidden = hidden_by_name(options)
+    hidden = hide_by_name(options)
     assert hidden == {
         "temperature": 0.5,
         "stop": ["a"],
@@ -80,8 +80,8 @@ def test_texts_under_a_secrets_name_are_hidden_and_come_back() -> None:
         "body": [{"password": ["***", {"e": "***"}]}],
     }
     assert reveal(hidden) == options
-    assert hidden_by_name(hidden) == hidden
-    assert secrets_in(hidden_by_name(hidden)) == ("b", "d", "f")
+    assert hide_by_name(hidden) == hidden
+    assert secrets_in(hide_by_name(hidden)) == ("b", "d", "f")
 
 
 @dataclass

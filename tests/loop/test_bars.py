@@ -45,7 +45,7 @@ async def test_the_llm_stages_do_so_too(name: str, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "seed"), zip(NAMES, (0, 5, 10, 15, 0), strict=True))
+@pytest.mark.parametrize(("name", "seed"), list(zip(NAMES, (0, 5, 10, 15, 0), strict=True)))
 async def test_whole_traces_give_the_profile_of_the_walk_for_fewer_calls(name: str, seed: int) -> None:
     made = scenario(name, seed)
     whole, backwarder = LLMAttributor("expert"), LLMBackwarder("expert")

@@ -13,9 +13,10 @@ from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
+from promptiter.llm.retries import Retries
 from promptiter.policies.stopping import TargetScore
 from promptiter.runlog.results import RunRequest, RunResult
 from tests.worlds.expert import Expert

@@ -56,7 +56,7 @@ async def test_it_fails_until_all_faults_are_fixed(name: str, seed: int) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "seed"), zip(NAMES, (1, 2, 3, 4, 6), strict=True))
+@pytest.mark.parametrize(("name", "seed"), list(zip(NAMES, (1, 2, 3, 4, 6), strict=True)))
 async def test_all_of_its_cases_fail_until_all_faults_are_fixed(name: str, seed: int) -> None:
     assert await unexpected_scores(scenario(name, seed)) == []
 

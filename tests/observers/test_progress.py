@@ -101,15 +101,15 @@ async def test_each_stage_that_ended_is_one_line() -> None:
         await watching.see("stop", {"value": {"stop": False, "reasons": []}}, phase="validation", round_=1)
         await watching.see("run_completed", {}, phase="end", round_=1)
     assert watching.lines == [
-        "desk  2 train and 3 validation cases, 2 surfaces may change",
-        "baseline  validation: mean score 0.500, 1 of 3 cases pass, 33% could not be run or scored",
-        "round 1   train: mean score 0.250, 0 of 2 cases pass",
-        f"round 1   blame: {', '.join(f'{node}#instruction ({told})' for node, told in BLAMED)} and 1 more",
-        "round 1   patches: a#instruction, 1 refused, 2 without one",
-        "round 1   failed train cases, patched: mean score 1.000, 1 of 1 cases pass",
-        "round 1   validation: mean score 1.000, 3 of 3 cases pass",
-        "round 1   accepted: gain +0.500 reaches 0.005",
-        "round 1   stop: mean_score 1.000 reaches 1",
+        "desk  2 train, 3 validation cases; 2 surfaces may change",
+        "baseline    validation: 0.500, 1/3 pass, 33% could not be run or scored",
+        "round 1     train: 0.250, 0/2 pass",
+        f"round 1     blame: {', '.join(f'{node}#instruction ({told})' for node, told in BLAMED)} and 1 more",
+        "round 1     patches: a#instruction, 1 refused, 2 surfaces without a patch",
+        "round 1     failed train cases with the patches: 1.000, 1/1 pass",
+        "round 1     validation: 1.000, 3/3 pass",
+        "round 1     accepted: gain +0.500 reaches 0.005",
+        "round 1     stop: mean_score 1.000 reaches 1",
     ]
 
 
@@ -128,8 +128,8 @@ async def test_what_is_going_on_fits_80_columns() -> None:
     bar, figures = watching.shown
     assert bar.startswith("round 1 of 2  running the train cases  ")
     assert bar.endswith("  1/2  mean 0.250")
-    # 4 of 3 + 2 * (2 + 4 + 3) case runs in 8 s: 17 more take 34 s
-    assert figures == "best 0.500 (baseline 0.500)  7 calls  $0.2500  0:08  at most 0:34 left"
+    # 4 of 3 + 2 * (2 + 4 + 3) + 4 * 3 case runs in 8 s: 29 more take 58 s
+    assert figures == "best 0.500 (baseline 0.500)  7 calls  $0.2500  0:08  up to about 0:58 left"
 
 
 async def test_before_a_few_cases_are_done_no_time_is_promised_and_an_unknown_price_is_unknown() -> None:
@@ -139,7 +139,7 @@ async def test_before_a_few_cases_are_done_no_time_is_promised_and_an_unknown_pr
     await watching.see("evaluation_started", {"cases": 3, "runs": 3}, phase="baseline")
     await watching.case(1.0, phase="baseline")
     watching.clock.now += 3700
-    assert watching.shown[1] == "1 calls  cost unknown  1:01:40"
+    assert watching.shown[1] == "1 call  cost unknown  1:01:40"
 
 
 async def test_a_rejected_candidate_leaves_the_best_score_as_it_was() -> None:
@@ -150,7 +150,7 @@ async def test_a_rejected_candidate_leaves_the_best_score_as_it_was() -> None:
     await watching.evaluate("validation", [0.0, 0.0, 0.0], round_=1)
     rejected = {"accepted": False, "delta": -0.5, "reason": "gain -0.500 is below 0.005"}
     await watching.see("decision", {"value": rejected}, phase="validation", round_=1)
-    assert watching.lines[-1] == "round 1   rejected: gain -0.500 is below 0.005"
+    assert watching.lines[-1] == "round 1     rejected: gain -0.500 is below 0.005"
     assert watching.shown[1].startswith("best 0.500 (baseline 0.500)")
 
 
@@ -171,7 +171,38 @@ async def test_on_a_terminal_lines_stay_and_what_is_going_on_goes() -> None:
         await watching.evaluate("baseline", [1.0, 0.0, 0.5])
         watching.progress.say("Ctrl-C: finishing this round; once more stops at once")
     printed = watching.file.getvalue()
-    assert "baseline  validation: mean score 0.500, 1 of 3 cases pass\n" in printed
+    assert "baseline    validation: 0.500, 1/3 pass" in printed
     assert "Ctrl-C: finishing this round" in printed
     assert "\x1b[?25l" in printed  # the cursor is hidden,
     assert printed.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))  # and is there again at the end
+
+
+async def test_the_final_test_names_each_profile_and_the_ablation_what_is_left_out() -> None:
+    watching = Watching()
+    await watching.see("run_started", {**STARTED, "test": ["s", "digest", 4]})
+    await watching.evaluate("baseline", [1.0, 0.0, 0.5])
+    left_out = {"cases": 3, "runs": 3, "profile_digest": "c", "without": ["b#instruction"]}
+    await watching.see("evaluation_started", left_out, phase="ablation", round_=1)
+    assert watching.shown[0].startswith("ablation  ablation without b#instruction")
+    await watching.finish("ablation", [0.0, 0.0, 0.5], round_=1)
+    assert watching.lines[-1] == "ablation    without b#instruction: 0.167, 0/3 pass"
+    for phase, label in FINAL_PHASES:
+        for profile, name in (("a", "baseline"), ("b", "best")):
+            started = {"cases": 3, "runs": 3, "profile_digest": profile}
+            await watching.see("evaluation_started", started, phase=phase, round_=1)
+            await watching.finish(phase, [1.0, 1.0, 1.0], round_=1)
+            assert watching.lines[-1] == f"{label:<10}  {name}: 1.000, 3/3 pass"
+
+
+async def test_on_a_terminal_wrapped_lines_are_indented() -> None:
+    watching = Watching(is_terminal=True, width=50)
+    await watching.see("run_started", STARTED)
+    rejected = {"accepted": False, "delta": 0.0, "reason": "the gain of three cases is smaller than the loss of two"}
+    await watching.see("decision", {"value": rejected}, phase="validation", round_=1)
+    assert watching.lines[-2:] == [
+        "round 1     rejected: the gain of three cases is",
+        "            smaller than the loss of two",
+    ]
+
+
+FINAL_PHASES: tuple[tuple[Phase, str], ...] = (("final_test", "final test"), ("test", "test set"))

@@ -25,7 +25,7 @@ class Strict:
 
 
 class Unsure(Strict):
-    error = "often"  # type: ignore[assignment]
+    alpha = "often"  # type: ignore[assignment]
 
 
 LOOSE: list[AcceptancePolicy] = [
@@ -105,7 +105,7 @@ def test_a_sum_above_the_level_says_what_to_do() -> None:
     [problem] = check_errors(PairedGain(0.04) | PairedGain(0.03), 0.05)
     assert problem == (
         "acceptance PairedGain(0.04, (2, 2, 2)) | PairedGain(0.03, (2, 2, 2)) may err in 0.07 of all runs, more than "
-        "the 0.05 of this one; lower the errors of its parts, join them with & instead of |, or raise error of the run"
+        "the 0.05 of this one; lower the errors of its parts, join them with & instead of |, or raise alpha of the run"
     )
     assert list(check_errors(PairedGain(0.02) | PairedGain(0.03), 0.05)) == []
     assert list(check_errors(PairedGain(0.1) & PairedGain(0.03), 0.05)) == []

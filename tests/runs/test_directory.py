@@ -26,8 +26,9 @@ from promptiter.errors import (
 )
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import open_cache
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.retries import Retries
 from promptiter.policies.stopping import Deadline
 from promptiter.profile import Profile
 from promptiter.runlog.events import Event

@@ -38,12 +38,12 @@ def document(**trace: object) -> bytes:
 
 
 @given(traces())
-def test_json_gives_the_same_trace_back(trace: ExecutionTrace) -> None:
+def test_a_trace_survives_a_json_round_trip(trace: ExecutionTrace) -> None:
     assert from_json(to_json(trace)) == trace
 
 
 @given(st.lists(traces(max_steps=4), max_size=4))
-def test_json_lines_give_the_same_traces_back(
+def test_traces_survive_a_json_lines_round_trip(
     tmp_path_factory: pytest.TempPathFactory, many: list[ExecutionTrace]
 ) -> None:
     folder = tmp_path_factory.mktemp("traces")
@@ -53,7 +53,7 @@ def test_json_lines_give_the_same_traces_back(
         assert [path.name for path in folder.glob(".*")] == []
 
 
-def test_defaults_are_left_out() -> None:
+def test_default_values_are_omitted() -> None:
     assert to_json(SMALL) == b'{"schema_version":1,"trace":{"id":"t","steps":[{"id":"a","node_id":"a"}]}}'
 
 
@@ -82,8 +82,8 @@ def test_a_document_spread_over_lines_is_read(tmp_path: Path) -> None:
         (document().replace(b'"t"', b'"\xff"'), UnreadableTraceError, "invalid UTF-8 at byte"),
         (b"[" * 100_000, UnreadableTraceError, "not valid JSON"),
         (b'{"schema_version": 2, "trace": {}}', UnreadableTraceError, "schema_version is 2, this release reads 1"),
-        (b'{"hello": 1}', UnreadableTraceError, "is no trace: expected"),
-        (b"17", UnreadableTraceError, "is no trace: expected .*, got 17"),
+        (b'{"hello": 1}', UnreadableTraceError, "is not a trace: expected"),
+        (b"17", UnreadableTraceError, "is not a trace: expected .*, got 17"),
         (document(color="red"), UnreadableTraceError, r"trace.color: is not a known field"),
         (document(steps=[{"id": "a"}]), UnreadableTraceError, r"trace.steps\[0\].node_id: is missing"),
         (document(steps=[{"id": 7, "node_id": "a"}]), UnreadableTraceError, r"steps\[0\].id: .*string, got 7"),
@@ -120,9 +120,9 @@ def test_a_text_of_50_mb_is_read_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, [{"a": -math.inf}], "\ud800", object()])
-def test_what_json_cannot_hold_is_refused(tmp_path: Path, value: object) -> None:
+def test_values_that_json_cannot_represent_are_rejected(tmp_path: Path, value: object) -> None:
     trace = ExecutionTrace(id="odd", steps=(Step(id="a", node_id="a", output=Snapshot(data=value)),))
-    with pytest.raises(UnwritableTraceError, match="'odd' holds a"):
+    with pytest.raises(UnwritableTraceError, match="'odd' contains a"):
         write_traces(tmp_path / "odd.jsonl", [SMALL, trace])
     assert list(tmp_path.iterdir()) == []
 
@@ -130,17 +130,17 @@ def test_what_json_cannot_hold_is_refused(tmp_path: Path, value: object) -> None
 @pytest.mark.parametrize("given", [SMALL, "abc", [SMALL, None]])
 def test_only_traces_are_written(tmp_path: Path, given: Any) -> None:
     for write in (write_traces, write_otel):
-        with pytest.raises(UnwritableTraceError, match="give a list of"):
+        with pytest.raises(UnwritableTraceError, match="pass a list of"):
             write(tmp_path / "x.jsonl", given)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_word_nan_in_a_text_is_no_number() -> None:
+def test_the_word_nan_in_a_text_is_accepted() -> None:
     trace = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot("NaN, Infinity")),))
     assert from_json(to_json(trace)) == trace
 
 
-def test_files_that_cannot_be_opened_say_so(tmp_path: Path) -> None:
+def test_files_that_cannot_be_opened_raise_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UnreadableTraceError, match="No such file"):
         list(read_traces(tmp_path / "missing.jsonl"))
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(to_json(SMALL) * 100)[:-20])

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from tests.traces.strategies import traces
 from traces import Edge, ExecutionTrace, Failure, Loop, Step, TraceGraph, UnknownStepError
-from traces.graph import time_after
+from traces.graph import measure_time_after
 
 
 def ids(steps: tuple[Step, ...]) -> list[str]:
@@ -62,9 +62,9 @@ def test_critical_path_is_the_longest_weighted_path(trace: ExecutionTrace) -> No
         if not step.predecessors:
             weighted.add_edge("", step.id, weight=step.duration_ns)
         for source in graph.predecessors(step.id):
-            weighted.add_edge(source.id, step.id, weight=time_after(source, step))
+            weighted.add_edge(source.id, step.id, weight=measure_time_after(source, step))
     path = graph.critical_path()
-    busy = (path[0].duration_ns or 0) + sum(time_after(first, second) for first, second in pairwise(path))
+    busy = (path[0].duration_ns or 0) + sum(measure_time_after(first, second) for first, second in pairwise(path))
     assert busy == nx.dag_longest_path_length(weighted)
     assert not path[0].predecessors
     assert all(expected.has_edge(first.id, second.id) for first, second in pairwise(path))
@@ -90,7 +90,7 @@ def test_a_node_is_in_a_loop_exactly_when_one_of_its_steps_descends_from_another
 
 
 @given(traces(rich=False))
-def test_loops_are_run_through_as_often_as_the_longest_chain_of_visits(trace: ExecutionTrace) -> None:
+def test_iterations_of_a_loop_are_the_longest_chain_of_visits(trace: ExecutionTrace) -> None:
     graph = TraceGraph(trace)
     closure = nx.transitive_closure_dag(oracle(trace))
     for loop in graph.unrolled_loops():
@@ -118,12 +118,12 @@ def test_a_cancelled_sibling_is_not_the_cause() -> None:
     assert TraceGraph(ExecutionTrace(id="t", status="failed", steps=(cancelled, cause))).failing_path() == (cause,)
 
 
-def test_an_error_that_was_handled_is_no_failure() -> None:
+def test_a_handled_error_is_not_a_failure() -> None:
     steps = (Step(id="a", node_id="a", error=Failure("Oops")), Step(id="b", node_id="b", predecessors=("a",)))
     assert TraceGraph(ExecutionTrace(id="t", steps=steps)).failing_path() == ()
 
 
-def test_the_critical_path_goes_through_what_ran_inside_a_step() -> None:
+def test_the_critical_path_includes_nested_steps() -> None:
     steps = (
         Step(id="ask", node_id="ask", start_ns=1, end_ns=10),
         Step(id="agent/think", node_id="agent/think", predecessors=("ask",), start_ns=20, end_ns=90),
@@ -146,18 +146,18 @@ def test_a_loop_of_two_rounds_is_one_loop() -> None:
     assert graph.unrolled_loops() == (Loop(("plan", "review"), 2),)
 
 
-def test_parallel_visits_are_no_loop() -> None:
+def test_parallel_visits_are_not_a_loop() -> None:
     steps = [Step(id="a", node_id="a"), *(Step(id=f"w[{n}]", node_id="w", predecessors=("a",)) for n in range(3))]
     assert TraceGraph(ExecutionTrace(id="t", steps=tuple(steps))).unrolled_loops() == ()
 
 
-def test_edges_carry_what_is_known_about_them() -> None:
+def test_edges_keep_their_kind_and_evidence() -> None:
     edge = Edge(source="a", kind="data", evidence="content", confidence=0.8)
     steps = (Step(id="a", node_id="a"), Step(id="b", node_id="b", predecessors=("a",), edges=(edge,)))
     assert TraceGraph(ExecutionTrace(id="t", steps=steps)).digraph.edges["a", "b"]["data"] is edge
 
 
-def test_an_unknown_step_is_named_with_the_nearest() -> None:
+def test_an_unknown_step_error_suggests_the_nearest_id() -> None:
     graph = TraceGraph(ExecutionTrace(id="t", steps=(Step(id="planner", node_id="planner"),)))
     with pytest.raises(UnknownStepError, match="did you mean 'planner'"):
         graph.ancestors("planer")

@@ -47,23 +47,23 @@ def test_the_second_visit_comes_before_the_tenth() -> None:
     assert [current.id for current in trace(*map(step, ids)).steps] == ["worker~2", "worker~3", "worker~10"]
 
 
-def test_an_empty_trace_is_refused() -> None:
+def test_an_empty_trace_is_rejected() -> None:
     with pytest.raises(EmptyTraceError, match="'t' has no steps"):
         trace()
 
 
-def test_a_step_id_that_occurs_twice_is_named() -> None:
+def test_a_duplicate_step_id_is_named() -> None:
     with pytest.raises(DuplicateStepError, match="'a' occurs twice") as caught:
         trace(step("a"), step("b", "a"), step("a"))
     assert caught.value.step_id == "a"
 
 
-def test_a_step_id_that_occurs_twice_is_named_also_when_steps_come_late() -> None:
+def test_a_duplicate_step_id_is_named_in_unsorted_input() -> None:
     with pytest.raises(DuplicateStepError):
         trace(step("b", "a"), step("a"), step("a"))
 
 
-def test_an_unknown_predecessor_is_named_with_the_nearest_known() -> None:
+def test_an_unknown_predecessor_error_suggests_the_nearest_id() -> None:
     with pytest.raises(UnknownPredecessorError, match="did you mean 'planner'") as caught:
         trace(step("planner"), step("answer", "planer"))
     assert (caught.value.step_id, caught.value.predecessor) == ("answer", "planer")
@@ -118,7 +118,7 @@ def test_unknown_usage_is_not_zero() -> None:
     assert made.steps[2].usage is None
 
 
-def test_digests_tell_text_from_numbers_and_ignore_key_order() -> None:
+def test_digests_distinguish_text_from_numbers_and_ignore_key_order() -> None:
     assert digest("1") != digest(1)
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     assert digest("") != digest(None)

@@ -94,7 +94,9 @@ def spans(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 @given(st.lists(traces(max_steps=6), max_size=3, unique_by=lambda trace: trace.id))
-def test_otlp_gives_the_same_traces_back(tmp_path_factory: pytest.TempPathFactory, many: list[ExecutionTrace]) -> None:
+def test_traces_survive_an_otlp_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, many: list[ExecutionTrace]
+) -> None:
     folder = tmp_path_factory.mktemp("otlp")
     for name in ("spans.jsonl", "spans.pb", "spans.pb.gz"):
         count = write_otel(folder / name, many)
@@ -194,7 +196,7 @@ def test_spans_made_by_hand_need_only_a_node_id() -> None:
     assert trace.status == "incomplete"  # its root span is not there
 
 
-def test_spans_that_are_no_steps_are_counted(spans: list[dict[str, Any]]) -> None:
+def test_spans_that_are_not_steps_are_counted(spans: list[dict[str, Any]]) -> None:
     foreign = {"traceId": spans[0]["traceId"], "spanId": "f" * 16, "parentSpanId": spans[1]["spanId"], "name": "GET /"}
     [trace] = read_otel(one_line([*spans, foreign]))
     assert trace.attributes == {"promptiter.skipped_spans": 1}
@@ -215,7 +217,7 @@ def test_several_of_our_traces_inside_one_otlp_trace(spans: list[dict[str, Any]]
     assert read_otel(one_line(moved)) == [other, TWO_STEPS]
 
 
-def test_foreign_spans_are_refused_with_their_scope() -> None:
+def test_unknown_spans_are_rejected_and_their_scope_named() -> None:
     raw = one_line([{"traceId": "a" * 32, "spanId": "b" * 16, "name": "x"}]).replace(b"promptiter", b"some.library")
     with pytest.raises(UnknownConventionError, match=r"some\.library"):
         read_otel(raw)
@@ -245,7 +247,7 @@ def test_foreign_spans_are_refused_with_their_scope() -> None:
         ("promptiter.usage.cost_usd", {"stringValue": "much"}, "a number, got 'much'"),
     ],
 )
-def test_wrong_attributes_are_named_with_their_span(
+def test_invalid_attributes_are_named_with_their_span(
     tmp_path: Path, spans: list[dict[str, Any]], key: str, value: dict[str, Any], message: str
 ) -> None:
     set_attribute(spans[2], key, value)
@@ -262,9 +264,9 @@ def test_wrong_attributes_are_named_with_their_span(
         (1, {"traceId": None}, "traceId"),
         (1, {"traceId": "abcd"}, "must have 32 and 16 hex digits"),
         (1, {"traceId": "x" * 32}, "non-hexadecimal"),
-        (1, {"startTimeUnixNano": -5}, "-5 is no time"),
-        (1, {"startTimeUnixNano": "1_0"}, "'1_0' is no time"),
-        (1, {"endTimeUnixNano": str(10**40)}, "is no time"),
+        (1, {"startTimeUnixNano": -5}, "-5 is not a time"),
+        (1, {"startTimeUnixNano": "1_0"}, "'1_0' is not a time"),
+        (1, {"endTimeUnixNano": str(10**40)}, "is not a time"),
         (1, {"attributes": [{"key": "a", "value": {"fooValue": 1}}]}, "fooValue"),
         (1, {"attributes": [{"key": "a", "value": {"bytesValue": "!!!"}}]}, "base64"),
         (1, {"spanId": ""}, "must have 32 and 16 hex digits"),
@@ -276,14 +278,16 @@ def test_wrong_attributes_are_named_with_their_span(
         (1, {"status": 2}, "status"),
     ],
 )
-def test_wrong_spans_are_refused(spans: list[dict[str, Any]], index: int, change: dict[str, Any], message: str) -> None:
+def test_invalid_spans_are_rejected(
+    spans: list[dict[str, Any]], index: int, change: dict[str, Any], message: str
+) -> None:
     spans[index].update(change)
     with pytest.raises(UnreadableTraceError, match=message) as caught:
         read_otel(one_line(spans))
     assert "<bytes>, line 1" in str(caught.value)
 
 
-def test_a_missing_id_is_refused(spans: list[dict[str, Any]]) -> None:
+def test_a_missing_id_is_rejected(spans: list[dict[str, Any]]) -> None:
     del spans[2]["spanId"]
     with pytest.raises(UnreadableTraceError, match=r"missing required field `spanId` - at .*spans\[2\]"):
         read_otel(one_line(spans))
@@ -310,14 +314,14 @@ def test_broken_graphs_name_the_step_and_its_line(tmp_path: Path, spans: list[di
         assert str(caught.value).startswith(f"{path}, line ")
 
 
-def test_one_span_id_with_two_contents_is_refused(spans: list[dict[str, Any]]) -> None:
+def test_different_spans_with_one_id_are_rejected(spans: list[dict[str, Any]]) -> None:
     other = spans[1] | {"name": "other"}
     with pytest.raises(UnreadableTraceError, match="occurs twice with different content"):
         read_otel(one_line([*spans, other]))
 
 
 @pytest.mark.parametrize("cut", [1, 40, 300, -1, -30])
-def test_cut_off_files_say_where(tmp_path: Path, cut: int) -> None:
+def test_errors_in_truncated_files_name_the_place(tmp_path: Path, cut: int) -> None:
     for name, place in (("spans.jsonl", "line 1"), ("spans.pb", "byte 0")):
         write_otel(tmp_path / name, [TWO_STEPS])
         raw = (tmp_path / name).read_bytes().rstrip(b"\n")[:cut]
@@ -325,7 +329,7 @@ def test_cut_off_files_say_where(tmp_path: Path, cut: int) -> None:
             read_otel(raw)
 
 
-def test_bytes_that_are_no_export_are_refused() -> None:
+def test_bytes_that_are_not_an_export_are_rejected() -> None:
     framed_zeros, huge = b"\0" * 100, b"\x0a" + b"\xff" * 9 + b"\x7f"
     for raw in (
         framed_zeros,
@@ -333,7 +337,7 @@ def test_bytes_that_are_no_export_are_refused() -> None:
         huge,
         b"\x0a" + b"\xff" * 5 + b"\x7f",
         "{}".encode("utf-16"),
-        b"hello world, this is no trace",
+        b"hello world, this is not a trace",
         b"\x0a\x05\xff\xff\xff\xff\xff",
         b'{"data": []}',
         b"[1]",
@@ -344,7 +348,7 @@ def test_bytes_that_are_no_export_are_refused() -> None:
     assert read_otel(b"") == []
 
 
-def test_invalid_utf8_says_which_byte(spans: list[dict[str, Any]]) -> None:
+def test_invalid_utf8_errors_name_the_byte(spans: list[dict[str, Any]]) -> None:
     raw = one_line(spans).replace(b"thread-1", b"thread-\xff")
     with pytest.raises(UnreadableTraceError, match="line 1: is not valid JSON: invalid UTF-8 at byte"):
         read_otel(raw)
@@ -382,7 +386,7 @@ def nested(opening: bytes, depth: int) -> bytes:
     return opening * depth + b'{"stringValue":"deep"}' + bytes(each for each in closing if each in b"}]") * depth
 
 
-def test_bytes_and_non_finite_numbers_of_others_are_kept(spans: list[dict[str, Any]]) -> None:
+def test_bytes_and_non_finite_numbers_from_other_tools_are_kept(spans: list[dict[str, Any]]) -> None:
     set_attribute(spans[1], "raw", {"bytesValue": base64.b64encode(b"\x01\xff").decode()})
     set_attribute(spans[1], "odd", {"doubleValue": "-Infinity"})
     [trace] = read_otel(one_line(spans))
@@ -392,7 +396,7 @@ def test_bytes_and_non_finite_numbers_of_others_are_kept(spans: list[dict[str, A
 
 @pytest.mark.parametrize("name", ["odd.jsonl", "odd.pb"])
 @pytest.mark.parametrize("value", [2**70, object(), "\ud800", [math.nan]])
-def test_what_otlp_cannot_hold_is_refused(tmp_path: Path, name: str, value: object) -> None:
+def test_values_that_otlp_cannot_represent_are_rejected(tmp_path: Path, name: str, value: object) -> None:
     as_attribute = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", attributes={"x": value}),))
     as_data = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot(data=value)),))
     for trace in (as_data,) if value == [math.nan] or isinstance(value, list) else (as_attribute, as_data):
@@ -401,7 +405,7 @@ def test_what_otlp_cannot_hold_is_refused(tmp_path: Path, name: str, value: obje
     assert list(tmp_path.iterdir()) == []
 
 
-def test_repeated_runs_of_a_case_have_ids_of_their_own(tmp_path: Path) -> None:
+def test_repeated_runs_of_a_case_get_distinct_otlp_ids(tmp_path: Path) -> None:
     again = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", start_ns=99, end_ns=100),))
     write_otel(tmp_path / "two.jsonl", [TWO_STEPS, again])
     assert read_otel(tmp_path / "two.jsonl") == [TWO_STEPS, again]
@@ -409,16 +413,16 @@ def test_repeated_runs_of_a_case_have_ids_of_their_own(tmp_path: Path) -> None:
         write_otel(tmp_path / "same.jsonl", [TWO_STEPS, TWO_STEPS])
 
 
-def test_other_traces_in_an_export_are_left_out_with_a_warning(
+def test_unknown_traces_in_an_export_are_skipped_with_a_warning(
     spans: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     foreign = {"traceId": "e" * 32, "spanId": "f" * 16, "name": "GET /"}
     assert read_otel(one_line([foreign, *spans])) == [TWO_STEPS]
-    assert "1 traces of <bytes> were left out" in caplog.text
+    assert "skipped 1 traces of <bytes>" in caplog.text
 
 
-def test_a_protobuf_that_looks_like_json_is_none(tmp_path: Path) -> None:
-    """Its first byte is a line feed and its second, the length of what follows, can be any: also a brace."""
+def test_protobuf_that_looks_like_json_is_read_as_protobuf(tmp_path: Path) -> None:
+    """Its first byte is a line feed, and its second, a length, can have any value, including that of a brace."""
     for size in range(1, 120):
         trace = ExecutionTrace(id="t" * size, steps=(Step(id="a", node_id="a"),))
         write_otel(tmp_path / "spans.pb", [trace])
@@ -467,7 +471,7 @@ def test_a_link_to_a_span_inside_a_step_means_that_step() -> None:
 
 
 @pytest.mark.parametrize("name", ["odd.jsonl", "odd.pb"])
-def test_odd_ids_and_deep_attributes_are_refused_when_written(tmp_path: Path, name: str) -> None:
+def test_invalid_ids_and_deep_attributes_are_rejected_when_written(tmp_path: Path, name: str) -> None:
     deep: Any = 1
     for _ in range(2000):
         deep = [deep]

@@ -9,7 +9,7 @@ from opentelemetry.trace import Link, Span, Status, StatusCode, set_span_in_cont
 
 from tests.traces.strategies import traces
 from traces import CycleError, ExecutionTrace, TraceError, TraceProcessor
-from traces.otel.write import spans_of
+from traces.otel.write import build_spans
 
 
 def provider_for(processor: TraceProcessor) -> TracerProvider:
@@ -22,7 +22,7 @@ def emit(trace: ExecutionTrace, provider: TracerProvider) -> None:
     """Live SDK spans for a trace, as an application that is instrumented with our attributes makes them."""
     tracer = provider.get_tracer("app")
     live: dict[str, Span] = {}
-    made = list(spans_of(trace))
+    made = list(build_spans(trace))
     for span in made:
         links = [
             Link(live[link.span_id].get_span_context(), link.attributes) for link in span.links if link.span_id in live
@@ -46,7 +46,7 @@ def test_live_spans_become_the_trace(trace: ExecutionTrace) -> None:
     assert collected == [trace]
 
 
-def test_traces_come_out_as_their_last_span_ends_also_from_threads() -> None:
+def test_traces_are_delivered_when_their_last_span_ends_in_any_thread() -> None:
     collected: list[ExecutionTrace] = []
     tracer = provider_for(TraceProcessor(collected.append)).get_tracer("app")
 
@@ -68,7 +68,7 @@ def test_traces_come_out_as_their_last_span_ends_also_from_threads() -> None:
     assert all(trace.steps[1].predecessors == ("plan",) for trace in collected)
 
 
-def test_spans_of_others_are_let_go() -> None:
+def test_spans_of_other_libraries_are_ignored() -> None:
     collected: list[ExecutionTrace] = []
     tracer = provider_for(TraceProcessor(collected.append)).get_tracer("http")
     with tracer.start_as_current_span("GET /"):
@@ -76,7 +76,7 @@ def test_spans_of_others_are_let_go() -> None:
     assert collected == []
 
 
-def test_a_broken_trace_is_reported_and_the_application_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_trace_is_reported_and_the_application_continues(caplog: pytest.LogCaptureFixture) -> None:
     errors: list[TraceError] = []
     for processor in (TraceProcessor(print, on_error=errors.append), TraceProcessor(print)):
         tracer = provider_for(processor).get_tracer("app")
@@ -84,10 +84,10 @@ def test_a_broken_trace_is_reported_and_the_application_goes_on(caplog: pytest.L
         with tracer.start_as_current_span("a", attributes=attributes):
             pass
     assert isinstance(errors[0], CycleError)
-    assert "a trace was dropped: step 'a' depends on itself" in caplog.text
+    assert "dropped a trace: step 'a' depends on itself" in caplog.text
 
 
-def test_what_has_not_ended_is_handed_out_at_shutdown_only() -> None:
+def test_traces_with_open_spans_are_delivered_at_shutdown() -> None:
     collected: list[ExecutionTrace] = []
     provider = provider_for(TraceProcessor(collected.append))
     tracer = provider.get_tracer("app")

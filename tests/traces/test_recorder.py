@@ -35,7 +35,7 @@ from traces import (
     step,
     write_traces,
 )
-from traces.snapshots import INLINE_LIMIT, snapshot
+from traces.snapshots import INLINE_LIMIT, take_snapshot
 
 
 def shape(trace: ExecutionTrace) -> dict[str, tuple[str, ...]]:
@@ -116,7 +116,7 @@ async def test_an_indexed_fan_out_is_joined() -> None:
     assert found["merge"] == ("summarize[0]", "summarize[1]", "summarize[2]")
 
 
-async def test_parallel_visits_without_an_index_are_refused_whatever_the_timing() -> None:
+async def test_parallel_visits_without_an_index_are_rejected_whatever_the_timing() -> None:
     async def late(seconds: float) -> None:
         await asyncio.sleep(seconds)
         await node("research")
@@ -127,7 +127,7 @@ async def test_parallel_visits_without_an_index_are_refused_whatever_the_timing(
 
 
 async def test_tasks_awaited_one_by_one_look_parallel_and_say_after() -> None:
-    """Nothing tells a task that was started after another had ended from one started beside it."""
+    """A task started after another has ended cannot be distinguished from one started beside it."""
 
     async def twice() -> None:
         with recording():
@@ -189,7 +189,7 @@ async def test_a_branch_that_outlives_a_step_is_joined_later() -> None:
     assert shape(live.trace)["end"] == ("background", "middle")
 
 
-def test_nested_steps_are_used_by_the_step_around_them() -> None:
+def test_an_outer_step_follows_its_nested_steps() -> None:
     with recording() as live:
         with step("ask"):
             pass
@@ -213,7 +213,7 @@ def test_nested_steps_are_used_by_the_step_around_them() -> None:
     assert [visit.node_id for visit in live.trace.steps if "think" in visit.id] == ["agent/think"] * 2
 
 
-def test_after_says_who_was_used() -> None:
+def test_after_names_the_predecessors() -> None:
     with recording() as live:
         with step("a") as a:
             pass
@@ -256,7 +256,7 @@ def test_plain_threads_with_a_copied_context() -> None:
     assert len(shape(live.trace)["end"]) == 200
 
 
-async def test_two_recordings_do_not_touch_each_other() -> None:
+async def test_two_recordings_are_independent() -> None:
     async def run(name: str, value: str) -> ExecutionTrace:
         with record(name, resolve=lambda _: value) as live:
             for _ in range(3):
@@ -300,7 +300,7 @@ def test_reading_outside_raises() -> None:
             reading.result()
 
 
-async def test_a_task_that_outlives_the_recording_is_told() -> None:
+async def test_a_task_that_outlives_the_recording_raises() -> None:
     async def late() -> None:
         await asyncio.sleep(0.01)
         await node("late")
@@ -313,7 +313,7 @@ async def test_a_task_that_outlives_the_recording_is_told() -> None:
     assert shape(live.trace) == {"a": ()}
 
 
-def test_an_error_is_recorded_and_goes_on() -> None:
+def test_an_error_is_recorded_and_propagates() -> None:
     with pytest.raises(ValueError, match="no"), recording() as live, step("outer"), step("inner"):
         raise ValueError("no")
     assert live.trace.status == "failed"
@@ -390,18 +390,18 @@ class Point:
     ],
 )
 def test_any_value_has_a_snapshot(value: object, expected: Snapshot) -> None:
-    assert snapshot(value, {}) == expected
+    assert take_snapshot(value, {}) == expected
 
 
 def test_objects_are_snapshotted_as_text_and_cycles_too() -> None:
     cycle: list[Any] = []
     cycle.append(cycle)
-    assert snapshot(cycle, {}) == Snapshot(data=["[[...]]"])
-    text = snapshot({"f": print}, {}).data
+    assert take_snapshot(cycle, {}) == Snapshot(data=["[[...]]"])
+    text = take_snapshot({"f": print}, {}).data
     assert text == {"f": "<built-in function print>"}
 
 
-def test_later_changes_do_not_reach_a_snapshot() -> None:
+def test_later_changes_do_not_affect_a_snapshot() -> None:
     state = {"items": [1]}
     with recording() as live, step("a", input=state) as current:
         state["items"].append(2)
@@ -414,9 +414,9 @@ def test_later_changes_do_not_reach_a_snapshot() -> None:
     ("value", "media_type"),
     [("é" * (INLINE_LIMIT + 1), "text/plain"), (["x" * INLINE_LIMIT], "application/json"), (b"\x00\xff", None)],
 )
-def test_large_and_binary_values_are_kept_by_digest(value: Any, media_type: str | None) -> None:
+def test_large_and_binary_values_are_stored_by_digest(value: Any, media_type: str | None) -> None:
     live = recording()
-    made = snapshot(value, live.blobs)
+    made = take_snapshot(value, live.blobs)
     [blob] = made.blobs
     assert blob.media_type == media_type or media_type is None
     assert digest(live.blobs[blob.digest]) == blob.digest
@@ -424,9 +424,9 @@ def test_large_and_binary_values_are_kept_by_digest(value: Any, media_type: str 
     assert len(made.text or "") <= INLINE_LIMIT
 
 
-def test_bytes_inside_a_value_are_kept_by_digest() -> None:
+def test_bytes_inside_a_value_are_stored_by_digest() -> None:
     live = recording()
-    made = snapshot({"image": b"\x89PNG"}, live.blobs)
+    made = take_snapshot({"image": b"\x89PNG"}, live.blobs)
     blob = Blob(digest(b"\x89PNG"), 4)
     assert made == Snapshot(
         data={"image": {"digest": blob.digest, "size": 4, "media_type": blob.media_type}}, blobs=(blob,)
@@ -455,7 +455,7 @@ def generated(name: str) -> Generator[str]:
         yield name
 
 
-def test_generators_closed_out_of_turn_leave_later_steps_outside() -> None:
+def test_steps_after_a_generator_closed_out_of_order_are_not_nested_in_it() -> None:
     with recording() as live:
         first, second = generated("a"), generated("b")
         next(first)
@@ -557,18 +557,18 @@ def test_attributes_are_snapshots_too() -> None:
     assert trace.attributes["odd"] == "<built-in function print>"
 
 
-def test_an_unknown_predecessor_is_refused_at_once() -> None:
+def test_an_unknown_predecessor_is_rejected_at_once() -> None:
     with pytest.raises(UnknownPredecessorError, match="'b' follows step 'a'"), recording(), step("b", after="a"):
         pass
 
 
 @pytest.mark.parametrize("value", [{"v": math.nan, "s": {"c", "b", "a"}, "p": Point(1)}])
 def test_snapshots_do_not_depend_on_hash_order(value: object) -> None:
-    assert snapshot(value, {}).data == {"v": "NaN", "s": ["a", "b", "c"], "p": {"x": 1}}
+    assert take_snapshot(value, {}).data == {"v": "NaN", "s": ["a", "b", "c"], "p": {"x": 1}}
 
 
 def test_consumers_of_a_stream_are_still_collected(tmp_path: Path) -> None:
-    """Reading must not keep the garbage collector from the cycles that its consumer makes."""
+    """Reading a stream must not keep the garbage collector from freeing cycles that the consumer creates."""
     path = tmp_path / "many.jsonl"
     write_traces(path, [ExecutionTrace(id=f"t{n}", steps=(Step(id="a", node_id="a"),)) for n in range(3000)])
     alive: weakref.WeakSet[Cycle] = weakref.WeakSet()
@@ -628,7 +628,7 @@ def test_threads_before_the_first_step_of_a_loop_are_joined() -> None:
     assert shape(live.trace)["merge"] == ("work[0]", "work[1]", "work[2]")
 
 
-async def test_misuse_that_was_swallowed_comes_out_at_the_end() -> None:
+async def test_a_swallowed_misuse_error_is_raised_at_the_end() -> None:
     live = recording()
 
     async def forgot_the_index() -> None:
@@ -640,7 +640,7 @@ async def test_misuse_that_was_swallowed_comes_out_at_the_end() -> None:
     assert live.trace.status == "failed"
 
 
-def test_wrong_words_and_values_are_refused_at_once() -> None:
+def test_invalid_kinds_and_values_are_rejected_at_once() -> None:
     with recording():
         with pytest.raises(BrokenTraceError, match="kind must be one of agent, llm, function, tool, got 'LLM'"):
             step("a", kind="LLM")  # type: ignore[arg-type]

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from traces import ExecutionTrace, Failure, Step, Usage
-from traces.stats import statistics
+from traces.stats import compute_statistics
 
 SECOND = 10**9
 
 
-def test_figures_are_summed_per_node() -> None:
+def test_statistics_are_computed_per_node() -> None:
     runs = [
         ExecutionTrace(
             id=f"run-{number}",
@@ -19,7 +19,7 @@ def test_figures_are_summed_per_node() -> None:
         )
         for number in (1, 2, 3)
     ]
-    found = statistics(runs)
+    found = compute_statistics(runs)
     assert (found.traces, found.by_status, found.steps) == (3, {"completed": 2, "failed": 1}, 9)
     assert found.traces_with_loops == 3
     assert found.errors == {"Oops": 1}
@@ -29,6 +29,6 @@ def test_figures_are_summed_per_node() -> None:
     assert (node_b.visits, node_b.errors, node_b.median_s, node_b.usage) == (3, 1, None, Usage())
 
 
-def test_no_traces_are_nothing() -> None:
-    found = statistics([])
+def test_no_traces_give_empty_statistics() -> None:
+    found = compute_statistics([])
     assert (found.traces, found.steps, found.median_s, found.nodes) == (0, 0, None, ())

@@ -1,1 +1,1 @@
-"""Pictures of graphs in layers: as SVG, as Mermaid, and as lanes of text."""
+"""Drawings of graphs: SVG, Mermaid, and lanes of text."""

@@ -1,4 +1,4 @@
-"""A Diagram as Mermaid flowchart text, for Markdown pages that render it."""
+"""Write a Diagram as a Mermaid flowchart."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ from traces.draw.diagram import COLOURS, Diagram
 
 
 def to_mermaid(diagram: Diagram) -> str:
-    """Mermaid flowchart text, for Markdown pages that render it."""
+    """Write a diagram as Mermaid text, for Markdown pages that render it."""
     alias = {box.id: f"s{number}" for number, box in enumerate(diagram.boxes)}
     lines = ["flowchart TD"]
     for box in diagram.boxes:
-        label = "<br/>".join(_mermaid_text(part) for part in (box.title, box.detail) if part)
+        label = "<br/>".join(_escape(part) for part in (box.title, box.detail) if part)
         lines.append(f'    {alias[box.id]}["{label}"]:::{box.tone}')
     for arrow in diagram.arrows:
         tip = "==>" if arrow.is_marked else "-->"
-        label = f'|"{_mermaid_text(arrow.label)}"|' if arrow.label else ""
+        label = f'|"{_escape(arrow.label)}"|' if arrow.label else ""
         lines.append(f"    {alias[arrow.source]} {tip}{label} {alias[arrow.target]}")
-    for tone, (fill, stroke) in COLOURS.items():
-        lines.append(f"    classDef {tone} fill:{fill},stroke:{stroke},color:#1f2328")
+    if marked := [alias[box.id] for box in diagram.boxes if box.is_marked]:
+        lines.append(f"    class {','.join(marked)} marked")
+    for tone, colours in COLOURS.items():
+        lines.append(f"    classDef {tone} fill:{colours.fill},stroke:{colours.stroke},color:#1f2328")
+    lines.append(f"    classDef marked stroke:{COLOURS['failed'].stroke},stroke-width:3px")
     return "\n".join(lines) + "\n"
 
 
-def _mermaid_text(text: str) -> str:
-    """Text inside quotes: only these four characters mean something to Mermaid."""
+def _escape(text: str) -> str:
+    """Escape text in quotes, where only these four characters are special to Mermaid."""
     return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")

@@ -1,161 +1,173 @@
-"""A Diagram as a self-contained SVG picture. Arrows may point back, so that graphs with loops can be drawn too."""
+"""Draw a Diagram as a self-contained SVG picture, for light and dark mode."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from statistics import fmean
-from typing import TypeAlias
+import unicodedata
+from collections.abc import Sequence
+from math import ceil
 from xml.sax.saxutils import escape, quoteattr
 
-from traces.draw.diagram import COLOURS, Arrow, Box, Diagram
-from traces.text import cut, one_line
+from traces.draw.diagram import COLOURS, MEANINGS, Arrow, Box, Diagram
+from traces.draw.labels import place_labels
+from traces.draw.layout import BOX_HEIGHT, Curve, Point, arrange
+from traces.text import cut_middle, one_line
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN, _TOP = 190, 50, 30, 42, 24, 48
-
-_Item: TypeAlias = str | tuple[str, str, int]
-"""A box by its id, or the bend of an arrow (its ends) in a layer."""
-_Places: TypeAlias = Mapping[_Item, tuple[float, float]]
-_Bends: TypeAlias = Mapping[tuple[str, str], Sequence[_Item]]
+_MARGIN = 24
+_NARROWEST, _WIDEST, _PADDING = 120, 250, 14
+_TITLE, _BOX_TITLE, _SMALL = 15, 13, 11  # font sizes
+_LEGEND_ROW = 22
 
 
 def to_svg(diagram: Diagram) -> str:
-    """The picture, with each box's input and output as its tooltip."""
-    places, bends, width, height = _layout(diagram)
-    arrows = [_arrow(arrow, places, bends) for arrow in sorted(diagram.arrows, key=lambda arrow: arrow.is_marked)]
-    boxes = [_box(box, *places[box.id]) for box in diagram.boxes]
+    """Draw a diagram as SVG. The tooltip of a box shows its `hover` text. The background is transparent."""
+    box_width = _choose_box_width(diagram.boxes)
+    layout = arrange(diagram, box_width=box_width, measure_label=_measure_small)
+    labels = place_labels(diagram.arrows, layout, box_width=box_width, measure=_measure_small)
+    head = _measure(diagram.title, _TITLE, is_bold=True), _measure_small(diagram.subtitle)
+    inner = max(layout.width, *head)
+    left, top = (inner - layout.width) / 2, 46 if diagram.subtitle else 28
+    legend, legend_height = _draw_legend(diagram.boxes, inner, top + layout.height + 18)
+    width, height = inner + 2 * _MARGIN, top + layout.height + legend_height + 2 * _MARGIN
+    arrows = sorted(enumerate(diagram.arrows), key=lambda numbered: numbered[1].is_marked)
+    parts = [
+        *(_draw_arrow(arrow, layout.routes[number]) for number, arrow in arrows),
+        *(_draw_box(box, layout.boxes[box.id], box_width) for box in diagram.boxes),
+        *(_draw_label(diagram.arrows[number].label, place) for number, place in labels.items()),
+    ]
     return f"""\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" \
-height="{height:.0f}" font-family="ui-sans-serif, system-ui, sans-serif">
-<title>{escape(diagram.title)}</title>
-<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="10" markerHeight="10" \
-markerUnits="userSpaceOnUse" orient="auto">\
-<path d="M0 0L8 4L0 8z" fill="context-stroke"/></marker></defs>
-<rect width="100%" height="100%" fill="#ffffff"/>
-<text x="{_MARGIN}" y="28" font-size="15" font-weight="600" fill="#1f2328">{escape(diagram.title)}</text>
-{"".join(arrows)}{"".join(boxes)}</svg>
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-_MARGIN} {-_MARGIN} {width:.0f} {height:.0f}" width="{width:.0f}" \
+height="{height:.0f}" class="promptiter-diagram" style="color-scheme: light dark" \
+font-family="ui-sans-serif, system-ui, sans-serif">
+<title>{escape(one_line(diagram.title))}</title>
+<style>
+{_STYLE}</style>
+<defs>{_draw_tip("tip")}{_draw_tip("marked-tip")}</defs>
+<text y="4" font-size="{_TITLE}" font-weight="600">{escape(one_line(diagram.title))}</text>
+<text y="23" font-size="{_SMALL}" class="small">{escape(one_line(diagram.subtitle))}</text>
+<g transform="translate({left:.1f} {top})">
+{"".join(parts)}</g>
+{legend}</svg>
 """
 
 
-def _box(box: Box, x: float, y: float) -> str:
-    fill, stroke = COLOURS[box.tone]
-    width = 2.5 if box.tone in ("failed", "path") else 1.2
+def _build_style() -> str:
+    """Build the style sheet. Colours are in rules, not attributes, so that dark mode can change them."""
+    light, dark = [], []
+    for tone, colours in COLOURS.items():
+        light.append(f".{tone} {{ fill: {colours.fill}; stroke: {colours.stroke} }}")
+        dark.append(f".{tone} {{ fill: {colours.dark_fill}; stroke: {colours.dark_stroke} }}")
+    for rules, text, small, line, page, marked in (
+        (light, "#1f2328", "#59636e", "#8c959f", "#ffffff", COLOURS["failed"].stroke),
+        (dark, "#e6edf3", "#9198a1", "#7d8590", "#0d1117", COLOURS["failed"].dark_stroke),
+    ):
+        rules += [
+            f"text {{ fill: {text} }}",
+            f".small {{ fill: {small} }}",
+            f".label {{ stroke: {page} }}",
+            f".arrow {{ stroke: {line} }}",
+            f".marked {{ stroke: {marked} }}",
+            f".tip {{ fill: {line} }}",
+            f".marked-tip {{ fill: {marked} }}",
+        ]
+    scope = ".promptiter-diagram "
+    return "\n".join(
+        [
+            *(scope + rule for rule in light),
+            f"{scope}.label {{ stroke-width: 3px; stroke-linejoin: round; paint-order: stroke }}",
+            "@media (prefers-color-scheme: dark) {",
+            *(scope + rule for rule in dark),
+            "}\n",
+        ]
+    )
+
+
+_STYLE = _build_style()
+
+
+def _draw_tip(name: str) -> str:
+    return (
+        f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="10" markerHeight="10" '
+        f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" class="{name}"/></marker>'
+    )
+
+
+def _draw_box(box: Box, place: Point, width: float) -> str:
+    room = width - 2 * _PADDING
+    name, outline = (f"{box.tone} marked", 2.5) if box.is_marked else (box.tone, 1.2)
     return f"""\
 <g data-id={quoteattr(one_line(box.id))}><title>{escape(box.hover or box.title)}</title>
-<rect x="{x - _WIDTH / 2:.1f}" y="{y:.1f}" width="{_WIDTH}" height="{_HEIGHT}" rx="7" \
-fill="{fill}" stroke="{stroke}" stroke-width="{width}"/>
-<text x="{x:.1f}" y="{y + 21:.1f}" font-size="13" font-weight="600" text-anchor="middle" fill="#1f2328">\
-{escape(cut(box.title, 24))}</text>
-<text x="{x:.1f}" y="{y + 38:.1f}" font-size="11" text-anchor="middle" fill="#59636e">\
-{escape(cut(box.detail, 32))}</text>
+<rect x="{place.x - width / 2:.1f}" y="{place.y:.1f}" width="{width:.0f}" height="{BOX_HEIGHT}" rx="7" \
+class="{name}" stroke-width="{outline}"/>
+<text x="{place.x:.1f}" y="{place.y + 21:.1f}" font-size="{_BOX_TITLE}" font-weight="600" text-anchor="middle">\
+{escape(_fit(box.title, room, _BOX_TITLE, is_bold=True))}</text>
+<text x="{place.x:.1f}" y="{place.y + 38:.1f}" font-size="{_SMALL}" text-anchor="middle" class="small">\
+{escape(_fit_parts(box.detail, room + _PADDING))}</text>
 </g>
 """
 
 
-def _arrow(arrow: Arrow, places: _Places, bends: _Bends) -> str:
-    colour, width = ("#cf222e", 2.5) if arrow.is_marked else ("#8c959f", 1.4)
-    path, (x, y) = _curve(places, bends, arrow)
-    label = f'<text x="{x:.0f}" y="{y:.0f}" font-size="11" fill="#59636e">{escape(arrow.label)}</text>\n'
-    return (
-        f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width}" marker-end="url(#tip)"/>\n'
-        f"{label if arrow.label else ''}"
+def _draw_arrow(arrow: Arrow, route: Sequence[Curve]) -> str:
+    start = route[0][0]
+    path = f"M{start.x:.1f} {start.y:.1f}" + "".join(
+        "C" + " ".join(f"{point.x:.1f} {point.y:.1f}" for point in curve[1:]) for curve in route
     )
+    name, tip, width = ("marked", "marked-tip", 2.5) if arrow.is_marked else ("arrow", "tip", 1.4)
+    return f'<path d="{path}" class="{name}" fill="none" stroke-width="{width}" marker-end="url(#{tip})"/>\n'
 
 
-def _layout(diagram: Diagram) -> tuple[_Places, _Bends, float, float]:
-    """Where each box goes, the way-points of arrows that cross layers, and the size of it all."""
-    layer_of = {box.id: box.layer for box in diagram.boxes}
-    bends: dict[tuple[str, str], list[_Item]] = {}
-    above: dict[_Item, list[_Item]] = {}
-    below: dict[_Item, list[_Item]] = {}
-    layers: list[list[_Item]] = [[] for _ in range(max(layer_of.values()) + 1)]
-    for box in diagram.boxes:
-        layers[box.layer].append(box.id)
-    for arrow in diagram.arrows:
-        first, last = layer_of[arrow.source], layer_of[arrow.target]
-        chain: list[_Item] = [arrow.source]
-        for layer in range(first + 1, last):
-            bend = (arrow.source, arrow.target, layer)
-            layers[layer].append(bend)
-            chain.append(bend)
-        chain.append(arrow.target)
-        if last > first:
-            bends[arrow.source, arrow.target] = chain
-            for upper, lower in pairwise(chain):
-                below.setdefault(upper, []).append(lower)
-                above.setdefault(lower, []).append(upper)
-    for near, numbers in [(above, range(1, len(layers))), (below, range(len(layers) - 2, -1, -1))] * 3:
-        for number in numbers:
-            _untangle(layers[number], layers[number + (-1 if near is above else 1)], near)
-    x = _columns(layers, above, below)
-    left = min(x.values())
-    places = {
-        item: (x[item] - left + _MARGIN + _WIDTH / 2, _TOP + number * (_HEIGHT + _GAP_Y))
-        for number, layer in enumerate(layers)
-        for item in layer
-    }
-    has_loops = any(layer_of[arrow.target] <= layer_of[arrow.source] for arrow in diagram.arrows)
-    width = max(place[0] for place in places.values()) + _WIDTH / 2 + _MARGIN + (70 if has_loops else 0)
-    return (
-        places,
-        bends,
-        max(width, 8.8 * len(diagram.title) + 2 * _MARGIN),
-        _TOP + len(layers) * (_HEIGHT + _GAP_Y) - _GAP_Y + _MARGIN,
-    )
+def _draw_label(text: str, place: Point) -> str:
+    return f'<text x="{place.x:.1f}" y="{place.y:.1f}" font-size="{_SMALL}" class="small label">{escape(text)}</text>\n'
 
 
-def _untangle(layer: list[_Item], beside: Sequence[_Item], near: Mapping[_Item, Sequence[_Item]]) -> None:
-    """Sort a layer by the middle of each item's neighbours in the layer beside it."""
-    rank = {item: float(at) for at, item in enumerate(beside)}
-    place = {item: float(at) for at, item in enumerate(layer)}
-    layer.sort(key=lambda item: fmean(rank[other] for other in near[item]) if item in near else place[item])
-
-
-def _columns(
-    layers: Sequence[Sequence[_Item]], above: Mapping[_Item, Sequence[_Item]], below: Mapping[_Item, Sequence[_Item]]
-) -> dict[_Item, float]:
-    """Horizontal places: each item as near to the middle of its neighbours as those beside it allow."""
-    step = _WIDTH + _GAP_X
-    x = {item: (at - (len(layer) - 1) / 2) * step for layer in layers for at, item in enumerate(layer)}
-    for near in (above, below, above, below):
-        for layer in layers:
-            wanted = [fmean([x[other] for other in near[item]]) if item in near else x[item] for item in layer]
-            widths = [step if isinstance(item, str) else _GAP_X for item in layer]
-            from_left, from_right = list(wanted), list(wanted)
-            for at in range(1, len(layer)):
-                from_left[at] = max(wanted[at], from_left[at - 1] + (widths[at - 1] + widths[at]) / 2)
-            for at in range(len(layer) - 2, -1, -1):
-                from_right[at] = min(wanted[at], from_right[at + 1] - (widths[at] + widths[at + 1]) / 2)
-            for at, item in enumerate(layer):
-                x[item] = (from_left[at] + from_right[at]) / 2
-    return x
-
-
-def _curve(places: _Places, bends: _Bends, arrow: Arrow) -> tuple[str, tuple[float, float]]:
-    """The path of an arrow, and where its label goes."""
-    chain = bends.get((arrow.source, arrow.target))
-    if chain is None:  # backwards, along the right side
-        (x1, y1), (x2, y2) = places[arrow.source], places[arrow.target]
-        x1, x2 = x1 + _WIDTH / 2, x2 + _WIDTH / 2
-        y1, y2 = y1 + _HEIGHT / 2, y2 + _HEIGHT / 2 + (8 if arrow.source == arrow.target else 0)
-        passed = [x for x, y in places.values() if min(y1, y2) - _HEIGHT < y < max(y1, y2)]
-        far = (max(passed) + _WIDTH / 2 + 36 - 0.125 * (x1 + x2)) / 0.75  # the curve comes so far at its middle
-        return f"M{x1:.1f} {y1:.1f}C{far:.1f} {y1:.1f} {far:.1f} {y2:.1f} {x2:.1f} {y2:.1f}", (
-            max(passed) + _WIDTH / 2 + 40,
-            (y1 + y2) / 2,
+def _draw_legend(boxes: Sequence[Box], width: float, top: float) -> tuple[str, float]:
+    """Draw a legend of the colours in use, if there are several. Also returns its height."""
+    words: dict[str, str] = {tone: MEANINGS[tone] for tone in COLOURS if any(box.tone == tone for box in boxes)}
+    if any(box.is_marked for box in boxes):
+        words["marked"] = "on the failing path"
+    if len(words) < 2:
+        return "", 0
+    x, y, parts = 0.0, top, []
+    for name, meaning in words.items():
+        size = 20 + _measure_small(meaning)
+        if x and x + size > width:
+            x, y = 0.0, y + _LEGEND_ROW
+        outline = 'fill="none" stroke-width="2.5"' if name == "marked" else 'stroke-width="1.2"'
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="14" height="12" rx="3" class="{name}" {outline}/>'
+            f'<text x="{x + 20:.1f}" y="{y + 10:.1f}" font-size="{_SMALL}" class="small">{meaning}</text>\n'
         )
-    points = []
-    for item in chain:
-        x, y = places[item]
-        if item == arrow.source:
-            points.append((x, y + _HEIGHT))
-        elif item == arrow.target:
-            points.append((x, y - 2))
-        else:
-            points += [(x, y), (x, y + _HEIGHT)]
-    path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
-    for (x1, y1), (x2, y2) in pairwise(points):
-        middle = (y1 + y2) / 2
-        path += f"C{x1:.1f} {middle:.1f} {x2:.1f} {middle:.1f} {x2:.1f} {y2:.1f}"
-    (x1, y1), (x2, y2) = points[:2]
-    return path, ((x1 + x2) / 2 + 8, (y1 + y2) / 2 - 6)
+        x += size + 16
+    return "".join(parts), y - top + _LEGEND_ROW
+
+
+def _choose_box_width(boxes: Sequence[Box]) -> float:
+    """Choose one width for all boxes that fits their texts, within limits."""
+    texts = (
+        max(_measure(box.title, _BOX_TITLE, is_bold=True) + 2 * _PADDING, _measure_small(box.detail) + _PADDING)
+        for box in boxes
+    )
+    return ceil(min(_WIDEST, max(_NARROWEST, *texts)))
+
+
+def _measure_small(text: str) -> float:
+    return _measure(text, _SMALL)
+
+
+def _measure(text: str, size: int, *, is_bold: bool = False) -> float:
+    """Estimate the width of a text in pixels. Fonts differ, so the estimate is generous."""
+    letters = sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.56 for letter in text)
+    capitals = sum(letter.isupper() for letter in text)
+    return size * (letters + 0.14 * capitals) * (1.12 if is_bold else 1)
+
+
+def _fit(text: str, room: float, size: int, *, is_bold: bool = False) -> str:
+    """Cut a text in the middle until it fits."""
+    width = _measure(text, size, is_bold=is_bold)
+    return text if width <= room else cut_middle(text, max(4, int(len(text) * room / width)))
+
+
+def _fit_parts(text: str, room: float) -> str:
+    """Drop figures from the end of a line until it fits."""
+    while _measure_small(text) > room and " · " in text:
+        text = text.rpartition(" · ")[0]
+    return _fit(text, room, _SMALL)

@@ -1,4 +1,4 @@
-"""The span attributes that our own traces are written with: promptiter's names, and OpenTelemetry's for GenAI."""
+"""The span attributes that promptiter writes: its own, and those of OpenTelemetry's GenAI conventions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SURFACE_READS = "promptiter.step.surface_reads"
 COST_USD = "promptiter.usage.cost_usd"
 TOOL_CALL_INDEX = "promptiter.tool_call.index"
 SKIPPED_SPANS = "promptiter.skipped_spans"
-"""Trace attribute: how many spans of the trace were neither steps nor tool calls."""
+"""Trace attribute: the number of spans that were neither steps nor tool calls."""
 
 OPERATION = "gen_ai.operation.name"
 AGENT_NAME = "gen_ai.agent.name"
@@ -36,7 +36,7 @@ ERROR_TYPE = "error.type"
 
 
 class SnapshotNames(NamedTuple):
-    """Where the parts of a step's input or output are written; messages, where they are GenAI messages."""
+    """The attributes that hold a step's input or output; `messages` holds data that is GenAI messages."""
 
     text: str
     data: str
@@ -65,13 +65,13 @@ OWNED = frozenset(
         ERROR_TYPE,
     )
 )
-"""Names outside `promptiter.` that the fields of a step are written to."""
+"""Attributes outside `promptiter.` that hold fields of a step."""
 
 OF_TRACE = (TRACE_ID, TRACE_STATUS, CONVERSATION_ID)
-"""What a root span says of the whole trace."""
+"""Attributes of a root span that describe the whole trace."""
 
 DERIVED = (OPERATION, AGENT_NAME, TOOL_NAME)
-"""Written for other tools only: said by the kind and node of a step already."""
+"""Attributes written for other tools only: they follow from the kind and node of a step."""
 
 ESCAPED = "promptiter.attribute."
-"""Goes before a user's attribute whose name is taken by a field."""
+"""Prefix for a user's attribute whose name is also used for a field."""

@@ -1,7 +1,7 @@
-"""OTLP spans as JSON lines: one ExportTraceServiceRequest a line, as the OTLP file exporters write them.
+"""OTLP spans as JSON lines: one ExportTraceServiceRequest per line, as OTLP file exporters write them.
 
-Read by msgspec straight into typed records: `google.protobuf.json_format` takes the hex ids for base64 and is thirty
-times slower. Field names are those of the format.
+msgspec decodes them straight into typed records. `google.protobuf.json_format` misreads the hex ids as base64 and is
+thirty times slower. Field names are those of the format.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
-from traces.files import not_json
+from traces.files import explain_invalid_json
 from traces.model import Json
 from traces.otel.spans import Link, Span, add_exception_type
 
@@ -99,51 +99,55 @@ _decoder = msgspec.json.Decoder(_Request | list[_Request])
 
 
 def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
-    """Yield the spans of each OTLP/JSON document; integers may be written as text, unknown fields are ignored."""
+    """Yield the spans of each OTLP/JSON document. Integers may be strings; unknown fields are ignored."""
     for place, raw in documents:
         try:
             document = _decoder.decode(raw)
         except msgspec.ValidationError as error:
-            told = f"is neither a trace of ours nor an OTLP export: {error}"
-            raise UnreadableTraceError(told, place=place) from error
+            message = f"is neither a promptiter trace nor an OTLP export: {error}"
+            raise UnreadableTraceError(message, place=place) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise not_json(raw, place) from error
+            raise explain_invalid_json(raw, place) from error
         except RecursionError as error:
             raise UnreadableTraceError("is nested too deeply", place=place) from error
         yield [
-            _span(span, scope_spans.scope.name if scope_spans.scope else "", place)
+            _read_span(span, scope_spans.scope.name if scope_spans.scope else "", place)
             for request in (document if isinstance(document, list) else [document])
             for resource_spans in request.resourceSpans
-            for scope_spans in _current(resource_spans, place)
+            for scope_spans in _check_version(resource_spans, place)
             for span in scope_spans.spans
         ]
 
 
 def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
-    """One line with all these spans."""
+    """Encode all these spans as one line."""
     try:
-        scope_spans = [{"scope": {"name": scope}, "spans": group} for scope, group in _by_scope(spans).items()]
-        request = {"resourceSpans": [{"resource": {"attributes": _key_values(resource)}, "scopeSpans": scope_spans}]}
+        scope_spans = [{"scope": {"name": scope}, "spans": group} for scope, group in _group_by_scope(spans).items()]
+        request = {
+            "resourceSpans": [{"resource": {"attributes": _write_attributes(resource)}, "scopeSpans": scope_spans}]
+        }
         return orjson.dumps(request) + b"\n"
     except (TypeError, RecursionError) as error:  # orjson.JSONEncodeError is a TypeError
         raise UnwritableTraceError(f"a span of trace {spans[0].trace_id} cannot be written as JSON: {error}") from error
 
 
-def _current(resource_spans: _ResourceSpans, place: Place) -> list[_ScopeSpans]:
+def _check_version(resource_spans: _ResourceSpans, place: Place) -> list[_ScopeSpans]:
     if resource_spans.instrumentationLibrarySpans is not None:
-        raise UnreadableTraceError("is OTLP of before 2022 (instrumentationLibrarySpans); export it anew", place=place)
+        raise UnreadableTraceError(
+            "is OTLP from before 2022 (instrumentationLibrarySpans); export it with a newer version", place=place
+        )
     return resource_spans.scopeSpans
 
 
-def _span(span: _Span, scope: str, place: Place) -> Span:
+def _read_span(span: _Span, scope: str, place: Place) -> Span:
     trace_id, span_id, status = span.traceId.lower(), span.spanId.lower(), span.status
     is_error = status is not None and status.code == 2
     try:
         if len(bytes.fromhex(trace_id)) != 16 or len(bytes.fromhex(span_id)) != 8 or len(trace_id) + len(span_id) != 48:
-            raise ValueError("traceId and spanId must have 32 and 16 hex digits")  # noqa: TRY301 - told below
-        attributes = _attributes(span.attributes) if span.attributes else {}
+            raise ValueError("traceId and spanId must have 32 and 16 hex digits")  # noqa: TRY301 - explained below
+        attributes = _read_attributes(span.attributes) if span.attributes else {}
         if is_error and span.events:
-            events = ((event.name, _attributes(event.attributes or [])) for event in span.events)
+            events = ((event.name, _read_attributes(event.attributes or [])) for event in span.events)
             add_exception_type(attributes, events)
         return Span(
             trace_id,
@@ -151,44 +155,44 @@ def _span(span: _Span, scope: str, place: Place) -> Span:
             span.parentSpanId.lower() if span.parentSpanId else None,
             span.name,
             span.kind,
-            _time(span.startTimeUnixNano),
-            _time(span.endTimeUnixNano),
+            _read_time(span.startTimeUnixNano),
+            _read_time(span.endTimeUnixNano),
             attributes,
-            tuple(map(_link, span.links)) if span.links else (),
+            tuple(map(_read_link, span.links)) if span.links else (),
             is_error,
             status.message if status else "",
             scope,
             place,
         )
     except (ValueError, KeyError) as error:
-        told = f"span {span.name!r} (traceId {trace_id!r}, spanId {span_id!r}): {error}"
-        raise UnreadableTraceError(told, place=place) from error
+        message = f"span {span.name!r} (traceId {trace_id!r}, spanId {span_id!r}): {error}"
+        raise UnreadableTraceError(message, place=place) from error
 
 
-def _time(nanoseconds: int | str | None) -> int | None:
+def _read_time(nanoseconds: int | str | None) -> int | None:
     if not nanoseconds:
         return None
     if isinstance(nanoseconds, str):
         if not nanoseconds.isdecimal():
-            raise ValueError(f"{nanoseconds!r} is no time in nanoseconds")
+            raise ValueError(f"{nanoseconds!r} is not a time in nanoseconds")
         nanoseconds = int(nanoseconds)
     if not 0 <= nanoseconds < 2**64:
-        raise ValueError(f"{nanoseconds} is no time in nanoseconds")
+        raise ValueError(f"{nanoseconds} is not a time in nanoseconds")
     return nanoseconds or None
 
 
-def _link(link: _Link) -> Link:
-    return Link(link.traceId.lower(), link.spanId.lower(), _attributes(link.attributes) if link.attributes else {})
+def _read_link(link: _Link) -> Link:
+    return Link(link.traceId.lower(), link.spanId.lower(), _read_attributes(link.attributes) if link.attributes else {})
 
 
-def _attributes(items: list[_KeyValue], depth: int = 0) -> dict[str, Json]:
-    # Almost all are text, and this is the hottest line of all reading.
+def _read_attributes(items: list[_KeyValue], depth: int = 0) -> dict[str, Json]:
+    # Almost all values are strings, and this is the hottest line when reading.
     return {
-        item.key: _any_value(item.value, depth) if (text := item.value.stringValue) is None else text for item in items
+        item.key: _read_value(item.value, depth) if (text := item.value.stringValue) is None else text for item in items
     }
 
 
-def _any_value(value: _AnyValue, depth: int) -> Json:
+def _read_value(value: _AnyValue, depth: int) -> Json:
     if depth == MAX_DEPTH:
         raise ValueError(f"an attribute is nested more than {MAX_DEPTH} levels deep")
     if value.stringValue is not None:
@@ -196,19 +200,19 @@ def _any_value(value: _AnyValue, depth: int) -> Json:
     if value.intValue is not None:
         return int(value.intValue)
     if value.arrayValue is not None:
-        return [_any_value(item, depth + 1) for item in value.arrayValue.values]
+        return [_read_value(item, depth + 1) for item in value.arrayValue.values]
     if value.boolValue is not None:
         return value.boolValue
     if value.doubleValue is not None:
         return float(_NON_FINITE[value.doubleValue]) if isinstance(value.doubleValue, str) else value.doubleValue
     if value.kvlistValue is not None:
-        return _attributes(value.kvlistValue.values, depth + 1)
+        return _read_attributes(value.kvlistValue.values, depth + 1)
     if value.bytesValue is not None:
         return base64.b64decode(value.bytesValue, validate=True).hex()
     return None
 
 
-def _by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
+def _group_by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
     by_scope: dict[str, list[dict[str, Any]]] = {}
     for span in spans:
         fields: dict[str, Any] = {
@@ -218,7 +222,7 @@ def _by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
             "kind": span.kind,
             "startTimeUnixNano": str(span.start_ns or 0),
             "endTimeUnixNano": str(span.end_ns or 0),
-            "attributes": _key_values(span.attributes),
+            "attributes": _write_attributes(span.attributes),
         }
         if span.parent_id:
             fields["parentSpanId"] = span.parent_id
@@ -227,7 +231,7 @@ def _by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
                 {
                     "traceId": link.trace_id,
                     "spanId": link.span_id,
-                    **({"attributes": _key_values(link.attributes)} if link.attributes else {}),
+                    **({"attributes": _write_attributes(link.attributes)} if link.attributes else {}),
                 }
                 for link in span.links
             ]
@@ -237,13 +241,13 @@ def _by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
     return by_scope
 
 
-def _key_values(attributes: Any) -> list[dict[str, Any]]:
+def _write_attributes(attributes: Any) -> list[dict[str, Any]]:
     if not all(isinstance(key, str) for key in attributes):
         raise UnwritableTraceError(f"attribute names must be text, got {list(attributes)!r:.60}")
-    return [{"key": key, "value": _value(value)} for key, value in attributes.items()]
+    return [{"key": key, "value": _write_value(value)} for key, value in attributes.items()]
 
 
-def _value(value: Json) -> dict[str, Any]:
+def _write_value(value: Json) -> dict[str, Any]:
     match value:
         case str():
             return {"stringValue": value}
@@ -251,7 +255,7 @@ def _value(value: Json) -> dict[str, Any]:
             return {"boolValue": value}
         case int():
             if not -(2**63) <= value < 2**63:
-                raise UnwritableTraceError(f"OTLP holds integers of 64 bits; {value} is larger: write it as text")
+                raise UnwritableTraceError(f"OTLP integers have 64 bits and {value} is larger; record it as text")
             return {"intValue": str(value)}
         case float():
             return {
@@ -260,10 +264,10 @@ def _value(value: Json) -> dict[str, Any]:
                 else str(value).replace("inf", "Infinity").replace("nan", "NaN")
             }
         case list() | tuple():
-            return {"arrayValue": {"values": [_value(item) for item in value]}}
+            return {"arrayValue": {"values": [_write_value(item) for item in value]}}
         case dict():
-            return {"kvlistValue": {"values": _key_values(value)}}
+            return {"kvlistValue": {"values": _write_attributes(value)}}
         case None:
             return {}
         case _:
-            raise UnwritableTraceError(f"{value!r} is no JSON value and cannot be an attribute")
+            raise UnwritableTraceError(f"{value!r} is not a JSON value and cannot be an attribute")

@@ -1,7 +1,7 @@
 """OTLP spans as protobuf: an ExportTraceServiceRequest, or the length-prefixed batches that collectors write.
 
-Concatenated messages are one message with all their repeated fields, so a file can be written batch by batch; it is
-read one ResourceSpans at a time too, so that memory is bounded and errors know their byte.
+Concatenated protobuf messages form one message with all their repeated fields, so a file can be written batch by batch.
+It is read one ResourceSpans at a time, which bounds memory and lets errors name the byte.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from traces.model import Json
 from traces.otel.spans import Link, Span, add_exception_type
 
 _RESOURCE_SPANS_TAG = 0x0A  # field 1, length-delimited: the only field of the message
-_LARGEST_FRAME_BYTE = 0x08  # a frame starts with its length, big-endian; none has 128 MB
+_LARGEST_FRAME_BYTE = 0x08  # a frame starts with its big-endian length, which is below 128 MB
 
 
 def decode(name: str, file: IO[bytes]) -> Iterator[list[Span]]:
     """Yield the spans of an OTLP protobuf file, batch by batch."""
-    for place, raw in _resource_spans(name, file):
+    for place, raw in _split_resource_spans(name, file):
         try:
             message = trace_pb2.ResourceSpans.FromString(raw)
         except DecodeError as error:
-            raise UnreadableTraceError(f"is no OTLP protobuf: {error}; export it again", place=place) from error
+            raise UnreadableTraceError(f"is not OTLP protobuf: {error}; export it again", place=place) from error
         yield [
-            _span(span, scope_spans.scope.name, place)
+            _read_span(span, scope_spans.scope.name, place)
             for scope_spans in message.scope_spans
             for span in scope_spans.spans
         ]
 
 
-def _span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
+def _read_span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
     trace_id, span_id = span.trace_id.hex(), span.span_id.hex()
     if len(trace_id) != 32 or len(span_id) != 16:
         raise UnreadableTraceError(
             f"span {span.name!r}: trace id {trace_id!r} and span id {span_id!r} must have 16 and 8 bytes", place=place
         )
     is_error = span.status.code == 2
-    attributes = _attributes(span.attributes)
+    attributes = _read_attributes(span.attributes)
     if is_error and span.events:
-        add_exception_type(attributes, ((event.name, _attributes(event.attributes)) for event in span.events))
+        add_exception_type(attributes, ((event.name, _read_attributes(event.attributes)) for event in span.events))
     return Span(
         trace_id,
         span_id,
@@ -54,7 +54,7 @@ def _span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
         span.start_time_unix_nano or None,
         span.end_time_unix_nano or None,
         attributes,
-        tuple(Link(link.trace_id.hex(), link.span_id.hex(), _attributes(link.attributes)) for link in span.links),
+        tuple(Link(link.trace_id.hex(), link.span_id.hex(), _read_attributes(link.attributes)) for link in span.links),
         is_error,
         span.status.message if is_error else "",
         scope,
@@ -63,7 +63,7 @@ def _span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
 
 
 def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
-    """A message with all these spans."""
+    """Encode all these spans as one message."""
     resource_spans = trace_pb2.ResourceSpans()
     _set_attributes(resource_spans.resource.attributes, resource)
     scopes: dict[str, Any] = {}
@@ -72,14 +72,14 @@ def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
             if span.scope not in scopes:
                 scopes[span.scope] = resource_spans.scope_spans.add()
                 scopes[span.scope].scope.name = span.scope
-            _fill(scopes[span.scope].spans.add(), span)
+            _fill_span(scopes[span.scope].spans.add(), span)
         return trace_pb2.TracesData(resource_spans=[resource_spans]).SerializeToString(deterministic=True)
     except (ValueError, TypeError, RecursionError, DecodeError) as error:
         raise UnwritableTraceError(f"a span of trace {spans[0].trace_id} cannot be written: {error}") from error
 
 
-def _resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
-    """The serialized ResourceSpans of a file, with the byte at which each starts."""
+def _split_resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
+    """Yield the serialized ResourceSpans of a file, each with the byte at which it starts."""
     position = 0
     is_framed: bool | None = None
     while head := file.read(1):
@@ -90,30 +90,30 @@ def _resource_spans(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]
             header = head + file.read(3)
             size, width = (int.from_bytes(header, "big"), 4) if len(header) == 4 else (0, 4)
         elif head[0] == _RESOURCE_SPANS_TAG:
-            size, width = _varint(file)
+            size, width = _read_varint(file)
             width += 1
         else:
             raise UnreadableTraceError(
-                f"is neither JSON nor OTLP protobuf: it starts with byte {head[0]:#04x}; give an OTLP export or traces "
+                f"is neither JSON nor OTLP protobuf: it starts with byte {head[0]:#04x}; pass an OTLP export or traces "
                 "as JSON lines",
                 place=place,
             )
-        raw = _exactly(file, size)
+        raw = _read_bytes(file, size)
         if len(raw) < size or size == 0:
             raise UnreadableTraceError(
-                f"is cut off or no OTLP export: a message of {size:,} bytes starts here and {len(raw):,} follow; "
-                "export it again",
+                f"is truncated or not an OTLP export: a message of {size:,} bytes starts here, but only {len(raw):,} "
+                "follow; export it again",
                 place=place,
             )
         if is_framed:
-            yield from _resource_spans_of_frame(name, raw, position)
+            yield from _split_frame(name, raw, position)
         else:
             yield place, raw
         position += width + size
 
 
-def _exactly(file: IO[bytes], size: int) -> bytes:
-    """So many bytes, or what there is; a wrong size does not ask for the memory."""
+def _read_bytes(file: IO[bytes], size: int) -> bytes:
+    """Read up to `size` bytes in pieces, so that a wrong size does not allocate that much memory."""
     parts = []
     while size > 0 and (part := file.read(min(size, 1 << 22))):
         parts.append(part)
@@ -121,19 +121,19 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
     return b"".join(parts)
 
 
-def _resource_spans_of_frame(name: str, raw: bytes, start: int) -> Iterator[tuple[Place, bytes]]:
+def _split_frame(name: str, raw: bytes, start: int) -> Iterator[tuple[Place, bytes]]:
     try:
         message = trace_pb2.TracesData.FromString(raw)
     except DecodeError as error:
         raise UnreadableTraceError(
-            f"is no OTLP protobuf: {error}; export it again", place=Place(name, byte=start)
+            f"is not OTLP protobuf: {error}; export it again", place=Place(name, byte=start)
         ) from error
     for resource_spans in message.resource_spans:
         yield Place(name, byte=start), resource_spans.SerializeToString()
 
 
-def _varint(file: IO[bytes]) -> tuple[int, int]:
-    """A variable-length integer and its width; 0 if the file ends inside it."""
+def _read_varint(file: IO[bytes]) -> tuple[int, int]:
+    """Read a variable-length integer; returns it with its width, or zeros if the file ends inside it."""
     value = 0
     for width in range(1, 11):
         byte = file.read(1)
@@ -145,29 +145,29 @@ def _varint(file: IO[bytes]) -> tuple[int, int]:
     return 0, 0
 
 
-def _attributes(items: Any) -> dict[str, Json]:
+def _read_attributes(items: Any) -> dict[str, Json]:
     attributes: dict[str, Json] = {}
     for item in items:
         value = item.value
-        attributes[item.key] = value.string_value or _any_value(value)
+        attributes[item.key] = value.string_value or _read_value(value)
     return attributes
 
 
-def _any_value(value: AnyValue) -> Json:
+def _read_value(value: AnyValue) -> Json:
     match value.WhichOneof("value"):
         case None:
             return None
         case "array_value":
-            return [_any_value(item) for item in value.array_value.values]
+            return [_read_value(item) for item in value.array_value.values]
         case "kvlist_value":
-            return {item.key: _any_value(item.value) for item in value.kvlist_value.values}
+            return {item.key: _read_value(item.value) for item in value.kvlist_value.values}
         case "bytes_value":
             return value.bytes_value.hex()
         case field:
             return getattr(value, field)
 
 
-def _fill(message: Any, span: Span) -> None:
+def _fill_span(message: Any, span: Span) -> None:
     message.trace_id = bytes.fromhex(span.trace_id)
     message.span_id = bytes.fromhex(span.span_id)
     if span.parent_id:
@@ -198,7 +198,7 @@ def _set_value(target: AnyValue, value: Json) -> None:
             target.bool_value = value
         case int():
             if not -(2**63) <= value < 2**63:
-                raise UnwritableTraceError(f"OTLP holds integers of 64 bits; {value} is larger: write it as text")
+                raise UnwritableTraceError(f"OTLP integers have 64 bits and {value} is larger; record it as text")
             target.int_value = value
         case float():
             target.double_value = value
@@ -214,4 +214,4 @@ def _set_value(target: AnyValue, value: Json) -> None:
         case None:
             pass
         case _:
-            raise UnwritableTraceError(f"{value!r} is no JSON value and cannot be an attribute")
+            raise UnwritableTraceError(f"{value!r} is not a JSON value and cannot be an attribute")

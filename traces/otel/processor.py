@@ -1,4 +1,4 @@
-"""Turn the spans of the running process into traces as they finish.
+"""Turn the spans of the running process into traces as they end.
 
 provider.add_span_processor(TraceProcessor(on_trace=collected.append))
 """
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 class TraceProcessor(SpanProcessor):
-    """Collects ended spans; when the last open span of an OTLP trace ends, its traces go to `on_trace`.
+    """Collects ended spans. When the last open span of an OTLP trace ends, `on_trace` gets its traces.
 
-    `on_trace` is called on the thread that ended the span and should be quick; if it raises, that is logged and the
-    application goes on. Traces that no convention recognises are not ours and are let go; broken ones go to `on_error`,
-    which logs by default. A trace whose spans never all end is handed out incomplete at `shutdown`.
+    `on_trace` is called on the thread that ended the span and should be quick. If it raises, the error is logged and
+    the application continues. Traces that no dialect recognises are ignored. Broken ones are passed to `on_error`,
+    which logs them by default. A trace with spans that never end is delivered incomplete at `shutdown`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TraceProcessor(SpanProcessor):
         on_error: Callable[[TraceError], None] | None = None,
     ) -> None:
         self._on_trace = on_trace
-        self._on_error = on_error or (lambda error: logger.error("a trace was dropped: %s", error))
+        self._on_error = on_error or (lambda error: logger.error("dropped a trace: %s", error))
         self._ended: dict[int, list[ReadableSpan]] = {}
         self._open: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -56,10 +56,10 @@ class TraceProcessor(SpanProcessor):
                 self._open[trace_id] = still_open
                 return
             spans = self._ended.pop(trace_id)
-        self._hand_out(spans)
+        self._deliver(spans)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        """Nothing waits but traces whose spans have not all ended; half of one would be wrong."""
+        """Do nothing: only traces with open spans are pending, and delivering half of one would be wrong."""
         return True
 
     def shutdown(self) -> None:
@@ -67,11 +67,11 @@ class TraceProcessor(SpanProcessor):
             waiting, self._ended = self._ended, {}
             self._open.clear()
         for spans in waiting.values():
-            self._hand_out(spans)
+            self._deliver(spans)
 
-    def _hand_out(self, spans: list[ReadableSpan]) -> None:
+    def _deliver(self, spans: list[ReadableSpan]) -> None:
         try:
-            found = registry.build_traces([_span(span) for span in spans])
+            found = registry.build_traces([_convert_span(span) for span in spans])
         except UnknownConventionError:
             return
         except TraceError as error:
@@ -84,12 +84,12 @@ class TraceProcessor(SpanProcessor):
                 logger.exception("on_trace failed for trace %r", trace.id)
 
 
-def _span(span: ReadableSpan) -> Span:
+def _convert_span(span: ReadableSpan) -> Span:
     context = span.context
     is_error = span.status.status_code is StatusCode.ERROR
-    attributes = _attributes(span.attributes)
+    attributes = _convert_attributes(span.attributes)
     if is_error:
-        add_exception_type(attributes, ((event.name, _attributes(event.attributes)) for event in span.events))
+        add_exception_type(attributes, ((event.name, _convert_attributes(event.attributes)) for event in span.events))
     return Span(
         trace_id=f"{context.trace_id:032x}",
         span_id=f"{context.span_id:016x}",
@@ -100,7 +100,7 @@ def _span(span: ReadableSpan) -> Span:
         end_ns=span.end_time,
         attributes=attributes,
         links=tuple(
-            Link(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}", _attributes(link.attributes))
+            Link(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}", _convert_attributes(link.attributes))
             for link in span.links
         ),
         is_error=is_error,
@@ -109,11 +109,11 @@ def _span(span: ReadableSpan) -> Span:
     )
 
 
-def _attributes(attributes: Any) -> dict[str, Json]:
-    return {key: _value(value) for key, value in (attributes or {}).items()}
+def _convert_attributes(attributes: Any) -> dict[str, Json]:
+    return {key: _convert_value(value) for key, value in (attributes or {}).items()}
 
 
-def _value(value: Any) -> Json:
+def _convert_value(value: Any) -> Json:
     if isinstance(value, bytes):
         return value.hex()
-    return [_value(item) for item in value] if isinstance(value, tuple | list) else value
+    return [_convert_value(item) for item in value] if isinstance(value, tuple | list) else value

@@ -1,4 +1,4 @@
-"""Read OTLP exports (JSON, JSON lines, protobuf, gzipped or not; a file, a pipe or bytes), or whatever a file holds."""
+"""Read traces from OTLP exports (JSON, JSON lines or protobuf, gzipped or not), or from any trace file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from traces.errors import Place, UnknownConventionError, UnreadableTraceError
-from traces.files import Reader, Source, documents, gc_paused, opened, traces_in
+from traces.files import Reader, Source, open_source, parse_traces, pause_gc, split_documents
 from traces.model import ExecutionTrace
 from traces.otel import otlp_json
 from traces.otel.dialects import registry
@@ -21,28 +21,28 @@ _FIRST_KEY = re.compile(rb'\s*[\[{][\s\[{]*(?:"[^"\x00-\x1f]*"\s*:|[\]}])')
 
 
 def read(source: Source) -> Iterator[ExecutionTrace]:
-    """The traces of a file of either kind: our own JSON, as a stream, or an OTLP export."""
-    with opened(source) as (name, file):
+    """Yield the traces of a file: promptiter's own JSON, read as a stream, or an OTLP export."""
+    with open_source(source) as (name, file):
         if _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)):
-            yield from traces_in(name, file)
+            yield from parse_traces(name, file)
         else:
-            yield from _traces(name, file)
+            yield from _read_otlp(name, file)
 
 
 def read_otel(source: Source) -> list[ExecutionTrace]:
-    """The traces of an OTLP export, in the order of their first spans. Spans may come in any order, and twice.
+    """Read the traces of an OTLP export, in the order of their first spans. Spans may be in any order, and repeated.
 
-    OTLP traces in which nothing is a step are left out with a warning; if there is nothing else, that is an error.
+    OTLP traces without any step are skipped with a warning. If there are no others, that is an error.
     """
-    with opened(source) as (name, file):
-        return _traces(name, file)
+    with open_source(source) as (name, file):
+        return _read_otlp(name, file)
 
 
 def read_spans(name: str, file: Reader) -> Iterator[list[Span]]:
-    """The bare spans of an open OTLP export, batch by batch as they come."""
+    """Yield the spans of an open OTLP export, batch by batch."""
     start = file.peek()
     if _is_json(start):
-        return otlp_json.decode(documents(name, file))
+        return otlp_json.decode(split_documents(name, file))
     if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         raise UnreadableTraceError("is UTF-16 text; save it as UTF-8", place=Place(name))
     from traces.otel import otlp_protobuf
@@ -50,13 +50,13 @@ def read_spans(name: str, file: Reader) -> Iterator[list[Span]]:
     return otlp_protobuf.decode(name, file)
 
 
-def without_repeats(spans: list[Span]) -> list[Span]:
-    """The spans without those that were exported twice; two that differ under one id are an error."""
+def drop_duplicates(spans: list[Span]) -> list[Span]:
+    """Drop spans that were exported twice. Two different spans with the same id are an error."""
     by_id = {span.span_id: span for span in spans}
     if len(by_id) == len(spans):
         return spans
     for span in spans:
-        if span[:-1] != by_id[span.span_id][:-1]:  # all but the place
+        if span[:-1] != by_id[span.span_id][:-1]:  # everything but the place
             raise UnreadableTraceError(
                 f"span {span.span_id} ({span.name!r}) occurs twice with different content; export the trace again",
                 place=span.place,
@@ -64,8 +64,8 @@ def without_repeats(spans: list[Span]) -> list[Span]:
     return list(by_id.values())
 
 
-def _traces(name: str, file: Reader) -> list[ExecutionTrace]:
-    with gc_paused(is_last=True):
+def _read_otlp(name: str, file: Reader) -> list[ExecutionTrace]:
+    with pause_gc(is_last=True):
         by_trace: dict[str, list[Span]] = {}
         for spans in read_spans(name, file):
             for span in spans:
@@ -74,17 +74,17 @@ def _traces(name: str, file: Reader) -> list[ExecutionTrace]:
         foreign: list[UnknownConventionError] = []
         for trace_id in list(by_trace):
             try:
-                found += registry.build_traces(without_repeats(by_trace.pop(trace_id)))
+                found += registry.build_traces(drop_duplicates(by_trace.pop(trace_id)))
             except UnknownConventionError as error:
                 foreign.append(error)
     if foreign and not found:
         raise foreign[0]
     if foreign:
-        logger.warning("%d traces of %s were left out: %s", len(foreign), name, foreign[0].message)
+        logger.warning("skipped %d traces of %s: %s", len(foreign), name, foreign[0].message)
     return found
 
 
 def _is_json(start: bytes) -> bool:
-    """Whether a file is JSON. Protobuf starts with a line feed too, so one counts only before a first key."""
+    """Whether a file is JSON. Protobuf also starts with a line feed, so that counts only if a JSON key follows."""
     start = start.removeprefix(codecs.BOM_UTF8)
     return start.lstrip(b" \t\r")[:1] in (b"{", b"[") or (start[:1].isspace() and bool(_FIRST_KEY.match(start)))

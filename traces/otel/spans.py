@@ -1,6 +1,7 @@
-"""Spans as they come from anywhere: one record, whatever the encoding was.
+"""Spans, independent of the encoding they came in.
 
-Named tuples, not frozen dataclasses: they are made by the hundred thousand, live briefly, and cost a quarter.
+They are named tuples, not frozen dataclasses: there are hundreds of thousands of them, they live briefly, and a named
+tuple costs a quarter as much.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from traces.model import Json
 
 
 class Link(NamedTuple):
-    """A reference from a span to another."""
+    """A reference from one span to another."""
 
     trace_id: str
     span_id: str
@@ -39,7 +40,7 @@ class Span(NamedTuple):
 
 
 def add_exception_type(attributes: dict[str, Json], events: Iterable[tuple[str, Mapping[str, Json]]]) -> None:
-    """Take the type of an error from its exception event, where SDKs put it, unless the span says it itself."""
+    """Set `error.type` from the exception event, where SDKs put it, unless the span has that attribute."""
     for name, details in events:
         if name == "exception" and "exception.type" in details:
             attributes.setdefault("error.type", details["exception.type"])

@@ -1,8 +1,8 @@
 """Write traces as OTLP spans, batch by batch: JSON lines or protobuf.
 
-A trace is a root span, a span per step below it (or below the step it is nested in), and a span per tool call.
-Predecessors are written twice, as span links and as an attribute, because some back ends drop links. Content goes into
-the GenAI attributes where they can hold it exactly, so that other tools show it, and into ours where they cannot.
+A trace becomes a root span, a span per step below it (or below the step it is nested in), and a span per tool call.
+Predecessors are written twice, as span links and as an attribute, because some back ends drop links. Content is written
+to the GenAI attributes if they can represent it exactly, so that other tools show it, and to our own otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import orjson
 
 from traces.errors import UnwritableTraceError
-from traces.files import only_traces, replacing
+from traces.files import check_traces, write_atomically
 from traces.model import ExecutionTrace, Failure, Json, Snapshot, Step, ToolCall, holds_non_finite
 from traces.otel import names, otlp_json
 from traces.otel.spans import Link, Span
@@ -36,26 +36,27 @@ def write_otel(
     *,
     encoding: Literal["json", "protobuf"] | None = None,
 ) -> int:
-    """Write traces and say how many spans; `.pb` means protobuf, anything else JSON lines; `.gz` behind it compresses.
+    """Write traces as OTLP and return the number of spans.
 
-    The file appears whole or not at all. Any OpenTelemetry back end takes it; read_otel gives the same traces back.
+    A name that ends in `.pb` means protobuf, any other JSON lines; `.gz` after that compresses. The file is written
+    atomically. Any OpenTelemetry back end can import it, and `read_otel` returns the same traces.
     """
     encode = otlp_json.encode
-    if (encoding or encoding_of(path)) == "protobuf":
+    if (encoding or guess_encoding(path)) == "protobuf":
         from traces.otel import otlp_protobuf
 
         encode = otlp_protobuf.encode
     written = 0
-    with replacing(path) as file:
-        spans = _spans_of_all(traces)
+    with write_atomically(path) as file:
+        spans = _build_all_spans(traces)
         while batch := list(islice(spans, BATCH)):
             file.write(encode(batch, resource=RESOURCE))
             written += len(batch)
     return written
 
 
-def encoding_of(path: str | os.PathLike[str]) -> Literal["json", "protobuf"]:
-    """What the name of a file says it holds."""
+def guess_encoding(path: str | os.PathLike[str]) -> Literal["json", "protobuf"]:
+    """Guess the encoding of a file from its name."""
     return (
         "protobuf"
         if Path(os.fspath(path).removesuffix(".gz")).suffix in (".pb", ".binpb", ".proto", ".protobuf")
@@ -63,52 +64,52 @@ def encoding_of(path: str | os.PathLike[str]) -> Literal["json", "protobuf"]:
     )
 
 
-def spans_of(trace: ExecutionTrace) -> Iterator[Span]:
-    """The spans that say all of a trace, its root first."""
-    trace_id = _otlp_trace_id(trace)
-    root_id = _span_id(trace_id, "trace")
-    attributes = _escaped(trace.attributes)
+def build_spans(trace: ExecutionTrace) -> Iterator[Span]:
+    """Yield the spans that represent a trace, the root first."""
+    trace_id = _make_trace_id(trace)
+    root_id = _make_span_id(trace_id, "trace")
+    attributes = _escape(trace.attributes)
     attributes[names.TRACE_ID] = trace.id
     attributes[names.TRACE_STATUS] = trace.status
     attributes[names.OPERATION] = "invoke_workflow"
     if trace.conversation_id is not None:
         attributes[names.CONVERSATION_ID] = trace.conversation_id
     failure = Failure("", "") if trace.status == "failed" else None
-    yield _span(trace, trace_id, root_id, None, f"trace {trace.id}", attributes, failure)
+    yield _build_span(trace, trace_id, root_id, None, f"trace {trace.id}", attributes, failure)
 
-    span_ids = {step.id: _span_id(trace_id, f"step {step.id}") for step in trace.steps}
+    span_ids = {step.id: _make_span_id(trace_id, f"step {step.id}") for step in trace.steps}
     for step in trace.steps:
         span_id = span_ids[step.id]
         parent_id = span_ids.get(step.id.rpartition("/")[0], root_id)
         model = step.attributes.get(names.REQUEST_MODEL)
-        yield _span(
+        yield _build_span(
             step,
             trace_id,
             span_id,
             parent_id,
             f"chat {model}" if step.kind == "llm" and model else step.node_id,
-            _step_attributes(step),
+            _build_step_attributes(step),
             step.error,
             kind=_CLIENT if step.kind == "llm" else _INTERNAL,
-            links=_links(step, trace_id, span_ids),
+            links=_build_links(step, trace_id, span_ids),
         )
         for index, call in enumerate(step.tool_calls):
-            call_id = _span_id(trace_id, f"call {index} of {step.id}")
-            attributes = _tool_attributes(call, index)
-            yield _span(call, trace_id, call_id, span_id, f"execute_tool {call.name}", attributes, call.error)
+            call_id = _make_span_id(trace_id, f"call {index} of {step.id}")
+            attributes = _build_tool_attributes(call, index)
+            yield _build_span(call, trace_id, call_id, span_id, f"execute_tool {call.name}", attributes, call.error)
 
 
-def _spans_of_all(traces: Iterable[ExecutionTrace]) -> Iterator[Span]:
+def _build_all_spans(traces: Iterable[ExecutionTrace]) -> Iterator[Span]:
     seen: set[str] = set()
-    for trace in only_traces(traces):
-        trace_id = _otlp_trace_id(trace)
+    for trace in check_traces(traces):
+        trace_id = _make_trace_id(trace)
         if trace_id in seen:
-            raise UnwritableTraceError(f"two traces have the id {trace.id!r} and started at one time: rename one")
+            raise UnwritableTraceError(f"two traces have the id {trace.id!r} and the same start time; rename one")
         seen.add(trace_id)
-        yield from spans_of(trace)
+        yield from build_spans(trace)
 
 
-def _span(
+def _build_span(
     timed: ExecutionTrace | Step | ToolCall,
     trace_id: str,
     span_id: str,
@@ -138,16 +139,16 @@ def _span(
     )
 
 
-def _step_attributes(step: Step) -> dict[str, Json]:
-    attributes = _escaped(step.attributes)
+def _build_step_attributes(step: Step) -> dict[str, Json]:
+    attributes = _escape(step.attributes)
     attributes[names.NODE_ID] = step.node_id
     attributes[names.STEP_ID] = step.id
     attributes[names.STEP_KIND] = step.kind
     attributes[names.PREDECESSORS] = list(step.predecessors)
     if step.edges:
-        attributes[names.EDGES] = _dumps([asdict(edge) for edge in step.edges])
+        attributes[names.EDGES] = _dump_json([asdict(edge) for edge in step.edges])
     if step.surface_reads is not None:
-        attributes[names.SURFACE_READS] = _dumps(step.surface_reads)
+        attributes[names.SURFACE_READS] = _dump_json(step.surface_reads)
     if step.kind in _OPERATIONS:
         attributes[names.OPERATION] = _OPERATIONS[step.kind]
     if step.kind == "agent":
@@ -174,9 +175,9 @@ def _add_snapshot(
         attributes[keys.text] = snapshot.text
     if snapshot.data is not None:
         as_messages = is_model_call and _are_messages(snapshot.data)
-        attributes[keys.messages if as_messages else keys.data] = _dumps(snapshot.data)
+        attributes[keys.messages if as_messages else keys.data] = _dump_json(snapshot.data)
     if snapshot.blobs:
-        attributes[keys.blobs] = _dumps([asdict(blob) for blob in snapshot.blobs])
+        attributes[keys.blobs] = _dump_json([asdict(blob) for blob in snapshot.blobs])
 
 
 def _are_messages(data: Json) -> bool:
@@ -185,7 +186,7 @@ def _are_messages(data: Json) -> bool:
     )
 
 
-def _links(step: Step, trace_id: str, span_ids: Mapping[str, str]) -> tuple[Link, ...]:
+def _build_links(step: Step, trace_id: str, span_ids: Mapping[str, str]) -> tuple[Link, ...]:
     kinds: dict[str, str] = {}
     for edge in step.edges:
         kinds[edge.source] = f"{kinds[edge.source]}+{edge.kind}" if edge.source in kinds else edge.kind
@@ -195,7 +196,7 @@ def _links(step: Step, trace_id: str, span_ids: Mapping[str, str]) -> tuple[Link
     )
 
 
-def _tool_attributes(call: ToolCall, index: int) -> dict[str, Json]:
+def _build_tool_attributes(call: ToolCall, index: int) -> dict[str, Json]:
     attributes: dict[str, Json] = {
         names.OPERATION: "execute_tool",
         names.TOOL_NAME: call.name,
@@ -204,40 +205,42 @@ def _tool_attributes(call: ToolCall, index: int) -> dict[str, Json]:
     if call.id is not None:
         attributes[names.TOOL_CALL_ID] = call.id
     if call.arguments is not None:
-        attributes[names.TOOL_ARGUMENTS] = _dumps(call.arguments)
+        attributes[names.TOOL_ARGUMENTS] = _dump_json(call.arguments)
     if call.result is not None:
-        attributes[names.TOOL_RESULT] = _dumps(call.result)
+        attributes[names.TOOL_RESULT] = _dump_json(call.result)
     return attributes
 
 
-def _escaped(attributes: Mapping[str, Json]) -> dict[str, Json]:
+def _escape(attributes: Mapping[str, Json]) -> dict[str, Json]:
     return {
         f"{names.ESCAPED}{key}" if key in names.OWNED or key.startswith("promptiter.") else key: value
         for key, value in attributes.items()
     }
 
 
-def _dumps(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     try:
         raw = orjson.dumps(value)
     except TypeError as error:  # orjson.JSONEncodeError
         raise UnwritableTraceError(f"{value!r:.60} cannot be written: {error}") from error
     if b"null" in raw and holds_non_finite(value):
-        raise UnwritableTraceError(f"{value!r:.60} holds a NaN or infinite number, which JSON cannot; write it as text")
+        raise UnwritableTraceError(
+            f"{value!r:.60} contains a NaN or infinite number, which JSON cannot represent; record it as text"
+        )
     return raw.decode()
 
 
-def _otlp_trace_id(trace: ExecutionTrace) -> str:
-    """An id of OTLP's form: the trace's own if it has it, else one that repeated runs of a case do not share."""
+def _make_trace_id(trace: ExecutionTrace) -> str:
+    """Use the trace's own id if it is a valid OTLP id, else derive one that repeated runs of a case do not share."""
     is_one = len(trace.id) == 32 and not trace.id.strip("0123456789abcdef") and trace.id.strip("0")
-    return trace.id if is_one else _hashed(f"{trace.id}\0{trace.start_ns}\0{len(trace.steps)}", 16)
+    return trace.id if is_one else _hash(f"{trace.id}\0{trace.start_ns}\0{len(trace.steps)}", 16)
 
 
-def _span_id(trace_id: str, what: str) -> str:
-    return _hashed(f"{trace_id} {what}", 8)
+def _make_span_id(trace_id: str, what: str) -> str:
+    return _hash(f"{trace_id} {what}", 8)
 
 
-def _hashed(text: str, size: int) -> str:
+def _hash(text: str, size: int) -> str:
     try:
         return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
     except UnicodeEncodeError as error:

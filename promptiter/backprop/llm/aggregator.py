@@ -27,7 +27,7 @@ from promptiter.evaluation.data.near_duplicates import NEAR
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
-from traces.snapshots import readable
+from traces.snapshots import escape_surrogates
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -136,7 +136,7 @@ def points_of(gradients: Iterable[SurfaceGradient]) -> list[Point]:
     """What is said, each thing once, the worst and most shared first."""
     by_words: dict[str, list[SurfaceGradient]] = {}
     for gradient in gradients:
-        by_words.setdefault(normalize_text(readable(gradient.text)), []).append(gradient)
+        by_words.setdefault(normalize_text(escape_surrogates(gradient.text)), []).append(gradient)
     equal = {words: _point(by_words[words]) for words in sorted(by_words)}
     return sorted(_clustered(equal), key=_rank)
 
@@ -170,7 +170,7 @@ def _rank(point: Point) -> tuple[Severity, int, str]:
 
 
 def _point(gradients: Sequence[SurfaceGradient]) -> Point:
-    spellings = Counter(readable(gradient.text).strip() for gradient in gradients)
+    spellings = Counter(escape_surrogates(gradient.text).strip() for gradient in gradients)
     return Point(
         text=min(spellings, key=lambda text: (-spellings[text], text)),
         said=len(gradients),

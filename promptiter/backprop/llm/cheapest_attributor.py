@@ -45,6 +45,10 @@ class CheapestAttributor:
         self.backwarder = backwarder
         self.stepwise = StepwiseAttributor(backwarder, concurrency=concurrency)
 
+    @property
+    def model(self) -> str:
+        return self.whole.model
+
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
         """The results of the steps that were looked at, in the order of the trace, the last first."""
         choice = self.choose(request)

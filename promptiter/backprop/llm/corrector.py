@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from promptiter.backprop.corrections import Correction, CorrectionRequest, same_shape
+from promptiter.backprop.corrections import Correction, CorrectionRequest, FindLostValues, same_shape
 from promptiter.backprop.llm.model_stage import ModelStage, object_schema
 from promptiter.backprop.llm.prompts import DATA_RULE, EXPECTED, MAX_PROMPT_TOKENS
 from promptiter.backprop.llm.rendering import (
@@ -27,7 +27,7 @@ from promptiter.backprop.llm.rendering import (
 )
 from promptiter.backprop.llm.truncation import Section, approximate_tokens, compose, room_beside
 from promptiter.llm.messages import Message, Role
-from promptiter.offline.attribution.corrector import Reach
+from promptiter.registry import OFFLINE_STAGES
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -64,8 +64,9 @@ class LLMCorrector(ModelStage[CorrectionRequest]):
         said = await self.ask(answer_shape(), messages, request, node_id=request.step.node_id, answer_tokens=room)
         if not said.is_correctable:
             return Correction(kind="no_better", reason=said.reason)
-        if smuggled := Reach(request).smuggled(said.output):
-            return Correction(kind="no_better", reason=f"{smuggled[0].text!r} had been lost before the step")
+        find_values_lost_earlier: FindLostValues = OFFLINE_STAGES.get("lost_values")
+        if lost := find_values_lost_earlier(request, said.output):
+            return Correction(kind="no_better", reason=f"{lost[0]!r} had been lost before the step")
         try:
             output = same_shape(said.output, request.step.output)
         except ValueError:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import orjson
 
 from promptiter.backprop.llm.truncation import Quote, Section
+from promptiter.backprop.step_text import json_leaves
 from promptiter.evaluation.metrics.metric import describe_findings
 from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
@@ -120,7 +121,7 @@ def each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def literals(findings: Iterable[Finding], others: Iterable[Json] = ()) -> tuple[str, ...]:
     """Texts and numbers worth looking for: what was expected and what came instead, then the others."""
     values = [value for finding in findings for value in (finding.expected, finding.actual)]
-    found = dict.fromkeys(text.strip() for text in _leaves([*values, *others]))
+    found = dict.fromkeys(text.strip() for text in _texts_and_numbers_in([*values, *others]))
     return tuple(text for text in found if SHORTEST_LITERAL <= len(text) <= LONGEST_LITERAL)[:MOST_LITERALS]
 
 
@@ -135,15 +136,7 @@ def is_suspect(step: Step, wrong: Iterable[str]) -> bool:
     return step.error is not None or any(literal in output for literal in wrong)
 
 
-def _leaves(values: Iterable[Json]) -> Iterator[str]:
-    waiting = list(values)[::-1]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield str(value)
-        elif isinstance(value, dict):
-            waiting.extend(list(value.values())[::-1])
-        elif isinstance(value, list | tuple):
-            waiting.extend(value[::-1])
+def _texts_and_numbers_in(value: Json) -> Iterator[str]:
+    for _, leaf in json_leaves(value):
+        if isinstance(leaf, str | int | float) and not isinstance(leaf, bool):
+            yield str(leaf)

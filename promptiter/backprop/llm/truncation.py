@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from promptiter.evaluation.metrics.judge_prompts import quote_data
-from traces.snapshots import readable
+from traces.snapshots import escape_surrogates
 
 SHORTEST_SHOWN = 60
 """A text for which there is not so much room, or as much as it needs, is left out: enough for some words and a note."""
@@ -53,7 +53,7 @@ def cut(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
 
     Each gap says how many characters are left out. Half a surrogate pair, which no request can hold, is spelled out.
     """
-    text = readable(text)
+    text = escape_surrogates(text)
     before = _weights_before(text)
     room, gap = limit * _UNIT, _weight(_gap(len(text)))
     if before[-1] <= room:

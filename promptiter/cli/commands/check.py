@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from promptiter.cli.load import build_evaluator, load_agent, metrics_file
+from promptiter.cli.options import AsJson, Output
 from promptiter.cli.output import console, write_text
 from promptiter.cli.views.check import Checked, findings_as_json, print_checked
+from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
     from promptiter.agents.base import Agent
@@ -27,7 +29,7 @@ INVALID_EVAL = 7
 def check(
     eval_sets: Annotated[
         list[str],
-        typer.Argument(metavar="EVAL_SET...", help="Eval sets (JSON, JSONL, CSV, YAML); several are compared."),
+        typer.Argument(metavar="EVAL_SET", help="Eval sets (JSON, JSONL, CSV, YAML); several are compared."),
     ],
     agent: Annotated[
         str | None, typer.Option("--agent", "-a", metavar="AGENT", help="Also run this agent, as module:attr.")
@@ -35,16 +37,20 @@ def check(
     metrics: Annotated[
         Path | None,
         typer.Option(
-            "--metrics", "-m", metavar="FILE", help="Metrics; with --agent, test_config.json beside the eval set."
+            "--metrics",
+            "-m",
+            metavar="FILE",
+            help="Metrics; by default, with --agent, test_config.json beside the eval set.",
         ),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=2, help="Runs of each case, with --agent.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here.")] = None,
+    repeats: Annotated[int, typer.Option(min=2, metavar="N", help="Runs of each case, with --agent.")] = 3,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
-    """Look for what makes an eval set mislead: contradicting references, duplicates, leaks, overlap, idle cases, noise.
+    """Check eval sets for problems: leaks, overlap, noise.
 
-    Exits 7 if references contradict each other, eval sets overlap, or no case can be scored.
+    Also finds contradicting or missing references and duplicates; with --agent, cases that always fail, always pass or
+    flip. Exits 7 if references contradict each other, eval sets overlap, or no case can be scored.
     """
     from promptiter.evaluation.data.evalset import load_eval_set
     from promptiter.evaluation.data.health import check_cases, find_overlaps
@@ -103,6 +109,6 @@ async def _measured(
             scorable=min(each.health.scorable, each.health.cases - failing),
             findings=(*each.health.findings, *of_runs),
         )
-        is_simulated = "simulated" in evaluator.gateway.ledger.snapshot().by_model()
+        is_simulated = any_simulated(evaluator.gateway.ledger.snapshot().by_model())
         measured.append(replace(each, health=health, noise=found, is_simulated=is_simulated))
     return measured

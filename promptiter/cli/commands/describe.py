@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from promptiter.cli.load import load_agent
+from promptiter.cli.options import Output
 from promptiter.cli.output import View, console, json_text, view_of, write_text
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
@@ -20,11 +21,15 @@ from traces.text import cut, one_line
 def describe(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent, as module:attr.")],
     view: Annotated[
-        View | None, typer.Option("--format", help="How to show it: told by the output's name, else as text.")
+        View | None,
+        typer.Option("--format", metavar="FORMAT", help="text, mermaid, svg or json; by default from --output."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here.")] = None,
+    output: Output = None,
 ) -> None:
-    """Show what may change about an agent: its nodes and edges, and the surfaces of each node with their values."""
+    """Show the nodes, edges and surfaces of an agent.
+
+    Surfaces are what may change: prompts, tool descriptions, models, parameters.
+    """
     snapshot = _safe(load_agent(agent).describe())
     match view or view_of(output):
         case View.json:
@@ -45,35 +50,21 @@ def _safe(snapshot: StructureSnapshot) -> StructureSnapshot:
 
 
 def diagram_of(snapshot: StructureSnapshot) -> Diagram:
-    """The static graph as boxes in layers, by distance from the entry; ways back are drawn as such."""
-    layers = _layers(snapshot)
+    """Draw the static graph, the entry first; hover shows the values of a node's surfaces."""
     boxes = tuple(
         Box(
             node.id,
             one_line(node.id),
             ", ".join(surface.id.partition("#")[2] for surface in snapshot.surfaces_of(node.id)) or node.kind,
-            layers[node.id],
             node.kind,
-            "\n".join(f"{surface.id}: {one_line(str(surface.value))}" for surface in snapshot.surfaces_of(node.id)),
+            "\n".join(
+                one_line(cut(f"{surface.id}: {surface.value}", 400)) for surface in snapshot.surfaces_of(node.id)
+            ),
         )
-        for node in snapshot.nodes
+        for node in sorted(snapshot.nodes, key=lambda node: node.id != snapshot.entry)
     )
-    arrows = tuple(Arrow(edge.source, edge.target, label=edge.condition or "") for edge in snapshot.edges)
-    return Diagram(snapshot.name or snapshot.entry or "agent", boxes, arrows)
-
-
-def _layers(snapshot: StructureSnapshot) -> dict[str, int]:
-    followers: dict[str, list[str]] = {node.id: [] for node in snapshot.nodes}
-    for edge in snapshot.edges:
-        followers[edge.source].append(edge.target)
-    reached = {snapshot.entry or snapshot.nodes[0].id: 0}
-    waiting = list(reached)
-    for node_id in waiting:  # grows while it is walked
-        for follower in followers[node_id]:
-            if follower not in reached:
-                reached[follower] = reached[node_id] + 1
-                waiting.append(follower)
-    return {node.id: reached.get(node.id, 0) for node in snapshot.nodes}
+    arrows = tuple(Arrow(edge.source, edge.target, label=one_line(edge.condition or "")) for edge in snapshot.edges)
+    return Diagram(one_line(snapshot.name or snapshot.entry or "agent"), boxes, arrows)
 
 
 def _print(snapshot: StructureSnapshot, output: Path | None) -> None:

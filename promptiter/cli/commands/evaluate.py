@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from promptiter.cli.load import build_evaluator, load_agent, metrics_file
+from promptiter.cli.options import AsJson, MaxUsd, Output
 from promptiter.cli.output import console, write_text
 from promptiter.errors import SetupError
 
@@ -29,30 +30,36 @@ def evaluate(
         Path | None, typer.Option("--profile", "-p", metavar="FILE", help="Run under this profile, not the baseline.")
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Runs of each case; num_runs of the metrics if left out.")
+        int | None, typer.Option(min=1, metavar="N", help="Runs of each case; by default num_runs of the metrics.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Cases at once.")] = 16,
-    timeout_s: Annotated[float | None, typer.Option("--timeout", min=0.001, help="Seconds for one answer.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Cases to run at once.")] = 16,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Time limit for one answer.")
+    ] = None,
     cache: Annotated[
-        str, typer.Option(metavar="PATH", help="Where answers are kept: memory, or a .jsonl or .sqlite file.")
+        str, typer.Option(metavar="PATH", help="Where model answers are cached: memory, or a .jsonl or .sqlite file.")
     ] = "memory",
     teacher: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="A model, or an agent as module:attr, writes missing references."),
+        typer.Option(metavar="MODEL", help="A model, or an agent as module:attr, that writes missing references."),
     ] = None,
-    max_usd: Annotated[float | None, typer.Option(help="Spend at most so many dollars.")] = None,
+    max_usd: MaxUsd = None,
     allow_unknown_price: Annotated[
         bool, typer.Option("--allow-unknown-price", help="With --max-usd: also call models that have no known price.")
     ] = False,
-    max_errored_fraction: Annotated[float, typer.Option(help="More failed runs than this share: unreliable.")] = 0.25,
-    seed: Annotated[int, typer.Option(help="For everything that is drawn.")] = 0,
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="PATH", help="Also write a JUnit report.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here.")] = None,
+    max_errored_fraction: Annotated[
+        float, typer.Option(metavar="SHARE", help="Unreliable above this share of failed runs.")
+    ] = 0.25,
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 0,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write a JUnit report.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
-    """Run an agent over an eval set and score it. Exits 1 if a metric's mean is below its threshold."""
+    """Run an agent over an eval set and score it.
+
+    Exits 1 if a metric's mean is below its threshold.
+    """
     from promptiter.cli.views import evaluation as evaluation_view
-    from promptiter.cli.views.search import print_never_read
     from promptiter.evaluation.data.evalset import load_eval_set
     from promptiter.evaluation.evaluator import EvaluationOptions
     from promptiter.evaluation.metrics.metric_config import load_eval_config
@@ -95,7 +102,9 @@ def evaluate(
     else:
         screen = console(output)
         evaluation_view.print_evaluation(screen, found, cases, gateway)
-        print_never_read(screen, sorted(find_unread(subject.describe().surface_ids, (row.reads for row in found.rows))))
+        evaluation_view.print_never_read(
+            screen, sorted(find_unread(subject.describe().surface_ids, (row.reads for row in found.rows)))
+        )
     gateway.cache.close()
     if not found.is_reliable or not evaluation_view.reaches_thresholds(found):
         raise typer.Exit(1)

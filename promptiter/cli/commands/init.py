@@ -11,16 +11,16 @@ from typing import Annotated
 import typer
 
 from promptiter.errors import SetupError
-from traces.files import replacing
+from traces.files import write_atomically
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it; made if need be.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there already.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it; created if needed.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a starter: promptiter.yaml, an agent, eval sets and metrics. It runs as it is, with no key and no network.
+    """Write a starter project that runs as it is, offline.
 
-    Nothing that is there already is overwritten, unless with --force.
+    It has a promptiter.yaml, an agent, eval sets and metrics, and needs no key and no network.
     """
     starter = dict(_starter(files("promptiter") / "starter", PurePosixPath()))
     taken = [str(path) for path in starter if (folder / path).exists()]
@@ -51,5 +51,5 @@ def _write(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SetupError(f"{str(path.parent)!r} cannot be made: {error.strerror or error}") from error
-    with replacing(path) as file:
+    with write_atomically(path) as file:
         file.write(content)

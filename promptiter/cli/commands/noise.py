@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.commands.run import AsJson, Concurrency, Quiet, settings_of
+from promptiter.cli.commands.run import settings_of
+from promptiter.cli.options import Concurrency, Config, ConfiguredJson, InitialProfile, MaxUsd, Quiet, Seed
 from promptiter.cli.output import console, say_error, write_text
 from promptiter.errors import SetupError
+from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
     from promptiter.config.build import ConfiguredRun
@@ -19,30 +21,29 @@ if TYPE_CHECKING:
 
 
 def noise(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="The configuration file, or the folder of a promptiter.yaml.")
-    ] = Path("promptiter.yaml"),
-    repeats: Annotated[int, typer.Option(help="Runs of each case; as many as a claim takes in one arm.")] = 6,
+    config: Config = Path("promptiter.yaml"),
+    repeats: Annotated[
+        int, typer.Option(metavar="N", help="Runs of each case; 6 is what the final test takes for each profile.")
+    ] = 6,
     gain: Annotated[
         float | None,
         typer.Option(
-            help="Exits 4 if a gain of so much would not show. Told without it: final_test.min_detectable_gain."
+            metavar="GAIN", help="Exit 4 if a gain of this size could not be detected; by default only report it."
         ),
     ] = None,
-    max_usd: Annotated[float | None, typer.Option(min=0, help="Spend at most so many dollars.")] = None,
+    max_usd: MaxUsd = None,
     concurrency: Concurrency = None,
-    seed: Annotated[int | None, typer.Option(help="For everything that is drawn.")] = None,
-    initial_profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Measure this profile, not the baseline.")
-    ] = None,
-    as_json: AsJson = None,
+    seed: Seed = None,
+    initial_profile: InitialProfile = None,
+    as_json: ConfiguredJson = None,
     quiet: Quiet = None,
 ) -> None:
-    """Measure noise: run the baseline against itself on the validation cases, and say which gains would show.
+    """Measure noise, and which gains could be detected.
 
-    An option wins over the key of the same name in CONFIG. Nothing is changed, and no candidate is tried.
+    Runs the baseline several times on the validation cases (an A/A test). No candidate is tried. Options win over the
+    keys of the same name in CONFIG.
 
-    Ctrl-C, or the end of the budget, gives what was measured so far. Exits 7 if too many runs or scores failed.
+    After Ctrl-C, or when the budget ends, reports what was measured so far. Exits 7 if too many runs or scores failed.
     """
     from promptiter.cli.views import noise as noise_view
     from promptiter.config.build import build_run
@@ -66,7 +67,7 @@ def noise(
             report = _measured(configured, repeats)
         finally:
             configured.gateway.cache.close()
-    is_simulated = "simulated" in configured.gateway.ledger.snapshot().by_model()
+    is_simulated = any_simulated(configured.gateway.ledger.snapshot().by_model())
     wanted = gain or (configured.request.final_test or FinalTest()).min_detectable_gain
     reach = None if report.problem else report.estimate_required_size(wanted)
     code = noise_view.exit_code(report, None if gain is None else reach)

@@ -20,19 +20,20 @@ _TOLD = {
 
 def restore(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="The agent's state folder; .promptiter by default.")
+        Path | None, typer.Argument(metavar="FOLDER", help="The agent's state folder; by default .promptiter.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite what somebody else edited while a candidate was in place.")
+        bool, typer.Option("--force", help="Overwrite files that were edited while a candidate was in place.")
     ] = False,
     agent: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:ATTR", help="The in-place agent, where a target is a callback of its program."),
+        typer.Option(metavar="MODULE:ATTR", help="The in-place agent, if a target is a callback of its program."),
     ] = None,
 ) -> None:
-    """Put the baseline back where an in-place agent was killed. Exits with 1 if a target could not be restored.
+    """Restore the baseline after an in-place agent was killed.
 
-    A file that somebody else edited meanwhile is left as it is, and the baseline is saved beside it.
+    A file that was edited in the meantime is not touched, and the baseline is saved beside it. Exits 1 if a target
+    could not be restored.
     """
     from promptiter.agents.in_place.agent import InPlaceAgent
     from promptiter.agents.in_place.saved_baseline import STATE_FOLDER

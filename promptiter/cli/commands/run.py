@@ -1,4 +1,4 @@
-"""`promptiter run`, `resume` and `rerun`: optimize an agent as promptiter.yaml says, and say what came of it."""
+"""`promptiter run`, `resume` and `rerun`: optimize an agent as promptiter.yaml says, and show the outcome."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from promptiter.cli.options import (
+    Concurrency,
+    Config,
+    ConfiguredJson,
+    Costs,
+    InitialProfile,
+    MaxUsd,
+    Quiet,
+    Review,
+    Run,
+    Runs,
+    Seed,
+    find_run_folder,
+)
 from promptiter.cli.output import SteadyConsole, console, say_error, write_text
 from promptiter.errors import SetupError
 from traces.model import Json
@@ -21,50 +35,43 @@ if TYPE_CHECKING:
     from promptiter.runlog.results import RunResult
     from promptiter.runs.directory import RunDirectory
 
-Concurrency = Annotated[int | None, typer.Option("--concurrency", min=1, help="Cases at once.")]
-Review = Annotated[
-    bool | None, typer.Option("--review/--no-review", help="Ask about each patch: approve, edit or veto.")
-]
-Runs = Annotated[
-    Path | None, typer.Option("--runs", "-o", metavar="FOLDER", help="Where the folder of the run is made.")
-]
-AsJson = Annotated[bool | None, typer.Option("--json/--no-json", help="Print only JSON, for machines.")]
-Quiet = Annotated[
-    bool | None, typer.Option("--quiet/--no-quiet", "-q", help="No progress, and only the verdict at the end.")
-]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, its id or a part of it; or `latest`.")]
-
 
 def run(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="The configuration file, or the folder of a promptiter.yaml.")
-    ] = Path("promptiter.yaml"),
-    max_rounds: Annotated[int | None, typer.Option(min=0, help="Rounds at most.")] = None,
-    max_usd: Annotated[float | None, typer.Option(min=0, help="Spend at most so many dollars.")] = None,
+    config: Config = Path("promptiter.yaml"),
+    max_rounds: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Rounds at most; 0 only evaluates the baseline.")
+    ] = None,
+    max_usd: MaxUsd = None,
     concurrency: Concurrency = None,
-    seed: Annotated[int | None, typer.Option(help="For everything that is drawn.")] = None,
+    seed: Seed = None,
     targets: Annotated[
         list[str] | None,
-        typer.Option(metavar="SURFACE", help="Only these surfaces may change; several with commas, or repeated."),
+        typer.Option(metavar="SURFACE", help="Surfaces that may change: separated by commas, or repeat the option."),
     ] = None,
-    initial_profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Begin with this profile, not with the baseline.")
-    ] = None,
+    initial_profile: InitialProfile = None,
     review: Review = None,
-    runs: Runs = None,
-    as_json: AsJson = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", metavar="FOLDER", help="Create the folder of the run in this folder.")
+    ] = None,
+    as_json: ConfiguredJson = None,
     quiet: Quiet = None,
+    costs: Costs = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would take, and what it is configured to do.")
+        bool, typer.Option("--dry-run", help="Print the configuration and a forecast, and run nothing.")
     ] = False,
 ) -> None:
-    """Optimize an agent: find the step that failed, patch the text behind it, adopt what a test shows to be better.
+    """Optimize an agent, and test the result.
 
-    Candidates are kept leniently; at the end both profiles run afresh, and one test decides (`claim` in CONFIG).
+    Finds the step that failed, patches the text behind it, and adopts only what one test shows to be better.
 
-    An option wins over the key of the same name in CONFIG.
+    During the search any gain is accepted. At the end baseline and best are run again, and one significance test
+    decides what is adopted (`final_test` in CONFIG).
 
-    The first Ctrl-C finishes the round in flight, the second stops at once; both leave a result, and can be resumed.
+    Options win over the keys of the same name in CONFIG.
+
+    The first Ctrl-C finishes the current round, the second stops at once; `promptiter resume` continues either.
+
+    `promptiter --help` explains the exit codes.
     """
     from promptiter.config.file import read_config
 
@@ -84,31 +91,33 @@ def run(
     if dry_run:
         _forecast(read_config(config, settings=settings))
         return
-    _conduct(read_config(config, settings=settings))
+    _execute(read_config(config, settings=settings), costs=costs)
 
 
 def resume(
     run: Run = "latest",
     concurrency: Concurrency = None,
     review: Review = None,
-    runs: Annotated[Path | None, typer.Option("--runs", "-o", metavar="FOLDER", help="Where runs are.")] = None,
-    claim: Annotated[
-        bool,
-        typer.Option("--final-test", help="After the round in flight end the search for good, and test what it kept."),
+    runs: Runs = None,
+    final_test: Annotated[
+        bool, typer.Option("--final-test", help="End the search after the current round, and test what was accepted.")
     ] = False,
-    as_json: AsJson = None,
+    as_json: ConfiguredJson = None,
     quiet: Quiet = None,
+    costs: Costs = False,
 ) -> None:
-    """Go on with a run that was killed, failed or stopped, as if it had not been. Answers it had are not paid again.
+    """Resume an interrupted, failed or stopped run.
 
-    What it was asked for must be as it was: a changed configuration, eval set or agent is refused, with what changed.
-    The options say how it is done, and may differ.
+    Recorded model answers are reused at no cost.
+
+    The configuration, the eval sets and the agent must be the ones that the run began with; if they changed, the error
+    says what did. Options may differ. To look at a run, use `promptiter show`.
     """
-    from promptiter.api import config_to_resume
+    from promptiter.api import read_config_to_resume
 
-    folder = _run_folder(run, runs)
+    folder = find_run_folder(run, runs)
     settings = settings_of(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
-    _conduct(config_to_resume(folder, settings=settings), folder=folder, test_now=claim)
+    _execute(read_config_to_resume(folder, settings=settings), folder=folder, test_now=final_test, costs=costs)
 
 
 def rerun(
@@ -116,15 +125,19 @@ def rerun(
     concurrency: Concurrency = None,
     review: Review = None,
     runs: Runs = None,
-    as_json: AsJson = None,
+    as_json: ConfiguredJson = None,
     quiet: Quiet = None,
+    costs: Costs = False,
 ) -> None:
-    """Start afresh what an earlier run was asked for, as its run.json says; cases and agent are those of now."""
-    from promptiter.api import config_to_rerun
+    """Start a new run with the settings of an earlier one.
 
-    folder = _run_folder(run, runs)
+    The settings come from its run.json, the agent and the eval sets are the current ones.
+    """
+    from promptiter.api import read_config_to_rerun
+
+    folder = find_run_folder(run, runs)
     settings = settings_of(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
-    _conduct(config_to_rerun(folder, settings=settings))
+    _execute(read_config_to_rerun(folder, settings=settings), costs=costs)
 
 
 def settings_of(
@@ -136,8 +149,8 @@ def settings_of(
     quiet: bool | None,
     **others: Json,
 ) -> dict[str, Json]:
-    """What the command line says, under the keys of a configuration file; what it does not say is left out."""
-    said = {
+    """The options that were given, under the keys of a configuration file."""
+    given = {
         **others,
         "evaluation": {"concurrency": concurrency} if concurrency is not None else None,
         "review": review,
@@ -145,43 +158,41 @@ def settings_of(
         "json": as_json,
         "quiet": quiet,
     }
-    return {key: value for key, value in said.items() if value is not None}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _forecast(found: ReadConfig) -> None:
-    """Show the configuration as it was understood, and what the run is expected to take. Nothing is spent or made."""
+    """Show the effective configuration as YAML that can be run, and the forecast on standard error. Spends nothing."""
     import yaml
 
     from promptiter.cli.views import forecast as forecast_view
-    from promptiter.config.resolved import resolved
+    from promptiter.config.resolved import effective_config
 
     with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints
         configured = _prepared(found)
         try:
-            configuration, forecast = resolved(configured), configured.forecast()
+            effective, forecast = effective_config(configured), configured.forecast()
         finally:
             configured.gateway.cache.close()
     if configured.config.as_json:
-        write_text(forecast_view.forecast_as_json(forecast, configuration), None)
+        write_text(forecast_view.forecast_as_json(forecast, effective.document), None)
         return
-    if not configured.config.quiet:
-        typer.echo(yaml.safe_dump(configuration, sort_keys=False, allow_unicode=True, width=120))
-    forecast_view.print_forecast(console(), forecast)
+    if configured.config.quiet:
+        forecast_view.print_forecast(console(), forecast)
+        return
+    if effective.left_out:
+        typer.echo(f"# Secrets are left out; write them as ${{VARIABLE}}: {', '.join(effective.left_out)}")
+    typer.echo(yaml.safe_dump(effective.document, sort_keys=False, allow_unicode=True, width=120), nl=False)
+    typer.echo(err=True)
+    forecast_view.print_forecast(SteadyConsole(), forecast)
 
 
-def _run_folder(run: str, runs: Path | None) -> Path:
-    from promptiter.cli.commands.runs import runs_folder
-    from promptiter.config.file import FILE_NAME
-    from promptiter.runs.listing import find_run
-
-    if Path(run).is_file() or (Path(run) / FILE_NAME).is_file():  # a project: its latest
-        run, runs = "latest", Path(run)
-    return find_run(run, runs_folder(runs))
-
-
-def _conduct(found: ReadConfig, *, folder: Path | None = None, test_now: bool = False) -> NoReturn:
-    """Run to the end, show what came of it, and exit with the code of the verdict. A run that has a folder goes on."""
+def _execute(found: ReadConfig, *, folder: Path | None = None, test_now: bool = False, costs: bool = False) -> NoReturn:
+    """Run to the end, show the outcome, and exit with its code. A run that has a folder is resumed."""
+    from promptiter.cli.exit_codes import EXIT_CODES
     from promptiter.cli.views import run as run_view
+    from promptiter.cli.views.costs import print_costs
+    from promptiter.runs.summary import summarize
 
     with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints: standard output is for the summary
         configured = _prepared(found)
@@ -192,17 +203,20 @@ def _conduct(found: ReadConfig, *, folder: Path | None = None, test_now: bool = 
             configured.gateway.cache.close()
     for note in directory.notes:
         typer.secho(f"note: {note}", fg="yellow", err=True)
+    summary = summarize(result, directory.path)
     if configured.config.as_json:
         write_text(run_view.as_json(result, directory.path), None)
     elif configured.config.quiet:
-        run_view.print_verdict(console(), result)
+        run_view.print_line(console(), summary)
     else:
-        run_view.print_run(console(), result, directory.path)
-    raise typer.Exit(run_view.exit_code(result))
+        run_view.print_end(console(), summary)
+        if costs:
+            print_costs(console(), summary)
+    raise typer.Exit(EXIT_CODES[summary.outcome])
 
 
 def _prepared(found: ReadConfig) -> ConfiguredRun:
-    """The run, ready to start; everything that stands in its way is told together."""
+    """The run, ready to start. All problems are reported together."""
     from promptiter.cli.review import check_terminal
     from promptiter.config.build import build_run
     from promptiter.runs.directory import check_folder
@@ -223,19 +237,19 @@ def _prepared(found: ReadConfig) -> ConfiguredRun:
 def _result(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:
     """The result of the run; of one that failed, what it found until then."""
     from promptiter.cli.review import TerminalReviewer
-    from promptiter.cli.views import run as run_view
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.run import RunFailedError
     from promptiter.observers.progress import RunProgress
+    from promptiter.wording import path_from_here
 
     config, ledger = configured.config, configured.gateway.ledger
     screen = SteadyConsole()
-    progress = RunProgress(screen, spent=lambda: ledger.snapshot().total)
+    progress = RunProgress(screen, spent=lambda: ledger.snapshot().of_models)
     reviewer = TerminalReviewer(screen, paused=progress.paused) if config.review else None
     try:
         with contextlib.nullcontext() if config.quiet else progress:
             if not config.quiet:
-                progress.say(f"{run_view.from_here(directory.path)}/")
+                progress.say(f"{path_from_here(directory.path)}/")
                 progress.catch_up(directory.journal.read())
             return directory.run_sync(
                 observers=() if config.quiet else (progress,),
@@ -244,5 +258,6 @@ def _result(configured: ConfiguredRun, directory: RunDirectory, *, test_now: boo
                 tell=progress.say,
             )
     except RunFailedError as error:
-        say_error(str(error))
+        if config.as_json:  # else the summary names the cause
+            say_error(str(error))
         return error.result

@@ -1,4 +1,4 @@
-"""`promptiter trace`: look at recorded runs, sum them up, convert them."""
+"""`promptiter trace`: show, summarize and convert execution traces."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from promptiter.cli.help import PlainCommand
+from promptiter.cli.options import AsJson, Output, find_run_folder
 from promptiter.cli.output import View, console, json_text, view_of, write_text
 from promptiter.llm.redaction import process_redactor
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
+from traces.draw.diagram import Diagram
 from traces.files import from_json, to_json
-from traces.otel.write import encoding_of
+from traces.otel.write import guess_encoding
 
-app = typer.Typer(help="Look at execution traces, sum them up, convert them.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
-DRAWN_STEP_BY_STEP = 400
-"""Pictures of longer traces show one box per node."""
+app = typer.Typer(help="Show, summarize and convert execution traces.", no_args_is_help=True)
 
 File = Annotated[
     Path,
@@ -27,7 +30,6 @@ File = Annotated[
         metavar="FILE", help="Traces as JSON lines, or an OTLP export (JSON, protobuf); - is standard input."
     ),
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write here instead of printing.")]
 
 
 class Encoding(StrEnum):
@@ -38,73 +40,108 @@ class Encoding(StrEnum):
     otlp_protobuf = "otlp-protobuf"
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def show(
-    file: File,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE|RUN",
+            help="Traces as JSON lines, or an OTLP export (JSON, protobuf), - for standard input; or, with --case, a "
+            "run: its folder, its id or `latest`.",
+        ),
+    ],
+    case: Annotated[
+        str | None, typer.Option("--case", metavar="ID", help="Show the traces that a run has of this case.")
+    ] = None,
+    number: Annotated[
+        int | None,
+        typer.Option("--run", min=1, metavar="N", help="With --case: which run of the case; by default the last."),
+    ] = None,
     trace_id: Annotated[
         str | None, typer.Option("--trace", metavar="ID", help="Which trace, if the file has several.")
     ] = None,
     view: Annotated[
-        View | None, typer.Option("--format", help="How to show it: told by the output's name, else as text.")
+        View | None,
+        typer.Option("--format", metavar="FORMAT", help="text, mermaid, svg or json; by default from --output."),
     ] = None,
-    by_node: Annotated[bool, typer.Option("--by-node", help="In pictures, one box per node, not per step.")] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Steps or traces to list as text; 0 lists all.")] = 200,
+    by_node: Annotated[
+        bool | None,
+        typer.Option(
+            "--by-node/--by-step",
+            help="In pictures, one box per node or per step. Default: per step, up to 25 boxes.",
+            show_default=False,
+        ),
+    ] = None,
+    unfold: Annotated[
+        bool, typer.Option("--unfold", help="In pictures, give every step its own box: do not fold parallel steps.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Steps or traces to list as text; 0 lists all.")] = 200,
     output: Output = None,
 ) -> None:
-    """Show the DAG of a recorded run: nodes, times, tokens, errors, and the path that led to the first failure."""
+    """Show a trace: steps, times, tokens, errors.
+
+    The path that led to the first failure is marked. With --case, shows the runs of one case in a promptiter run.
+    """
     from promptiter.cli.views import trace as trace_view
-    from traces.draw import diagram, mermaid, svg
+    from traces.draw.mermaid import to_mermaid
+    from traces.draw.svg import to_svg
 
     view = view or view_of(output)
-    if trace_id is None and view is View.text:
-        found = list(_read(file))
-        if len(found) != 1:
-            trace_view.print_list(console(output), found, limit=limit)
-            return
-        chosen = found[0]
+    if case is not None:
+        chosen, before = _of_case(find_run_folder(str(file), None), case, number, trace_id)
+    elif trace_id is None and view is View.text:
+        chosen, before = list(_read(file)), None
     else:
-        chosen = _choose(_read(file), trace_id, file)
+        chosen, before = [_choose(_read(file), trace_id, file)], None
     match view:
+        case View.text if case is None and len(chosen) != 1:
+            trace_view.print_list(console(output), chosen, limit=limit)
         case View.text:
-            trace_view.print_trace(console(output), chosen, limit=limit)
+            screen = console(output)
+            if before is not None:
+                screen.print(before)
+                screen.print()
+            for trace in chosen:
+                trace_view.print_trace(screen, trace, limit=limit)
         case View.json:
-            write_text(to_json(chosen).decode() + "\n", output)
+            write_text(to_json(chosen[-1]).decode() + "\n", output)
         case _:
-            whole = not by_node and len(chosen.steps) <= DRAWN_STEP_BY_STEP
-            if not whole and not by_node:
-                typer.echo(f"{len(chosen.steps):,} steps are too many boxes: drawn by node", err=True)
-            drawing = diagram.of_trace(chosen) if whole else diagram.of_nodes(chosen)
-            write_text(svg.to_svg(drawing) if view is View.svg else mermaid.to_mermaid(drawing), output)
+            drawing = _draw(chosen[-1], by_node=by_node, unfold=unfold)
+            write_text(to_svg(drawing) if view is View.svg else to_mermaid(drawing), output)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def stats(
     file: File,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    as_json: AsJson = False,
     output: Output = None,
 ) -> None:
-    """Sum up the traces of a file: runs by status, and per node its visits, errors, times, tokens and cost."""
+    """Summarize the traces of a file by status and by node."""
     from promptiter.cli.views import trace as trace_view
-    from traces.stats import statistics
+    from traces.stats import compute_statistics
 
-    found = statistics(_read(file))
+    found = compute_statistics(_read(file))
     if as_json:
         write_text(json_text(found), output)
     else:
         trace_view.print_statistics(console(output), found)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def export(
     file: File,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="The file to write; .gz compresses.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; .gz compresses.")],
     trace_id: Annotated[str | None, typer.Option("--trace", metavar="ID", help="Only this trace.")] = None,
     encoding: Annotated[
         Encoding | None,
-        typer.Option("--to", help="What to write; else told by the name: .jsonl, .otlp.jsonl (OTLP JSON), .pb."),
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help="json, otlp-json or otlp-protobuf; by default from --output: .jsonl, .otlp.jsonl, .pb.",
+        ),
     ] = None,
 ) -> None:
-    """Convert traces: to JSON lines of ours, or to OTLP spans that any OpenTelemetry back end takes."""
+    """Convert traces to JSON lines or OTLP spans."""
     encoding = encoding or _encoding_of(output)
     chosen = _read(file) if trace_id is None else iter([_choose(_read(file), trace_id, file)])
     if encoding is Encoding.json:
@@ -114,8 +151,44 @@ def export(
         typer.echo(f"{spans:,} spans written to {output}")
 
 
+def _of_case(
+    folder: Path, case_id: str, number: int | None, trace_id: str | None
+) -> tuple[list[ExecutionTrace], RenderableType]:
+    """The traces of one run of a case, one for each turn, and a table of all its runs."""
+    from promptiter.cli.views.case import runs_table
+    from promptiter.runs.case_history import read_case, read_traces
+
+    history = read_case(folder, case_id)
+    count = len(history.runs)
+    if (number is not None and number > count) or not count:
+        raise TraceError(f"{case_id!r} was run {count} times so far; --run takes one of these runs")
+    chosen = number or count
+    found = read_traces(folder, history.runs[chosen - 1])
+    if not found:
+        raise TraceError(f"run {chosen} of {case_id!r} has no trace: see `keep_traces` in promptiter.yaml")
+    if trace_id is not None:
+        found = [_choose(iter(found), trace_id, folder)]
+    return found, runs_table(history, chosen=chosen)
+
+
+def _draw(trace: ExecutionTrace, *, by_node: bool | None, unfold: bool) -> Diagram:
+    from traces.draw.trace_diagram import draw_nodes, draw_steps, needs_node_view
+
+    if by_node and unfold:
+        raise typer.BadParameter("--unfold shows every step, so it cannot be combined with --by-node")
+    if by_node is None and not unfold and needs_node_view(trace):
+        typer.echo(
+            f"{len(trace.steps):,} steps: shown with one box per node; use --by-step for steps, --unfold for every one",
+            err=True,
+        )
+        by_node = True
+    return draw_nodes(trace) if by_node else draw_steps(trace, unfold=unfold)
+
+
 def _read(file: Path) -> Iterator[ExecutionTrace]:
     """The traces of a file, without secrets of the environment: what is shown or converted is handed on."""
+    if (file / "run.json").is_file():
+        raise TraceError(f"{file} is a run; choose a case with --case ID, or use `promptiter show {file}`")
     redactor = process_redactor()
     for trace in read(Path("/dev/stdin") if str(file) == "-" else file):
         raw = to_json(trace)
@@ -124,13 +197,11 @@ def _read(file: Path) -> Iterator[ExecutionTrace]:
 
 
 def _encoding_of(output: Path) -> Encoding:
-    if encoding_of(output) == "protobuf":
+    if guess_encoding(output) == "protobuf":
         return Encoding.otlp_protobuf
     name = output.name.removesuffix(".gz")
     if not name.endswith((".json", ".jsonl")):
-        raise TraceError(
-            f"cannot tell what {output.name!r} should hold; name it .jsonl, .otlp.jsonl or .pb, or use --to"
-        )
+        raise TraceError(f"no format is known for {output.name!r}; name it .jsonl, .otlp.jsonl or .pb, or use --to")
     return Encoding.otlp_json if ".otlp." in name else Encoding.json
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from xml.etree import ElementTree
 
@@ -14,10 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import json_text
+from promptiter.cli.views.costs import spending_line
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.models import any_simulated
+from promptiter.runs.summary import costs_of
+from promptiter.wording import join_names, plural
 from traces.model import Json
 from traces.text import cut, one_line
 
@@ -59,16 +63,8 @@ def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway
             (_figure(found.mean_score), "bold"),
         )
     )
-    spent = gateway.ledger.snapshot().total
-    cost = "unknown" if spent.cost_usd is None else f"${spent.cost_usd:.4f}"
-    simulated = " (simulated)" if _is_simulated(gateway) else ""
-    screen.print(
-        Text(
-            f"{len(found.rows)} runs, {spent.calls} calls, {spent.cache_hits} known answers, {spent.tokens:,} tokens, "
-            f"cost {cost}{simulated}",
-            "dim",
-        )
-    )
+    costs = costs_of(gateway.ledger.snapshot())
+    screen.print(Text(f"{plural(len(found.rows), 'run')}, {spending_line(costs)}", "dim"))
     if not found.is_reliable:
         told = f"unreliable: {_share(found.errored_fraction)} of the runs or scores failed"
         screen.print(Text(told, "bold red"))
@@ -84,6 +80,14 @@ def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway
     screen.print()
     screen.print(table)
     _print_failures(screen, found, cases)
+
+
+def print_never_read(screen: Console, surface_ids: Sequence[str]) -> None:
+    """Surfaces that no run has read, in a line; nothing if there are none."""
+    if surface_ids:
+        text = f"Never read: {join_names(surface_ids, limit=12)}; a patch there cannot change anything"
+        screen.print()
+        screen.print(Text(one_line(text), "yellow"))
 
 
 def as_json(found: Evaluation, gateway: Gateway) -> str:
@@ -179,7 +183,7 @@ def _print_failures(screen: Console, found: Evaluation, cases: EvalSet) -> None:
 
 
 def _is_simulated(gateway: Gateway) -> bool:
-    return any(model == "simulated" for model in gateway.ledger.snapshot().by_model())
+    return any_simulated(gateway.ledger.snapshot().by_model())
 
 
 def _figure(value: float | None) -> str:

@@ -13,7 +13,7 @@ from promptiter.engine.forecast import Band, Expected, Forecast
 from promptiter.engine.till import STAGES, Stage
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.results import RunResult
+from promptiter.wording import dollars
 from traces.model import Json
 from traces.text import one_line
 
@@ -42,21 +42,15 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
     print_rows(screen, rows)
 
 
-def compared(forecast: Forecast, result: RunResult) -> str:
-    """What was expected beside what was the case: calls, dollars, seconds."""
-    expected, measured = forecast.total, result.measured
-    spent = measured.spent.of_models
+def compared(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
+    """What was expected beside what calls of models took: calls, dollars, seconds."""
+    expected = forecast.total
     told = [f"{spent.calls:,} calls, expected {_band(expected.calls, _count)}"]
     if expected.usd is not None and (expected.usd.p95 or spent.cost_usd):
-        fact = "cost unknown" if spent.cost_usd is None else dollars(spent.cost_usd)
+        fact = "unknown cost" if spent.cost_usd is None else dollars(spent.cost_usd)
         told.append(f"{fact}, expected {_band(expected.usd, dollars)}")
-    told.append(f"{_time(measured.duration_s)}, expected {_band(expected.seconds, _time)}")
+    told.append(f"{_time(seconds)}, expected {_band(expected.seconds, _time)}")
     return "; ".join(told)
-
-
-def dollars(figure: float) -> str:
-    """From a dollar on to the cent, below to a hundredth of one."""
-    return "$0" if figure == 0 else f"${figure:.2f}" if figure >= 1 else f"${figure:.4f}"
 
 
 def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[Json]:

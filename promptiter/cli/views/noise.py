@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES
 from promptiter.cli.output import json_text, print_rows
-from promptiter.cli.views.forecast import dollars
-from promptiter.cli.views.run import CANCELLED, EXIT_CODES
 from promptiter.evaluation.stats.noise import CaseScores, NoiseReport, RequiredSize
 from promptiter.evaluation.stats.power import POWER
+from promptiter.wording import dollars
 from traces.model import Json
 from traces.text import one_line
 

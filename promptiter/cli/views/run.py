@@ -1,283 +1,198 @@
-"""What came of a run, for people and for machines: scores, blame, diffs, what was left alone, what it cost.
-
-The exit code of a run is its verdict, unless it failed or was cancelled.
-"""
+"""The end of a run, for people and for machines: the changes, the outcome in a line, the cost, what to do next."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.views.forecast import compared, print_compared, stages_as_json
-from promptiter.cli.views.search import (
-    heading,
-    in_a_line,
-    print_blame,
-    print_changes,
-    print_left_alone,
-    print_never_read,
-    print_rejections,
-)
-from promptiter.evaluation.mean_usage import MeanUsage, average_usage
-from promptiter.evaluation.result import Evaluation
-from promptiter.llm.ledger import Spending
-from promptiter.policies.final_test import Verdict
-from promptiter.policies.goals import GoalKind
+from promptiter.cli.exit_codes import EXIT_CODES
+from promptiter.cli.output import print_indented
+from promptiter.cli.views.costs import cost_line
+from promptiter.cli.views.diff import diff
+from promptiter.cli.views.forecast import stages_as_json
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.results import RunResult, Status
+from promptiter.runlog.results import RunResult
+from promptiter.runs.outcome import outcome_of
 from promptiter.runs.recorded import read_forecast
 from promptiter.runs.stages import spent_by_stage
+from promptiter.runs.summary import Change, FigureChange, RunSummary
+from promptiter.wording import join_names, plural
 from traces.text import cut, one_line
 
-EXIT_CODES: Mapping[Verdict, int] = {
-    "improved": 0,
-    "no_evidence": 3,
-    "underpowered": 4,
-    "overfit_risk": 5,
-    "budget_ended": 6,
-    "invalid_eval": 7,
+LONGEST_REASON = 400
+LONGEST_CAUSE = 1000
+FIRST_DIFF_LINES = 8
+"""Lines of the first diff that the end of a run shows; `promptiter show --diff` has all."""
+
+MARKS = {
+    "improved": ("✓", "bold green"),
+    "baseline_only": ("●", "bold"),
+    "target_reached": ("✓", "bold green"),
+    "running": ("●", "bold cyan"),
+    "failed": ("✗", "bold red"),
+    "invalid_eval": ("✗", "bold red"),
 }
-FAILED, CANCELLED = 1, 130
-
-IN_WORDS: Mapping[Verdict, str] = {
-    "improved": "improved",
-    "no_evidence": "no evidence of an improvement, so nothing was changed",
-    "underpowered": "these cases could not show an improvement, so nothing was changed",
-    "overfit_risk": "better on the cases it was made with but not beyond, so nothing was changed",
-    "budget_ended": "the budget ended before anything could be claimed",
-    "invalid_eval": "too many runs or scores failed for any figure to mean something",
-}
-SAVED: Mapping[GoalKind, str] = {"cheaper": "dollars", "fewer_tokens": "tokens"}
-"""What goals besides the score save."""
-
-ENDED: Mapping[Status, str] = {"failed": "failed", "cancelled": "cancelled"}
+OTHER_MARK = ("●", "bold yellow")
 
 
-def exit_code(result: RunResult) -> int:
-    """What the command exits with. A run that had nothing to mend did what it says; one that was stopped did not."""
-    if result.status == "failed":
-        return FAILED
-    if result.status == "cancelled" or _is_stopped(result):
-        return CANCELLED
-    return 0 if _had_nothing_to_do(result) else EXIT_CODES[result.verdict]
-
-
-def _had_nothing_to_do(result: RunResult) -> bool:
-    return not result.rounds and result.stop_reason in ("target_score", "required_metrics", "max_rounds")
-
-
-def _is_stopped(result: RunResult) -> bool:
-    """Whether the user stopped it before it could conclude."""
-    return result.stop_reason == "user_stop" and not result.is_final
-
-
-def _said(result: RunResult) -> str:
-    """How it ended, in words."""
-    if _had_nothing_to_do(result):
-        wanted = result.stop_reason == "max_rounds"
-        return "the baseline was validated" if wanted else "nothing to mend: the baseline reaches the target"
-    words = _in_words(result)
-    if _is_stopped(result):
-        return f"stopped by you; so far: {words}"
-    ended = ENDED.get(result.status)
-    return f"{ended}; so far: {words}" if ended else words
-
-
-def _in_words(result: RunResult) -> str:
-    """The verdict, with the cases that it holds for; goals besides the score have words of their own."""
-    found, saved = result.conclusion, SAVED.get(result.goal.kind)
-    if found is None and result.changes:
-        return "what was kept is not claimed yet"
-    if saved is not None and result.verdict in ("no_evidence", "underpowered"):
-        if result.working_profile != result.initial_profile:
-            return "what was kept is not shown to be no worse, so nothing was changed"
-        return f"no {saved} could be saved without a loss, so nothing was changed"
-    if result.verdict != "improved" or found is None:
-        return IN_WORDS[result.verdict]
-    what = "improved" if saved is None else f"fewer {saved} and no worse"
-    return f"{what} by the rule of the search, untested" if found.scope is None else f"{what} on {found.scope}"
-
-
-def as_json(result: RunResult, path: Path | None) -> str:
+def as_json(result: RunResult, path: Path) -> str:
     """The result, with where it was written, what it was expected to take, by stage too, and the exit code."""
-    forecast = None if path is None else read_forecast(path)
-    stages = None if path is None or forecast is None else stages_as_json(forecast, spent_by_stage(path))
+    forecast = read_forecast(path)
     document = {
         **orjson.loads(result.to_json()),
         "forecast": None if forecast is None else to_plain(forecast.total),
-        "stages": stages,
-        "path": None if path is None else str(path),
-        "exit_code": exit_code(result),
+        "stages": None if forecast is None else stages_as_json(forecast, spent_by_stage(path)),
+        "path": str(path),
+        "exit_code": EXIT_CODES[outcome_of(result)],
     }
     return orjson.dumps(
         document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     ).decode()
 
 
-def print_verdict(screen: Console, result: RunResult) -> None:
-    """One line: how it ended, and the figure that was optimized."""
-    style = "bold green" if exit_code(result) == 0 else "bold red" if result.status == "failed" else "bold yellow"
-    name = one_line(result.structure.name) or "agent"
-    screen.print(Text.assemble((f"{name}  ", "bold"), (_said(result), style), _objective(result)))
+def print_line(screen: Console, summary: RunSummary) -> None:
+    """One line: the agent, the outcome, the score and the reason."""
+    style = MARKS.get(summary.outcome, OTHER_MARK)[1]
+    name = one_line(summary.agent)
+    screen.print(Text.assemble((f"{name}: ", "bold"), (summary.headline, style), _because(summary)), soft_wrap=True)
 
 
-def print_run(screen: Console, result: RunResult, path: Path | None) -> None:
-    """All that a person wants to know, in the order of the questions."""
-    print_verdict(screen, result)
-    if result.error is not None:
-        screen.print(Text(cut(one_line(result.error), 1000), "red"))
-    _print_scores(screen, result)
-    _print_evidence(screen, result)
-    print_blame(screen, result)
-    print_changes(screen, result)
-    print_left_alone(screen, result)
-    print_never_read(screen, result.unread_surfaces)
-    print_rejections(screen, result)
-    _print_end(screen, result, path)
-
-
-def _objective(result: RunResult) -> str:
-    before, after = result.baseline_score, result.accepted_score
-    if before is None or after is None:
-        return ""
-    sign = -1 if result.objective == "weighted_loss" else 1  # as a figure to optimize it counts negative
-    change = f" to {sign * after:.3f}" if after != before else ""
-    where = " on validation" if result.conclusion is not None and result.conclusion.scope == "new cases" else ""
-    return f", {result.objective.replace('_', ' ')} {sign * before:.3f}{change}{where}"
-
-
-def _print_scores(screen: Console, result: RunResult) -> None:
-    before, after, found = result.baseline, result.accepted, result.conclusion
-    if before is None or after is None:
-        return
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("validation, fresh repeats" if found is not None and found.results else "validation")
-    for name in ("baseline", "best"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    table.add_row(
-        "mean score", _figure(before.mean_score), Text(_figure(after.mean_score), "bold"), _gain(before, after)
-    )
-    passed = sum(case.passed for case in after.cases)
-    told = f"{passed} of {len(after.cases)} cases pass"
-    table.add_row("pass rate", _share(before.pass_rate), Text(_share(after.pass_rate), "bold"), Text(told, "dim"))
-    if len(after.thresholds) > 1:
-        for name, mean in after.metric_means.items():
-            limit = Text(f"threshold {after.thresholds[name]:g}", "dim")
-            table.add_row(Text(one_line(name)), _figure(before.metric_means.get(name)), _figure(mean), limit)
-    screen.print()
-    screen.print(table)
-
-
-def _print_evidence(screen: Console, result: RunResult) -> None:
-    """What the verdict rests on, and which parts of what was kept do the work."""
-    found, parts = result.conclusion, result.ablation
-    if found is None or not found.reasons or not found.tried:
-        return
-    heading(screen, "Evidence")
-    for reason in found.reasons:
-        screen.print(Padding(Text(in_a_line(reason)), (0, 0, 0, 2), expand=False))
-    if parts is None:
-        return
-    for surface_id, loss in parts.losses.items():
-        gone = surface_id in parts.dropped
-        told = "taken out: no worse without it" if gone else f"without it {-loss:+.3f}"
-        screen.print(Text.assemble((f"  {one_line(surface_id)}", "cyan"), f"  {told}"))
-
-
-def _print_end(screen: Console, result: RunResult, path: Path | None) -> None:
-    measured = result.measured
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(no_wrap=True, style="bold")
-    rows.add_column(overflow="fold")
-    count = len(result.rounds)
-    if result.stop is not None and result.stop.stop:
-        rows.add_row("Stopped", Text(f"after {count} round{'s' * (count != 1)}: {one_line(result.stop.text)}"))
-    if result.goal.kind != "score" and result.baseline is not None and result.accepted is not None:
-        rows.add_row("Per run", _per_run(average_usage(result.baseline), average_usage(result.accepted)))
-    spent = measured.spent.total
-    simulated = ", simulated" if "simulated" in measured.spent.by_model() else ""
-    rows.add_row(
-        "Cost",
-        f"{cost_of(spent)}{simulated}, {measured.duration_s:.1f} s, {measured.case_runs} case runs"
-        + (f", {known} of them known already" if (known := measured.case_runs - measured.paid_case_runs) else ""),
-    )
-    if spent.lost_calls:
-        told = f"{spent.lost_calls} in flight when the run was killed; they may have been paid, and were made again"
-        rows.add_row("", Text(told, "yellow"))
-    for role, part in measured.spent.by_role().items():
-        rows.add_row("", Text(f"{role}: {_calls(part)}", "dim"))
-    forecast = None if path is None else read_forecast(path)
-    if forecast is not None:
-        rows.add_row("Forecast", compared(forecast, result))
-    if measured.problems:
-        rows.add_row("Problems", Text(one_line("; ".join(measured.problems)), "yellow"))
-    if path is not None:
-        rows.add_row("Files", Text(f"{from_here(path)}/", overflow="fold"))
-    if path is not None and not result.is_final:
-        kept = " (with --final-test: end the search, and test what it kept)" if result.changes else ""
-        rows.add_row("Go on", Text(f"promptiter resume {from_here(path)}{kept}", overflow="fold"))
-    if path is not None and result.changes and result.conclusion is not None:
-        rows.add_row("Use it", "run your agent with Profile.load(…/profiles/best.json), or copy surfaces/*.best.md")
-    word = result.status if result.status in ENDED else "stopped" if _is_stopped(result) else result.verdict
-    rows.add_row("Verdict", f"{word}, exit code {exit_code(result)}")
-    screen.print()
-    if path is not None and forecast is not None:
-        print_compared(screen, forecast, spent_by_stage(path))
+def print_end(screen: Console, summary: RunSummary) -> None:
+    """About 15 lines: the first diff, the headline, what still fails, the cost, and commands to paste."""
+    if summary.changes:
+        _print_first_change(screen, summary)
         screen.print()
-    screen.print(rows)
+    print_headline(screen, summary)
+    for line in (failing_line(summary), *_per_run_lines(summary), f"cost {cost_line(summary.costs)}"):
+        if line:
+            print_indented(screen, Text(line))
+    print_warnings(screen, summary)
+    print_commands(screen, summary)
 
 
-def _per_run(before: MeanUsage, after: MeanUsage) -> str:
-    """What a run of a case takes before and after, as far as it is known."""
-    told = [
-        f"{_tokens(before.tokens)} to {_tokens(after.tokens)} tokens",
-        f"{_tokens(before.input_tokens)} to {_tokens(after.input_tokens)} of them input",
+def print_headline(screen: Console, summary: RunSummary) -> None:
+    """The outcome, the score before and after, and the p-value or the reason."""
+    mark, style = MARKS.get(summary.outcome, OTHER_MARK)
+    text = Text.assemble((summary.headline, style), _because(summary))
+    screen.print(hanging(Text(mark, style), text))
+
+
+def _because(summary: RunSummary) -> Text:
+    """`: mean score 0.500 → 1.000 (p = 0.008)`, as far as it is known."""
+    text = Text()
+    if summary.score is not None and summary.outcome not in ("failed", "invalid_eval"):
+        where = " on validation" if summary.headline.endswith("new cases") else ""
+        text.append(f": {figure_change(summary.score)}{where}")
+    if summary.reason:
+        is_long = summary.outcome not in ("improved", "no_evidence", "underpowered", "overfit_risk")
+        reason = cut(one_line(" ".join(summary.reason.split())), LONGEST_CAUSE)
+        text.append(f" ({reason})" if not is_long else f"; {reason}" if text else f": {reason}")
+    return text
+
+
+def failing_line(summary: RunSummary) -> str:
+    """How many validation cases fail under the accepted profile."""
+    found = summary.validation
+    if found is None:
+        return ""
+    failing = found.cases - found.passed
+    if not failing:
+        return f"all {plural(found.cases, 'validation case')} pass"
+    still = " still" if summary.adopted else ""
+    return f"{failing} of {plural(found.cases, 'validation case')}{still} fail"
+
+
+def _per_run_lines(summary: RunSummary) -> list[str]:
+    if not summary.per_run:
+        return []
+    return [
+        "per run: "
+        + ", ".join(
+            f"{_amount(each, each.before)} → {_amount(each, each.after)} {each.name}" for each in summary.per_run
+        )
     ]
-    if before.usd is None or after.usd is None:
-        return ", ".join((*told, "dollars unknown"))
-    return ", ".join((*told, f"${before.usd:.3g} to ${after.usd:.3g}"))
 
 
-def _tokens(figure: float | None) -> str:
-    return "unknown" if figure is None else f"{figure:,.0f}"
+def _amount(figure: FigureChange, value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"${value:.3g}" if figure.name == "dollars" else f"{value:,.0f}"
 
 
-def _calls(spent: Spending) -> str:
-    known = f", {spent.cache_hits:,} known answers" if spent.cache_hits else ""
-    calls = f"{spent.calls:,} call{'s' * (spent.calls != 1)}"
-    return f"{calls}{known}, {spent.tokens:,} tokens, {cost_of(spent)}"
+def print_warnings(screen: Console, summary: RunSummary) -> None:
+    """What a person should know besides: calls that were lost, problems, surfaces that are never read."""
+    if lost := summary.costs.models.lost_calls + summary.costs.tools.lost_calls:
+        text = f"{plural(lost, 'call')} in flight when the run was killed: made again, possibly paid twice"
+        print_indented(screen, Text(text, "yellow"))
+    if summary.unread:
+        text = f"never read: {join_names(summary.unread, limit=4)}; a patch there cannot change anything"
+        print_indented(screen, Text(one_line(text), "yellow"))
+    for problem in summary.problems:
+        print_indented(screen, Text(f"problem: {in_a_line(problem)}", "yellow"))
 
 
-def cost_of(spent: Spending) -> str:
-    """Dollars, as far as they are known."""
-    if spent.cost_usd is None:
-        return "cost unknown"
-    unknown = f" and {spent.unpriced_calls:,} calls of unknown price" if spent.unpriced_calls else ""
-    return f"${spent.cost_usd:.4f}{unknown}"
+def print_commands(screen: Console, summary: RunSummary) -> None:
+    """Commands to paste, one a line, never wrapped."""
+    for each in summary.commands:
+        screen.print(Text.assemble((f"  {each.purpose}: ", "dim"), each.command), soft_wrap=True)
 
 
-def from_here(path: Path) -> Path:
-    """A path as a person in the current folder writes it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+def _print_first_change(screen: Console, summary: RunSummary) -> None:
+    first, *more = sorted(summary.changes, key=_support, reverse=True)
+    screen.print(Text(changes_title(summary), "bold"))
+    screen.print(Text(f"  {one_line(first.surface_id)}", "cyan"))
+    _print_first_lines(screen, Padding(diff(first.before, first.after), (0, 0, 0, 4), expand=False))
+    if first.reasons:
+        print_indented(screen, Text(f"why: {cut(in_a_line(first.reasons[-1].text), 150)}", "dim"), by=4)
+    if more:
+        names = join_names([one_line(each.surface_id) for each in more], limit=3)
+        print_indented(screen, Text(f"and {plural(len(more), 'more surface')}: {names}"))
 
 
-def _gain(before: Evaluation, after: Evaluation) -> Text:
-    if before.mean_score is None or after.mean_score is None:
-        return Text("")
-    gain = after.mean_score - before.mean_score
-    return Text(f"{gain:+.3f}", "green" if gain > 0 else "dim" if gain == 0 else "red")
+def changes_title(summary: RunSummary) -> str:
+    """`What changed: 2 of 6 surfaces`, or what was accepted and is not adopted."""
+    if summary.adopted:
+        return f"What changed: {len(summary.changes)} of {plural(len(summary.targets), 'surface')}"
+    is_open = summary.outcome in ("running", "interrupted", "stopped", "cancelled", "failed", "budget_ended")
+    return "Accepted so far, not tested yet" if is_open else "Accepted by the search, not adopted"
 
 
-def _figure(value: float | None) -> str:
+def _support(change: Change) -> tuple[float, int]:
+    return change.gain or 0.0, len(change.reasons[-1].case_ids) if change.reasons else 0
+
+
+def _print_first_lines(screen: Console, content: RenderableType) -> None:
+    lines = screen.render_lines(content, pad=False)
+    for line in lines[:FIRST_DIFF_LINES]:
+        screen.print(Text.assemble(*((segment.text, segment.style or "") for segment in line)))
+    if len(lines) > FIRST_DIFF_LINES:
+        screen.print(f"    … {plural(len(lines) - FIRST_DIFF_LINES, 'more line')}", style="dim")
+
+
+def figure_change(change: FigureChange) -> str:
+    """`mean score 0.500 → 1.000`; one figure if there is no other."""
+    after = "" if change.after is None or change.after == change.before else f" → {change.after:.3f}"
+    return f"{change.name} {figure(change.before)}{after}"
+
+
+def figure(value: float | None) -> str:
     return "unscored" if value is None else f"{value:.3f}"
 
 
-def _share(value: float | None) -> str:
-    return "none" if value is None else f"{value:.0%}"
+def in_a_line(text: str) -> str:
+    """A reason without line breaks, cut if it is long."""
+    return cut(one_line(" ".join(text.split())), LONGEST_REASON)
+
+
+def hanging(mark: Text, text: Text) -> Table:
+    """A mark, with the wrapped lines of a text to its right."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(mark, text)
+    return grid

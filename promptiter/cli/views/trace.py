@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from promptiter.wording import dollars, plural
 from traces import ExecutionTrace, Step, TraceGraph, Usage
 from traces.draw.lanes import to_lanes
 from traces.stats import TraceStatistics
-from traces.text import format_duration, one_line, preview
+from traces.text import cut_middle, format_duration, one_line, preview
 
 KIND_STYLES = {"agent": "magenta", "llm": "blue", "function": "default", "tool": "yellow"}
 STATUS_STYLES = {"completed": "green", "incomplete": "yellow", "failed": "red"}
 TIMELINE = 24
+NARROWEST_NOTE = 20
+GAP = 2
+FIGURES = ("time", "tokens", "cost")
 WIDEST_GRAPH = 40
-"""Columns of lanes; a wider fan-out is told in words."""
+"""Columns of lanes; instead of a wider graph, a column names the predecessors."""
 
 
 def print_trace(console: Console, trace: ExecutionTrace, *, limit: int) -> None:
@@ -29,7 +35,7 @@ def print_trace(console: Console, trace: ExecutionTrace, *, limit: int) -> None:
     console.print(_graph_table(trace, graph, shown, {step.id for step in path}, width=console.width))
     if len(shown) < len(trace.steps):
         hidden = len(trace.steps) - len(shown)
-        console.print(f"… {hidden:,} more steps; --limit 0 lists all, --by-node --format svg draws them", style="dim")
+        console.print(f"… {hidden:,} more steps; --limit 0 lists all, --format svg draws them", style="dim")
     _print_failures(console, trace, path)
 
 
@@ -58,14 +64,14 @@ def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int
     console.print(table)
     if len(shown) < len(traces):
         console.print(f"… {len(traces) - len(shown):,} more; --limit 0 lists all", style="dim")
-    console.print(f"{counted(len(traces), 'trace')}; look at one with --trace ID", style="dim")
+    console.print(f"{plural(len(traces), 'trace')}; look at one with --trace ID", style="dim")
 
 
 def print_statistics(console: Console, found: TraceStatistics) -> None:
     """A summary line, and a table of nodes."""
     statuses = ", ".join(f"{count:,} {status}" for status, count in found.by_status.items())
     told = f" ({statuses})" if statuses else ""
-    console.print(f"[bold]{counted(found.traces, 'trace')}[/]{told}, {counted(found.steps, 'step')}", end="")
+    console.print(f"[bold]{plural(found.traces, 'trace')}[/]{told}, {plural(found.steps, 'step')}", end="")
     console.print(f", longest {found.longest_trace_steps:,}, with loops {found.traces_with_loops:,}")
     if not found.traces:
         return
@@ -100,10 +106,10 @@ def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -
     console.print(title)
     tokens, cost = _usage_cells(trace.usage)
     nodes = len({step.node_id for step in trace.steps})
-    parts = [f"{counted(len(trace.steps), 'step')} of {counted(nodes, 'node')}"]
+    parts = [f"{plural(len(trace.steps), 'step')} of {plural(nodes, 'node')}"]
     if trace.duration_ns is not None:
         parts.append(format_duration(trace.duration_ns))
-    parts += [f"{tokens} tokens" if tokens else "tokens unknown", cost or "cost unknown"]
+    parts += [f"{tokens} tokens" if tokens else "tokens unknown", f"cost {cost or 'unknown'}"]
     console.print(", ".join(parts), style="dim")
     for loop in graph.unrolled_loops():
         console.print(f"loop ×{loop.iterations}: {one_line(', '.join(loop.node_ids[:12]))}", style="dim", markup=False)
@@ -119,41 +125,124 @@ def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -
 def _graph_table(
     trace: ExecutionTrace, graph: TraceGraph, shown: Sequence[Step], path: set[str], *, width: int
 ) -> Table:
-    has_timeline, has_kind = width >= 100, width >= 80  # a narrow terminal shows less, whole
-    rows: Iterable[tuple[str, Step | None]] = [("●" if not step.error else "✗", step) for step in shown]
-    is_drawn = False
+    """A row per step. A narrow terminal shows fewer columns, but those are readable."""
+    lanes = None
     if len(shown) == len(trace.steps):
-        lanes = to_lanes(graph, shown, widest=WIDEST_GRAPH)
-        is_drawn = lanes is not None
-        rows = lanes or rows
-    table = Table(box=None, header_style="dim", pad_edge=False, show_edge=False, expand=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("step", no_wrap=True, overflow="ellipsis", max_width=36)
-    if has_kind:
-        table.add_column("kind")
-    if not is_drawn:
-        table.add_column("after", no_wrap=True, overflow="ellipsis", max_width=30)
-    if has_timeline:
-        table.add_column("when", no_wrap=True, min_width=TIMELINE)
-    for name in ("time", "tokens", "cost"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+        lanes = to_lanes(graph, shown, widest=min(WIDEST_GRAPH, width // 3))
+    rows: Sequence[tuple[str, Step | None]] = lanes or [("✗" if step.error else "●", step) for step in shown]
+    cells = {step.id: _cells(step) for step in shown}
+    columns = _measure(list(cells.values()), rows, is_drawn=lanes is not None, is_timed=bool(trace.duration_ns))
+    columns.narrow(width)
+    table = Table(box=None, header_style="dim", pad_edge=False, show_edge=False, expand=bool(columns.note))
+    for name, size in asdict(columns).items():
+        if name == "note" and size:
+            table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+        elif size:
+            heading = "" if name == "drawing" else name
+            table.add_column(heading, no_wrap=True, width=size, justify="right" if name in FIGURES else "left")
     for drawing, step in rows:
         if step is None:
             table.add_row(Text(drawing, "dim"))
             continue
         style = "bold red" if step.error else "red" if step.id in path else ""
-        table.add_row(
-            Text(drawing, style or "dim") if not is_drawn else _marked(drawing, style),
-            Text(one_line(step.id), style),
-            *([Text(step.kind, KIND_STYLES[step.kind])] if has_kind else []),
-            *([] if is_drawn else [Text(one_line(", ".join(step.predecessors)), "dim")]),
-            *([_timeline(step, trace, style or KIND_STYLES[step.kind])] if has_timeline else []),
-            "" if step.duration_ns is None else format_duration(step.duration_ns),
-            *_usage_cells(step.usage),
-            _note(step),
-        )
+        found = cells[step.id]
+        row = {
+            "drawing": _marked(drawing, style),
+            "step": Text(cut_middle(found.name, columns.step), style),
+            "kind": Text(step.kind, KIND_STYLES[step.kind]),
+            "after": Text(cut_middle(found.after, columns.after), "dim"),
+            "when": _timeline(step, trace, style or KIND_STYLES[step.kind], width=columns.when),
+            "time": Text(found.time),
+            "tokens": Text(found.tokens),
+            "cost": Text(found.cost),
+            "note": Text(found.note, "red" if step.error else "dim"),
+        }
+        table.add_row(*(row[name] for name, size in asdict(columns).items() if size))
     return table
+
+
+@dataclass(slots=True)
+class _Columns:
+    """How wide the columns of the table of steps are, from left to right; 0 leaves one out."""
+
+    drawing: int
+    step: int
+    kind: int
+    after: int
+    when: int
+    time: int
+    tokens: int
+    cost: int
+    note: int
+
+    def narrow(self, width: int) -> None:
+        """Give up what is missed least, until everything fits."""
+        for name, most in _NARROWING:
+            wanted = [size for size in astuple(self) if size]
+            if sum(wanted) + GAP * (len(wanted) - 1) <= width:
+                return
+            setattr(self, name, min(getattr(self, name), most))
+
+
+_NARROWING = (
+    ("when", 12),
+    ("after", 14),
+    ("kind", 0),
+    ("note", 0),
+    ("step", 24),
+    ("cost", 0),
+    ("tokens", 0),
+    ("after", 0),
+    ("step", 16),
+    ("when", 0),
+)
+"""How a table that is too wide is narrowed, one column after the other."""
+
+
+class _Cells(NamedTuple):
+    """What the row of a step says."""
+
+    name: str
+    kind: str
+    after: str
+    time: str
+    tokens: str
+    cost: str
+    note: str
+
+
+def _cells(step: Step) -> _Cells:
+    return _Cells(
+        one_line(step.id),
+        step.kind,
+        one_line(", ".join(step.predecessors)),
+        "" if step.duration_ns is None else format_duration(step.duration_ns),
+        *_usage_cells(step.usage),
+        _note(step),
+    )
+
+
+def _measure(
+    cells: Sequence[_Cells], rows: Sequence[tuple[str, Step | None]], *, is_drawn: bool, is_timed: bool
+) -> _Columns:
+    """The columns that the steps would like; predecessors are named only where no lanes show them."""
+    return _Columns(
+        drawing=max(len(drawing) for drawing, _ in rows),
+        step=min(36, _widest("step", (each.name for each in cells))),
+        kind=_widest("kind", (each.kind for each in cells)),
+        after=0 if is_drawn else min(30, _widest("after", (each.after for each in cells))),
+        when=TIMELINE if is_timed else 0,
+        time=_widest("time", (each.time for each in cells)),
+        tokens=_widest("tokens", (each.tokens for each in cells)),
+        cost=_widest("cost", (each.cost for each in cells)),
+        note=min(NARROWEST_NOTE, _widest("", (each.note for each in cells))),
+    )
+
+
+def _widest(heading: str, texts: Iterable[str]) -> int:
+    """The width of a column; 0 if there is nothing in it."""
+    widest = max(map(len, texts))
+    return max(widest, len(heading)) if widest else 0
 
 
 def _print_failures(console: Console, trace: ExecutionTrace, path: Sequence[Step]) -> None:
@@ -189,38 +278,36 @@ def _marked(drawing: str, style: str) -> Text:
     return text
 
 
-def _timeline(step: Step, trace: ExecutionTrace, style: str) -> Text:
+def _timeline(step: Step, trace: ExecutionTrace, style: str, *, width: int) -> Text:
     """A bar that shows when in the run the step ran."""
     start, whole = trace.start_ns, trace.duration_ns
-    if step.start_ns is None or step.duration_ns is None or start is None or not whole:
+    if step.start_ns is None or step.duration_ns is None or start is None or not whole or not width:
         return Text("")
-    first = min(TIMELINE - 1, (step.start_ns - start) * TIMELINE // whole)
-    width = max(1, min(TIMELINE - first, round(step.duration_ns * TIMELINE / whole)))
-    return Text.assemble(("·" * first, "dim"), ("━" * width, style), ("·" * (TIMELINE - first - width), "dim"))
+    first = min(width - 1, (step.start_ns - start) * width // whole)
+    length = max(1, min(width - first, round(step.duration_ns * width / whole)))
+    return Text.assemble(("·" * first, "dim"), ("━" * length, style), ("·" * (width - first - length), "dim"))
 
 
-def _note(step: Step) -> Text:
+def _note(step: Step) -> str:
+    """The error of a step, or its tools and the surfaces that it read."""
     if step.error:
-        return Text(one_line(str(step.error)), "red")
+        return one_line(str(step.error))
     parts = []
     if step.tool_calls:
         names = [call.name + ("✗" if call.error else "") for call in step.tool_calls]
         parts.append("tools: " + ", ".join(names))
     if step.surface_reads:
         parts.append("reads " + ", ".join(surface.partition("#")[2] or surface for surface in step.surface_reads))
-    return Text(one_line("; ".join(parts)), "dim")
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 step`, `2 steps`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return one_line("; ".join(parts))
 
 
 def _usage_cells(usage: Usage | None) -> tuple[str, str]:
     if usage is None:
         return "", ""
     tokens = "" if usage.input_tokens is usage.output_tokens is None else f"{usage.tokens:,}"
-    return tokens, "" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+    if usage.cost_usd is None:
+        return tokens, "unknown" if tokens else ""
+    return tokens, dollars(usage.cost_usd)
 
 
 def _chain(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.secret import secrets_in
+from promptiter.registry import MODELS
 from traces import digest
 from traces.model import Json
 
@@ -49,7 +50,7 @@ def build_judges(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str
 def name_for_litellm(model: JudgeModel) -> str:
     """The name under which litellm finds the provider. A variant of OpenAI's protocol needs none."""
     name, provider = model.model_name, model.provider_name
-    if name == "simulated":
+    if name in MODELS:
         return name
     if provider:
         return name if name.startswith(f"{provider}/") else f"{provider}/{name}"
@@ -86,6 +87,9 @@ class JudgeEndpoint(LiteLLMModel):
     def secrets(self) -> tuple[str, ...]:
         return (*LiteLLMModel.secrets(self), *self.in_options)
 
+    def find_setup_problem(self, name: str) -> str | None:  # noqa: ARG002 - the name that litellm knows counts
+        return LiteLLMModel.find_setup_problem(self, self.served_as)
+
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         return await LiteLLMModel.__call__(self, replace(request, model=self.served_as), repeat=repeat)
 
@@ -116,7 +120,7 @@ def _register_model(gateway: Gateway, model: JudgeModel) -> str:
     name = name_for_litellm(model)
     in_options = secrets_in([model.generation_config, model.extra_fields])
     gateway.redactor.learn(secrets_in(model))
-    if name == "simulated" or not (model.base_url or model.api_key or in_options):
+    if name in MODELS or not (model.base_url or model.api_key or in_options):
         return name
     key = model.api_key.reveal() if model.api_key is not None else None
     endpoint = JudgeEndpoint(

@@ -170,7 +170,9 @@ class _ShiftedGateway(Gateway):
     """A gateway that shifts every repeat, so that cached answers of other judgements are not used."""
 
     def __init__(self, gateway: Gateway, shift: int) -> None:
-        super().__init__(cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.prices)
+        super().__init__(
+            cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.catalog.prices
+        )
         self.ledger = gateway.ledger
         self._gateway = gateway
         self._shift = shift

@@ -1,11 +1,11 @@
-"""The cache: answers of model and tool calls, kept by what was asked.
+"""The cache of answers of model and tool calls.
 
-The gateway looks here before it asks, and puts every answer here before anybody uses it. So one store serves caching,
-resume, audit and deduplication: a run that was killed asks nothing twice, and a candidate pays only from the first
+The gateway looks here before it makes a call, and stores every answer here before it is used. One mechanism serves
+caching, resume, audit and deduplication: a resumed run makes no call twice, and a candidate pays only from the first
 request that its patch changed.
 
-Every cache keeps the first answer of a key and gives that to all, in all processes. What `put` returns is what `get`
-returns ever after, so a first run and its replay see equal values.
+A cache keeps the first answer of a key, for all processes. `get` returns exactly what `put` returned, so a run and its
+replay see equal values.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ __all__ = [
 
 
 class Cache(Protocol):
-    """A store of answers. The gateway calls it from the event loop: no method may block for long."""
+    """A store of answers. The gateway calls it on the event loop, so no method may block for long."""
 
     async def get(self, key: CacheKey) -> StoredAnswer | None:
-        """The answer, if there is one."""
+        """The answer of a key, or None."""
         ...
 
     async def put(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
-        """Keep an answer and return the one to use: the first that was put, by whichever process.
+        """Store an answer and return the one to use: the first that any process stored.
 
-        When it returns, the answer survives a SIGKILL of this process. SetupError if JSON cannot hold the answer.
-        `paid` is what the call cost, for who keeps account.
+        After that the answer survives a SIGKILL of this process. `paid` is the cost of the call, for caches that keep
+        an account. Raises SetupError if the answer cannot be written as JSON.
         """
         ...
 
     def asking(self, key: CacheKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:
-        """Entered when a call is about to be made, left when it is answered, has failed for good, or is cancelled.
+        """Entered right before a call is made, left when it is answered, has failed for good, or is cancelled.
 
-        An answer is `put` right after. A call that is never left was in flight when the process was killed.
+        An answer is `put` right after. A call that was entered but not left was in flight when the process was killed.
         """
         ...
 
     async def note_paid(self, key: CacheKey, paid: LedgerEntry) -> None:
-        """Take in what a call cost whose answer is not kept, for who keeps account."""
+        """Record the cost of a call whose answer is not stored."""
         ...
 
     def mark(self) -> int:
-        """Where the answers end now; only `is_since` can tell what it means."""
+        """The current end of the answers, for `is_since`."""
         ...
 
     def is_since(self, key: CacheKey, mark: int) -> bool:
-        """Whether the answer of a key was paid after that mark, as far as that is known."""
+        """Whether the answer of a key is known to have been paid after that mark."""
         ...
 
     async def sync(self) -> None:
-        """Make what was put survive a loss of power too."""
+        """Make all answers survive a power failure."""
         ...
 
     def stats(self) -> CacheStats: ...
@@ -79,16 +79,16 @@ class Cache(Protocol):
 
 
 def open_cache(where: str | os.PathLike[str]) -> Cache:
-    """The cache at `"memory"`, at a path that ends in .jsonl, or at one that ends in .sqlite or .db.
+    """Open the cache `"memory"`, or one in a file: .jsonl for JSON lines, .sqlite or .db for a database.
 
-    Folders of the path that do not exist are made.
+    Missing folders are created.
     """
     if where == "memory":
         return MemoryCache()
     path = Path(where)
     if path.suffix not in SUFFIXES:
         raise SetupError(
-            f"cannot tell what cache {os.fspath(where)!r} is: give 'memory' or a path in .jsonl, .sqlite or .db"
+            f"the cache {os.fspath(where)!r} is of an unknown kind; give 'memory' or a path in .jsonl, .sqlite or .db"
         )
     with explain_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def open_cache(where: str | os.PathLike[str]) -> Cache:
 
 
 class MemoryCache(NoAccount):
-    """A cache for one process, gone when it ends."""
+    """A cache in the memory of one process."""
 
     def __init__(self) -> None:
         self._answers: dict[str, bytes] = {}
@@ -119,7 +119,7 @@ class MemoryCache(NoAccount):
         return decode_answer(self._answers.setdefault(key.digest, encode_answer(key, answer)))
 
     async def sync(self) -> None:
-        """Nothing survives anyway."""
+        """Nothing is on disk."""
 
     def stats(self) -> CacheStats:
         held = sum(map(len, self._answers.values()))

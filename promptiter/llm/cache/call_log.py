@@ -1,14 +1,14 @@
 """calls.jsonl: the cache of one run, which is also its account.
 
-It knows what the run paid, and which calls were in flight when it was killed, so that a resumed run asks for no answer
-twice and goes on with what is left of its budget. Beside the answers it has short lines:
+It records what the run paid, and which calls were in flight when it was killed, so a resumed run makes no call twice
+and continues with the rest of its budget. Besides the answers it has short lines:
 
     {"sum":"…","v":1,"asked":"<key>","role":"agent","model":"gpt-4o","node_id":"planner"}          a call is made
     {"sum":"…","v":1,"key":"<key>",…,"paid":{"model":…,"node_id":…,"attempts":1,"seconds":0.8}}    it was answered
     {"sum":"…","v":1,"given_up":"<key>","role":"agent"}                                    it failed, or was cancelled
 
-What was asked, but neither answered nor given up, was in flight at a kill. A line `given_up` with `paid` is of a call
-whose answer is not kept, such as that of a live node.
+A call that was asked, but neither answered nor given up, was in flight when the process was killed. A line `given_up`
+with `paid` is of a call whose answer is not stored, such as that of a live node.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from promptiter.errors import SetupError
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.cache.file import FileCache
 from promptiter.llm.cache.index import Place
-from promptiter.llm.cache.keys import SCHEMA_VERSION, CacheKey, StoredAnswer, answer_in, encode_answer, usage_of
-from promptiter.llm.cache.lines import is_sound
+from promptiter.llm.cache.keys import SCHEMA_VERSION, CacheKey, StoredAnswer, encode_answer, read_answer, usage_of
+from promptiter.llm.cache.lines import is_intact
 from promptiter.llm.cache.storage import run_in_worker
 from promptiter.llm.ledger import Ledger, LedgerEntry, LedgerSnapshot, Spending
 from traces.model import Json
@@ -40,16 +40,16 @@ logger = logging.getLogger(__name__)
 
 
 class CallLog(FileCache):
-    """The log of one run, in a file. `shared` is a cache of many runs: an answer that it has is the one to use.
+    """The calls of one run, in a file. Answers of the `shared` cache of many runs have priority.
 
-    Such an answer is written here too before it is used, so a run can be resumed without the shared cache, which stays
-    open: it is not this log's own.
+    They are written here too before they are used, so the run can be resumed without the shared cache. `close` leaves
+    the shared cache open.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, shared: Cache | None = None) -> None:
         super().__init__(path)
         self._shared = shared
-        self._own_start: int | None = None  # where the first line stands that this process wrote
+        self._own_start: int | None = None  # offset of the first line of this process
 
     async def get(self, key: CacheKey) -> StoredAnswer | None:
         known = await super().get(key)
@@ -59,16 +59,16 @@ class CallLog(FileCache):
         if shared is None:
             return None
         self._hits += 1
-        return await self._keep(key, shared)
+        return await self._write_answer(key, shared)
 
     async def put(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
         if self._shared is None:
-            return await self._keep(key, answer, paid=paid)
+            return await self._write_answer(key, answer, paid=paid)
         sharing = asyncio.ensure_future(self._share(self._shared, key, answer, paid))
         try:
             return await asyncio.shield(sharing)
         except asyncio.CancelledError:
-            await asyncio.wait([sharing])  # the answer was paid, so it is kept also for a caller that has gone
+            await asyncio.wait([sharing])  # the answer was paid, so it is stored even if the caller is gone
             raise
 
     @asynccontextmanager
@@ -76,7 +76,7 @@ class CallLog(FileCache):
         asked = _note("asked", key, model=model, node_id=node_id)
         try:
             await run_in_worker(self._worker, lambda: self._write(asked))
-        except asyncio.CancelledError:  # it is written all the same
+        except asyncio.CancelledError:  # it is written nevertheless
             await self._give_up(key)
             raise
         try:
@@ -97,11 +97,11 @@ class CallLog(FileCache):
         return place is not None and place[0] >= mark and "paid" in orjson.loads(self._line(place))
 
     def ledger(self) -> LedgerSnapshot:
-        """What the run paid so far, by role, model and node, and the calls that were lost before this process.
+        """What the run paid so far, by role, model and node, and the calls that earlier processes lost.
 
-        Reads the file from start to end, as a stream.
+        Reads the whole file, as a stream.
         """
-        return self._worker.submit(self._account).result()
+        return self._worker.submit(self._read_account).result()
 
     async def sync(self) -> None:
         await super().sync()
@@ -114,12 +114,14 @@ class CallLog(FileCache):
         try:
             first = await shared.put(key, answer)
         except BaseException:
-            await self._keep(key, answer, paid=paid)  # a run that is resumed need not pay it again
+            await self._write_answer(key, answer, paid=paid)  # so that a resumed run need not pay it again
             raise
-        return await self._keep(key, first, paid=paid)
+        return await self._write_answer(key, first, paid=paid)
 
-    async def _keep(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
-        """Write an answer with its receipt; only the receipt, if there is an answer or this one cannot be kept."""
+    async def _write_answer(
+        self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None
+    ) -> StoredAnswer:
+        """Write an answer with its receipt, or only the receipt if the key has an answer or this one is not JSON."""
         receipt = None if paid is None else _note("given_up", key, paid=_receipt(paid, answer=None))
         try:
             body = encode_answer(key, answer, paid=None if paid is None else _receipt(paid, answer=answer))
@@ -128,13 +130,13 @@ class CallLog(FileCache):
                 await run_in_worker(self._worker, lambda: self._write(receipt))
             raise
         raw_key = bytes.fromhex(key.digest)
-        return self._read(await run_in_worker(self._worker, lambda: self._kept(raw_key, body, note=receipt)))
+        return self._read(await run_in_worker(self._worker, lambda: self._store(raw_key, body, note=receipt)))
 
     async def _give_up(self, key: CacheKey) -> None:
         try:
             await run_in_worker(self._worker, lambda: self._write(_note("given_up", key)))
-        except SetupError as error:  # the call has an error of its own, which matters more
-            logger.warning("a call that was given up will be counted as lost: %s", error)
+        except SetupError as error:  # the error of the call itself matters more
+            logger.warning("a call that failed will be counted as lost: %s", error)
 
     def _write(self, note: bytes) -> None:
         with self._locked(exclusive=True):
@@ -146,41 +148,41 @@ class CallLog(FileCache):
             self._own_start = self._seen
         return super()._append(body)
 
-    def _account(self) -> LedgerSnapshot:
+    def _read_account(self) -> LedgerSnapshot:
         self._catch_up()
         end_of_others = self._seen if self._own_start is None else self._own_start
         paid = Ledger()
         open_calls: dict[str, list[LedgerEntry]] = {}
         for start, line in self._lines(0, self._seen):
-            if not is_sound(line):
+            if not is_intact(line):
                 continue
             document = orjson.loads(line)
             if "paid" in document:
-                paid.count(_paid_in(document))
-            if start >= end_of_others:  # what this process asks is not lost
+                paid.count(_read_entry(document))
+            if start >= end_of_others:  # calls of this process are not lost
                 continue
             if "asked" in document:
-                open_calls.setdefault(document["asked"], []).append(_lost(document))
+                open_calls.setdefault(document["asked"], []).append(_read_lost_call(document))
             elif "paid" in document or "given_up" in document:
-                _close(open_calls, document.get("key") or document["given_up"])
+                _close_call(open_calls, document.get("key") or document["given_up"])
         for entries in open_calls.values():
             for entry in entries:
                 paid.count(entry)
         return paid.snapshot()
 
 
-def paid_calls(path: str | os.PathLike[str]) -> Iterator[LedgerEntry]:
-    """What each call of a log cost, in the order of the file, which is read as a stream; a torn line is passed over."""
-    return (entry for _, entry in paid_calls_from(path))
+def read_paid_calls(path: str | os.PathLike[str]) -> Iterator[LedgerEntry]:
+    """The cost of each call in a log, in the order of the file. Reads a stream and skips damaged lines."""
+    return (entry for _, entry in read_paid_calls_with_offsets(path))
 
 
-def paid_calls_from(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerEntry]]:
-    """The same, each with where its line begins: what was paid after a `mark` begins there or behind it."""
+def read_paid_calls_with_offsets(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerEntry]]:
+    """The same with the offset of each line: calls that were paid after a `mark` are at that offset or later."""
     start = 0
     with Path(path).open("rb") as file:
         for line in file:
-            if b'"paid":' in line and is_sound(line):
-                yield start, _paid_in(orjson.loads(line))
+            if b'"paid":' in line and is_intact(line):
+                yield start, _read_entry(orjson.loads(line))
             start += len(line)
 
 
@@ -189,7 +191,7 @@ def _note(kind: str, key: CacheKey, **fields: Json) -> bytes:
 
 
 def _receipt(paid: LedgerEntry, *, answer: StoredAnswer | None) -> dict[str, Json]:
-    """What is written of a call's cost. Tokens and dollars stand in its answer, unless another is kept in its place."""
+    """The cost of a call as it is written. Tokens and dollars are in its answer, unless another answer is stored."""
     spent = paid.spent
     receipt = {"model": paid.model, "node_id": paid.node_id, "attempts": spent.attempts, "seconds": spent.seconds}
     if answer is None or spent != _spent_on(answer, receipt):
@@ -201,19 +203,19 @@ def _spent_on(answer: StoredAnswer, receipt: dict[str, Json]) -> Spending:
     return Spending.of_call(usage_of(answer), seconds=receipt["seconds"], attempts=receipt["attempts"])
 
 
-def _paid_in(document: dict[str, Any]) -> LedgerEntry:
+def _read_entry(document: dict[str, Any]) -> LedgerEntry:
     receipt = document["paid"]
     role = document["role"] if "role" in document else document["call"]["role"]
-    spent = Spending(**receipt["spent"]) if "spent" in receipt else _spent_on(answer_in(document), receipt)
+    spent = Spending(**receipt["spent"]) if "spent" in receipt else _spent_on(read_answer(document), receipt)
     return LedgerEntry(role=role, model=receipt["model"], node_id=receipt["node_id"], spent=spent)
 
 
-def _lost(asked: dict[str, Any]) -> LedgerEntry:
+def _read_lost_call(asked: dict[str, Any]) -> LedgerEntry:
     return LedgerEntry(role=asked["role"], model=asked["model"], node_id=asked["node_id"], spent=Spending(lost_calls=1))
 
 
-def _close(open_calls: dict[str, list[LedgerEntry]], key: str) -> None:
-    """The last of equal calls has ended: one before it was lost."""
+def _close_call(open_calls: dict[str, list[LedgerEntry]], key: str) -> None:
+    """Close the last of equal calls: an earlier one that is still open was lost."""
     entries = open_calls.get(key)
     if entries:
         entries.pop()

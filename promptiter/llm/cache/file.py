@@ -1,4 +1,4 @@
-"""A cache in JSON lines, which also is the format of a run's `calls.jsonl`."""
+"""A cache in a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from pathlib import Path
 from promptiter.errors import SetupError
 from promptiter.llm.cache.index import CacheIndex, Place
 from promptiter.llm.cache.keys import CacheKey, CacheStats, StoredAnswer, decode_answer, encode_answer
-from promptiter.llm.cache.lines import as_line, is_sound, key_in
+from promptiter.llm.cache.lines import format_line, is_intact, read_key
 from promptiter.llm.cache.storage import NoAccount, explain_errors, run_in_worker, write_error
 from promptiter.llm.ledger import LedgerEntry
 
-AT_ONCE = 4_000
-"""So many lines of a file are indexed together."""
+INDEX_BATCH = 4_000
+"""How many lines are indexed at once."""
 
 logger = logging.getLogger(__name__)
 
 
 class FileCache(NoAccount):
-    """A cache in JSON lines, which several processes of one machine may share; each opens its own.
+    """A cache in JSON lines. Several processes of one machine may share the file; each opens it itself.
 
-    A line is one write under a lock, with a checksum in its first field. A line that a crash tore is cut off at the
-    next write. What others wrote is read when a key is missed. Memory does not grow with the answers: an index on
-    disk knows where each stands. A cache that is not closed closes with its last reference, or at the end of the
-    process.
+    A line is written at once, under a lock, with a checksum in its first field. A line that a crash left incomplete is
+    cut off at the next write. Lines of other processes are read when a key is not found. An index on disk knows where
+    each answer is, so memory does not grow with the number of answers. A cache that is not closed is
+    closed with its last reference, or at the end of the process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if os.name == "nt":
-            raise SetupError(f"{os.fspath(path)!r}: files cannot be shared on Windows; use a cache in .sqlite")
+            raise SetupError(f"{os.fspath(path)!r}: a .jsonl cache does not work on Windows; use .sqlite")
         self._path = Path(path)
-        self._seen = 0  # all lines before this offset are known
+        self._seen = 0  # all lines before this offset are indexed
         self._hits = 0
         with explain_errors(self._path):
             self._file = io.FileIO(os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644), "r+")
@@ -61,10 +61,10 @@ class FileCache(NoAccount):
         key: CacheKey,
         answer: StoredAnswer,
         *,
-        paid: LedgerEntry | None = None,  # noqa: ARG002 - what a run paid stands in its own log
+        paid: LedgerEntry | None = None,  # noqa: ARG002 - the call log of the run records it
     ) -> StoredAnswer:
         body = encode_answer(key, answer)
-        return self._read(await run_in_worker(self._worker, lambda: self._kept(bytes.fromhex(key.digest), body)))
+        return self._read(await run_in_worker(self._worker, lambda: self._store(bytes.fromhex(key.digest), body)))
 
     async def sync(self) -> None:
         await run_in_worker(self._worker, self._sync)
@@ -84,12 +84,12 @@ class FileCache(NoAccount):
         offset, length = place
         with explain_errors(self._path):
             line = os.pread(self._file.fileno(), length, offset)
-        if not is_sound(line):
-            raise SetupError(f"{str(self._path)!r} was changed at byte {offset} while in use; start again")
+        if not is_intact(line):
+            raise SetupError(f"{str(self._path)!r} was changed at byte {offset} while in use; run again")
         return line
 
-    def _kept(self, raw_key: bytes, body: bytes, *, note: bytes | None = None) -> Place:
-        """Where the answer of a key stands, after it was written; if there was one already, the note is written."""
+    def _store(self, raw_key: bytes, body: bytes, *, note: bytes | None = None) -> Place:
+        """Write an answer, or only the note if the key has one already. Returns the place of the answer."""
         with self._locked(exclusive=True):
             self._read_tail()
             place = self._index.get(raw_key)
@@ -101,12 +101,12 @@ class FileCache(NoAccount):
             return place
 
     def _append(self, body: bytes) -> Place:
-        """Write a line. The lock is held, and all lines are known."""
-        self._cut_torn_line()
-        line, start = as_line(body), self._seen
+        """Write a line. The caller holds the lock and has read all lines."""
+        self._cut_incomplete_line()
+        line, start = format_line(body), self._seen
         try:
             rest = memoryview(line)
-            while rest:  # if only a part fitted, the next write says why
+            while rest:  # after a partial write, the next one raises the reason
                 rest = rest[os.write(self._file.fileno(), rest) :]
         except OSError as error:
             with suppress(OSError):
@@ -137,29 +137,27 @@ class FileCache(NoAccount):
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _read_tail(self) -> None:
-        """Learn the lines that were added since the last look. The lock is held, so a line without an end is torn."""
+        """Index the lines that were added since. The caller holds the lock, so a line without an end is incomplete."""
         size = os.fstat(self._file.fileno()).st_size
         if size < self._seen:
-            raise SetupError(
-                f"{str(self._path)!r} was cut to {size} bytes while in use, {self._seen} were there; start again"
-            )
+            raise SetupError(f"{str(self._path)!r} was cut from {self._seen} to {size} bytes while in use; run again")
         found: list[tuple[bytes, int, int]] = []
         end = self._seen
         for start, line in self._lines(self._seen, size):
-            if not is_sound(line):
-                logger.warning("%s: the line at byte %d is damaged; its call is made again", self._path, start)
-            elif raw_key := key_in(line, path=self._path):
+            if not is_intact(line):
+                logger.warning("%s: the line at byte %d is damaged; its call will be made again", self._path, start)
+            elif raw_key := read_key(line, path=self._path):
                 found.append((raw_key, start, len(line)))
             end = start + len(line)
-            if len(found) == AT_ONCE:
+            if len(found) == INDEX_BATCH:
                 self._index.add(found)
                 self._seen = end
                 found.clear()
         self._index.add(found)
-        self._seen = end  # last, for `get` takes what was seen as indexed
+        self._seen = end  # last: `get` assumes that everything before it is indexed
 
     def _lines(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """The whole lines between two offsets, each with its own. For the worker's thread."""
+        """The complete lines between two offsets, each with its offset. Runs in the worker's thread."""
         if start >= end:
             return
         reader = io.BufferedReader(self._file, 1 << 20)
@@ -173,10 +171,10 @@ class FileCache(NoAccount):
         finally:
             reader.detach()
 
-    def _cut_torn_line(self) -> None:
+    def _cut_incomplete_line(self) -> None:
         size = os.fstat(self._file.fileno()).st_size
         if size > self._seen:
-            logger.warning("%s: dropped the last %d bytes, a line that was torn", self._path, size - self._seen)
+            logger.warning("%s: removed the last %d bytes, an incomplete line", self._path, size - self._seen)
             os.ftruncate(self._file.fileno(), self._seen)
 
 

@@ -1,4 +1,4 @@
-"""What a cache keeps: the answers of models and tools, under keys that say what was asked, as versioned JSON."""
+"""Keys and answers of the cache, and how answers are written as versioned JSON."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheKey:
-    """What was asked, and where.
+    """Identifies a call: its request, and where it was made.
 
-    Only the agent's calls belong to a case and a step. The same question to a judge is one question, whichever case it
-    comes from: for other roles these fields are emptied.
+    Only calls of the agent belong to a case and a step. For other roles these fields are empty, so equal requests of a
+    judge are one call, whichever case they are about.
     """
 
     role: Role
@@ -50,13 +50,13 @@ class CacheKey:
 
     @property
     def digest(self) -> str:
-        """The same text for equal keys, in every process and release."""
+        """A hash that is the same for equal keys in every process and release."""
         return digest([getattr(self, field.name) for field in fields(self)])
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What a declared tool gave back: a JSON value, or the error it raised."""
+    """The result of a declared tool: a JSON value, or the error that it raised."""
 
     value: Json = None
     error: str | None = None
@@ -65,7 +65,7 @@ class ToolAnswer:
 StoredAnswer: TypeAlias = ModelReply | ToolAnswer
 
 FREE = Usage(input_tokens=0, output_tokens=0, cost_usd=0.0)
-"""What a tool's answer costs."""
+"""The usage of a tool call."""
 
 
 def usage_of(answer: StoredAnswer) -> Usage:
@@ -74,7 +74,7 @@ def usage_of(answer: StoredAnswer) -> Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
-    """`hits` counts the answers that this process got; `entries` and `bytes` are of the store."""
+    """Figures of a cache. `hits` counts the answers that this process got from it."""
 
     entries: int
     hits: int
@@ -82,7 +82,7 @@ class CacheStats:
 
 
 def encode_answer(key: CacheKey, answer: StoredAnswer, *, paid: Mapping[str, Json] | None = None) -> bytes:
-    """One answer as JSON, with what it cost where that is kept; `call` says what was asked."""
+    """An answer and its key as JSON, with what the call cost if that is recorded."""
     document: dict[str, Json] = {
         "v": SCHEMA_VERSION,
         "key": key.digest,
@@ -101,26 +101,28 @@ def encode_answer(key: CacheKey, answer: StoredAnswer, *, paid: Mapping[str, Jso
         document["paid"] = dict(paid)
     if holds_non_finite(document):
         raise SetupError(
-            f"an answer at {key.step_id or key.role!r} holds a NaN or infinite number; give it as text or null"
+            f"an answer of {key.step_id or key.role!r} has a NaN or infinite number; return it as text or null"
         )
     try:
         return orjson.dumps(document)
     except orjson.JSONEncodeError:
-        document = map_texts(document, lambda text: text.encode(errors="replace").decode())  # half an emoji is no JSON
+        document = map_texts(
+            document, lambda text: text.encode(errors="replace").decode()
+        )  # half a surrogate pair is not valid JSON
     try:
         return orjson.dumps(document)
     except orjson.JSONEncodeError as error:
         raise SetupError(
-            f"an answer at {key.step_id or key.role!r} cannot be kept as JSON ({error}); give back texts, numbers, "
+            f"an answer of {key.step_id or key.role!r} cannot be written as JSON ({error}); return texts, numbers, "
             "lists, and dicts with text keys"
         ) from error
 
 
 def decode_answer(raw: bytes) -> StoredAnswer:
-    return answer_in(orjson.loads(raw))
+    return read_answer(orjson.loads(raw))
 
 
-def answer_in(document: dict[str, Any]) -> StoredAnswer:
+def read_answer(document: dict[str, Any]) -> StoredAnswer:
     if "tool" in document:
         return ToolAnswer(**document["tool"])
     model = document["model"]

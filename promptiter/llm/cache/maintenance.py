@@ -1,6 +1,6 @@
-"""Caches at rest: what a file holds, by who asked, and how to empty it while others may use it.
+"""Statistics of cache files, and how to clear them while other processes may use them.
 
-Only what is a cache beyond doubt is touched; a file with anything else in it is refused.
+A file that is not certainly a cache is refused.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import IO, Any
 import orjson
 
 from promptiter.errors import SetupError
-from promptiter.llm.cache.keys import SCHEMA_VERSION, answer_in, usage_of
-from promptiter.llm.cache.lines import START, is_sound, key_in, other_version
+from promptiter.llm.cache.keys import SCHEMA_VERSION, read_answer, usage_of
+from promptiter.llm.cache.lines import START, is_intact, read_key, version_error
 from promptiter.llm.cache.storage import BUSY_TIMEOUT_S, SUFFIXES, explain_errors, size_of
 from promptiter.llm.ledger import NOTHING, Spending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheContents:
-    """What a cache holds: by role, how many answers (as `calls`), and what they cost when they were asked for."""
+    """The answers of a cache by role: how many there are (as `calls`), and what they cost when they were paid."""
 
     path: Path
     bytes: int
@@ -35,76 +35,76 @@ class CacheContents:
         return sum(self.by_role.values(), start=NOTHING)
 
 
-def contents_of(path: str | os.PathLike[str]) -> CacheContents | None:
-    """What the cache at a path holds; None if there is no file. It is only read, as a stream."""
-    file = _checked(path)
+def read_contents(path: str | os.PathLike[str]) -> CacheContents | None:
+    """Read the contents of the cache at a path, as a stream; None if there is no file."""
+    file = _find_file(path)
     if file is None:
         return None
     if file.suffix == ".jsonl":
         with explain_errors(file), file.open("rb") as opened:
-            by_role = _by_role(_lines(opened, path=file))
+            by_role = _sum_by_role(_lines(opened, path=file))
     else:
         with _database(file) as database:
-            by_role = _by_role(_rows(database, path=file))
+            by_role = _sum_by_role(_rows(database, path=file))
     return CacheContents(path=file, bytes=size_of(file), by_role=by_role)
 
 
 def clear_cache(path: str | os.PathLike[str]) -> int:
-    """Remove all answers, and say how many. Who uses the cache at this moment is not disturbed.
+    """Remove all answers, and return how many there were. Processes that use the cache are not disturbed.
 
-    A file of lines is removed: whoever has it open goes on with it alone.
+    A file of lines is deleted: a process that has it open continues with its own copy.
     """
-    file = _checked(path)
+    file = _find_file(path)
     if file is None:
         return 0
     if file.suffix == ".jsonl":
-        return _unlinked(file)
+        return _delete_file(file)
     with _database(file) as database:
-        return _emptied(database, path=file)
+        return _clear_database(database, path=file)
 
 
-def _checked(path: str | os.PathLike[str]) -> Path | None:
-    """The file behind a path; None if there is none."""
+def _find_file(path: str | os.PathLike[str]) -> Path | None:
+    """The file at a path; None if there is none."""
     file = Path(path)
     if file.suffix not in SUFFIXES:
-        raise SetupError(f"cannot tell what cache {os.fspath(path)!r} is: give a path in .jsonl, .sqlite or .db")
+        raise SetupError(f"the cache {os.fspath(path)!r} is of an unknown kind; give a path in .jsonl, .sqlite or .db")
     if not file.exists():
         return None
     if not file.is_file():
-        raise _foreign(file, "it is no file")
+        raise _not_a_cache(file, "it is not a file")
     return file
 
 
-def _unlinked(path: Path) -> int:
-    import fcntl  # not on Windows, where there are no such caches
+def _delete_file(path: Path) -> int:
+    import fcntl  # not on Windows, which has no such caches
 
     with explain_errors(path), path.open("rb") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)  # nobody is in the middle of a write
+        fcntl.flock(opened, fcntl.LOCK_EX)  # wait for a write in progress
         answers = sum(1 for _ in _lines(opened, path=path))
         if not os.path.samestat(os.fstat(opened.fileno()), path.stat()):
-            raise _foreign(path, "it was replaced at this moment")
+            raise _not_a_cache(path, "it was replaced meanwhile")
         path.unlink()
     return answers
 
 
 def _lines(opened: IO[bytes], *, path: Path) -> Iterator[dict[str, Any]]:
-    """The answers in a file of lines. Damaged ones are left out; but all must be lines of a cache, or none is."""
+    """The answers in a file of lines, without damaged ones. A line that is not of a cache raises SetupError."""
     number = sound = 0
     for number, line in enumerate(opened, 1):
         if not (line.startswith(START) or (START.startswith(line) and not line.endswith(b"\n"))):
-            raise _foreign(path, f"line {number} is not of a cache")
-        if not line.endswith(b"\n") or not is_sound(line):
+            raise _not_a_cache(path, f"line {number} is not of a cache")
+        if not line.endswith(b"\n") or not is_intact(line):
             continue
         sound += 1
-        if key_in(line, path=path) is not None:
+        if read_key(line, path=path) is not None:
             yield orjson.loads(line)
     if number and not sound:
-        raise _foreign(path, "it has no line with a checksum that fits")
+        raise _not_a_cache(path, "no line matches its checksum")
 
 
 @contextmanager
 def _database(path: Path) -> Iterator[sqlite3.Connection]:
-    where = f"{path.absolute().as_uri()}?mode=rw"  # which makes no file
+    where = f"{path.absolute().as_uri()}?mode=rw"  # does not create the file
     with (
         explain_errors(path),
         closing(sqlite3.connect(where, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as database,
@@ -118,7 +118,7 @@ def _rows(database: sqlite3.Connection, *, path: Path) -> Iterator[dict[str, Any
             yield orjson.loads(body)
 
 
-def _emptied(database: sqlite3.Connection, *, path: Path) -> int:
+def _clear_database(database: sqlite3.Connection, *, path: Path) -> int:
     if not _has_answers(database, path=path):
         return 0
     removed = database.execute("DELETE FROM answers").rowcount
@@ -128,31 +128,31 @@ def _emptied(database: sqlite3.Connection, *, path: Path) -> int:
 
 
 def _has_answers(database: sqlite3.Connection, *, path: Path) -> bool:
-    """Whether a database has the table of a cache; one without any table may become a cache. Others are refused."""
+    """Whether a database has the table of a cache. A database with other tables raises SetupError."""
     try:
         [version] = database.execute("PRAGMA user_version").fetchone()
         columns = [tuple(row) for row in database.execute(_COLUMNS)]
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
             raise
-        raise _foreign(path, "it is no SQLite database") from error
+        raise _not_a_cache(path, "it is not an SQLite database") from error
     if columns and columns != [("answers", "key"), ("answers", "body")]:
-        raise _foreign(path, f"it has the columns {', '.join(map('.'.join, columns))}")
+        raise _not_a_cache(path, f"it has the columns {', '.join(map('.'.join, columns))}")
     if version not in (0, SCHEMA_VERSION):
-        raise other_version(path, version)
+        raise version_error(path, version)
     return bool(columns)
 
 
 _COLUMNS = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table'"
 
 
-def _by_role(documents: Iterable[dict[str, Any]]) -> dict[str, Spending]:
+def _sum_by_role(documents: Iterable[dict[str, Any]]) -> dict[str, Spending]:
     found: dict[str, Spending] = {}
     for document in documents:
         role = document["call"]["role"]
-        found[role] = found.get(role, NOTHING) + Spending.of_call(usage_of(answer_in(document)))
+        found[role] = found.get(role, NOTHING) + Spending.of_call(usage_of(read_answer(document)))
     return dict(sorted(found.items()))
 
 
-def _foreign(path: Path, why: str) -> SetupError:
-    return SetupError(f"{str(path)!r} is no cache: {why}; name the cache's own file")
+def _not_a_cache(path: Path, why: str) -> SetupError:
+    return SetupError(f"{str(path)!r} is not a cache: {why}; give the path of a cache file")

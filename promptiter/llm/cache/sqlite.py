@@ -1,4 +1,4 @@
-"""A cache in an SQLite database, for many runs."""
+"""A cache in an SQLite database."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from promptiter.llm.cache.keys import SCHEMA_VERSION, CacheKey, CacheStats, StoredAnswer, decode_answer, encode_answer
-from promptiter.llm.cache.lines import other_version
+from promptiter.llm.cache.lines import version_error
 from promptiter.llm.cache.storage import BUSY_TIMEOUT_S, BusyError, NoAccount, explain_errors, run_in_worker, size_of
 from promptiter.llm.ledger import LedgerEntry
 from traces.model import Json
 
 
 class SqliteCache(NoAccount):
-    """A cache in an SQLite database, which several processes may share; each opens its own.
+    """A cache in an SQLite database. Several processes may share it; each opens it itself.
 
-    A cache that is not closed closes with its last reference, or at the end of the process.
+    A cache that is not closed is closed with its last reference, or at the end of the process.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
@@ -50,10 +50,10 @@ class SqliteCache(NoAccount):
         key: CacheKey,
         answer: StoredAnswer,
         *,
-        paid: LedgerEntry | None = None,  # noqa: ARG002 - what a run paid stands in its own log
+        paid: LedgerEntry | None = None,  # noqa: ARG002 - the call log of the run records it
     ) -> StoredAnswer:
         body = encode_answer(key, answer)
-        return decode_answer(await run_in_worker(self._worker, lambda: self._kept(bytes.fromhex(key.digest), body)))
+        return decode_answer(await run_in_worker(self._worker, lambda: self._store(bytes.fromhex(key.digest), body)))
 
     async def sync(self) -> None:
         await run_in_worker(self._worker, lambda: self._query("PRAGMA wal_checkpoint(FULL)"))
@@ -68,7 +68,7 @@ class SqliteCache(NoAccount):
 
     def _prepare(self) -> None:
         deadline = time.monotonic() + self._busy_timeout_s
-        while True:  # the change to WAL does not wait for another process that does the same
+        while True:  # SQLite does not wait here for another process that does the same
             try:
                 self._query("PRAGMA journal_mode = WAL")
                 break
@@ -76,15 +76,15 @@ class SqliteCache(NoAccount):
                 if time.monotonic() > deadline:
                     raise
             time.sleep(0.01)
-        self._query("PRAGMA synchronous = NORMAL")  # enough for SIGKILL; `sync` is for more
+        self._query("PRAGMA synchronous = NORMAL")  # survives a SIGKILL; `sync` is for power failures
         [(version,)] = self._query("PRAGMA user_version")
         if version not in (0, SCHEMA_VERSION):
-            raise other_version(self._path, version)
+            raise version_error(self._path, version)
         self._query("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, body BLOB NOT NULL)")
         if version == 0:
             self._query(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
-    def _kept(self, raw_key: bytes, body: bytes) -> bytes:
+    def _store(self, raw_key: bytes, body: bytes) -> bytes:
         self._query("INSERT OR IGNORE INTO answers (key, body) VALUES (?, ?)", raw_key, body)
         return self._select(raw_key) or body
 

@@ -1,4 +1,4 @@
-"""What the caches on disk share: their errors, their worker thread, and the account that they do not keep."""
+"""What caches on disk share: error messages, a worker thread, and the account that they do not keep."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ BUSY_TIMEOUT_S = 30.0
 
 
 class NoAccount:
-    """The part of a Cache that only the log of a run has: what calls cost, and when they were made."""
+    """The methods of a Cache for accounting, which only the call log of a run implements."""
 
     def asking(self, key: CacheKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
         return nullcontext()
 
     async def note_paid(self, key: CacheKey, paid: LedgerEntry) -> None:
-        """Nobody asks."""
+        """Only the call log of a run records costs."""
 
     def mark(self) -> int:
         return 0
@@ -38,46 +38,47 @@ class NoAccount:
 
 
 def size_of(path: Path) -> int:
-    """The bytes of a cache, with those that a database has not moved into its file yet."""
+    """The bytes of a cache, with those in the write-ahead log of a database."""
     return sum(file.stat().st_size for file in (path, Path(f"{path}-wal")) if file.exists())
 
 
 class BusyError(SetupError):
-    """Another process holds the database."""
+    """Another process has locked the database."""
 
 
 @contextmanager
 def explain_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the database and the operating system into SetupErrors that say what to do."""
     try:
         yield
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise SetupError(
                 f"the cache {str(path)!r} is damaged ({error}): move it away and run again (calls are paid again), "
-                f"or save what can be read with: sqlite3 {path} .recover"
+                f"or recover what can be read with: sqlite3 {path} .recover"
             ) from error
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
             raise BusyError(
-                f"the cache {str(path)!r} is held by another process ({error}); end it and run again"
+                f"the cache {str(path)!r} is locked by another process ({error}); stop that process and run again"
             ) from error
         if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
             raise write_error(path, str(error)) from error
         raise SetupError(
-            f"the cache {str(path)!r} cannot be used: {error}; check its folder and the space left"
+            f"the cache {str(path)!r} cannot be used: {error}; check its folder and the free space"
         ) from error
     except OSError as error:
-        what = error.strerror or str(error)
+        reason = error.strerror or str(error)
         raise SetupError(
-            f"the cache {str(path)!r} cannot be used: {what}; check its folder and the space left"
+            f"the cache {str(path)!r} cannot be used: {reason}; check its folder and the free space"
         ) from error
 
 
 async def run_in_worker(worker: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-    """Do it in the worker's thread, to its end also when the caller is cancelled: an answer that was paid is kept."""
+    """Run `work` in the worker's thread, to its end even if the caller is cancelled: a paid answer must be stored."""
     done = asyncio.get_running_loop().run_in_executor(worker, work)
-    done.add_done_callback(lambda done: done.cancelled() or done.exception())  # a caller that has gone does not ask
+    done.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone
     return await asyncio.shield(done)
 
 
-def write_error(path: Path, what: str) -> SetupError:
-    return SetupError(f"the cache {str(path)!r} could not be written: {what}; make room and resume the run")
+def write_error(path: Path, reason: str) -> SetupError:
+    return SetupError(f"the cache {str(path)!r} could not be written: {reason}; free some space and resume the run")

@@ -1,1 +1,1 @@
-"""Blame from evidence: values and forms followed back through a trace, without a model."""
+"""Blame without a model: values and formats are followed back through a trace."""

@@ -1,17 +1,17 @@
 """EvidenceAttributor: blame from what the trace shows, without a model.
 
-Findings are taken apart into atoms, and each is followed back from the step where the loss stands:
+A loss is split into mismatches, and each value is followed back from the step that the loss is on:
 
-- *lost*: a step was given the value and its output lacks it. The gradient goes there.
-- *introduced*: a step shows a wrong value that nothing it was given shows. The gradient goes there.
-- *absent*: neither its input nor its output shows the value. Packets go on, only to predecessors that lack it too.
-- absent at every root: the node that first shows such values in passing runs (Ochiai); else, with low confidence, it
-  is knowledge that the step where the loss stands should have.
-- a *form* that the answer breaks is made by the step where the loss stands, or the one that it only copies.
+- *lost*: a step received the value and its output lacks it. The gradient goes there.
+- *introduced*: a step's output has a wrong value that nothing it received has. The gradient goes there.
+- *absent*: neither input nor output has the value. Packets go to those predecessors that lack it too.
+- absent everywhere: the node that introduces such values in passing runs (Ochiai); otherwise, with low confidence,
+  knowledge that the step with the loss should have.
+- a broken *format rule*: the step with the loss, or the step that it only copies.
 
-Each value has its own way back. Steps behind the first loss of a value are unobserved, not innocent: they get no
-gradient now; the strategy mends what was found, runs the case again, and looks again. A node that was visited several
-times is blamed for the visit whose loss reaches the end.
+Each value is followed separately. Steps after the first loss of a value are unobserved, not innocent: they get no
+gradient now. The search fixes what was found, runs the case again, and attributes again. A node that was visited
+several times is blamed for the visit whose loss reaches the end.
 """
 
 from __future__ import annotations
@@ -19,298 +19,302 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from promptiter.evaluation.score import Finding
-from promptiter.offline.attribution.blame_results import Blame, Blames, named
-from promptiter.offline.attribution.expected_values import Atom, Atoms, take_apart
-from promptiter.offline.attribution.format_blame import blame_forms, writer_of
-from promptiter.offline.attribution.references import references_of
+from promptiter.offline.attribution.blame_results import Blame, BlameCollector, describe_value
+from promptiter.offline.attribution.expected_values import LossAnalysis, Mismatch, analyze_loss
+from promptiter.offline.attribution.format_blame import blame_format, find_writer
+from promptiter.offline.attribution.references import find_common_traits
 from promptiter.offline.attribution.tool_blame import blame_tools
-from promptiter.offline.attribution.trace_context import Scene
-from promptiter.offline.attribution.traversal import choose, follow_missing, follow_unexpected
-from promptiter.offline.attribution.value_search import fold
+from promptiter.offline.attribution.trace_context import TraceContext
+from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
+from promptiter.offline.attribution.value_search import normalize
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
 from promptiter.stages.losses import Category, Loss
 from traces import ExecutionTrace, Step
 
 LOST, LOST_WEAKLY, INTRODUCED, SUSPECT, ROUTE, ERROR, LIMIT = 0.9, 0.5, 0.7, 0.6, 0.5, 0.7, 0.5
 JUDGED, KNOWLEDGE = 0.3, 0.2
-"""How sure each kind of evidence is."""
+"""The confidence in each kind of evidence."""
 
 
 class EvidenceAttributor:
-    """An Attributor that needs no model. It makes no calls, and the same request always has the same answer."""
+    """An Attributor that needs no model. It makes no calls, and equal requests have equal results."""
+
+    model: ClassVar[None] = None
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
-        """The results of the steps that were looked at, in the order of the trace."""
+        """The results of the visited steps, in the order of the trace."""
         attribution = _Attribution(request)
-        attribution.find()
-        return attribution.blames.results()
+        attribution.run()
+        return attribution.collector.build_results()
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """The atoms of a loss, and the steps where it stands."""
+class _LocatedLoss:
+    """A loss, analyzed, and the steps that it is on."""
 
-    atoms: Atoms
-    starts: tuple[str, ...]
+    analysis: LossAnalysis
+    step_ids: tuple[str, ...]
 
 
 class _Attribution:
-    """The blame for one trace."""
+    """The attribution of one trace."""
 
     def __init__(self, request: AttributeRequest) -> None:
-        self.scene = Scene(request)
-        self.blames = Blames(self.scene)
-        self.placed = self._place(request.case_loss.losses)
-        for placed in self.placed:
-            self.blames.look_at(placed.starts)
+        self.context = TraceContext(request)
+        self.collector = BlameCollector(self.context)
+        self.located = self._locate(request.case_loss.losses)
+        for located in self.located:
+            self.collector.mark_visited(located.step_ids)
 
-    def find(self) -> None:
-        """Go from what is sure to what is likely; what is less sure counts only where nothing better was found."""
+    def run(self) -> None:
+        """Go from certain to likely evidence; less certain evidence counts only where there is none that is better."""
         self._blame_errors()
-        for placed in self.placed:
-            severity = placed.atoms.loss.severity
-            blame_tools(placed.atoms.tools, self.blames, last=placed.starts[-1], severity=severity)
-        for placed in self.placed:
-            self._blame_lost(placed)
+        for located in self.located:
+            findings, severity = located.analysis.tool_findings, located.analysis.loss.severity
+            blame_tools(findings, self.collector, last=located.step_ids[-1], severity=severity)
+        for located in self.located:
+            self._blame_lost(located)
         for blame in (self._blame_introduced, self._blame_suspects):
-            if not self.blames:
+            if not self.collector:
                 blame()
-        unobserved = self.scene.behind(list(self.blames.blamed))
-        for placed in self.placed:
-            last, severity = placed.starts[-1], placed.atoms.loss.severity
-            blame_forms(placed.atoms.forms, self.blames, last=last, severity=severity, unobserved=unobserved)
-        for blame in (self._blame_route, self._blame_the_unknown):
-            if not self.blames:
+        unobserved = self.context.find_descendants(list(self.collector.blamed))
+        for located in self.located:
+            rules, severity = located.analysis.format_rules, located.analysis.loss.severity
+            last = located.step_ids[-1]
+            blame_format(rules, self.collector, last=last, severity=severity, unobserved=unobserved)
+        for blame in (self._blame_route, self._blame_without_evidence):
+            if not self.collector:
                 blame()
         self._blame_limits()
 
-    def _place(self, losses: Sequence[Loss]) -> list[_Placed]:
-        """Losses taken apart, once where they stand on several steps."""
-        request = self.scene.request
+    def _locate(self, losses: Sequence[Loss]) -> list[_LocatedLoss]:
+        """Analyze the losses; one that is on several steps is analyzed once."""
+        request = self.context.request
         expected = [loss.expected for loss in losses[:1]]
-        references = references_of([*expected, *(peer.expected for peer in request.peers)])
+        references = find_common_traits([*expected, *(peer.expected for peer in request.peers)])
         groups: defaultdict[tuple[str, str, str], list[Loss]] = defaultdict(list)
         for loss in losses:
-            if loss.step_id in self.scene.steps:
+            if loss.step_id in self.context.steps:
                 groups[loss.metric, loss.category, loss.text].append(loss)
-        placed = []
+        located = []
         for same in groups.values():
-            starts = self._answering(same)
-            output = self.scene.texts.output(starts[-1]).raw
-            atoms = take_apart(same[0], references, output=output, request=request.case_loss.input)
-            placed.append(_Placed(atoms, starts))
-        return placed
+            step_ids = self._find_answering_steps(same)
+            output = self.context.texts.output(step_ids[-1]).raw
+            analysis = analyze_loss(same[0], references, output=output, user_input=request.case_loss.input)
+            located.append(_LocatedLoss(analysis, step_ids))
+        return located
 
-    def _answering(self, losses: Sequence[Loss]) -> tuple[str, ...]:
-        """The steps of a loss in the order of the trace: of several ends, those whose output was judged, if known."""
-        judged = {fold(finding.actual) for finding in losses[0].findings if isinstance(finding.actual, str)}
-        ends = sorted({loss.step_id for loss in losses}, key=self.scene.position.__getitem__)
-        return tuple(end for end in ends if fold(self.scene.texts.output(end).raw) in judged) or tuple(ends)
+    def _find_answering_steps(self, losses: Sequence[Loss]) -> tuple[str, ...]:
+        """The steps of a loss in the order of the trace; of several ends, those whose output was judged, if known."""
+        judged = {normalize(finding.actual) for finding in losses[0].findings if isinstance(finding.actual, str)}
+        ends = sorted({loss.step_id for loss in losses}, key=self.context.position.__getitem__)
+        return tuple(end for end in ends if normalize(self.context.texts.output(end).raw) in judged) or tuple(ends)
 
     def _blame_errors(self) -> None:
-        for placed in self.placed:
-            if placed.atoms.loss.category == "error":
-                for start in placed.starts:
-                    told = self.scene.steps[start].error or placed.atoms.loss.text
+        for located in self.located:
+            if located.analysis.loss.category == "error":
+                for step_id in located.step_ids:
+                    error = self.context.steps[step_id].error or located.analysis.loss.text
                     self._add(
-                        placed,
-                        start,
-                        lead="This step failed",
-                        what=repr(str(told)[:200]),
+                        located,
+                        step_id,
+                        reason="This step failed",
+                        subject=repr(str(error)[:200]),
                         category="error",
                         confidence=ERROR,
                     )
 
-    def _blame_lost(self, placed: _Placed) -> None:
-        """Blame the steps that lost values. Weak ones may be lost with good reason: there, those that lost most."""
-        lost = self._lost(placed, placed.atoms.of_kind("missing", is_strong=True))
-        lost = lost or self._lost(placed, placed.atoms.of_kind("missing", is_strong=False))
-        weakly = Counter(step_id for atom, step_ids in lost if not atom.is_strong for step_id in step_ids)
-        most = max(weakly.values(), default=0)
-        for atom, step_ids in lost:
-            confidence = LOST if atom.is_strong else LOST_WEAKLY
+    def _blame_lost(self, located: _LocatedLoss) -> None:
+        """Blame the steps that lost values. Weak values may be dropped for good reason: blame those that lost most."""
+        lost = self._find_lost(located, located.analysis.of_kind("missing", is_strong=True))
+        lost = lost or self._find_lost(located, located.analysis.of_kind("missing", is_strong=False))
+        weak_counts = Counter(step_id for mismatch, step_ids in lost if not mismatch.is_strong for step_id in step_ids)
+        most = max(weak_counts.values(), default=0)
+        for mismatch, step_ids in lost:
+            confidence = LOST if mismatch.is_strong else LOST_WEAKLY
             for step_id in step_ids:
-                if not atom.is_strong and weakly[step_id] < most:
+                if not mismatch.is_strong and weak_counts[step_id] < most:
                     continue
-                needs = "later steps need" if step_id in self.scene.followed else "the answer needs"
+                user = "later steps need" if step_id in self.context.steps_with_successors else "the answer needs"
                 self._add(
-                    placed,
+                    located,
                     step_id,
-                    lead=f"This step was given these values and its output lacks them, though {needs} them",
-                    what=self._name(atom),
+                    reason=f"This step received values that {user}, and its output lacks them",
+                    subject=self._describe(mismatch),
                     category="response",
-                    confidence=confidence / _nodes(self.scene, step_ids),
-                    finding=atom.finding,
+                    confidence=confidence / self._count_nodes(step_ids),
+                    finding=mismatch.finding,
                 )
 
-    def _lost(self, placed: _Placed, atoms: Iterable[Atom]) -> list[tuple[Atom, list[str]]]:
-        """The atoms that were lost, and where; a longer text that nobody had as a whole is followed in its parts."""
-        lost: list[tuple[Atom, list[str]]] = []
-        waiting = deque(atoms)
+    def _find_lost(self, located: _LocatedLoss, mismatches: Iterable[Mismatch]) -> list[tuple[Mismatch, list[str]]]:
+        """The values that were lost, and where. A longer text that no step had as a whole is followed in its parts."""
+        lost: list[tuple[Mismatch, list[str]]] = []
+        waiting = deque(mismatches)
         while waiting:
-            atom = waiting.popleft()
-            walk = follow_missing(self.scene, atom, starts=placed.starts)
-            self.blames.send(walk, atom, severity=placed.atoms.loss.severity)
-            if chosen := choose(self.scene, atom, walk=walk, needed=placed.atoms.needed):
-                lost.append((atom, chosen))
-            elif walk.looked_at and atom.value.kind == "text":
-                waiting.extend(atom.parts())
+            mismatch = waiting.popleft()
+            walk = follow_missing(self.context, mismatch, starts=located.step_ids)
+            self.collector.add_packets(walk, mismatch, severity=located.analysis.loss.severity)
+            if chosen := choose_losing_steps(self.context, mismatch, walk=walk, needed=located.analysis.needed):
+                lost.append((mismatch, chosen))
+            elif walk.visited and mismatch.value.kind == "text":
+                waiting.extend(mismatch.split())
         return lost
 
     def _blame_introduced(self) -> None:
-        """Blame the steps that brought in what stands in the place of a missing value, or what should not be there."""
-        for placed in self.placed:
-            missing = placed.atoms.of_kind("missing")
-            unexpected = [] if missing else placed.atoms.of_kind("unexpected", is_strong=True)
-            for atom in (*missing, *unexpected):
-                value = atom.counterpart if atom.kind == "missing" else atom.value
+        """Blame the steps that introduced what replaces a missing value, or what should not be there."""
+        for located in self.located:
+            missing = located.analysis.of_kind("missing")
+            unexpected = [] if missing else located.analysis.of_kind("unexpected", is_strong=True)
+            for mismatch in (*missing, *unexpected):
+                value = mismatch.counterpart if mismatch.kind == "missing" else mismatch.value
                 if value is None:
                     continue
-                walk = follow_unexpected(self.scene, value, starts=placed.starts)
-                self.blames.send(walk, atom, severity=placed.atoms.loss.severity)
-                for step_id in walk.found:
-                    lead = "These values stand in this step's output and in nothing that it was given"
-                    instead = f" instead of {self._name(atom)}" if atom.kind == "missing" else ""
+                walk = follow_unexpected(self.context, value, starts=located.step_ids)
+                self.collector.add_packets(walk, mismatch, severity=located.analysis.loss.severity)
+                for step_id in walk.origins:
+                    instead = f" instead of {self._describe(mismatch)}" if mismatch.kind == "missing" else ""
                     self._add(
-                        placed,
+                        located,
                         step_id,
-                        lead=lead,
-                        what=f"{value.text!r}{instead}",
+                        reason="This step's output has values that it did not receive",
+                        subject=f"{value.text!r}{instead}",
                         category="response",
-                        confidence=INTRODUCED / _nodes(self.scene, walk.found),
-                        finding=atom.finding,
+                        confidence=INTRODUCED / self._count_nodes(walk.origins),
+                        finding=mismatch.finding,
                     )
 
     def _blame_suspects(self) -> None:
-        """Blame the nodes that first show such values in passing runs and do not here."""
-        for placed in self.placed:
-            for atom in placed.atoms.of_kind("missing"):
-                shape = self.scene.shape(atom)
-                suspect = self.scene.suspect(shape)
-                if shape is not None and suspect is not None:
+        """Blame the nodes that introduce such values in passing runs and do not here."""
+        for located in self.located:
+            for mismatch in located.analysis.of_kind("missing"):
+                pattern = self.context.pattern_of(mismatch)
+                suspect = self.context.find_suspect(pattern)
+                if pattern is not None and suspect is not None:
                     step, score = suspect
-                    lead = f"In passing runs this node is the first to show {shape.name}, and here it shows none"
                     self._add(
-                        placed,
+                        located,
                         step.id,
-                        lead=lead,
-                        what=self._name(atom),
+                        reason=f"In passing runs this node is the first to output {pattern.name}; here it outputs none",
+                        subject=self._describe(mismatch),
                         category="response",
                         confidence=SUSPECT * score,
-                        finding=atom.finding,
+                        finding=mismatch.finding,
                     )
 
     def _blame_limits(self) -> None:
-        """What took too long or cost too much is the fault of the step that took or cost most."""
-        for placed in self.placed:
-            for finding in placed.atoms.limits:
-                measure = _duration if finding.predicate == "max_duration_s" else _cost
-                steps = (step for step in self.scene.trace.steps if self.scene.blamable(step))
+        """Blame the slowest or most expensive step for a run that is above a limit."""
+        for located in self.located:
+            for finding in located.analysis.limit_findings:
+                measure = _duration_ns if finding.predicate == "max_duration_s" else _cost_usd
+                steps = (step for step in self.context.trace.steps if self.context.editable_surfaces(step))
                 most = max(steps, key=measure, default=None)
                 if most is not None and measure(most) > 0:
                     self._add(
-                        placed,
+                        located,
                         most.id,
-                        lead=f"The run is above {finding.predicate}, and this step took the largest share",
-                        what=f"{finding.actual} is above {finding.expected}",
+                        reason=f"The run is above {finding.predicate}, and this step took the largest share",
+                        subject=f"{finding.actual} is above {finding.expected}",
                         category="other",
                         confidence=LIMIT,
                         finding=finding,
                     )
 
     def _blame_route(self) -> None:
-        """Blame the first step after which the run went where no passing run goes."""
+        """Blame the first step after which the run took a route that no passing run takes."""
         known: defaultdict[str, set[frozenset[str]]] = defaultdict(set)
-        for peer in self.scene.request.peers:
+        for peer in self.context.request.peers:
             if peer.passed:
-                for node_id, followers in _ways(peer.trace):
-                    known[node_id].add(followers)
-        for step, (node_id, followers) in zip(self.scene.trace.steps, _ways(self.scene.trace), strict=True):
-            if node_id in known and followers not in known[node_id] and self.placed:
-                usual = " or ".join(sorted(_in_words(way) for way in known[node_id]))
-                lead = "After this step the run went another way than passing runs do"
-                what = f"to {_in_words(followers)} instead of {usual}"
-                self._add(self.placed[0], step.id, lead=lead, what=what, category="route", confidence=ROUTE)
+                for node_id, successors in _list_routes(peer.trace):
+                    known[node_id].add(successors)
+        for step, (node_id, successors) in zip(self.context.trace.steps, _list_routes(self.context.trace), strict=True):
+            if node_id in known and successors not in known[node_id] and self.located:
+                usual = " or ".join(sorted(_join_nodes(each) for each in known[node_id]))
+                reason = "After this step the run took a route that no passing run takes"
+                subject = f"to {_join_nodes(successors)} instead of {usual}"
+                self._add(self.located[0], step.id, reason=reason, subject=subject, category="route", confidence=ROUTE)
                 return
 
-    def _blame_the_unknown(self) -> None:
-        """Nothing is known of where it went wrong: blame the step where the loss stands, or a tool nobody used."""
-        idle = [step.id for step in self.scene.trace.steps if self._has_idle_tools(step)][-1:]
-        for placed in self.placed:
-            missing = placed.atoms.of_kind("missing")
-            lead = "No step was ever given these values; if this step is to know them, it must be told"
+    def _blame_without_evidence(self) -> None:
+        """Blame the step with the loss, or the last step with tools that it did not use."""
+        idle = [step.id for step in self.context.trace.steps if self._has_idle_tools(step)][-1:]
+        for located in self.located:
+            missing = located.analysis.of_kind("missing")
+            reason = "No step received these values; if this step should know them, its instructions must say so"
             category: Category = "knowledge"
             if idle:
-                lead = "No step was ever given these values, and this one has tools that it did not use"
+                reason = "No step received these values, and this step has tools that it did not use"
                 category = "wrong_tool"
-            for atom in missing:
-                step_id, what = (*idle, writer_of(self.scene, placed.starts[-1]))[0], self._name(atom)
+            for mismatch in missing:
+                step_id = (*idle, find_writer(self.context, located.step_ids[-1]))[0]
                 self._add(
-                    placed,
+                    located,
                     step_id,
-                    lead=lead,
-                    what=what,
+                    reason=reason,
+                    subject=self._describe(mismatch),
                     category=category,
                     confidence=KNOWLEDGE,
-                    finding=atom.finding,
+                    finding=mismatch.finding,
                 )
-            if not missing and not placed.atoms.limits:
-                lead = "The answer was found wrong, and nothing shows where it went wrong"
-                reason, category = repr(placed.atoms.loss.text[:200]), placed.atoms.loss.category
-                self._add(placed, placed.starts[-1], lead=lead, what=reason, category=category, confidence=JUDGED)
+            if not missing and not located.analysis.limit_findings:
+                reason = "The answer is wrong, and nothing shows where it went wrong"
+                loss = located.analysis.loss
+                subject, category = repr(loss.text[:200]), loss.category
+                step_id = located.step_ids[-1]
+                self._add(located, step_id, reason=reason, subject=subject, category=category, confidence=JUDGED)
 
     def _has_idle_tools(self, step: Step) -> bool:
-        return bool(self.scene.has_tool(step.node_id) and not step.tool_calls and self.scene.blamable(step))
+        has_tools = self.context.has_tool(step.node_id)
+        return bool(has_tools and not step.tool_calls and self.context.editable_surfaces(step))
 
-    def _name(self, atom: Atom) -> str:
-        return named(atom.value.text, self.scene.field(atom))
+    def _describe(self, mismatch: Mismatch) -> str:
+        return describe_value(mismatch.value.text, self.context.field_name(mismatch))
+
+    def _count_nodes(self, step_ids: Iterable[str]) -> int:
+        return len({self.context.steps[step_id].node_id for step_id in step_ids})
 
     def _add(
         self,
-        placed: _Placed,
+        located: _LocatedLoss,
         step_id: str,
         *,
-        lead: str,
-        what: str,
+        reason: str,
+        subject: str,
         category: Category,
         confidence: float,
         finding: Finding | None = None,
     ) -> None:
-        self.blames.add(
+        self.collector.add(
             Blame(
                 step_id=step_id,
-                lead=lead,
-                what=what,
+                reason=reason,
+                subject=subject,
                 category=category,
                 confidence=confidence,
-                severity=placed.atoms.loss.severity,
+                severity=located.analysis.loss.severity,
                 finding=finding,
             )
         )
 
 
-def _nodes(scene: Scene, step_ids: Iterable[str]) -> int:
-    return len({scene.steps[step_id].node_id for step_id in step_ids})
-
-
-def _ways(trace: ExecutionTrace) -> list[tuple[str, frozenset[str]]]:
+def _list_routes(trace: ExecutionTrace) -> list[tuple[str, frozenset[str]]]:
     """For each step its node and the nodes that follow it."""
-    followers: defaultdict[str, set[str]] = defaultdict(set)
+    successors: defaultdict[str, set[str]] = defaultdict(set)
     for step in trace.steps:
         for source in step.predecessors:
-            followers[source].add(step.node_id)
-    return [(step.node_id, frozenset(followers[step.id])) for step in trace.steps]
+            successors[source].add(step.node_id)
+    return [(step.node_id, frozenset(successors[step.id])) for step in trace.steps]
 
 
-def _in_words(way: frozenset[str]) -> str:
-    return " and ".join(repr(node_id) for node_id in sorted(way)) or "the end"
+def _join_nodes(node_ids: frozenset[str]) -> str:
+    return " and ".join(repr(node_id) for node_id in sorted(node_ids)) or "the end"
 
 
-def _duration(step: Step) -> float:
+def _duration_ns(step: Step) -> float:
     return step.duration_ns or 0
 
 
-def _cost(step: Step) -> float:
+def _cost_usd(step: Step) -> float:
     return step.usage.cost_usd or 0.0 if step.usage is not None else 0.0

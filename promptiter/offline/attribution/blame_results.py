@@ -1,6 +1,6 @@
-"""Blame written down: from what was found at which step to gradients, packets and BackwardResults.
+"""Collects blame for the steps of one trace and turns it into gradients, packets and BackwardResults.
 
-What is said of one surface of one step in one way becomes one gradient, whatever the number of values.
+Several values that blame one surface of one step for the same reason become one gradient.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from promptiter.evaluation.score import Finding
-from promptiter.offline.attribution.expected_values import Atom
-from promptiter.offline.attribution.trace_context import Scene
+from promptiter.offline.attribution.expected_values import Mismatch
+from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.traversal import Walk
 from promptiter.stages.contracts import BackwardResult, GradientPacket, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
 
-MOST_NAMED = 6
-"""So many values are named in a gradient's text."""
+MAX_SUBJECTS = 6
+"""Maximum number of values named in a gradient's text."""
 
-MOST_CHARACTERS = 120
+MAX_CHARACTERS = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """One reason to blame a step: `lead` says it in words, `what` is the value or rule concerned."""
+    """One reason to blame a step; `subject` is the value or rule concerned."""
 
     step_id: str
-    lead: str
-    what: str
+    reason: str
+    subject: str
     category: Category
     confidence: float
     severity: Severity
@@ -37,71 +37,71 @@ class Blame:
 
 @dataclass(slots=True)
 class _Entry:
-    """The blames that become one gradient."""
+    """Blame that becomes one gradient or packet."""
 
     category: Category
     confidence: float
     severity: Severity
-    whats: dict[str, None] = field(default_factory=dict)
+    subjects: dict[str, None] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 
-class Blames:
-    """What has been found in one trace so far."""
+class BlameCollector:
+    """The blame found in one trace so far."""
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
+    def __init__(self, context: TraceContext) -> None:
+        self.context = context
         self.blamed: dict[str, None] = {}
-        self._looked_at: set[str] = set()
+        self._visited: set[str] = set()
         self._entries: dict[tuple[str, str, str], _Entry] = {}
         self._packets: dict[tuple[str, str], _Entry] = {}
 
     def __bool__(self) -> bool:
         return bool(self.blamed)
 
-    def look_at(self, step_ids: Iterable[str]) -> None:
-        self._looked_at.update(step_ids)
+    def mark_visited(self, step_ids: Iterable[str]) -> None:
+        self._visited.update(step_ids)
 
     def add(self, blame: Blame) -> None:
-        """Blame a step, or, if nothing of it may change, the nearest step before it, with half the confidence."""
-        scene = self.scene
-        step = scene.steps[blame.step_id]
-        to_blame = scene.nearest_blamable(step)
+        """Blame a step or, if it has no editable surface, the nearest step before it with half the confidence."""
+        context = self.context
+        step = context.steps[blame.step_id]
+        to_blame = context.find_nearest_editable(step)
         self.blamed.setdefault(blame.step_id)
-        self._looked_at.add(blame.step_id)
+        self._visited.add(blame.step_id)
         if to_blame is None:
             return
-        lead, confidence, tool = blame.lead, blame.confidence, blame.tool
+        reason, confidence, tool = blame.reason, blame.confidence, blame.tool
         if to_blame is not step:
-            lead = f"Nothing may be changed at step {step.id!r}, which follows this one. {lead}"
+            reason = f"The following step {step.id!r} has nothing that may change. {reason}"
             confidence, tool = confidence / 2, ""
-            self._looked_at.add(to_blame.id)
-        surface_id = scene.surface_for(to_blame, blame.category, tool=tool)
-        assert surface_id is not None  # it is blamable
+            self._visited.add(to_blame.id)
+        surface_id = context.choose_surface(to_blame, blame.category, tool=tool)
+        assert surface_id is not None  # it has an editable surface
         entry = self._entries.setdefault(
-            (to_blame.id, surface_id, lead), _Entry(blame.category, confidence, blame.severity)
+            (to_blame.id, surface_id, reason), _Entry(blame.category, confidence, blame.severity)
         )
-        _merge(entry, confidence, blame.severity, what=blame.what, finding=blame.finding)
+        _merge(entry, confidence, blame.severity, subject=blame.subject, finding=blame.finding)
 
-    def send(self, walk: Walk, atom: Atom, *, severity: Severity) -> None:
-        """Write down the ways of a walk as packets."""
-        self._looked_at.update(walk.looked_at)
-        what = named(atom.value.text, self.scene.field(atom))
-        for way in walk.ways:
-            entry = self._packets.setdefault(way, _Entry("response", 1.0, severity))
-            _merge(entry, 1.0, severity, what=what, finding=atom.finding)
+    def add_packets(self, walk: Walk, mismatch: Mismatch, *, severity: Severity) -> None:
+        """Turn the edges of a walk into packets."""
+        self._visited.update(walk.visited)
+        subject = describe_value(mismatch.value.text, self.context.field_name(mismatch))
+        for edge in walk.edges:
+            entry = self._packets.setdefault(edge, _Entry("response", 1.0, severity))
+            _merge(entry, 1.0, severity, subject=subject, finding=mismatch.finding)
 
-    def results(self) -> list[BackwardResult]:
-        """One for each step that was looked at, in the order of the trace."""
-        case = self.scene.request.case_loss
+    def build_results(self) -> list[BackwardResult]:
+        """One result for each visited step, in the order of the trace."""
+        case = self.context.request.case_loss
         gradients: dict[str, list[SurfaceGradient]] = {}
-        for (step_id, surface_id, lead), entry in self._entries.items():
+        for (step_id, surface_id, reason), entry in self._entries.items():
             gradients.setdefault(step_id, []).append(
                 SurfaceGradient(
                     surface_id=surface_id,
                     case_id=case.case_id,
                     step_id=step_id,
-                    text=f"{lead}: {_listed(entry.whats)}." if any(entry.whats) else f"{lead}.",
+                    text=f"{reason}: {_join_subjects(entry.subjects)}." if any(entry.subjects) else f"{reason}.",
                     severity=entry.severity,
                     category=entry.category,
                     repeat=case.repeat,
@@ -116,13 +116,13 @@ class Blames:
                 GradientPacket(
                     source=source,
                     target=target,
-                    text=f"This is missing or wrong in what step {source!r} was given: {_listed(entry.whats)}.",
+                    text=f"Missing or wrong in the input of step {source!r}: {_join_subjects(entry.subjects)}.",
                     severity=entry.severity,
                     category=entry.category,
                     findings=tuple(entry.findings),
                 )
             )
-        order = sorted(self._looked_at, key=self.scene.position.__getitem__)
+        order = sorted(self._visited, key=self.context.position.__getitem__)
         return [
             BackwardResult(
                 step_id=step_id,
@@ -133,21 +133,21 @@ class Blames:
         ]
 
 
-def named(value: str, field_name: str) -> str:
-    """A value in quotes, with what it is called: `the order id 'A-17'`."""
-    quoted = f"{value[:MOST_CHARACTERS]!r}" + ("…" if len(value) > MOST_CHARACTERS else "")
+def describe_value(value: str, field_name: str) -> str:
+    """A value in quotes, with its name: `the order id 'A-17'`."""
+    quoted = f"{value[:MAX_CHARACTERS]!r}" + ("…" if len(value) > MAX_CHARACTERS else "")
     return f"the {field_name} {quoted}" if field_name else quoted
 
 
-def _merge(entry: _Entry, confidence: float, severity: Severity, *, what: str, finding: Finding | None) -> None:
+def _merge(entry: _Entry, confidence: float, severity: Severity, *, subject: str, finding: Finding | None) -> None:
     entry.confidence = max(entry.confidence, confidence)
     entry.severity = min(entry.severity, severity)
-    entry.whats.setdefault(what)
+    entry.subjects.setdefault(subject)
     if finding is not None and finding not in entry.findings:
         entry.findings.append(finding)
 
 
-def _listed(whats: Iterable[str]) -> str:
-    told = [what for what in whats if what]
-    more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
-    return ", ".join(told[:MOST_NAMED]) + more
+def _join_subjects(subjects: Iterable[str]) -> str:
+    named = [subject for subject in subjects if subject]
+    more = f" and {len(named) - MAX_SUBJECTS} more" if len(named) > MAX_SUBJECTS else ""
+    return ", ".join(named[:MAX_SUBJECTS]) + more

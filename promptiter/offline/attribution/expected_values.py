@@ -1,8 +1,8 @@
-"""Findings taken apart into atoms: single values that can be looked for, and forms that can be judged.
+"""What separates an answer from the expected one: single values that can be searched for, and broken format rules.
 
-An answer that is wrong as a whole is seldom wrong in all its parts. What the expected answer has and the actual one
-lacks is missing, what only the actual one has is unexpected, and what both have in another writing, or what all
-expected answers share (a first word, JSON), is a matter of form: no step had to carry it.
+An answer that is wrong as a whole is seldom wrong in all its parts. A value of the expected answer that the actual one
+lacks is missing; a value that only the actual one has is unexpected. Values that differ only in formatting, and what
+all expected answers share (a first word, JSON), are format errors, not lost values.
 """
 
 from __future__ import annotations
@@ -12,51 +12,49 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
-from promptiter.evaluation.score import Finding
+from promptiter.backprop.step_text import json_leaves
+from promptiter.evaluation.score import RUN_LIMITS, Finding
 from promptiter.offline.attribution.format_rules import (
-    Form,
-    json_form,
-    other_wording,
-    shared_forms,
-    violated_form,
-    writing_form,
-    written_otherwise,
+    FormatRule,
+    find_broken_common_rules,
+    find_rewritten_values,
+    json_rule,
+    rule_for_violation,
+    rule_for_wording,
+    rule_for_writing,
 )
 from promptiter.offline.attribution.references import References
 from promptiter.offline.attribution.value_search import (
-    FoldedText,
+    SearchText,
     Value,
-    field_of,
-    fold,
-    from_plain,
-    parts_of,
-    plain_words,
+    find_field_name,
+    normalize,
+    normalize_name,
+    read_value,
+    split_values,
 )
+from promptiter.offline.text.documents import read_document
 from promptiter.stages.losses import Loss
 from traces.model import Json
 
-MOST_ATOMS = 20
-"""So many atoms of one loss are followed."""
+MAX_MISMATCHES = 20
+"""Maximum number of mismatches of one loss that are followed."""
 
-MOST_SWAPPED = 3
-"""Where an answer has as many words of its own as it lacks, at most these, each may stand for one that it lacks."""
+MAX_SWAPPED = 3
+"""If the answer lacks at most this many words and has as many others, each of those may replace one that it lacks."""
 
-LIMITS = frozenset(("max_duration_s", "max_cost_usd"))
-"""Predicates of the whole run, not of its answer."""
-
-AtomKind: TypeAlias = Literal["missing", "unexpected"]
+MismatchKind: TypeAlias = Literal["missing", "unexpected"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Atom:
+class Mismatch:
     """A value that the answer lacks, or has and should not have.
 
-    A weak one (a small number, a common word) may show anywhere by chance, so it counts only where no strong one does.
-    `counterpart` is what stands in its place in the answer, `labels` what else could.
+    A weak one (a small number, a common word) may be in any text by chance, so it counts only if there is no strong
+    one. `counterpart` is the value that the answer has in its place; `labels` are the alternatives to it.
     """
 
-    kind: AtomKind
+    kind: MismatchKind
     value: Value
     finding: Finding
     field: str = ""
@@ -64,77 +62,68 @@ class Atom:
     counterpart: Value | None = None
     labels: frozenset[str] = frozenset()
 
-    def parts(self) -> list[Atom]:
-        """The atoms of a longer text, all of them weak."""
-        values = [value for value in _distinct(parts_of(self.value.text)) if not _is_noise(value)]
+    def split(self) -> list[Mismatch]:
+        """The parts of a longer text, all of them weak."""
+        values = [value for value in _drop_duplicates(split_values(self.value.text)) if not _is_noise(value)]
         return [
             replace(self, value=value, finding=replace(self.finding, expected=value.text), is_strong=False)
-            for value in values[:MOST_ATOMS]
+            for value in values[:MAX_MISMATCHES]
         ]
 
 
 @dataclass(slots=True)
-class Atoms:
-    """What one loss comes down to; `tools` and `limits` are findings that have no values.
-
-    `needed` is all that the answer should hold, missing or not.
-    """
+class LossAnalysis:
+    """What a loss consists of. `needed` is everything that the answer should contain, missing or not."""
 
     loss: Loss
-    values: list[Atom] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
     needed: list[Value] = field(default_factory=list)
-    forms: list[Form] = field(default_factory=list)
-    tools: list[Finding] = field(default_factory=list)
-    limits: list[Finding] = field(default_factory=list)
+    format_rules: list[FormatRule] = field(default_factory=list)
+    tool_findings: list[Finding] = field(default_factory=list)
+    limit_findings: list[Finding] = field(default_factory=list)
 
-    def of_kind(self, kind: AtomKind, *, is_strong: bool | None = None) -> list[Atom]:
-        """The atoms to follow, each value once."""
-        known: dict[tuple[str, str], Atom] = {}
-        for atom in self.values:
-            if atom.kind == kind and is_strong in (None, atom.is_strong):
-                known.setdefault(atom.value.key, atom)
-        return list(known.values())[:MOST_ATOMS]
+    def of_kind(self, kind: MismatchKind, *, is_strong: bool | None = None) -> list[Mismatch]:
+        """The mismatches to follow, each value once."""
+        known: dict[tuple[str, str], Mismatch] = {}
+        for mismatch in self.mismatches:
+            if mismatch.kind == kind and is_strong in (None, mismatch.is_strong):
+                known.setdefault(mismatch.value.key, mismatch)
+        return list(known.values())[:MAX_MISMATCHES]
 
 
-def take_apart(loss: Loss, references: References, *, output: str, request: str) -> Atoms:
-    """The atoms of a loss on a step with this output; `request` is what the user said."""
-    reading = _Reading(loss, references, output=output, request=request)
+def analyze_loss(loss: Loss, references: References, *, output: str, user_input: str) -> LossAnalysis:
+    """What a loss on a step with this output consists of."""
+    reader = _LossReader(loss, references, output=output, user_input=user_input)
     for finding in loss.findings:
-        reading.read(finding)
+        reader.read(finding)
     if not loss.findings and loss.category != "error":
-        reading.compare_loosely(Finding(kind="wrong"))
-    return reading.atoms
+        reader.compare_loosely(Finding(kind="wrong"))
+    return reader.analysis
 
 
-def leaves_of(value: Json, name: str) -> Iterator[tuple[str, Json]]:
-    """The single values of a JSON value in its order, each with the name of the field it stands in."""
-    waiting: list[tuple[str, Json]] = [(name, value)]
-    while waiting:
-        name, item = waiting.pop()
-        if isinstance(item, dict):
-            waiting += reversed([(plain_words(str(key)), inner) for key, inner in item.items()])
-        elif isinstance(item, list):
-            waiting += reversed([(name, inner) for inner in item])
-        elif item is not None:
-            yield name, item
+def named_leaves(value: Json, name: str) -> Iterator[tuple[str, Json]]:
+    """The single values of a JSON value in order, each with the name of its field."""
+    for keys, leaf in json_leaves(value):
+        if leaf is not None:
+            yield normalize_name(keys[-1]) if keys else name, leaf
 
 
-class _Reading:
-    """Reads the findings of a loss, one after the other."""
+class _LossReader:
+    """Reads the findings of a loss one by one."""
 
-    def __init__(self, loss: Loss, references: References, *, output: str, request: str) -> None:
+    def __init__(self, loss: Loss, references: References, *, output: str, user_input: str) -> None:
         self.output = output
         self.references = references
-        self.request = request
-        wanted = [(name, from_plain(leaf)) for name, leaf in _values_of(loss.expected or "")]
-        self.atoms = Atoms(loss, needed=[value for name, value in wanted if self._is_content(name, value)])
+        self.user_input = user_input
+        wanted = [(name, read_value(leaf)) for name, leaf in _list_values(loss.expected or "")]
+        self.analysis = LossAnalysis(loss, needed=[value for name, value in wanted if self._is_content(name, value)])
 
     def read(self, finding: Finding) -> None:
         predicate = finding.predicate
         if predicate.startswith("tool_") or finding.where.startswith("tool call"):
-            self.atoms.tools.append(finding)
-        elif predicate in LIMITS:
-            self.atoms.limits.append(finding)
+            self.analysis.tool_findings.append(finding)
+        elif predicate in RUN_LIMITS:
+            self.analysis.limit_findings.append(finding)
         elif finding.kind == "violated":
             self._read_violation(finding)
         elif predicate in ("json", "number"):
@@ -145,90 +134,95 @@ class _Reading:
             self.compare_loosely(finding)
 
     def compare_loosely(self, finding: Finding) -> None:
-        """What the answer lacks of the reference, where only its sense counts, not its wording."""
-        wanted = finding.expected if self.atoms.loss.expected is None else self.atoms.loss.expected
+        """Compare with the reference where only the meaning counts, not the wording."""
+        wanted = finding.expected if self.analysis.loss.expected is None else self.analysis.loss.expected
         if isinstance(wanted, list):  # words that ROUGE misses
             wanted = " ".join(map(str, wanted))
         if isinstance(wanted, str):
-            self._compare(finding, wanted, FoldedText(self.output))
+            self._compare(finding, wanted, SearchText(self.output))
 
     def _read_violation(self, finding: Finding) -> None:
-        form = violated_form(finding)
-        if form is not None:
-            self.atoms.forms.append(form)
-        reference = self.atoms.loss.expected
+        rule = rule_for_violation(finding)
+        if rule is not None:
+            self.analysis.format_rules.append(rule)
+        reference = self.analysis.loss.expected
         if finding.predicate == "regex":
             pattern = str(finding.expected)
-            wanted = _literals_of(pattern) if reference in (None, pattern) else reference
-            self._compare(finding, wanted or "", FoldedText(self.output))
-        elif form is None or finding.predicate == "valid_json":
+            wanted = _extract_literals(pattern) if reference in (None, pattern) else reference
+            self._compare(finding, wanted or "", SearchText(self.output))
+        elif rule is None or finding.predicate == "valid_json":
             self.compare_loosely(replace(finding, expected=None))
 
     def _read_value(self, finding: Finding) -> None:
         """A number, or a part of a JSON document."""
         if finding.kind == "unexpected":
-            self.atoms.forms.append(Form(rule=f"the answer must not have {finding.where}", finding=finding))
+            rule = FormatRule(text=f"the answer must not have {finding.where}", finding=finding)
+            self.analysis.format_rules.append(rule)
             return
-        whole = FoldedText(self.output)
-        leaves = list(leaves_of(finding.expected, _last_key(finding.where)))
-        instead = [from_plain(leaf) for _, leaf in leaves_of(finding.actual, "")]
-        elsewhere = [(name, leaf) for name, leaf in leaves if whole.shows(from_plain(leaf))]
-        missed = self._miss(finding, [pair for pair in leaves if pair not in elsewhere], came=whole, others=instead)
+        whole = SearchText(self.output)
+        leaves = list(named_leaves(finding.expected, _last_key(finding.where)))
+        instead = [read_value(leaf) for _, leaf in named_leaves(finding.actual, "")]
+        elsewhere = [(name, leaf) for name, leaf in leaves if whole.contains(read_value(leaf))]
+        nowhere = [pair for pair in leaves if pair not in elsewhere]
+        missed = self._find_missing(finding, nowhere, actual=whole, others=instead)
         if len(missed) == 1 and len(instead) == 1:
-            self.atoms.values.append(replace(missed[0], counterpart=instead[0]))
+            self.analysis.mismatches.append(replace(missed[0], counterpart=instead[0]))
         else:
-            self.atoms.values += missed
+            self.analysis.mismatches += missed
         if not missed and elsewhere:
             place = finding.where or "the answer"
-            rule = f"{place} must be {finding.expected!r:.120}, not {finding.actual!r:.120}"
+            text = f"{place} must be {finding.expected!r:.120}, not {finding.actual!r:.120}"
             other = instead[0] if len(instead) == 1 else None
-            self.atoms.forms.append(writing_form(finding, from_plain(elsewhere[0][1]), rule=rule, other=other))
+            rule = rule_for_writing(finding, read_value(elsewhere[0][1]), text=text, other=other)
+            self.analysis.format_rules.append(rule)
 
     def _compare_strictly(self, finding: Finding, expected: str) -> None:
-        """What parts two texts of which every character counts, or one that the other must contain."""
-        came = FoldedText(finding.actual if isinstance(finding.actual, str) else self.output)
-        missed = self._compare(finding, expected, came)
-        forms: list[Form] = []
-        if _document(expected) is not None and _document(came.raw) is None:
-            forms.append(json_form(finding))
+        """Compare with a text of which every character counts, or that the answer must contain."""
+        actual = SearchText(finding.actual if isinstance(finding.actual, str) else self.output)
+        missed = self._compare(finding, expected, actual)
+        rules: list[FormatRule] = []
+        if read_document(expected) is not None and read_document(actual.raw) is None:
+            rules.append(json_rule(finding))
         if finding.predicate == "exact":
-            forms += shared_forms(finding, came, references=self.references)
-        forms += written_otherwise(finding, came, expected=expected)
-        if not missed and not forms:
-            forms.append(other_wording(finding, came, expected=expected))
-        self.atoms.forms += forms
+            rules += find_broken_common_rules(finding, actual, references=self.references)
+        rules += find_rewritten_values(finding, actual, expected=expected)
+        if not missed and not rules:
+            rules.append(rule_for_wording(finding, actual, expected=expected))
+        self.analysis.format_rules += rules
 
-    def _compare(self, finding: Finding, expected: str, came: FoldedText) -> list[Atom]:
-        """Keep as atoms what is in only one of two texts; those that are missing are given back."""
+    def _compare(self, finding: Finding, expected: str, actual: SearchText) -> list[Mismatch]:
+        """Add a mismatch for each value that only one of two texts has; return those that are missing."""
         others: list[Value] = []
-        if _document(expected) is None:
-            reference = FoldedText(expected)
-            others = [value for value in _distinct(parts_of(came.raw)) if not reference.shows(value)]
-        missed = self._miss(finding, _values_of(expected), came=came, others=others)
+        if read_document(expected) is None:
+            reference = SearchText(expected)
+            others = [value for value in _drop_duplicates(split_values(actual.raw)) if not reference.contains(value)]
+        missed = self._find_missing(finding, _list_values(expected), actual=actual, others=others)
         spare = [value for value in others if not _is_noise(value)]
-        if len(missed) == len(spare) <= MOST_SWAPPED:
+        if len(missed) == len(spare) <= MAX_SWAPPED:
             pairs = zip(missed, spare, strict=True)
-            missed = [replace(atom, counterpart=other) if _are_alike(atom, other) else atom for atom, other in pairs]
-        self.atoms.values += missed
+            missed = [replace(one, counterpart=other) if _are_alike(one, other) else one for one, other in pairs]
+        self.analysis.mismatches += missed
         for value in others:
             if value.kind not in ("word", "text"):
-                told = replace(finding, kind="unexpected", expected=None, actual=value.text)
+                unexpected = replace(finding, kind="unexpected", expected=None, actual=value.text)
                 is_strong = self._is_strong(value, is_leaf=False)
-                self.atoms.values.append(Atom(kind="unexpected", value=value, finding=told, is_strong=is_strong))
+                self.analysis.mismatches.append(
+                    Mismatch(kind="unexpected", value=value, finding=unexpected, is_strong=is_strong)
+                )
         return missed
 
-    def _miss(
-        self, finding: Finding, wanted: Iterable[tuple[str, Json]], *, came: FoldedText, others: Sequence[Value]
-    ) -> list[Atom]:
-        """The wanted values that did not come, each with what came in its place; what all references share is form."""
+    def _find_missing(
+        self, finding: Finding, wanted: Iterable[tuple[str, Json]], *, actual: SearchText, others: Sequence[Value]
+    ) -> list[Mismatch]:
+        """The wanted values that are missing, each with what replaced it; what all references share is format."""
         missed = []
         for name, leaf in wanted:
-            value = from_plain(leaf)
-            if came.shows(value) or not self._is_content(name, value):
+            value = read_value(leaf)
+            if actual.contains(value) or not self._is_content(name, value):
                 continue
-            labels = self.references.labels_of(name, leaf)
+            labels = self.references.labels_for(name, leaf)
             missed.append(
-                Atom(
+                Mismatch(
                     kind="missing",
                     value=value,
                     finding=replace(finding, kind="missing", expected=leaf, actual=None),
@@ -241,63 +235,54 @@ class _Reading:
         return missed
 
     def _is_content(self, name: str, value: Value) -> bool:
-        """Whether a value is a case's own: not a word of every text, nor what all references share.
+        """Whether a value is specific to the case: neither a common word nor what all references share.
 
-        What a field of its own holds (`"country": "DE"`, `"paid": true`) is no word of every text.
+        The value of a named field (`"country": "DE"`, `"paid": true`) is not a common word.
         """
-        is_told = bool(value.folded) if name else not _is_noise(value)
-        return is_told and not self.references.is_common(name, value)
+        is_telling = bool(value.normalized) if name else not _is_noise(value)
+        return is_telling and not self.references.is_common(name, value)
 
     def _is_strong(self, value: Value, *, is_leaf: bool) -> bool:
-        """Whether a value is unlikely to show by chance; a word is, if it is a field's, or a name in the request."""
+        """Whether a value is unlikely to be in a text by chance; so is a word that is a field's or a name."""
         if value.kind == "number":
             return sum(character.isdigit() for character in value.text) >= (2 if is_leaf else 3)
         if value.kind == "word":
-            is_name = value.text[0].isupper() and value.text in self.request
-            return len(value.text) > 2 and (is_leaf or is_name or bool(field_of(value, self.request)))
-        return len(value.folded) > 2
+            is_name = value.text[0].isupper() and value.text in self.user_input
+            return len(value.text) > 2 and (is_leaf or is_name or bool(find_field_name(value, self.user_input)))
+        return len(value.normalized) > 2
 
 
 def _could_replace(other: Value, value: Value, labels: frozenset[str]) -> bool:
-    return fold(other.text) in labels or (other.kind == value.kind and value.kind != "word")
+    return normalize(other.text) in labels or (other.kind == value.kind and value.kind != "word")
 
 
-def _are_alike(atom: Atom, other: Value) -> bool:
-    """Whether a word may stand for another: a name for a name."""
-    value = atom.value
+def _are_alike(mismatch: Mismatch, other: Value) -> bool:
+    """Whether a word may replace another: a name replaces a name."""
+    value = mismatch.value
     return value.kind == other.kind and value.text[:1].isupper() == other.text[:1].isupper()
 
 
 def _last_key(path: str) -> str:
     """`city` of `$.addresses[2].city`."""
     keys = re.findall(r"\.(\w+)|\['([^']*)'\]", path)
-    return plain_words("".join(keys[-1])) if keys else ""
+    return normalize_name("".join(keys[-1])) if keys else ""
 
 
-def _document(text: str) -> Json:
-    """The JSON object or list of a text, or None."""
-    try:
-        value = parse_json(text)
-    except NotJsonError:
-        return None
-    return value if isinstance(value, dict | list) else None
-
-
-def _values_of(expected: str) -> list[tuple[str, Json]]:
-    """The values of a reference: the fields of JSON, or the parts of a text, which have no names."""
-    document = _document(expected)
+def _list_values(expected: str) -> list[tuple[str, Json]]:
+    """The values of a reference by field name: the fields of JSON, or the unnamed parts of a text."""
+    document = read_document(expected)
     if document is not None:
-        return list(leaves_of(document, ""))
-    return [("", value.text) for value in _distinct(parts_of(expected))]
+        return list(named_leaves(document, ""))
+    return [("", value.text) for value in _drop_duplicates(split_values(expected))]
 
 
-def _literals_of(pattern: str) -> str:
-    """What a regular expression asks for word by word, as far as its text shows."""
+def _extract_literals(pattern: str) -> str:
+    """The literal words of a regular expression."""
     plain = re.sub(r"\\([^A-Za-z0-9])", r"\1", re.sub(r"\\[A-Za-z]|\[[^\]]*\]|\(\?[:!=<]*", " ", pattern))
     return re.sub(r"[\^$*+?{}\[\]|()\\]", " ", plain)
 
 
-def _distinct(values: Iterable[Value]) -> list[Value]:
+def _drop_duplicates(values: Iterable[Value]) -> list[Value]:
     known: dict[tuple[str, str], Value] = {}
     for value in values:
         known.setdefault(value.key, value)
@@ -305,10 +290,10 @@ def _distinct(values: Iterable[Value]) -> list[Value]:
 
 
 def _is_noise(value: Value) -> bool:
-    """Whether a value is one of those that stand in every text, or that no text shows as such."""
+    """Whether a value is a word that may be in any text, or empty."""
     if value.kind == "word":
-        return value.folded in _SMALL_WORDS or (len(value.text) < 3 and value.text.isascii())
-    return not value.folded
+        return value.normalized in _SMALL_WORDS or (len(value.text) < 3 and value.text.isascii())
+    return not value.normalized
 
 
 _SMALL_WORDS = frozenset(

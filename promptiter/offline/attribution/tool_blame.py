@@ -1,7 +1,7 @@
-"""Blame for tool calls: on the step that made the wrong call or should have made one, or on what misled it.
+"""Blame for tool calls: on the step that made the wrong call or should have made one, or on the step that misled it.
 
-An argument that the step was never given is followed back like any missing value; a wrong one that it was handed is
-followed to where it was introduced.
+An argument that the step never received is followed back like any missing value. A wrong argument that it received is
+followed to the step that introduced it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from promptiter.backprop.step_text import json_text
 from promptiter.evaluation.score import Finding
-from promptiter.offline.attribution.blame_results import Blame, Blames, named
-from promptiter.offline.attribution.expected_values import Atom, leaves_of
-from promptiter.offline.attribution.trace_context import Scene
-from promptiter.offline.attribution.traversal import choose, follow_missing, follow_unexpected
-from promptiter.offline.attribution.value_search import from_plain, json_text, plain_words
+from promptiter.offline.attribution.blame_results import Blame, BlameCollector, describe_value
+from promptiter.offline.attribution.expected_values import Mismatch, named_leaves
+from promptiter.offline.attribution.trace_context import TraceContext
+from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
+from promptiter.offline.attribution.value_search import normalize_name, read_value
 from promptiter.stages.losses import Severity
 from traces import Step, ToolCall
 from traces.model import Json
@@ -23,152 +24,150 @@ from traces.model import Json
 SURE, LIKELY, UNSURE = 0.9, 0.7, 0.3
 
 
-def blame_tools(findings: Iterable[Finding], blames: Blames, *, last: str, severity: Severity) -> None:
-    """Blame for findings about tool calls; `last` is the step where their loss stands."""
-    judging = _Judging(blames, last=last, severity=severity)
+def blame_tools(findings: Iterable[Finding], collector: BlameCollector, *, last: str, severity: Severity) -> None:
+    """Blame steps for findings about tool calls whose loss is on the step `last`."""
+    blaming = _ToolBlame(collector, last=last, severity=severity)
     for finding in sorted(findings, key=lambda finding: finding.kind == "unexpected"):
-        judging.judge(finding)
+        blaming.blame(finding)
 
 
-class _Judging:
-    """Finds the steps behind wrong tool calls, one finding after the other: missing calls before needless ones."""
+class _ToolBlame:
+    """Finds the steps behind wrong tool calls, finding by finding: missing calls before unexpected ones."""
 
-    def __init__(self, blames: Blames, *, last: str, severity: Severity) -> None:
-        self.blames = blames
-        self.scene = blames.scene
+    def __init__(self, collector: BlameCollector, *, last: str, severity: Severity) -> None:
+        self.collector = collector
+        self.context = collector.context
         self.last = last
         self.severity = severity
-        self.calls = [(step, call) for step in self.scene.trace.steps for call in step.tool_calls]
+        self.calls = [(step, call) for step in self.context.trace.steps for call in step.tool_calls]
         self.lacking: set[str] = set()
 
-    def judge(self, finding: Finding) -> None:
+    def blame(self, finding: Finding) -> None:
         found = re.match(r"tool call (\d+)", finding.where)
         number = int(found[1]) if found else -1
         if not 0 <= number < len(self.calls):
-            self._judge_missing(finding)
+            self._blame_missing_call(finding)
             return
         caller, call = self.calls[number]
         if finding.predicate == "tool_call":
             if caller.id not in self.lacking:  # else it was called instead of the one that is missing
-                lead = "This step called a tool that was not wanted"
-                self._blame_call(caller, finding, lead=lead, what=_told(finding.actual), tool=call.name)
+                reason = "This step made an unexpected tool call"
+                self._add(caller, finding, reason=reason, subject=_describe_call(finding.actual), tool=call.name)
         elif finding.predicate == "tool_name":
-            tool = _name(finding.expected)
-            lead = "This step called one tool instead of another"
-            self._blame_call(caller, finding, lead=lead, what=f"{call.name} instead of {tool}", tool=tool)
+            tool = _tool_name(finding.expected)
+            reason = "This step called the wrong tool"
+            self._add(caller, finding, reason=reason, subject=f"{call.name} instead of {tool}", tool=tool)
         elif finding.predicate == "tool_order":
-            lead = "This step called tools in the wrong order"
-            what = f"{call.name} came as call {number} and was expected as call {_position(finding.expected)}"
-            self._blame_call(caller, finding, lead=lead, what=what)
+            reason = "This step called tools in the wrong order"
+            position = finding.expected.get("position") if isinstance(finding.expected, Mapping) else finding.expected
+            subject = f"{call.name} was call {number} and should have been call {position}"
+            self._add(caller, finding, reason=reason, subject=subject)
         else:
-            self._judge_arguments(finding, caller, call=call)
+            self._blame_arguments(finding, caller, call=call)
 
-    def _judge_missing(self, finding: Finding) -> None:
-        tool = _name(finding.expected)
-        step = _should_call(self.scene, tool) or self.scene.steps[self.last]
+    def _blame_missing_call(self, finding: Finding) -> None:
+        tool = _tool_name(finding.expected)
+        step = _find_expected_caller(self.context, tool) or self.context.steps[self.last]
         self.lacking.add(step.id)
         arguments = finding.expected.get("arguments") if isinstance(finding.expected, Mapping) else None
-        if not self._was_misled(step, finding, arguments=arguments):
-            lead = "This step should have called a tool and did not"
-            self._blame_call(step, finding, lead=lead, what=_told(finding.expected), tool=tool)
+        if not self._blame_source_of(arguments, finding, step=step):
+            reason = "This step should have called a tool and did not"
+            self._add(step, finding, reason=reason, subject=_describe_call(finding.expected), tool=tool)
 
-    def _judge_arguments(self, finding: Finding, caller: Step, *, call: ToolCall) -> None:
+    def _blame_arguments(self, finding: Finding, caller: Step, *, call: ToolCall) -> None:
         is_result = ", result " in finding.where
-        if not is_result and self._was_misled(caller, finding, arguments=finding.expected):
+        if not is_result and self._blame_source_of(finding.expected, finding, step=caller):
             return
-        wanted, came = json_text(finding.expected) or "nothing", json_text(finding.actual) or "nothing"
+        wanted, actual = json_text(finding.expected) or "nothing", json_text(finding.actual) or "nothing"
         place = finding.where.partition(", ")[2]
         blame = Blame(
             step_id=caller.id,
-            lead="This step called a tool with wrong arguments",
-            what=f"{call.name}, {place}: expected {wanted[:120]!r}, got {came[:120]!r}",
+            reason="This step called a tool with wrong arguments",
+            subject=f"{call.name}, {place}: expected {wanted[:120]!r}, got {actual[:120]!r}",
             category="wrong_arguments",
             confidence=UNSURE if is_result else SURE,
             severity=self.severity,
             finding=finding,
             tool=call.name,
         )
-        self.blames.add(blame)
+        self.collector.add(blame)
 
-    def _blame_call(self, step: Step, finding: Finding, *, lead: str, what: str, tool: str = "") -> None:
+    def _add(self, step: Step, finding: Finding, *, reason: str, subject: str, tool: str = "") -> None:
         blame = Blame(
             step_id=step.id,
-            lead=lead,
-            what=what,
+            reason=reason,
+            subject=subject,
             category="wrong_tool",
             confidence=SURE,
             severity=self.severity,
             finding=finding,
             tool=tool,
         )
-        self.blames.add(blame)
+        self.collector.add(blame)
 
-    def _was_misled(self, step: Step, finding: Finding, *, arguments: Json) -> bool:
-        """Blame whoever lost an argument before the step, or handed it a wrong one; False if the step did it itself."""
-        scene = self.scene
-        for atom in _arguments(finding, arguments):
-            walk = follow_missing(scene, atom, starts=[step.id], is_surely_lacking=True)
-            lead = "This step was given these values and its output lacks them, though a later tool call needs them"
-            if not walk.found and atom.counterpart is not None:
-                atom = replace(atom, kind="unexpected", value=atom.counterpart)
-                walk = follow_unexpected(scene, atom.value, starts=scene.texts.handed_by(step, atom.value))
-                lead = "These values stand in this step's output and in nothing that it was given, and a tool got them"
-            chosen = [] if step.id in walk.found else choose(scene, atom, walk=walk)
+    def _blame_source_of(self, arguments: Json, finding: Finding, *, step: Step) -> bool:
+        """Blame the steps that lost an argument before this one, or passed it a wrong one. False if there are none."""
+        context = self.context
+        for mismatch in _read_arguments(arguments, finding):
+            walk = follow_missing(context, mismatch, starts=[step.id], is_surely_lacking=True)
+            reason = "This step received values that a later tool call needs, and its output lacks them"
+            if not walk.origins and mismatch.counterpart is not None:
+                mismatch = replace(mismatch, kind="unexpected", value=mismatch.counterpart)
+                starts = context.texts.predecessors_with(mismatch.value, step)
+                walk = follow_unexpected(context, mismatch.value, starts=starts)
+                reason = "This step's output has values that it did not receive, and a later tool call used them"
+            chosen = [] if step.id in walk.origins else choose_losing_steps(context, mismatch, walk=walk)
             for step_id in chosen:
-                self.blames.send(walk, atom, severity=self.severity)
+                self.collector.add_packets(walk, mismatch, severity=self.severity)
                 blame = Blame(
                     step_id=step_id,
-                    lead=lead,
-                    what=named(atom.value.text, scene.field(atom)),
+                    reason=reason,
+                    subject=describe_value(mismatch.value.text, context.field_name(mismatch)),
                     category="response",
                     confidence=LIKELY / len(chosen),
                     severity=self.severity,
-                    finding=atom.finding,
+                    finding=mismatch.finding,
                 )
-                self.blames.add(blame)
+                self.collector.add(blame)
             if chosen:
                 return True
         return False
 
 
-def _arguments(finding: Finding, arguments: Json) -> Iterator[Atom]:
-    """The values that a call should have had, with what a single wrong argument was instead."""
+def _read_arguments(arguments: Json, finding: Finding) -> Iterator[Mismatch]:
+    """The values that a call should have had, each with its counterpart if a single argument is wrong."""
     place = finding.where.rpartition(".")[2] if "arguments" in finding.where else ""
     instead = finding.actual if finding.predicate == "tool_arguments" else None
-    for name, leaf in leaves_of(arguments, plain_words(place)):
-        value = from_plain(leaf)
-        if isinstance(leaf, bool) or len(value.folded) < 2:
+    for name, leaf in named_leaves(arguments, normalize_name(place)):
+        value = read_value(leaf)
+        if isinstance(leaf, bool) or len(value.normalized) < 2:
             continue
-        told = replace(finding, kind="missing", expected=leaf, actual=None)
+        missing = replace(finding, kind="missing", expected=leaf, actual=None)
         is_single = isinstance(instead, str | int | float) and not isinstance(instead, bool)
-        counterpart = from_plain(instead) if is_single else None
-        yield Atom(kind="missing", value=value, finding=told, field=name, counterpart=counterpart)
+        counterpart = read_value(instead) if is_single else None
+        yield Mismatch(kind="missing", value=value, finding=missing, field=name, counterpart=counterpart)
 
 
-def _should_call(scene: Scene, tool: str) -> Step | None:
-    """The step that should have called a tool: of the node that does in passing runs, that has it, or has any."""
+def _find_expected_caller(context: TraceContext, tool: str) -> Step | None:
+    """The step that should have called a tool: of the node that does in passing runs, that has it, or has any tool."""
     callers = {
         step.node_id
-        for peer in scene.request.peers
+        for peer in context.request.peers
         if peer.passed
         for step in peer.trace.steps
         if any(call.name == tool for call in step.tool_calls)
     }
-    steps = {step.node_id: step for step in scene.trace.steps}.values()  # the last visit of each node
+    steps = {step.node_id: step for step in context.trace.steps}.values()  # the last visit of each node
     by_peers = (step for step in steps if step.node_id in callers)
-    by_name = (step for step in steps if scene.has_tool(step.node_id, tool))
-    by_tools = (step for step in steps if scene.has_tool(step.node_id) or step.tool_calls)
+    by_name = (step for step in steps if context.has_tool(step.node_id, tool))
+    by_tools = (step for step in steps if context.has_tool(step.node_id) or step.tool_calls)
     return next(by_peers, None) or next(by_name, None) or next(by_tools, None)
 
 
-def _name(call: Json) -> str:
+def _tool_name(call: Json) -> str:
     return str(call.get("name", "")) if isinstance(call, Mapping) else str(call or "")
 
 
-def _told(call: Json) -> str:
+def _describe_call(call: Json) -> str:
     arguments = call.get("arguments") if isinstance(call, Mapping) else None
-    return f"{_name(call)}({json_text(arguments)[:120]})"
-
-
-def _position(expected: Json) -> Json:
-    return expected.get("position") if isinstance(expected, Mapping) else expected
+    return f"{_tool_name(call)}({json_text(arguments)[:120]})"

@@ -1,4 +1,4 @@
-"""One failed trace as evidence sees it: its texts, what each node is told, and what may be blamed for a step."""
+"""One failed trace with what attribution needs to know about it: texts, instructions of nodes, editable surfaces."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from promptiter.offline.attribution.expected_values import Atom
-from promptiter.offline.attribution.fault_localization import Shape, most_suspicious, nodes_showing, shape_of
-from promptiter.offline.attribution.value_search import FoldedText, TraceTexts, field_of, plain_words
+from promptiter.offline.attribution.expected_values import Mismatch
+from promptiter.offline.attribution.fault_localization import (
+    TextPattern,
+    find_matching_nodes,
+    find_most_suspicious,
+    generalize_value,
+)
+from promptiter.offline.attribution.value_search import SearchText, TraceTexts, find_field_name, normalize_name
 from promptiter.offline.rules.prompt_editing import asks_to_copy
 from promptiter.stages.contracts import AttributeRequest
 from promptiter.stages.losses import Category
@@ -20,13 +25,13 @@ PREFERRED: tuple[SurfaceType, ...] = (
     *("instruction", "global_instruction", "skill", "file", "tool"),
     *("examples", "parameter", "model"),
 )
-"""Of the surfaces of a step, the first of these is blamed."""
+"""The order in which the surfaces of a step are blamed."""
 
-_CARRY_ALL = re.compile(r"\b(?:all|every|each|everything|whole|complete|entire)\b", re.IGNORECASE)
+_EVERYTHING = re.compile(r"\b(?:all|every|each|everything|whole|complete|entire)\b", re.IGNORECASE)
 
 
-class Scene:
-    """All that is asked about one request while its blame is found; answers are kept."""
+class TraceContext:
+    """Answers questions about one attribution request, and remembers the answers."""
 
     def __init__(self, request: AttributeRequest) -> None:
         self.request = request
@@ -34,36 +39,35 @@ class Scene:
         self.texts = TraceTexts(request.trace)
         self.steps = {step.id: step for step in request.trace.steps}
         self.position = {step.id: index for index, step in enumerate(request.trace.steps)}
-        self.said = FoldedText(request.case_loss.input)
+        self.user_input = SearchText(request.case_loss.input)
         self._surfaces: dict[str, list[Surface]] = defaultdict(list)
         for surface in request.snapshot.surfaces:
             self._surfaces[surface.node_id].append(surface)
-        self._blamable: dict[str, tuple[Surface, ...]] = {}
-        self._told: dict[str, str] = {}
-        self._plainly_told: dict[str, str] = {}
-        self._showing: dict[str, frozenset[str]] = {}
-        self._fields: dict[tuple[str, str], str] = {}
-        self._shapes: dict[tuple[str, str], Shape | None] = {}
+        self._editable: dict[str, tuple[Surface, ...]] = {}
+        self._instructions: dict[str, str] = {}
+        self._normalized_instructions: dict[str, str] = {}
+        self._matching_nodes: dict[str, frozenset[str]] = {}
+        self._field_names: dict[tuple[str, str], str] = {}
+        self._patterns: dict[tuple[str, str], TextPattern | None] = {}
 
     @cached_property
-    def followed(self) -> frozenset[str]:
-        """The steps that another follows."""
+    def steps_with_successors(self) -> frozenset[str]:
         return frozenset(source for step in self.trace.steps for source in step.predecessors)
 
-    def blamable(self, step: Step) -> tuple[Surface, ...]:
-        """The targets that the step read, the preferred first; if nobody knows what it read, those of its node."""
-        if step.id not in self._blamable:
+    def editable_surfaces(self, step: Step) -> tuple[Surface, ...]:
+        """The targets that the step read, in order of preference; those of its node if its reads are unknown."""
+        if step.id not in self._editable:
             targets, snapshot = self.request.targets, self.request.snapshot
             read: Iterable[Surface] = self._surfaces[step.node_id]
             if step.surface_reads is not None:
                 read = (snapshot.surface(surface_id) for surface_id in sorted(targets.intersection(step.surface_reads)))
             known = (surface for surface in read if surface.id in targets)
-            self._blamable[step.id] = tuple(sorted(known, key=lambda surface: PREFERRED.index(surface.type)))
-        return self._blamable[step.id]
+            self._editable[step.id] = tuple(sorted(known, key=lambda surface: PREFERRED.index(surface.type)))
+        return self._editable[step.id]
 
-    def surface_for(self, step: Step, category: Category, *, tool: str = "") -> str | None:
-        """The surface of a step to blame: the preferred, of several tools' descriptions that of the tool concerned."""
-        surfaces = self.blamable(step)
+    def choose_surface(self, step: Step, category: Category, *, tool: str = "") -> str | None:
+        """The surface of a step to blame: the preferred one, and among tool descriptions that of the tool concerned."""
+        surfaces = self.editable_surfaces(step)
         if surfaces and surfaces[0].type == "tool" and category in ("wrong_tool", "wrong_arguments"):
             surfaces = (*(each for each in surfaces if each.part == tool), *surfaces)
         return surfaces[0].id if surfaces else None
@@ -72,74 +76,73 @@ class Scene:
         """Whether a node has a tool, of that name if one is given."""
         return any(each.type == "tool" and tool in ("", each.part) for each in self._surfaces[node_id])
 
-    def is_told_to_copy(self, node_id: str) -> bool:
-        """Whether a node is to hand on what it gets as it is."""
-        return asks_to_copy(self._instructions(node_id))
+    def must_copy(self, node_id: str) -> bool:
+        """Whether a node is instructed to pass values on unchanged."""
+        return asks_to_copy(self._instructions_of(node_id))
 
-    def is_told_to_carry_all(self, node_id: str) -> bool:
-        return _CARRY_ALL.search(self._instructions(node_id)) is not None
+    def must_keep_everything(self, node_id: str) -> bool:
+        return _EVERYTHING.search(self._instructions_of(node_id)) is not None
 
-    def mentions(self, node_id: str, field: str) -> bool:
-        """Whether what a node is told names a field."""
-        if node_id not in self._plainly_told:
-            self._plainly_told[node_id] = f" {plain_words(self._instructions(node_id))} "
-        return bool(field) and f" {field} " in self._plainly_told[node_id]
+    def instructions_mention(self, node_id: str, field: str) -> bool:
+        """Whether the instructions of a node name a field."""
+        if node_id not in self._normalized_instructions:
+            self._normalized_instructions[node_id] = f" {normalize_name(self._instructions_of(node_id))} "
+        return bool(field) and f" {field} " in self._normalized_instructions[node_id]
 
-    def field(self, atom: Atom) -> str:
-        """What an atom's value is called: by the reference, else by the request; a date is at least a date."""
-        key = atom.value.key
-        if key not in self._fields:
-            name = atom.field or plain_words(field_of(atom.value, self.request.case_loss.input))
-            self._fields[key] = name or {"date": "date", "address": "address"}.get(atom.value.kind, "")
-        return self._fields[key]
+    def field_name(self, mismatch: Mismatch) -> str:
+        """The name of a value: from the reference, else from the user's input; at least `date` for a date."""
+        key = mismatch.value.key
+        if key not in self._field_names:
+            name = mismatch.field or normalize_name(find_field_name(mismatch.value, self.request.case_loss.input))
+            self._field_names[key] = name or {"date": "date", "address": "address"}.get(mismatch.value.kind, "")
+        return self._field_names[key]
 
-    def shape(self, atom: Atom) -> Shape | None:
-        key = atom.value.key
-        if key not in self._shapes:
-            self._shapes[key] = shape_of(atom.value, labels=atom.labels)
-        return self._shapes[key]
+    def pattern_of(self, mismatch: Mismatch) -> TextPattern | None:
+        key = mismatch.value.key
+        if key not in self._patterns:
+            self._patterns[key] = generalize_value(mismatch.value, labels=mismatch.labels)
+        return self._patterns[key]
 
-    def shown_in_passing(self, shape: Shape | None) -> frozenset[str]:
-        """The nodes whose outputs show a shape in passing peers."""
-        if shape is None:
+    def nodes_matching_in_passing_runs(self, pattern: TextPattern | None) -> frozenset[str]:
+        if pattern is None:
             return frozenset()
-        if shape.name not in self._showing:
-            self._showing[shape.name] = nodes_showing(shape, self.request.peers)
-        return self._showing[shape.name]
+        if pattern.name not in self._matching_nodes:
+            self._matching_nodes[pattern.name] = find_matching_nodes(pattern, self.request.peers)
+        return self._matching_nodes[pattern.name]
 
-    def suspect(self, shape: Shape | None) -> tuple[Step, float] | None:
-        """The last visit of the node that first shows a shape in passing peers, and how suspicious its silence is."""
-        found = None if shape is None else most_suspicious(shape, self.trace, peers=self.request.peers)
+    def find_suspect(self, pattern: TextPattern | None) -> tuple[Step, float] | None:
+        """The last visit of the most suspicious node, with its score."""
+        found = None if pattern is None else find_most_suspicious(pattern, self.trace, peers=self.request.peers)
         if found is None:
             return None
         return [step for step in self.trace.steps if step.node_id == found.node_id][-1], found.score
 
-    def behind(self, step_ids: Sequence[str]) -> frozenset[str]:
+    def find_descendants(self, step_ids: Sequence[str]) -> frozenset[str]:
         """The steps that depend on any of these."""
         sources = set(step_ids)
-        behind: set[str] = set()
+        descendants: set[str] = set()
         for step in self.trace.steps:
-            if any(source in sources or source in behind for source in step.predecessors):
-                behind.add(step.id)
-        return frozenset(behind)
+            if any(source in sources or source in descendants for source in step.predecessors):
+                descendants.add(step.id)
+        return frozenset(descendants)
 
-    def nearest_blamable(self, step: Step) -> Step | None:
-        """The step itself or the nearest before it that has something to be blamed."""
+    def find_nearest_editable(self, step: Step) -> Step | None:
+        """The step itself, or the nearest step before it that has an editable surface."""
         level = [step.id]
         seen = set(level)
         while level:
             for step_id in sorted(level, key=self.position.__getitem__):
-                if self.blamable(self.steps[step_id]):
+                if self.editable_surfaces(self.steps[step_id]):
                     return self.steps[step_id]
             level = [source for step_id in level for source in self.steps[step_id].predecessors if source not in seen]
             level = list(dict.fromkeys(level))
             seen.update(level)
         return None
 
-    def _instructions(self, node_id: str) -> str:
-        """The texts that steer a node, as they are under the profile."""
-        if node_id not in self._told:
+    def _instructions_of(self, node_id: str) -> str:
+        """The texts that steer a node, under the profile."""
+        if node_id not in self._instructions:
             profile, snapshot = self.request.profile, self.request.snapshot
             texts = (each for each in self._surfaces[node_id] if each.type in TEXT_TYPES)
-            self._told[node_id] = "\n".join(str(profile.value(each.id, snapshot)) for each in texts)
-        return self._told[node_id]
+            self._instructions[node_id] = "\n".join(str(profile.value(each.id, snapshot)) for each in texts)
+        return self._instructions[node_id]

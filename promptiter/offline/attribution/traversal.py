@@ -1,6 +1,7 @@
 """Values followed back through a trace, from where they are missing or wrong to where that began.
 
-Each walk looks at a step once, in the reverse order of the trace, so it takes time in proportion to steps and edges.
+A walk visits each step at most once, in the reverse order of the trace, so it takes time in proportion to the number
+of steps and edges.
 """
 
 from __future__ import annotations
@@ -8,96 +9,101 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from promptiter.offline.attribution.expected_values import Atom
-from promptiter.offline.attribution.trace_context import Scene
-from promptiter.offline.attribution.value_search import Value, plain_words
+from promptiter.offline.attribution.expected_values import Mismatch
+from promptiter.offline.attribution.trace_context import TraceContext
+from promptiter.offline.attribution.value_search import Value, normalize_name
 from traces import Step
 
 
 @dataclass(slots=True)
 class Walk:
-    """Where a walk came along, which ways it took, and the steps where what it followed began."""
+    """The steps that a walk visited, the edges it took, and the steps where the fault began."""
 
-    looked_at: list[str] = field(default_factory=list)
-    ways: list[tuple[str, str]] = field(default_factory=list)
-    found: list[str] = field(default_factory=list)
+    visited: list[str] = field(default_factory=list)
+    edges: list[tuple[str, str]] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
 
-    def go_on(self, step: Step, sources: Iterable[str], *, wanted: set[str]) -> None:
+    def continue_to(self, sources: Iterable[str], *, step: Step, wanted: set[str]) -> None:
         for source in sources:
             wanted.add(source)
-            self.ways.append((step.id, source))
+            self.edges.append((step.id, source))
 
 
-def follow_missing(scene: Scene, atom: Atom, *, starts: Iterable[str], is_surely_lacking: bool = False) -> Walk:
-    """To the steps that were given the value and did not hand it on: it was lost there.
+def follow_missing(
+    context: TraceContext, mismatch: Mismatch, *, starts: Iterable[str], is_surely_lacking: bool = False
+) -> Walk:
+    """Follow a missing value to the steps that received it and did not pass it on.
 
-    A step that was not given it sends the walk to its predecessors, all of which lack it. Nothing found: no step that
-    matters ever had it.
+    From a step that did not receive it, the walk continues to all predecessors. Without an origin, no relevant step
+    ever had the value.
     """
     walk = Walk()
-    wanted = {start for start in starts if is_surely_lacking or not scene.texts.output(start).shows(atom.value)}
-    for step in _backwards(scene, wanted):
-        walk.looked_at.append(step.id)
-        if _was_given(scene, step, atom):
-            walk.found.append(step.id)
+    value = mismatch.value
+    wanted = {start for start in starts if is_surely_lacking or not context.texts.output(start).contains(value)}
+    for step in _iterate_backwards(context, wanted):
+        walk.visited.append(step.id)
+        if _has_received(context, step, mismatch):
+            walk.origins.append(step.id)
         else:
-            walk.go_on(step, step.predecessors, wanted=wanted)
+            walk.continue_to(step.predecessors, step=step, wanted=wanted)
     return walk
 
 
-def follow_unexpected(scene: Scene, value: Value, *, starts: Iterable[str]) -> Walk:
-    """To the steps that show the value although nothing that they were given does: it was introduced there.
+def follow_unexpected(context: TraceContext, value: Value, *, starts: Iterable[str]) -> Walk:
+    """Follow an unexpected value to the steps whose output contains it although nothing they received does.
 
-    A step with nothing to be blamed makes nothing up: a function looks things up, as a tool does.
+    A step without editable surfaces does not invent values: a function looks them up, as a tool does.
     """
     walk = Walk()
-    texts = scene.texts
-    wanted = {start for start in starts if texts.output(start).shows(value)}
-    for step in _backwards(scene, wanted):
-        walk.looked_at.append(step.id)
-        sources = texts.handed_by(step, value)
-        walk.go_on(step, sources, wanted=wanted)
-        was_given = sources or texts.input(step.id).shows(value) or texts.results(step.id).shows(value)
-        if not was_given and scene.blamable(step):
-            walk.found.append(step.id)
+    texts = context.texts
+    wanted = {start for start in starts if texts.output(start).contains(value)}
+    for step in _iterate_backwards(context, wanted):
+        walk.visited.append(step.id)
+        sources = texts.predecessors_with(value, step)
+        walk.continue_to(sources, step=step, wanted=wanted)
+        is_received = sources or texts.input(step.id).contains(value) or texts.tool_results(step.id).contains(value)
+        if not is_received and context.editable_surfaces(step):
+            walk.origins.append(step.id)
     return walk
 
 
-def choose(scene: Scene, atom: Atom, *, walk: Walk, needed: Sequence[Value] = ()) -> list[str]:
-    """Of the steps that lost a value, those to be mended; `needed` is what else the answer should hold.
+def choose_losing_steps(
+    context: TraceContext, mismatch: Mismatch, *, walk: Walk, needed: Sequence[Value] = ()
+) -> list[str]:
+    """Of the steps that lost a value, those to fix; `needed` is everything that the answer should contain.
 
-    A request that goes to several branches is rightly dropped by all but one. That one is, in this order: what can be
-    mended at all; a node that shows such values in passing runs; the branch whose own instructions name the field;
-    the one that carried the value furthest; one that hands on nothing else that is needed, so that it has no other
-    business; one that is told to carry everything; one whose nodes are called like the field (`weigh` for `weight`).
-    Of what is left any one will do, so it is the first: the least change.
+    Where a request goes to several branches, all but one rightly drop the value. The one to fix is, in this order: an
+    editable one; a node that shows such values in passing runs; the branch whose own instructions name the field; the
+    one that carried the value furthest; one that passes on nothing else that is needed, so that it has no other
+    purpose; one that is instructed to keep everything; one whose nodes are named like the field (`weigh` for
+    `weight`). If several are left, the first is chosen, which is the least change.
     """
-    left = list(walk.found)
+    left = list(walk.origins)
     if len(left) < 2:
         return left
-    shown = scene.shown_in_passing(scene.shape(atom))
-    name = scene.field(atom)
-    region = _own_steps(scene, atom.value, walk)
-    carried = _carried(scene, atom.value, left)
+    matching = context.nodes_matching_in_passing_runs(context.pattern_of(mismatch))
+    name = context.field_name(mismatch)
+    branch = _find_branch_nodes(context, mismatch.value, walk)
+    carried = _count_carrying_steps(context, mismatch.value, left)
     scores: tuple[Callable[[str], int], ...] = (
-        lambda step_id: bool(scene.blamable(scene.steps[step_id])),
-        lambda step_id: scene.steps[step_id].node_id in shown,
-        lambda step_id: any(scene.mentions(node_id, name) for node_id in region[step_id]),
+        lambda step_id: bool(context.editable_surfaces(context.steps[step_id])),
+        lambda step_id: context.steps[step_id].node_id in matching,
+        lambda step_id: any(context.instructions_mention(node_id, name) for node_id in branch[step_id]),
         lambda step_id: carried[step_id],
-        lambda step_id: not any(scene.texts.output(step_id).shows(value) for value in needed),
-        lambda step_id: any(scene.is_told_to_carry_all(node_id) for node_id in region[step_id]),
-        lambda step_id: any(_is_called_like(node_id, name) for node_id in region[step_id]),
+        lambda step_id: not any(context.texts.output(step_id).contains(value) for value in needed),
+        lambda step_id: any(context.must_keep_everything(node_id) for node_id in branch[step_id]),
+        lambda step_id: any(_is_named_like(node_id, name) for node_id in branch[step_id]),
     )
     for score in scores:
         best = max(map(score, left))
         left = [step_id for step_id in left if score(step_id) == best]
-    first = scene.steps[left[0]].node_id
-    return [step_id for step_id in left if scene.steps[step_id].node_id == first]
+    first = context.steps[left[0]].node_id
+    return [step_id for step_id in left if context.steps[step_id].node_id == first]
 
 
-def _is_called_like(node_id: str, field: str) -> bool:
-    """Whether the name of a node and that of a field have a word in common, or the beginning of one."""
-    words, others = plain_words(node_id).split(), field.split()
+def _is_named_like(node_id: str, field: str) -> bool:
+    """Whether the names of a node and a field have a word, or the start of a word, in common."""
+    words, others = normalize_name(node_id).split(), field.split()
     return any(
         len(word) > 3 and len(other) > 3 and (word.startswith(other[:5]) or other.startswith(word[:5]))
         for word in words
@@ -105,59 +111,61 @@ def _is_called_like(node_id: str, field: str) -> bool:
     )
 
 
-def _backwards(scene: Scene, wanted: set[str]) -> Iterator[Step]:
-    """The wanted steps, last first; more may become wanted on the way."""
-    last = max((scene.position[step_id] for step_id in wanted), default=-1)
+def _iterate_backwards(context: TraceContext, wanted: set[str]) -> Iterator[Step]:
+    """The wanted steps, last first; more may be added during the iteration."""
+    last = max((context.position[step_id] for step_id in wanted), default=-1)
     for index in range(last, -1, -1):
-        step = scene.trace.steps[index]
+        step = context.trace.steps[index]
         if step.id in wanted:
             yield step
 
 
-def _was_given(scene: Scene, step: Step, atom: Atom) -> bool:
-    texts, value = scene.texts, atom.value
-    if texts.handed_by(step, value) or texts.results(step.id).shows(value):
+def _has_received(context: TraceContext, step: Step, mismatch: Mismatch) -> bool:
+    texts, value = context.texts, mismatch.value
+    if texts.predecessors_with(value, step) or texts.tool_results(step.id).contains(value):
         return True
-    return texts.input(step.id).shows(value) and not _waits_for_it(scene, step, atom)
+    return texts.input(step.id).contains(value) and not _expects_from_predecessors(context, step, mismatch)
 
 
-def _waits_for_it(scene: Scene, step: Step, atom: Atom) -> bool:
-    """Whether a step that sees the value, but not from its predecessors, was to get it from them all the same.
+def _expects_from_predecessors(context: TraceContext, step: Step, mismatch: Mismatch) -> bool:
+    """Whether a step that sees the value, but not from its predecessors, should have got it from them.
 
-    A step with nothing to be blamed was: it may only wrap the others. So was one that sees it in the user's request if
-    its predecessors show such values in passing runs, or if only their instructions name the field.
+    That holds for a step without editable surfaces, which may only wrap others. It also holds for a step that sees
+    the value in the user's input, if its predecessors show such values in passing runs or if only their instructions
+    name the field.
     """
     if not step.predecessors:
         return False
-    if not scene.blamable(step):
+    if not context.editable_surfaces(step):
         return True
-    if not scene.said.shows(atom.value):
+    if not context.user_input.contains(mismatch.value):
         return False
-    before = [scene.steps[source].node_id for source in step.predecessors]
-    if shown := scene.shown_in_passing(scene.shape(atom)):
-        return not shown.isdisjoint(before)
-    name = scene.field(atom)
-    return not scene.mentions(step.node_id, name) and any(scene.mentions(node_id, name) for node_id in before)
+    before = [context.steps[source].node_id for source in step.predecessors]
+    if matching := context.nodes_matching_in_passing_runs(context.pattern_of(mismatch)):
+        return not matching.isdisjoint(before)
+    name = context.field_name(mismatch)
+    is_named_before = any(context.instructions_mention(node_id, name) for node_id in before)
+    return not context.instructions_mention(step.node_id, name) and is_named_before
 
 
-def _carried(scene: Scene, value: Value, losing: Iterable[str]) -> dict[str, int]:
-    """How many steps in a row handed the value on before each of these lost it."""
+def _count_carrying_steps(context: TraceContext, value: Value, losing: Iterable[str]) -> dict[str, int]:
+    """How many steps in a row passed the value on before each of these lost it."""
     length: dict[str, int] = {}
     wanted = frozenset(losing)
     carried: dict[str, int] = {}
-    for step in scene.trace.steps:
+    for step in context.trace.steps:
         before = max((length.get(source, 0) for source in step.predecessors), default=0)
         if step.id in wanted:
             carried[step.id] = before
-        elif scene.texts.output(step.id).shows(value):
+        elif context.texts.output(step.id).contains(value):
             length[step.id] = before + 1
     return carried
 
 
-def _own_steps(scene: Scene, value: Value, walk: Walk) -> dict[str, set[str]]:
-    """For each losing step the nodes of its branch alone: those that carried the value to it, and those behind it."""
-    found, walked = set(walk.found), set(walk.looked_at)
-    nodes = {step_id: {scene.steps[step_id].node_id} for step_id in walk.found}
+def _find_branch_nodes(context: TraceContext, value: Value, walk: Walk) -> dict[str, set[str]]:
+    """For each losing step the nodes of its branch only: those that carried the value to it, and those after it."""
+    losing, visited = set(walk.origins), set(walk.visited)
+    nodes = {step_id: {context.steps[step_id].node_id} for step_id in walk.origins}
 
     def keep(step: Step, owners: set[str]) -> str:
         owner = owners.pop() if len(owners) == 1 else ""
@@ -165,15 +173,15 @@ def _own_steps(scene: Scene, value: Value, walk: Walk) -> dict[str, set[str]]:
             nodes[owner].add(step.node_id)
         return owner
 
-    behind: dict[str, str] = {step_id: step_id for step_id in found}
-    for step in scene.trace.steps:
-        if step.id in walked and step.id not in found:
-            behind[step.id] = keep(step, {behind[source] for source in step.predecessors if source in behind})
+    after: dict[str, str] = {step_id: step_id for step_id in losing}
+    for step in context.trace.steps:
+        if step.id in visited and step.id not in losing:
+            after[step.id] = keep(step, {after[source] for source in step.predecessors if source in after})
     before: dict[str, set[str]] = {}
-    for step in reversed(scene.trace.steps):
-        if step.id in found:
+    for step in reversed(context.trace.steps):
+        if step.id in losing:
             owner = step.id
-        elif step.id in before and scene.texts.output(step.id).shows(value):
+        elif step.id in before and context.texts.output(step.id).contains(value):
             owner = keep(step, before[step.id])
         else:
             continue

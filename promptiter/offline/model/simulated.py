@@ -30,8 +30,12 @@ import json
 import re
 from collections.abc import Mapping
 from random import Random
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
+from promptiter.llm.prices import Price
 from promptiter.offline.model.answers import draft_answer, write_answer
 from promptiter.offline.model.instruction_rules import RuleBook, understood_rules, without_conflicts
 from promptiter.offline.model.json_schema import SchemaWriter
@@ -48,6 +52,16 @@ LEAST_SHARE = 0.5
 _TOKEN = re.compile(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff]+|[^\w\s]")
 
 
+class SimulatedSettings(BaseModel):
+    """`models.simulated` in promptiter.yaml: the chance to follow a rule, what the model knows, its latency."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    compliance: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.98
+    knowledge: dict[str, str] = Field(default_factory=dict)
+    latency_s: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
+
+
 class SimulatedModel:
     """A model to be called like any other; see the module for what it does and does not do.
 
@@ -56,6 +70,8 @@ class SimulatedModel:
     """
 
     name = "simulated"
+    is_simulated = True
+    Settings = SimulatedSettings
 
     def __init__(
         self,
@@ -73,6 +89,11 @@ class SimulatedModel:
         self._compliance = compliance
         self._price_per_token_usd = price_per_token_usd
         self._latency_s = latency_s
+
+    @property
+    def price(self) -> Price:
+        per_million = self._price_per_token_usd * 1e6
+        return Price(input_usd_per_million=per_million, output_usd_per_million=per_million)
 
     async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:
         """Answer a request. The same request, repeat and seed give the same reply."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from promptiter.errors import SurfaceValueError
 from promptiter.offline.rules.examples import Evidence, evidence_of
@@ -28,6 +29,8 @@ MOST_EVIDENCE = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOptimizer:
     """An Optimizer that needs no model. `seed` says with which phrasing of a rule it begins; 0: the most natural."""
+
+    model: ClassVar[None] = None  # asks no model
 
     seed: int = 0
 

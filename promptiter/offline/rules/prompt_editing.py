@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from promptiter.offline.rules.rule_templates import phrase, with_article
 from promptiter.offline.text.dates import DATE_FORMATS
+from promptiter.sentences import Sentence, sentences_of
 
 LONGEST_REPLACED_WORDS = 30
 
@@ -22,15 +23,6 @@ class Ask:
 
     family: str
     parameters: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """A sentence of a prompt and where it stands, without the mark of a list before it."""
-
-    text: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,21 +86,6 @@ class Prompt:
         return _exchanged(sentence, ask)
 
 
-def sentences_of(text: str) -> list[Sentence]:
-    """The sentences of a prompt: a line ends them too, and the mark of a list or a heading is no part of them."""
-    found = []
-    for line in re.finditer(r"[^\n]+", text):
-        lead = _LEAD.match(line[0])
-        start = line.start() + (lead.end() if lead else 0)
-        for gap in _GAP.finditer(text, start, line.end()):
-            found.append(Sentence(text[start : gap.start()], start, gap.start()))
-            start = gap.end()
-        rest = text[start : line.end()].rstrip()
-        if rest:
-            found.append(Sentence(rest, start, start + len(rest)))
-    return found
-
-
 def asks_to_copy(text: str) -> bool:
     """Whether a text asks to take values over as they are written."""
     return _COPIES.search(text) is not None
@@ -136,8 +113,6 @@ _COPIES = re.compile(
     r"echo|(?:not|never|without) (?:chang|alter|modif|reformat|rewrit|rephras|edit)\w*)\b",
     re.IGNORECASE,
 )
-_LEAD = re.compile(r"\s*(?:[-*•]\s+|\d+[.)]\s+|#+\s+)?")
-_GAP = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')]))\s+(?=[\"'(]?[A-Z{])")
 _KEEPS = re.compile(
     r"\b(?:keep|include|carry|pass|mention|preserve|repeat|state|retain|copy|contain|forward|report|hand|give)\b",
     re.IGNORECASE,

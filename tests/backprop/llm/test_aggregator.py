@@ -15,10 +15,11 @@ from promptiter.backprop.llm.prompts import MAX_PROMPT_TOKENS, MIN_PROMPT_TOKENS
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.errors import BudgetEndedError, ModelUnavailableError
 from promptiter.llm.budget import Budget
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import AggregateRequest, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
 from tests.backprop.llm.test_prompts import INSTRUCTION, prompt_tokens

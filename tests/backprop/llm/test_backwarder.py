@@ -9,10 +9,11 @@ import pytest
 
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.errors import BadAnswerError, ModelError
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import BackwardRequest, GradientPacket
 from tests.backprop.llm.test_prompts import BACKWARD_REQUEST, MISSING_ID
 from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving

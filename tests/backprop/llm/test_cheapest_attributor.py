@@ -11,9 +11,10 @@ from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.trace_prompt import MOST_STEPS
 from promptiter.errors import BadRequestError, RateLimitedError
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import AttributeRequest, Attributor, BackwardRequest
 from tests.backprop.llm.test_trace_prompt import chain
 from tests.backprop.test_propagate import request_of, step

@@ -9,10 +9,11 @@ import pytest
 
 from promptiter.backprop.llm.optimizer import LLMOptimizer, edited, value_schema
 from promptiter.errors import BadAnswerError
-from promptiter.llm.gateway import Gateway, Retries
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import OptimizeRequest
 from promptiter.structure import Limits, Surface
 from tests.backprop.llm.test_prompts import INSTRUCTION, OPTIMIZE_REQUEST, prompt_tokens

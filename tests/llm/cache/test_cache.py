@@ -36,7 +36,7 @@ from promptiter.llm.cache.cache import (
 )
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.cache.keys import encode_answer
-from promptiter.llm.cache.lines import as_line, is_sound
+from promptiter.llm.cache.lines import format_line, is_intact
 from promptiter.llm.messages import CallSite, ModelReply, ToolRequest
 from tests.traces.strategies import json_values, texts, usages
 from traces import Usage
@@ -96,7 +96,7 @@ def test_a_path_says_which_cache_it_is(tmp_path: Path) -> None:
         found.close()
         assert type(found) is kind
     assert type(open_cache("memory")) is MemoryCache
-    with pytest.raises(SetupError, match=r"'calls.pickle' is: give 'memory' or a path in .jsonl"):
+    with pytest.raises(SetupError, match=r"'calls.pickle' is of an unknown kind; give 'memory' or a path in .jsonl"):
         open_cache("calls.pickle")
 
 
@@ -171,7 +171,7 @@ async def test_half_an_emoji_does_not_lose_an_answer_that_was_paid(cache: Cache)
 
 @pytest.mark.parametrize("value", [math.nan, [{"a": math.inf}], object(), {1: 2}, 2**64])
 async def test_what_json_cannot_hold_is_refused(cache: Cache, value: object) -> None:
-    with pytest.raises(SetupError, match="an answer at 'planner~2' "):
+    with pytest.raises(SetupError, match="an answer of 'planner~2' "):
         await cache.put(KEY, ToolAnswer(value))
     assert await cache.get(KEY) is None
 
@@ -331,7 +331,7 @@ async def test_a_file_cut_while_in_use_is_a_typed_error(tmp_path: Path) -> None:
     os.truncate(tmp_path / "calls.jsonl", 20)
     with pytest.raises(SetupError, match="was changed at byte 0 while in use"):
         await cache.get(key(1))
-    with pytest.raises(SetupError, match="was cut to 20 bytes while in use"):
+    with pytest.raises(SetupError, match="to 20 bytes while in use"):
         await cache.get(key(2))
     cache.close()
 
@@ -383,7 +383,7 @@ def test_memory_does_not_grow_with_the_answers(tmp_path: Path) -> None:
 async def test_a_long_file_is_indexed_as_a_stream(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     with path.open("wb") as file:
-        file.writelines(as_line(encode_answer(key(number), REPLY)) for number in range(20_000))
+        file.writelines(format_line(encode_answer(key(number), REPLY)) for number in range(20_000))
     tracemalloc.start()
     cache = FileCache(path)
     assert await cache.get(key(19_999)) == REPLY
@@ -396,7 +396,7 @@ async def test_a_long_file_is_indexed_as_a_stream(tmp_path: Path) -> None:
 
 async def test_of_two_lines_with_one_key_the_first_counts(tmp_path: Path) -> None:
     path = tmp_path / "joined.jsonl"
-    path.write_bytes(b"".join(as_line(encode_answer(KEY, ModelReply(text=text))) for text in ("one", "two")))
+    path.write_bytes(b"".join(format_line(encode_answer(KEY, ModelReply(text=text))) for text in ("one", "two")))
     cache = FileCache(path)
     assert await cache.get(KEY) == ModelReply(text="one")
     assert cache.stats().entries == 1
@@ -441,10 +441,10 @@ asyncio.run(main())
 def test_a_full_disk_is_a_typed_error_and_leaves_the_cache_whole(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert re.match(r"the cache '.*' could not be written: .*; make room and resume the run\n", done.stdout)
-    assert "torn" not in done.stderr
+    assert re.match(r"the cache '.*' could not be written: .*; free some space and resume the run\n", done.stdout)
+    assert "incomplete" not in done.stderr
     if path.suffix == ".jsonl":
-        assert all(map(is_sound, path.read_bytes().splitlines(keepends=True)))
+        assert all(map(is_intact, path.read_bytes().splitlines(keepends=True)))
 
 
 async def test_a_newer_cache_is_refused(tmp_path: Path) -> None:
@@ -486,7 +486,7 @@ async def test_a_truncated_database_is_a_typed_error(tmp_path: Path, size: int) 
 def test_a_database_held_by_another_is_a_typed_error(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(SetupError, match="is held by another process"):
+    with pytest.raises(SetupError, match="is locked by another process"):
         SqliteCache(tmp_path / "a.db", busy_timeout_s=0.05)
     other.close()
 

@@ -17,7 +17,7 @@ from promptiter.errors import BadRequestError, SetupError
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import Cache, CacheKey, FileCache, MemoryCache, StoredAnswer, ToolAnswer, open_cache
 from promptiter.llm.cache.call_log import CallLog
-from promptiter.llm.cache.lines import as_line
+from promptiter.llm.cache.lines import format_line
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
@@ -352,7 +352,7 @@ async def test_a_call_is_not_made_if_it_cannot_be_logged(path: Path) -> None:
         door = Gateway(models={"m": ScriptedModel([])}, cache=log)
         await log.put(key(), REPLY)
         os.truncate(path, 3)
-        with pytest.raises(SetupError, match="was cut to 3 bytes"):
+        with pytest.raises(SetupError, match="to 3 bytes"):
             await door.ask(request(), AGENT)
 
 
@@ -365,6 +365,6 @@ async def test_other_caches_write_nothing_for_a_call_that_is_asked(path: Path, m
 
 
 async def test_a_line_of_another_version_is_refused(path: Path) -> None:
-    write(path, as_line(b'{"v":2,"asked":"k"}'))
+    write(path, format_line(b'{"v":2,"asked":"k"}'))
     with pytest.raises(SetupError, match="has version 2, this release reads 1"):
         ledger_at(path)

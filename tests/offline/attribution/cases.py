@@ -27,7 +27,7 @@ from promptiter.stages.contracts import AttributeRequest, BackwardResult, Peer, 
 from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Snapshot, Step
-from traces.model import in_canonical_order
+from traces.model import sort_canonically
 
 JSON = FinalResponseMetric(name="json", criterion=FinalResponseCriterion(json=JsonCriterion()))
 EXACT = FinalResponseMetric(name="exact", criterion=FinalResponseCriterion(text=TextCriterion()))
@@ -55,7 +55,7 @@ def chain(*texts: str) -> list[Step]:
 
 
 def trace(steps: Iterable[Step]) -> ExecutionTrace:
-    return ExecutionTrace(id="t", steps=in_canonical_order(tuple(steps)))
+    return ExecutionTrace(id="t", steps=sort_canonically(tuple(steps)))
 
 
 def request(

@@ -44,7 +44,7 @@ async def test_the_step_that_was_given_a_value_and_drops_it_is_blamed() -> None:
     assert gradient.surface_id == "n2#instruction"
     assert gradient.step_id == "n2"
     assert gradient.text == (
-        "This step was given these values and its output lacks them, though later steps need them: the order id 'A-17'."
+        "This step received values that later steps need, and its output lacks them: the order id 'A-17'."
     )
     assert (gradient.severity, gradient.category, gradient.confidence) == ("P0", "response", 0.9)
     assert gradient.case_id == "c1"
@@ -54,8 +54,8 @@ async def test_the_step_that_was_given_a_value_and_drops_it_is_blamed() -> None:
 async def test_results_come_in_the_order_of_the_trace_and_tell_the_way() -> None:
     results = await attribute(request(chain(RECORD, RECORD, "a refund", "a refund", "a refund"), "A-17"))
     assert [result.step_id for result in results] == ["n2", "n3", "n4"]
-    ways = [(packet.source, packet.target) for result in results for packet in result.packets]
-    assert ways == [("n3", "n2"), ("n4", "n3")]
+    edges = [(packet.source, packet.target) for result in results for packet in result.packets]
+    assert edges == [("n3", "n2"), ("n4", "n3")]
     assert "the order id 'A-17'" in results[-1].packets[0].text
 
 
@@ -90,7 +90,7 @@ async def test_a_long_reference_is_taken_apart() -> None:
         gradient.surface_id: gradient.text for gradient in await gradients(request(steps, "order A-17, 2026-03-02"))
     }
     assert "'A-17'" in told["n2#instruction"]
-    assert "'2026-03-02' must be written so, not 'March 2, 2026'" in told["n3#instruction"]
+    assert "write '2026-03-02', not 'March 2, 2026'" in told["n3#instruction"]
 
 
 async def test_a_json_reference_names_its_fields() -> None:
@@ -169,7 +169,7 @@ async def test_a_loss_on_an_inner_node_starts_there() -> None:
     assert await blamed(request(steps, "A-17", at="n1")) == ["n1#instruction"]
 
 
-# Form
+# FormatRule
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ async def test_a_pattern_that_is_none_is_still_a_form() -> None:
 async def test_an_answer_with_more_than_was_asked_is_a_matter_of_form() -> None:
     [gradient] = await gradients(request(chain(RECORD, RECORD, "It is A-17 of 2026-03-02."), "A-17"))
     assert (gradient.surface_id, gradient.category) == ("n2#instruction", "format")
-    assert "alone" in gradient.text
+    assert "give only the answer" in gradient.text
 
 
 async def test_a_form_is_followed_through_steps_that_are_told_to_copy() -> None:
@@ -266,7 +266,7 @@ async def test_what_all_references_share_is_form_and_not_looked_for() -> None:
     assert await blamed(request(steps, "Answer: A-17", peers=peers)) == ["n2#instruction"]
 
 
-# Several ways
+# Several edges
 
 
 def branches(
@@ -355,8 +355,8 @@ async def test_unless_such_values_come_from_its_predecessor_in_passing_runs() ->
     steps = [step("a", RECORD, "a refund"), step("b", f"a refund\nrequest: {RECORD}", "a refund", after="a")]
     passing = peer([step("a", "B-04", "B-04"), step("b", "B-04\nrequest: B-04", "B-04", after="a")])
     assert await blamed(request(steps, "A-17", peers=[passing])) == ["a#instruction"]
-    named = {"a": "Extract the order id.", "b": "Be polite."}
-    assert await blamed(request(steps, "A-17", instructions=named)) == ["a#instruction"]
+    describe_value = {"a": "Extract the order id.", "b": "Be polite."}
+    assert await blamed(request(steps, "A-17", instructions=describe_value)) == ["a#instruction"]
 
 
 # Other runs
@@ -567,7 +567,7 @@ async def test_one_fault_in_a_loop(fault: str) -> None:
 
 @st.composite
 def dropped_once(draw: st.DrawFn) -> tuple[list[Step], str]:
-    """A DAG all of whose steps hand on a token, but for one that all ways lead through."""
+    """A DAG all of whose steps hand on a token, but for one that all edges lead through."""
     before, behind = draw(st.integers(0, 6)), draw(st.integers(0, 6))
     dropping = f"s{before}"
     steps: list[Step] = []

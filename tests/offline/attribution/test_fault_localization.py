@@ -7,22 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.offline.attribution.fault_localization import (
-    json_shape,
-    length_shape,
-    most_suspicious,
-    nodes_showing,
+    compute_spectrum,
+    find_matching_nodes,
+    find_most_suspicious,
+    generalize_value,
+    json_pattern,
+    length_pattern,
     ochiai,
-    pattern_shape,
-    prefix_shape,
-    shape_of,
-    spectrum,
-    suffix_shape,
+    prefix_pattern,
+    regex_pattern,
+    suffix_pattern,
 )
-from promptiter.offline.attribution.value_search import Value, from_plain
+from promptiter.offline.attribution.value_search import Value, read_value
 from tests.offline.attribution.cases import chain, peer, step, trace
 from traces import Step
 
-ID = pattern_shape("an id", r"[A-Z]-\d+")
+ID = regex_pattern("an id", r"[A-Z]-\d+")
 
 
 def run_of(*outputs: str) -> list[Step]:
@@ -48,14 +48,14 @@ def test_ochiai_equals_the_cosine_of_two_vectors(runs: list[tuple[bool, bool]]) 
 
 def test_the_node_that_first_shows_the_shape_in_passing_runs_is_suspected() -> None:
     peers = [peer(run_of("kettle", "A-17", "It is A-17")), peer(run_of("lamp", "none", "sorry"), passed=False)]
-    suspicion = most_suspicious(ID, trace(run_of("desk", "none", "sorry")), peers=peers)
+    suspicion = find_most_suspicious(ID, trace(run_of("desk", "none", "sorry")), peers=peers)
     assert suspicion is not None
     assert (suspicion.node_id, suspicion.score) == ("n2", 1.0)
 
 
 def test_a_node_that_often_passes_without_the_shape_is_less_suspicious() -> None:
     peers = [peer(run_of("A-1", "x", "y")), *(peer(run_of("x", "A-1", "A-1")) for _ in range(3))]
-    suspicion = most_suspicious(ID, trace(run_of("x", "y", "z")), peers=peers)
+    suspicion = find_most_suspicious(ID, trace(run_of("x", "y", "z")), peers=peers)
     assert suspicion is not None
     assert suspicion.node_id == "n2"
     assert suspicion.score == pytest.approx(1 / math.sqrt(2))
@@ -63,64 +63,64 @@ def test_a_node_that_often_passes_without_the_shape_is_less_suspicious() -> None
 
 def test_nobody_is_suspected_without_passing_runs_or_if_all_of_them_were_given_the_shape() -> None:
     here = trace(run_of("x", "y"))
-    assert most_suspicious(ID, here, peers=[peer(run_of("A-1", "A-1"), passed=False)]) is None
-    assert most_suspicious(ID, here, peers=[peer(chain("about A-1", "A-1", "A-1"))]) is None
-    assert most_suspicious(ID, trace(run_of("A-1", "y")), peers=[peer(run_of("A-1", "A-1"))]) is None
+    assert find_most_suspicious(ID, here, peers=[peer(run_of("A-1", "A-1"), passed=False)]) is None
+    assert find_most_suspicious(ID, here, peers=[peer(chain("about A-1", "A-1", "A-1"))]) is None
+    assert find_most_suspicious(ID, trace(run_of("A-1", "y")), peers=[peer(run_of("A-1", "A-1"))]) is None
 
 
 def test_a_spectrum_tells_who_ran_who_showed_and_who_made() -> None:
     steps = [step("a", "x", "x"), step("b", "x", "A-1", after="a"), step("b~2", "A-1", "y", after="b")]
-    found = spectrum(ID, trace([*steps, step("c", "A-1", "A-1", after="b")]))
-    assert found.ran == ("a", "b", "c")
-    assert found.shown == {"b", "c"}
-    assert found.made == {"b"}
-    assert found.lacks("a")
-    assert not found.lacks("b")
-    assert not found.lacks("elsewhere")
+    found = compute_spectrum(ID, trace([*steps, step("c", "A-1", "A-1", after="b")]))
+    assert found.nodes == ("a", "b", "c")
+    assert found.matching == {"b", "c"}
+    assert found.introducing == {"b"}
+    assert found.ran_without_match("a")
+    assert not found.ran_without_match("b")
+    assert not found.ran_without_match("elsewhere")
 
 
 def test_nodes_that_show_a_shape_are_told_from_passing_runs_only() -> None:
     peers = [peer(run_of("x", "A-1")), peer(run_of("A-1", "x"), passed=False)]
-    assert nodes_showing(ID, peers) == {"n2"}
+    assert find_matching_nodes(ID, peers) == {"n2"}
 
 
 @pytest.mark.parametrize(
     ("value", "shows", "does_not"),
     [
-        (from_plain("2026-03-02"), "on 2025-12-24", "on December 24, 2025"),
-        (from_plain("March 2, 2026"), "on December 24, 2025", "on 2025-12-24"),
-        (from_plain("12.50"), "1,399.75 euros.", "12.5 or 12.505 euros"),
-        (from_plain(12), "12 euros", "A-12"),
-        (from_plain("A-17"), "order b-04", "order B04"),
-        (from_plain("ORD17"), "x99", "x-99"),
-        (from_plain("ada@x.org"), "bob@y.com", "bob at y"),
-        (from_plain("https://x.org"), "http://y.com/a", "y.com"),
+        (read_value("2026-03-02"), "on 2025-12-24", "on December 24, 2025"),
+        (read_value("March 2, 2026"), "on December 24, 2025", "on 2025-12-24"),
+        (read_value("12.50"), "1,399.75 euros.", "12.5 or 12.505 euros"),
+        (read_value(12), "12 euros", "A-12"),
+        (read_value("A-17"), "order b-04", "order B04"),
+        (read_value("ORD17"), "x99", "x-99"),
+        (read_value("ada@x.org"), "bob@y.com", "bob at y"),
+        (read_value("https://x.org"), "http://y.com/a", "y.com"),
     ],
 )
 def test_a_shape_is_how_a_value_is_written(value: Value, shows: str, does_not: str) -> None:
-    shape = shape_of(value)
-    assert shape is not None
-    assert shape.shows(value.text)
-    assert shape.shows(shows)
-    assert not shape.shows(does_not)
+    pattern = generalize_value(value)
+    assert pattern is not None
+    assert pattern.matches(value.text)
+    assert pattern.matches(shows)
+    assert not pattern.matches(does_not)
 
 
 def test_labels_are_a_shape_and_words_are_none() -> None:
-    shape = shape_of(from_plain("refund"), labels={"refund", "delivery"})
-    assert shape is not None
-    assert shape.shows("Label: Delivery.")
-    assert not shape.shows("refunds")
-    assert shape_of(from_plain("refund")) is None
+    pattern = generalize_value(read_value("refund"), labels={"refund", "delivery"})
+    assert pattern is not None
+    assert pattern.matches("Label: Delivery.")
+    assert not pattern.matches("refunds")
+    assert generalize_value(read_value("refund")) is None
 
 
 def test_forms_are_shapes() -> None:
-    assert json_shape().shows('{"a": 1}')
-    assert json_shape().shows('```json\n{"a": 1}\n```')
-    assert not json_shape().shows("12")
-    assert prefix_shape("Answer:").shows(" answer: 12")
-    assert not prefix_shape("Answer:").shows("12")
-    assert suffix_shape("Bye.").shows("So. bye.\n")
-    assert length_shape(at_most=3).shows("abc")
-    assert not length_shape(at_most=3).shows("abcd")
-    assert not length_shape(at_least=3).shows("ab")
-    assert not length_shape(at_most=3).shows("")
+    assert json_pattern().matches('{"a": 1}')
+    assert json_pattern().matches('```json\n{"a": 1}\n```')
+    assert not json_pattern().matches("12")
+    assert prefix_pattern("Answer:").matches(" answer: 12")
+    assert not prefix_pattern("Answer:").matches("12")
+    assert suffix_pattern("Bye.").matches("So. bye.\n")
+    assert length_pattern(at_most=3).matches("abc")
+    assert not length_pattern(at_most=3).matches("abcd")
+    assert not length_pattern(at_least=3).matches("ab")
+    assert not length_pattern(at_most=3).matches("")

@@ -90,7 +90,7 @@ async def test_an_argument_that_was_lost_before_is_blamed_there() -> None:
     steps = run_of(call("weather", city="Paris"), planned="the weather")
     [gradient] = await judged(steps, wanted("weather", city="Berlin"))
     assert (gradient.surface_id, gradient.category) == ("planner#instruction", "response")
-    assert "a later tool call needs them: the city 'Berlin'" in gradient.text
+    assert "a later tool call needs, and its output lacks them: the city 'Berlin'" in gradient.text
 
 
 async def test_a_call_that_could_not_be_made_is_blamed_on_who_lost_its_argument() -> None:

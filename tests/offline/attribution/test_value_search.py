@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.offline.attribution.value_search import (
-    FoldedText,
+    SearchText,
     TraceTexts,
     Value,
-    field_of,
-    fold,
-    from_plain,
-    parts_of,
-    plain_words,
+    find_field_name,
+    normalize,
+    normalize_name,
+    read_value,
+    split_values,
 )
 from tests.offline.attribution.cases import step, trace
 from traces import Snapshot, Step, ToolCall
@@ -46,7 +46,7 @@ from traces.model import Json
     ],
 )
 def test_a_value_shows_in_any_writing(value: Json, text: str) -> None:
-    assert FoldedText(text).shows(from_plain(value))
+    assert SearchText(text).contains(read_value(value))
 
 
 @pytest.mark.parametrize(
@@ -69,26 +69,26 @@ def test_a_value_shows_in_any_writing(value: Json, text: str) -> None:
     ],
 )
 def test_words_and_numbers_have_borders(value: Json, text: str) -> None:
-    assert not FoldedText(text).shows(from_plain(value))
+    assert not SearchText(text).contains(read_value(value))
 
 
 def test_a_date_with_slashes_may_be_read_in_two_ways() -> None:
-    assert FoldedText("03/04/2026").shows(from_plain("2026-03-04"))
-    assert FoldedText("03/04/2026").shows(from_plain("2026-04-03"))
+    assert SearchText("03/04/2026").contains(read_value("2026-03-04"))
+    assert SearchText("03/04/2026").contains(read_value("2026-04-03"))
 
 
 def test_writing_counts_letter_for_letter() -> None:
-    text = FoldedText("Order a-17 of March 2, 2026: 49.9")
-    assert text.shows(from_plain("A-17"))
-    assert not text.writes(from_plain("A-17"))
-    assert text.writes(from_plain("March 2, 2026"))
-    assert not text.writes(from_plain("2026-03-02"))
-    assert not text.writes(Value("49.90", "number"))
+    text = SearchText("Order a-17 of March 2, 2026: 49.9")
+    assert text.contains(read_value("A-17"))
+    assert not text.contains_verbatim(read_value("A-17"))
+    assert text.contains_verbatim(read_value("March 2, 2026"))
+    assert not text.contains_verbatim(read_value("2026-03-02"))
+    assert not text.contains_verbatim(Value("49.90", "number"))
 
 
 def test_a_text_is_taken_apart_into_values_by_kind() -> None:
     text = "Order A-17 (March 2, 2026) costs $1,234.50; write to ada@x.org or https://x.org/a. It's 5kg, v2."
-    assert [(value.kind, value.text) for value in parts_of(text) if value.kind != "word"] == [
+    assert [(value.kind, value.text) for value in split_values(text) if value.kind != "word"] == [
         ("id", "A-17"),
         ("date", "March 2, 2026"),
         ("number", "1,234.50"),
@@ -97,7 +97,7 @@ def test_a_text_is_taken_apart_into_values_by_kind() -> None:
         ("id", "5kg"),
         ("id", "v2"),
     ]
-    assert [value.text for value in parts_of("It's a well-known 订单A-17")] == [
+    assert [value.text for value in split_values("It's a well-known 订单A-17")] == [
         "It's",
         "a",
         "well",
@@ -112,37 +112,37 @@ def test_a_text_is_taken_apart_into_values_by_kind() -> None:
     [("A-17", "id"), (5, "number"), ("5.50", "number"), ("2026-03-02", "date"), ("Oslo", "word"), ("a b", "text")],
 )
 def test_a_value_has_the_kind_that_all_of_it_is(thing: Json, kind: str) -> None:
-    assert from_plain(thing).kind == kind
+    assert read_value(thing).kind == kind
 
 
 def test_values_that_mean_the_same_have_one_key() -> None:
-    assert from_plain(5).key == from_plain("5.0").key
-    assert from_plain("2026-03-02").key == from_plain("March 2, 2026").key
-    assert from_plain("OSLO").key == from_plain("Oslo").key
-    assert from_plain(5).key != from_plain(6).key
+    assert read_value(5).key == read_value("5.0").key
+    assert read_value("2026-03-02").key == read_value("March 2, 2026").key
+    assert read_value("OSLO").key == read_value("Oslo").key
+    assert read_value(5).key != read_value(6).key
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.text(min_size=1, max_size=20))
 def test_what_stands_between_spaces_shows(before: str, after: str, text: str) -> None:
-    value = from_plain(text)
-    if not fold(text) or value.kind in ("date", "number"):
+    value = read_value(text)
+    if not normalize(text) or value.kind in ("date", "number"):
         return
-    assert FoldedText(f"{before.replace(chr(92), '')} {value.text} {after.replace(chr(92), '')}").shows(value)
+    assert SearchText(f"{before.replace(chr(92), '')} {value.text} {after.replace(chr(92), '')}").contains(value)
 
 
 @given(st.integers(-(10**15), 10**15))
 def test_a_number_shows_with_and_without_commas(number: int) -> None:
-    assert FoldedText(f"It is {number:,} in all.").shows(from_plain(number))
-    assert FoldedText(f"It is {number} in all.").shows(from_plain(number))
-    assert not FoldedText(f"It is {number}1 in all.").shows(from_plain(number))
+    assert SearchText(f"It is {number:,} in all.").contains(read_value(number))
+    assert SearchText(f"It is {number} in all.").contains(read_value(number))
+    assert not SearchText(f"It is {number}1 in all.").contains(read_value(number))
 
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_searched(text: str) -> None:
-    folded = FoldedText(text)
-    for value in parts_of(text):
-        folded.shows(value)
-        folded.writes(value)
+    normalized = SearchText(text)
+    for value in split_values(text):
+        normalized.contains(value)
+        normalized.contains_verbatim(value)
 
 
 def test_the_texts_of_a_step_are_its_input_its_tools_answers_and_its_output() -> None:
@@ -157,13 +157,13 @@ def test_the_texts_of_a_step_are_its_input_its_tools_answers_and_its_output() ->
     )
     ran = trace([step("a", "hello", "A-17"), second])
     texts = TraceTexts(ran)
-    assert texts.input("b").shows(from_plain("A-17"))
-    assert texts.results("b").shows(from_plain('the "big" lamp'))
-    assert not texts.results("b").shows(from_plain("B-04"))
-    assert texts.output("b").shows(from_plain(49.9))
-    assert texts.output("b").shows(from_plain("done"))
-    assert texts.handed_by(second, from_plain("A-17")) == ("a",)
-    assert texts.handed_by(second, from_plain("hello")) == ()
+    assert texts.input("b").contains(read_value("A-17"))
+    assert texts.tool_results("b").contains(read_value('the "big" lamp'))
+    assert not texts.tool_results("b").contains(read_value("B-04"))
+    assert texts.output("b").contains(read_value(49.9))
+    assert texts.output("b").contains(read_value("done"))
+    assert texts.predecessors_with(read_value("A-17"), second) == ("a",)
+    assert texts.predecessors_with(read_value("hello"), second) == ()
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def test_the_texts_of_a_step_are_its_input_its_tools_answers_and_its_output() ->
     ["order_id: A-17", '{"orderId": "A-17"}', "It broke (order id: A-17; city: Oslo).", "Hi, my order id is A-17."],
 )
 def test_a_value_is_called_what_stands_before_it(text: str) -> None:
-    assert plain_words(field_of(from_plain("A-17"), text)) == "order id"
-    assert field_of(from_plain("B-04"), text) == ""
+    assert normalize_name(find_field_name(read_value("A-17"), text)) == "order id"
+    assert find_field_name(read_value("B-04"), text) == ""
 
 
 def test_names_are_compared_in_plain_words() -> None:
-    assert plain_words("Give the orderIds, and *Order_ID*") == "give the order id and order id"
+    assert normalize_name("Give the orderIds, and *Order_ID*") == "give the order id and order id"

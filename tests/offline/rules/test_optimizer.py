@@ -317,7 +317,7 @@ def optimize(request: OptimizeRequest, *, seed: int = 0) -> OptimizeResult:
     return asyncio.run(RuleOptimizer(seed=seed).optimize(request))
 
 
-def from_plain(request: OptimizeRequest, *, seed: int = 0) -> Json:
+def read_value(request: OptimizeRequest, *, seed: int = 0) -> Json:
     patch = optimize(request, seed=seed).patch
     assert patch is not None
     return patch.value
@@ -352,8 +352,8 @@ def test_after_a_rejection_the_next_phrasing_comes_then_the_next_predicate_then_
 
 
 def test_a_value_that_differs_in_spaces_or_case_counts_as_rejected() -> None:
-    first = from_plain(request_for("You are a clerk.", orders(12)))
-    again = from_plain(request_for("You are a clerk.", orders(12), rejected=[f"  {first.upper()} "]))
+    first = read_value(request_for("You are a clerk.", orders(12)))
+    again = read_value(request_for("You are a clerk.", orders(12), rejected=[f"  {first.upper()} "]))
     assert again == f"You are a clerk. {phrase('field_carried', ('order id',))[1]}"
 
 
@@ -368,12 +368,12 @@ def test_equal_requests_get_equal_answers_whatever_the_order_of_the_examples() -
 
 def test_the_seed_chooses_the_first_phrasing() -> None:
     for seed, sentence in enumerate(phrase("field_carried", ("order id",))):
-        assert from_plain(request_for("You are a clerk.", orders(12)), seed=seed) == f"You are a clerk. {sentence}"
+        assert read_value(request_for("You are a clerk.", orders(12)), seed=seed) == f"You are a clerk. {sentence}"
 
 
 def test_an_own_phrasing_that_did_not_help_gives_way_to_the_next() -> None:
-    first = from_plain(request_for("You are a clerk.", orders(12)))
-    assert from_plain(request_for(first, orders(12))) == f"You are a clerk. {phrase('field_carried', ('order id',))[1]}"
+    first = read_value(request_for("You are a clerk.", orders(12)))
+    assert read_value(request_for(first, orders(12))) == f"You are a clerk. {phrase('field_carried', ('order id',))[1]}"
 
 
 def test_nothing_is_proposed_where_the_evidence_is_inconsistent() -> None:
@@ -442,7 +442,7 @@ def test_limits_are_kept_by_a_shorter_phrasing() -> None:
     value = "Use {style}. LOCKED"
     limits = Limits(max_chars=len(value) + len(" Keep the order id."), placeholders=("style",), locked=("LOCKED",))
     surface = Surface(node_id="node", type="instruction", value=value, limits=limits)
-    assert from_plain(request_for(value, orders(12), surface=surface)) == f"{value}\nKeep the order id."
+    assert read_value(request_for(value, orders(12), surface=surface)) == f"{value}\nKeep the order id."
     tight = replace(surface, limits=replace(limits, max_chars=len(value) + 3))
     result = optimize(request_for(value, orders(12), surface=tight))
     assert result.patch is None
@@ -453,12 +453,12 @@ def test_a_rule_is_dropped_where_all_of_them_do_not_fit() -> None:
     examples = [
         replace(each, expected=f"{each.expected} {each.input.rpartition(' ')[2]}", passed=False) for each in orders(12)
     ]
-    both = from_plain(request_for("Go.", examples))
+    both = read_value(request_for("Go.", examples))
     assert "the order id and the city" in both
     surface = Surface(
         node_id="node", type="instruction", value="Go.", limits=Limits(max_chars=len("Go. Keep the order id."))
     )
-    assert from_plain(request_for("Go.", examples, surface=surface)) == "Go. Keep the order id."
+    assert read_value(request_for("Go.", examples, surface=surface)) == "Go. Keep the order id."
 
 
 def test_the_description_of_a_tool_says_when_to_use_it() -> None:
@@ -469,10 +469,10 @@ def test_the_description_of_a_tool_says_when_to_use_it() -> None:
         for each in examples
     ]
     surface = Surface(node_id="node", type="tool", part="look_up", value="Looks up an order.")
-    assert from_plain(request_for("", examples, surface=surface)) == (
+    assert read_value(request_for("", examples, surface=surface)) == (
         "Looks up an order. Use this tool before you answer any request."
     )
-    value = from_plain(request_for("", [*examples, *quiet], surface=surface))
+    value = read_value(request_for("", [*examples, *quiet], surface=surface))
     assert value == "Looks up an order. Use this tool when the input gives the order id."
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.offline.rules.prompt_editing import Ask, Prompt, added, sentences_of
+from promptiter.offline.rules.prompt_editing import Ask, Prompt, added
 from promptiter.offline.rules.rule_templates import phrase
+from promptiter.sentences import sentences_of
 
 SHARPENED: list[tuple[str, Ask, str]] = [
     ("Keep the date and the amount.", Ask("field_carried", ("order id",)),

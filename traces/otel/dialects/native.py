@@ -1,6 +1,7 @@
-"""Our own spans, read back to the same trace: a root span, a span per step, a span per tool call of a step.
+"""promptiter's own spans, read back to the same trace: a root span, a span per step, a span per tool call.
 
-Spans instrumented by hand need only `promptiter.node.id`; predecessors come from our attribute, or else from links.
+Spans instrumented by hand need only the attribute `promptiter.node.id`. Predecessors come from our attribute if it is
+there, otherwise from span links.
 """
 
 from __future__ import annotations
@@ -41,31 +42,31 @@ _BLOBS = msgspec.json.Decoder(tuple[Blob, ...])
 
 
 def recognises(span: Span) -> bool:
-    """Whether a span is one of ours."""
+    """Whether promptiter wrote this span, or it has our attributes."""
     return names.NODE_ID in span.attributes or names.TRACE_ID in span.attributes
 
 
 def build_traces(spans: Sequence[Span]) -> list[ExecutionTrace]:
-    """The traces whose spans have one OTLP trace id: one, or one per root span of ours among them."""
+    """Build the traces of one OTLP trace: one, or one per root span if there are several."""
     roots = [span for span in spans if names.TRACE_ID in span.attributes]
     if len(roots) <= 1:
-        return [_trace(roots[0] if roots else None, spans)]
-    return [_trace(root, below) for root, below in _by_root(roots, spans)]
+        return [_build_trace(roots[0] if roots else None, spans)]
+    return [_build_trace(root, below) for root, below in _group_by_root(roots, spans)]
 
 
-def _trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
+def _build_trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
     trace_id, conversation_id = spans[0].trace_id, None
     status: TraceStatus = "incomplete"
     attributes: dict[str, Json] = {}
     if root is not None:
-        with _naming(root):
+        with _name_span_in_errors(root):
             of_trace = {key: root.attributes.pop(key, None) for key in names.OF_TRACE}
-            trace_id = _checked(of_trace[names.TRACE_ID], str, names.TRACE_ID)
+            trace_id = _check_type(of_trace[names.TRACE_ID], str, names.TRACE_ID)
             default = "failed" if root.is_error else "completed"
-            status = _one_of(_STATUSES, of_trace[names.TRACE_STATUS] or default, names.TRACE_STATUS)
-            conversation_id = _checked(of_trace[names.CONVERSATION_ID], str | None, names.CONVERSATION_ID)
-            if names.NODE_ID not in root.attributes:  # else the rest belongs to its step
-                attributes = _unescaped(root.attributes)
+            status = _check_choice(_STATUSES, of_trace[names.TRACE_STATUS] or default, names.TRACE_STATUS)
+            conversation_id = _check_type(of_trace[names.CONVERSATION_ID], str | None, names.CONVERSATION_ID)
+            if names.NODE_ID not in root.attributes:  # otherwise the other attributes belong to its step
+                attributes = _unescape(root.attributes)
     step_spans: list[Span] = []
     calls: dict[str, list[tuple[int, ToolCall]]] = {}
     skipped = 0
@@ -73,11 +74,11 @@ def _trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
         if names.NODE_ID in span.attributes:
             step_spans.append(span)
         elif names.TOOL_CALL_INDEX in span.attributes and span.parent_id:
-            calls.setdefault(span.parent_id, []).append(_tool_call(span))
+            calls.setdefault(span.parent_id, []).append(_read_tool_call(span))
         elif span is not root:
             skipped += 1
     is_complete = all(names.STEP_ID in span.attributes and names.PREDECESSORS in span.attributes for span in step_spans)
-    step_ids = {} if is_complete else _step_ids(step_spans, spans)
+    step_ids = {} if is_complete else _assign_step_ids(step_spans, spans)
     known_reads: dict[str, dict[str, str]] = {}
     steps = []
     for span in step_spans:
@@ -85,10 +86,10 @@ def _trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
         if span.span_id in calls:
             tool_calls = tuple(call for _, call in sorted(calls.pop(span.span_id), key=lambda numbered: numbered[0]))
         try:
-            steps.append(_step(span, step_ids, tool_calls, known_reads))
+            steps.append(_build_step(span, step_ids, tool_calls, known_reads))
         except (TraceError, TypeError) as error:
-            raise _explained(error, span) from error
-    skipped += sum(map(len, calls.values()))  # calls of a step that is not there
+            raise _explain(error, span) from error
+    skipped += sum(map(len, calls.values()))  # calls of steps that are missing
     if skipped:
         attributes[names.SKIPPED_SPANS] = skipped
     try:
@@ -102,7 +103,7 @@ def _trace(root: Span | None, spans: Sequence[Span]) -> ExecutionTrace:
         raise
 
 
-def _step(
+def _build_step(
     span: Span,
     step_ids: dict[str, str],
     tool_calls: tuple[ToolCall, ...],
@@ -115,8 +116,8 @@ def _step(
     if step_id is None:
         step_id = step_ids.get(span.span_id)
     if type(node_id) is not str or type(step_id) is not str:
-        _checked(node_id, str, names.NODE_ID)
-        _checked(step_id, str, names.STEP_ID)
+        _check_type(node_id, str, names.NODE_ID)
+        _check_type(step_id, str, names.STEP_ID)
     predecessors = take(names.PREDECESSORS, None)
     if predecessors is None:
         linked = (step_ids.get(link.span_id, step_id) for link in span.links)
@@ -124,37 +125,37 @@ def _step(
     else:
         for source in predecessors if type(predecessors) is list else [None]:
             if type(source) is not str:
-                raise _wrong(names.PREDECESSORS, "a list of step ids", predecessors)
+                raise _explain_wrong_value(names.PREDECESSORS, "a list of step ids", predecessors)
     surface_reads = None
     if (text := take(names.SURFACE_READS, None)) is not None:
-        # Steps of one node mostly read the same values: they share one mapping.
+        # Steps of one node usually read the same values, so they share one mapping.
         surface_reads = known_reads.get(text)
         if surface_reads is None:
-            surface_reads = known_reads[text] = _decoded(_READS, text, names.SURFACE_READS)
+            surface_reads = known_reads[text] = _decode(_READS, text, names.SURFACE_READS)
     edges: tuple[Edge, ...] = ()
     if (text := take(names.EDGES, None)) is not None:
-        edges = _decoded(_EDGES, text, names.EDGES)
-    error = _failure(span, take(names.ERROR_TYPE, None)) if span.is_error else None
+        edges = _decode(_EDGES, text, names.EDGES)
+    error = _read_failure(span, take(names.ERROR_TYPE, None)) if span.is_error else None
     return Step(
         id=step_id,
         node_id=node_id,
-        kind=_one_of(_KINDS, take(names.STEP_KIND, "function"), names.STEP_KIND),
+        kind=_check_choice(_KINDS, take(names.STEP_KIND, "function"), names.STEP_KIND),
         predecessors=tuple(predecessors),
         edges=edges,
         surface_reads=surface_reads,
-        input=_snapshot(rest, names.INPUT),
-        output=_snapshot(rest, names.OUTPUT),
+        input=_read_snapshot(rest, names.INPUT),
+        output=_read_snapshot(rest, names.OUTPUT),
         tool_calls=tool_calls,
         error=error,
-        usage=_usage(rest),
+        usage=_read_usage(rest),
         start_ns=span.start_ns,
         end_ns=span.end_ns,
-        attributes=_unescaped(rest),
+        attributes=_unescape(rest),
     )
 
 
-def _step_ids(step_spans: Sequence[Span], spans: Sequence[Span]) -> dict[str, str]:
-    """The step id of each span, of those inside a step its own. Spans made by hand are counted by node, by time."""
+def _assign_step_ids(step_spans: Sequence[Span], spans: Sequence[Span]) -> dict[str, str]:
+    """Find the step id of each span, also of spans inside a step. Spans without one are numbered per node, by time."""
     step_ids: dict[str, str] = {}
     visits: Counter[str] = Counter()
     for span in sorted(step_spans, key=lambda span: (span.start_ns or 0, span.span_id)):
@@ -165,13 +166,13 @@ def _step_ids(step_spans: Sequence[Span], spans: Sequence[Span]) -> dict[str, st
         step_ids[span.span_id] = step_id
     parents = {span.span_id: span.parent_id for span in spans}
     inside: dict[str, str | None] = dict(step_ids)
-    for span in spans:  # a link may lead to a span inside a step
-        _resolve(span.span_id, parents, inside)
+    for span in spans:  # a link may point to a span inside a step
+        _resolve_upwards(span.span_id, parents, inside)
     return {span_id: step_id for span_id, step_id in inside.items() if step_id is not None}
 
 
-def _resolve(span_id: str, parents: Mapping[str, str | None], known: dict[str, str | None]) -> str | None:
-    """What is known of the nearest span above, remembered for all on the way."""
+def _resolve_upwards(span_id: str, parents: Mapping[str, str | None], known: dict[str, str | None]) -> str | None:
+    """Look up the nearest ancestor that is known, and remember the answer for all spans on the way."""
     walked: list[str] = []
     at: str | None = span_id
     while at is not None and at in parents and at not in known and len(walked) <= len(parents):
@@ -182,39 +183,39 @@ def _resolve(span_id: str, parents: Mapping[str, str | None], known: dict[str, s
     return found
 
 
-def _tool_call(span: Span) -> tuple[int, ToolCall]:
-    """A tool call of the step above its span, with its place among that step's calls."""
-    with _naming(span):
+def _read_tool_call(span: Span) -> tuple[int, ToolCall]:
+    """Read a tool call, with its index among the calls of its step."""
+    with _name_span_in_errors(span):
         get = span.attributes.get
-        index = _checked(get(names.TOOL_CALL_INDEX), int, names.TOOL_CALL_INDEX, wanted="a whole number")
+        index = _check_type(get(names.TOOL_CALL_INDEX), int, names.TOOL_CALL_INDEX, wanted="a whole number")
         return index, ToolCall(
-            name=_checked(get(names.TOOL_NAME, span.name), str, names.TOOL_NAME),
-            id=_checked(get(names.TOOL_CALL_ID), str | None, names.TOOL_CALL_ID),
-            arguments=_loads(get(names.TOOL_ARGUMENTS, "null"), names.TOOL_ARGUMENTS),
-            result=_loads(get(names.TOOL_RESULT, "null"), names.TOOL_RESULT),
-            error=_failure(span, get(names.ERROR_TYPE)) if span.is_error else None,
+            name=_check_type(get(names.TOOL_NAME, span.name), str, names.TOOL_NAME),
+            id=_check_type(get(names.TOOL_CALL_ID), str | None, names.TOOL_CALL_ID),
+            arguments=_parse_json(get(names.TOOL_ARGUMENTS, "null"), names.TOOL_ARGUMENTS),
+            result=_parse_json(get(names.TOOL_RESULT, "null"), names.TOOL_RESULT),
+            error=_read_failure(span, get(names.ERROR_TYPE)) if span.is_error else None,
             start_ns=span.start_ns,
             end_ns=span.end_ns,
         )
 
 
-def _snapshot(rest: dict[str, Json], keys: names.SnapshotNames) -> Snapshot:
+def _read_snapshot(rest: dict[str, Json], keys: names.SnapshotNames) -> Snapshot:
     text_key, data_key, blobs_key, messages_key = keys
     text: Json = rest.pop(text_key, None)
     data: Json = None
     blobs: tuple[Blob, ...] = ()
     if data_key in rest:
-        data = _loads(rest.pop(data_key), data_key)
+        data = _parse_json(rest.pop(data_key), data_key)
     elif messages_key in rest:
-        data = _loads(rest.pop(messages_key), messages_key)
+        data = _parse_json(rest.pop(messages_key), messages_key)
     elif text is None and blobs_key not in rest:
         return EMPTY
     if blobs_key in rest:
-        blobs = _decoded(_BLOBS, rest.pop(blobs_key), blobs_key)
-    return Snapshot(text if text is None else _checked(text, str, text_key), data, blobs)
+        blobs = _decode(_BLOBS, rest.pop(blobs_key), blobs_key)
+    return Snapshot(text if text is None else _check_type(text, str, text_key), data, blobs)
 
 
-def _usage(rest: dict[str, Json]) -> Usage | None:
+def _read_usage(rest: dict[str, Json]) -> Usage | None:
     take = rest.pop
     input_tokens, output_tokens = take(names.INPUT_TOKENS, None), take(names.OUTPUT_TOKENS, None)
     cached_input_tokens, cost_usd = take(names.CACHED_INPUT_TOKENS, None), take(names.COST_USD, None)
@@ -226,9 +227,9 @@ def _usage(rest: dict[str, Json]) -> Usage | None:
         (names.CACHED_INPUT_TOKENS, cached_input_tokens),
     ):
         if figure is not None and type(figure) is not int:
-            raise _wrong(key, "a whole number", figure)
+            raise _explain_wrong_value(key, "a whole number", figure)
     if cost_usd is not None and type(cost_usd) is not float:
-        cost_usd = float(_checked(cost_usd, int, names.COST_USD, wanted="a number"))
+        cost_usd = float(_check_type(cost_usd, int, names.COST_USD, wanted="a number"))
     return Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -237,31 +238,31 @@ def _usage(rest: dict[str, Json]) -> Usage | None:
     )
 
 
-def _failure(span: Span, error_type: Json) -> Failure:
-    return Failure(_checked("" if error_type is None else error_type, str, names.ERROR_TYPE), span.status_message)
+def _read_failure(span: Span, error_type: Json) -> Failure:
+    return Failure(_check_type("" if error_type is None else error_type, str, names.ERROR_TYPE), span.status_message)
 
 
-def _by_root(roots: Sequence[Span], spans: Sequence[Span]) -> Iterator[tuple[Span, list[Span]]]:
-    """Each of several roots, with the spans below it."""
+def _group_by_root(roots: Sequence[Span], spans: Sequence[Span]) -> Iterator[tuple[Span, list[Span]]]:
+    """Yield each root with the spans below it."""
     parents = {span.span_id: span.parent_id for span in spans}
     root_of: dict[str, str | None] = {root.span_id: root.span_id for root in roots}
     below: dict[str, list[Span]] = {root.span_id: [] for root in roots}
     for span in spans:
-        root_id = _resolve(span.span_id, parents, root_of)
+        root_id = _resolve_upwards(span.span_id, parents, root_of)
         if root_id is not None:
             below[root_id].append(span)
         elif recognises(span):
             raise UnreadableTraceError(
-                f"span {span.name!r} ({span.span_id}) stands below none of the {len(roots)} promptiter root spans "
-                "of its trace; export the spans between them too",
+                f"span {span.name!r} ({span.span_id}) is not below any of the {len(roots)} promptiter root spans "
+                "of its trace; also export the spans between them",
                 place=span.place,
             )
     for root in sorted(roots, key=lambda root: (root.start_ns or 0, root.span_id)):
         yield root, below[root.span_id]
 
 
-def _unescaped(attributes: dict[str, Json]) -> dict[str, Json]:
-    """What is left when the fields are taken out: the user's own attributes, under their own names."""
+def _unescape(attributes: dict[str, Json]) -> dict[str, Json]:
+    """Restore the names of the user's own attributes, which are left after all fields are taken out."""
     for key in names.DERIVED:
         attributes.pop(key, None)
     for key in attributes:
@@ -270,45 +271,45 @@ def _unescaped(attributes: dict[str, Json]) -> dict[str, Json]:
     return attributes
 
 
-def _checked(value: Any, kind: Any, key: str, *, wanted: str = "text") -> Any:
+def _check_type(value: Any, kind: Any, key: str, *, wanted: str = "text") -> Any:
     if not isinstance(value, kind) or value is True or value is False:
-        raise _wrong(key, wanted, value)
+        raise _explain_wrong_value(key, wanted, value)
     return value
 
 
-def _one_of(words: frozenset[str], word: Json, key: str) -> Any:
+def _check_choice(words: frozenset[str], word: Json, key: str) -> Any:
     if not isinstance(word, str) or word not in words:
-        raise _wrong(key, f"one of {', '.join(sorted(words))}", word)
+        raise _explain_wrong_value(key, f"one of {', '.join(sorted(words))}", word)
     return word
 
 
-def _loads(text: Json, key: str) -> Any:
+def _parse_json(text: Json, key: str) -> Any:
     try:
         return orjson.loads(text)
     except (orjson.JSONDecodeError, TypeError) as error:
-        raise _wrong(key, "JSON", text) from error
+        raise _explain_wrong_value(key, "JSON", text) from error
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], text: Json, key: str) -> T:
+def _decode(decoder: msgspec.json.Decoder[T], text: Json, key: str) -> T:
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
-        raise UnreadableTraceError(f"attribute {key} is wrong: {error}; got {text!r:.60}") from error
+        raise UnreadableTraceError(f"attribute {key} is invalid: {error}; got {text!r:.60}") from error
 
 
-def _wrong(key: str, wanted: str, value: Json) -> UnreadableTraceError:
+def _explain_wrong_value(key: str, wanted: str, value: Json) -> UnreadableTraceError:
     return UnreadableTraceError(f"attribute {key} must be {wanted}, got {value!r:.60}")
 
 
 @contextmanager
-def _naming(span: Span) -> Iterator[None]:
-    """Errors below say which span they are about."""
+def _name_span_in_errors(span: Span) -> Iterator[None]:
+    """Make errors raised in the body name the span."""
     try:
         yield
     except (TraceError, TypeError) as error:
-        raise _explained(error, span) from error
+        raise _explain(error, span) from error
 
 
-def _explained(error: TraceError | TypeError, span: Span) -> UnreadableTraceError:
+def _explain(error: TraceError | TypeError, span: Span) -> UnreadableTraceError:
     what = error.message if isinstance(error, TraceError) else str(error)
     return UnreadableTraceError(f"span {span.name!r} ({span.span_id}): {what}", place=span.place)

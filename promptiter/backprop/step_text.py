@@ -1,0 +1,42 @@
+"""The inputs, outputs and tool results of steps as plain text, and the single values in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import orjson
+
+from traces import Snapshot
+from traces.model import Json
+
+
+def snapshot_text(snapshot: Snapshot) -> str:
+    """A snapshot as text; structured data as JSON."""
+    parts = [snapshot.text] if snapshot.text is not None else []
+    if snapshot.data is not None:
+        parts.append(json_text(snapshot.data))
+    return "\n".join(parts)
+
+
+def json_text(value: Json) -> str:
+    """A string as it is, anything else as JSON; empty for None."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    try:
+        return orjson.dumps(value, default=repr).decode()
+    except TypeError:  # a number beyond 64 bits, half a surrogate pair
+        return json.dumps(value, default=repr)
+
+
+def json_leaves(value: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """Every value that is neither an object nor a list, in document order, with the keys that lead to it."""
+    waiting: list[tuple[tuple[str, ...], Json]] = [((), value)]
+    while waiting:
+        keys, item = waiting.pop()
+        if isinstance(item, Mapping):
+            waiting += reversed([((*keys, str(key)), inner) for key, inner in item.items()])
+        elif isinstance(item, list | tuple):
+            waiting += reversed([(keys, inner) for inner in item])
+        else:
+            yield keys, item

@@ -1,0 +1,64 @@
+"""`promptiter show`: a run at any time, finished or not, from its folder alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from promptiter.cli.options import AsJson, Run, Runs, find_run_folder
+from promptiter.cli.output import console, json_text, write_text
+from promptiter.errors import SetupError
+
+
+def show(
+    run: Run = "latest",
+    diff: Annotated[bool, typer.Option("--diff", help="What changed in each surface, and why.")] = False,
+    rounds: Annotated[bool, typer.Option("--rounds", help="Each round: scores, patches, decision.")] = False,
+    blame: Annotated[bool, typer.Option("--blame", help="Each blamed surface, with the cases behind it.")] = False,
+    costs: Annotated[bool, typer.Option("--costs", help="Calls and cost by role and stage, and the forecast.")] = False,
+    case: Annotated[
+        str | None, typer.Option("--case", metavar="ID", help="Each run of one case, with its scores.")
+    ] = None,
+    runs: Runs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a finished or running run.
+
+    Without options: outcome, scores, changes, blame, rejections and cost. Reads only the folder of the run, so it
+    works after the configuration or the agent has changed.
+    """
+    from promptiter.cli.views import show as show_view
+    from promptiter.cli.views.case import print_case
+    from promptiter.cli.views.costs import print_costs
+    from promptiter.runlog.codec import to_plain
+    from promptiter.runs.case_history import read_case
+    from promptiter.runs.summary import read_summary
+
+    folder = find_run_folder(run, runs)
+    if case is not None:
+        if diff or rounds or blame or costs:
+            raise SetupError("--case shows one case; leave out --diff, --rounds, --blame and --costs")
+        history = read_case(folder, case)
+        if as_json:
+            write_text(json_text(to_plain(history)), None)
+        else:
+            print_case(console(), history, folder)
+        return
+    summary = read_summary(folder)
+    if as_json:
+        write_text(json_text(to_plain(summary)), None)
+        return
+    screen = console()
+    if not (diff or rounds or blame or costs):
+        show_view.print_summary(screen, summary)
+        return
+    show_view.print_title(screen, summary)
+    for is_wanted, print_section in (
+        (diff, show_view.print_changes),
+        (rounds, show_view.print_rounds),
+        (blame, show_view.print_blame),
+        (costs, print_costs),
+    ):
+        if is_wanted:
+            print_section(screen, summary)

@@ -1,0 +1,66 @@
+"""Options and arguments that several commands share: a name means the same in each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from promptiter.errors import SetupError
+
+Config = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="The configuration file, or a folder with a promptiter.yaml.")
+]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run: its folder, its id or a part of it; or `latest`, or a project for its latest run."
+    ),
+]
+Runs = Annotated[
+    Path | None,
+    typer.Option("--runs", metavar="FOLDER", help="The folder with the runs; by default `runs` of promptiter.yaml."),
+]
+Concurrency = Annotated[int | None, typer.Option("--concurrency", min=1, metavar="N", help="Cases to run at once.")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Random seed.")]
+MaxUsd = Annotated[float | None, typer.Option("--max-usd", min=0, metavar="USD", help="Hard cap on spending.")]
+InitialProfile = Annotated[
+    Path | None, typer.Option("--initial-profile", metavar="FILE", help="Start from this profile, not the baseline.")
+]
+Review = Annotated[
+    bool | None, typer.Option("--review/--no-review", help="Ask about each patch: approve, edit or veto.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ConfiguredJson = Annotated[bool | None, typer.Option("--json/--no-json", help="Print JSON on standard output.")]
+Quiet = Annotated[bool | None, typer.Option("--quiet/--no-quiet", "-q", help="Print one line: the outcome.")]
+Costs = Annotated[bool, typer.Option("--costs", help="Show the accounting: calls and cost by role and stage.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of printing.")
+]
+
+
+def find_run_folder(run: str, runs: Path | None) -> Path:
+    """The folder of a run that a person named. A configuration that cannot be read does not stand in the way."""
+    from promptiter.config.file import FILE_NAME
+    from promptiter.runs.listing import find_run
+
+    if Path(run).is_file() or (Path(run) / FILE_NAME).is_file():  # a project: its latest
+        run, runs = "latest", Path(run)
+    return find_run(run, find_runs(runs))
+
+
+def find_runs(folder: Path | None) -> Path:
+    """The folder with the runs: the one that was named, else the one that promptiter.yaml names, else `runs`."""
+    from promptiter.config.file import FILE_NAME, read_config
+
+    if folder is not None and not folder.exists():
+        raise SetupError(f"there is no folder {str(folder)!r}; name one with runs, or a project")
+    if folder is not None and folder.is_dir() and not (folder / FILE_NAME).exists():
+        return folder
+    file = Path(FILE_NAME) if folder is None else folder
+    project = file if file.is_dir() else file.parent
+    try:
+        return read_config(file).config.runs if file.exists() else Path("runs")
+    except SetupError:  # edited since: the runs are most likely where they are by default
+        return project / "runs"

@@ -1,0 +1,62 @@
+"""What a cache of model answers holds, for people and for machines."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from promptiter.cli.output import json_text
+from promptiter.cli.views.costs import price
+from promptiter.llm.cache.maintenance import CacheContents
+from promptiter.llm.ledger import Spending
+from promptiter.wording import path_from_here, plural
+from traces.model import Json
+
+
+def print_cache(screen: Console, found: CacheContents) -> None:
+    """How much a cache holds, and for each role how many answers, tokens and dollars."""
+    screen.print(Text.assemble((str(path_from_here(found.path)), "bold"), f"  {answers(found)}"), soft_wrap=True)
+    if not found.by_role:
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("role")
+    for name in ("answers", "tokens", "to pay again"):
+        table.add_column(name, justify="right")
+    rows = dict(found.by_role) | ({"total": found.total} if len(found.by_role) > 1 else {})
+    for role, spent in rows.items():
+        table.add_row(role, f"{spent.calls:,}", _tokens(spent), price(spent), style="bold" if role == "total" else None)
+    screen.print()
+    screen.print(table)
+
+
+def cache_as_json(found: CacheContents) -> str:
+    """The same for machines."""
+    document = {
+        "schema_version": 1,
+        "path": str(found.path),
+        "bytes": found.bytes,
+        "by_role": {role: _figures(spent) for role, spent in found.by_role.items()},
+        "total": _figures(found.total),
+    }
+    return json_text(document)
+
+
+def _figures(spent: Spending) -> dict[str, Json]:
+    return {
+        "answers": spent.calls,
+        "tokens": spent.tokens,
+        "uncounted_answers": spent.uncounted_calls,
+        "cost_usd": spent.cost_usd,
+        "unpriced_answers": spent.unpriced_calls,
+    }
+
+
+def answers(found: CacheContents) -> str:
+    """`12 answers, 34.5 kB`."""
+    return f"{plural(found.total.calls, 'answer')}, {decimal(found.bytes)}"
+
+
+def _tokens(spent: Spending) -> str:
+    return f"{spent.tokens:,}" + (f" and {spent.uncounted_calls:,} unknown" if spent.uncounted_calls else "")

@@ -1,0 +1,90 @@
+"""One case of a run: each of its runs with the score, then what the baseline and the last profile answered."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from promptiter.cli.output import print_indented
+from promptiter.cli.views.run import figure, in_a_line
+from promptiter.evaluation.result import CaseRow
+from promptiter.runlog.events import Phase
+from promptiter.runs.case_history import CaseHistory, CaseRun
+from promptiter.wording import path_from_here, plural
+from traces.text import one_line
+
+LONGEST_OUTPUT = 2000
+
+PHASES: dict[Phase, str] = {
+    "rerun": "train, patched",
+    "train_again": "train, compared",
+    "final_test": "final test",
+    "test": "test set",
+}
+"""What is printed for a phase, where that is not its own name."""
+
+
+def print_case(screen: Console, history: CaseHistory, folder: Path) -> None:
+    """All runs of the case as a table, the first and the last answer, and how to see the traces."""
+    screen.print(Text.assemble((one_line(history.case_id), "bold"), f"  {plural(len(history.runs), 'run')}"))
+    if not history.runs:
+        return
+    screen.print()
+    screen.print(runs_table(history))
+    first, last = history.runs[0], history.runs[-1]
+    for run in (first, last) if last is not first else (first,):
+        _print_answer(screen, run)
+    command = f"promptiter trace show {shlex.quote(str(path_from_here(folder)))} --case {shlex.quote(history.case_id)}"
+    screen.print()
+    screen.print(Text.assemble(("traces: ", "dim"), command), soft_wrap=True)
+
+
+def runs_table(history: CaseHistory, *, chosen: int | None = None) -> Table:
+    """A line a run, numbered: where it was made, under which profile, and how it scored; the chosen one is marked."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("run", justify="right", no_wrap=True)
+    for name in ("round", "phase", "profile"):
+        table.add_column(name, no_wrap=True)
+    for name in ("repeat", "score"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for number, run in enumerate(history.runs, start=1):
+        passed = run.row.error is None and all(score.passed for score in run.row.scores)
+        table.add_row(
+            f"→ {number}" if number == chosen else str(number),
+            str(run.round or ""),
+            phase_name(run.phase),
+            run.profile,
+            str(run.row.repeat),
+            figure(mean_score(run.row)),
+            Text("pass", "green") if passed else Text("error" if run.row.error is not None else "fail", "red"),
+        )
+    return table
+
+
+def phase_name(phase: Phase) -> str:
+    return PHASES.get(phase, phase)
+
+
+def mean_score(row: CaseRow) -> float | None:
+    """The mean over the metrics; None if one of them is unscored."""
+    values = [score.value for score in row.scores if score.value is not None]
+    return sum(values) / len(values) if values and len(values) == len(row.scores) else None
+
+
+def _print_answer(screen: Console, run: CaseRun) -> None:
+    screen.print()
+    screen.print(Text(f"{run.profile} ({phase_name(run.phase)})", "bold"))
+    if run.row.error is not None:
+        print_indented(screen, Text(in_a_line(str(run.row.error)), "red"))
+        return
+    output = run.row.output
+    more = f" … {plural(len(output) - LONGEST_OUTPUT, 'more character')}" if len(output) > LONGEST_OUTPUT else ""
+    print_indented(screen, Text(one_line(output[:LONGEST_OUTPUT]) + more))
+    for score in run.row.scores:
+        text = f"{one_line(score.metric)} {figure(score.value)}: {in_a_line(score.error or score.reason)}"
+        print_indented(screen, Text(text, "dim" if score.passed else "red"))

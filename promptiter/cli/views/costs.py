@@ -1,0 +1,66 @@
+"""What was spent: one line, or the whole account beside the forecast. Calls are calls of models, tools are apart."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from promptiter.cli.output import heading, print_indented
+from promptiter.cli.views.forecast import compared, print_compared
+from promptiter.llm.ledger import Spending
+from promptiter.runs.recorded import read_forecast
+from promptiter.runs.stages import spent_by_stage
+from promptiter.runs.summary import Costs, RunSummary
+from promptiter.wording import dollars, plural
+
+
+def print_costs(screen: Console, summary: RunSummary) -> None:
+    """What was spent, by role and by stage, beside what was expected."""
+    costs, folder = summary.costs, summary.folder
+    heading(screen, "Cost")
+    print_indented(screen, Text(cost_line(costs)))
+    if costs.case_runs:
+        cached = f", {costs.cached_case_runs:,} of them cached" if costs.cached_case_runs else ""
+        print_indented(screen, Text(f"{plural(costs.case_runs, 'case run')}{cached}"))
+    for role, spent in costs.by_role.items():
+        cached = f", {spent.cache_hits:,} cached" if spent.cache_hits else ""
+        text = f"{role}: {plural(spent.calls, 'call')}{cached}, {spent.tokens:,} tokens, {price(spent)}"
+        print_indented(screen, Text(text, "dim"))
+    if costs.tools.calls or costs.tools.cache_hits:
+        cached = f", {costs.tools.cache_hits:,} cached" if costs.tools.cache_hits else ""
+        print_indented(screen, Text(f"tools: {plural(costs.tools.calls, 'call')}{cached}", "dim"))
+    forecast = None if folder is None else read_forecast(folder)
+    if folder is None or forecast is None:
+        return
+    heading(screen, "Compared with the forecast")
+    print_indented(screen, Text(compared(forecast, costs.models, seconds=costs.duration_s)))
+    screen.print()
+    print_compared(screen, forecast, spent_by_stage(folder))
+
+
+def cost_line(costs: Costs) -> str:
+    """`$0.0312, 1,085 model calls, 48.0 s`: dollars, calls of models, those of tools, and the time."""
+    parts = [_price(costs), plural(costs.models.calls, "model call")]
+    if costs.tools.calls:
+        parts.append(plural(costs.tools.calls, "tool call"))
+    return ", ".join((*parts, f"{costs.duration_s:.1f} s"))
+
+
+def spending_line(costs: Costs) -> str:
+    """`72 model calls, 12 cached, 5,200 tokens, cost $0.0312`."""
+    parts = [plural(costs.models.calls, "model call"), f"{costs.models.cache_hits:,} cached"]
+    if costs.tools.calls:
+        parts.append(plural(costs.tools.calls, "tool call"))
+    return ", ".join((*parts, f"{costs.models.tokens:,} tokens", f"cost {_price(costs)}"))
+
+
+def _price(costs: Costs) -> str:
+    return f"{price(costs.models)}{' (simulated)' if costs.is_simulated else ''}"
+
+
+def price(spent: Spending) -> str:
+    """Dollars, as far as they are known."""
+    if spent.cost_usd is None:
+        return "unknown"
+    unknown = f" + {plural(spent.unpriced_calls, 'call')} of unknown price" if spent.unpriced_calls else ""
+    return f"{dollars(spent.cost_usd)}{unknown}"

@@ -1,0 +1,57 @@
+"""A list of runs at 80 columns: run, outcome, rounds, score, cost, time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from promptiter.cli.views.costs import price
+from promptiter.cli.views.run import MARKS, OTHER_MARK
+from promptiter.runs.listing import ListedRun
+from promptiter.wording import path_from_here, plural
+from traces.text import cut, one_line
+
+LONGEST_ERROR = 200
+
+
+def print_runs(screen: Console, found: Sequence[ListedRun]) -> None:
+    """A line a run, errors below, and how to resume the last that can be."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("run", "outcome"):
+        table.add_column(name, no_wrap=True)
+    for name in ("rounds", "score", "cost", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in found:
+        table.add_row(
+            each.run_id,
+            Text(each.outcome.replace("_", " "), MARKS.get(each.outcome, OTHER_MARK)[1].removeprefix("bold ")),
+            str(each.rounds),
+            _score(each),
+            price(each.spent) if not each.spent.unpriced_calls else "unknown",
+            "" if each.duration_s is None else f"{each.duration_s:.0f} s",
+        )
+    screen.print(table)
+    for each in found:
+        if note := _note(each):
+            screen.print(Text(f"{each.run_id}: {note}", "dim"), soft_wrap=True)
+    waiting = [each for each in found if each.can_resume and each.is_configured]
+    if waiting:
+        text = f"{plural(len(waiting), 'run')} can be resumed: promptiter resume {path_from_here(waiting[-1].path)}"
+        screen.print(f"\n{text}", style="dim", soft_wrap=True, markup=False)
+
+
+def _note(each: ListedRun) -> str:
+    """What went wrong with a run, or who works on it."""
+    if each.error is not None:
+        return cut(one_line(each.error), LONGEST_ERROR)
+    return f"process {each.holder.pid} on {each.holder.host}" if each.holder is not None else ""
+
+
+def _score(each: ListedRun) -> str:
+    if each.baseline is None:
+        return ""
+    before = f"{abs(each.baseline):.3f}"
+    return before if each.best in (None, each.baseline) else f"{before} → {abs(each.best or 0.0):.3f}"

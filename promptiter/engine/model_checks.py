@@ -1,0 +1,39 @@
+"""Finds models that certainly cannot be called, before anything is spent: no key is set, or the provider is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from promptiter.agents.base import Agent
+from promptiter.agents.graph import GraphAgent
+from promptiter.errors import RequestError
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.judge import JudgeMetric
+from promptiter.profile import Profile
+
+
+def check_models(
+    agent: Agent, evaluator: Evaluator, *, profile: Profile | None = None, others: Iterable[str] = ()
+) -> None:
+    """Raise a RequestError with one line for each model that cannot be called: of the agent, of metrics, and `others`.
+
+    An agent that is not a GraphAgent may call models without the gateway, so its models are not checked.
+    """
+    names = {*_models_of_agent(agent, profile), *_models_of_evaluator(evaluator), *others}
+    if problems := evaluator.gateway.find_setup_problems(names):
+        raise RequestError(problems)
+
+
+def _models_of_agent(agent: Agent, profile: Profile | None) -> set[str]:
+    if not isinstance(agent, GraphAgent):
+        return set()
+    snapshot = agent.describe()
+    current = profile or Profile.baseline(snapshot)
+    surface_ids = (f"{node.id}#model" for node in snapshot.nodes if node.kind == "llm")
+    return {str(current.value(name, snapshot)) for name in surface_ids if name in snapshot.surface_ids}
+
+
+def _models_of_evaluator(evaluator: Evaluator) -> set[str]:
+    judges = (metric.judges for metric in evaluator.metrics if isinstance(metric, JudgeMetric))
+    names = {judge.model for each in judges for judge in each}
+    return names if evaluator.user_simulator is None else {*names, evaluator.user_simulator.model}

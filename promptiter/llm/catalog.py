@@ -1,0 +1,67 @@
+"""The models of a gateway by name: where each is served, what it costs, and what it needs to be called.
+
+A name is one of the user's own models, a registered one, or one that litellm serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from promptiter.llm.litellm import LiteLLMModel, context_tokens
+from promptiter.llm.models import Function, Model, as_model
+from promptiter.llm.prices import Price, PricedModel, Prices
+from promptiter.registry import MODELS
+
+
+class ModelCatalog:
+    """Models by name, with their prices. A name that is not in it is looked up once, when it is first used."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Model | Function] | None = None,
+        *,
+        prices: Prices | None = None,
+        timeout_s: float = 120.0,
+        seed: int = 0,
+    ) -> None:
+        self.prices = prices or Prices()
+        self._timeout_s = timeout_s
+        self._seed = seed
+        self._models: dict[str, Model] = {}
+        for name, model in (models or {}).items():
+            self.add(name, model)
+
+    def add(self, name: str, model: Model | Function) -> None:
+        """Serve a name by this model, or by this function of the messages."""
+        self._models[name] = as_model(model)
+
+    def get(self, name: str) -> Model:
+        if name not in self._models:
+            self._models[name] = self._find(name)
+        return self._models[name]
+
+    def secrets(self) -> tuple[str, ...]:
+        """Keys and other secrets of the models."""
+        served = (model for model in self._models.values() if isinstance(model, LiteLLMModel))
+        return tuple(secret for model in served for secret in model.secrets())
+
+    def price(self, name: str) -> Price | None:
+        """The user's own price of a model, litellm's for what litellm serves, or the model's own; None if unknown."""
+        model = self.get(name)
+        known = self.prices.of(name, is_listed=isinstance(model, LiteLLMModel))
+        return model.price if known is None and isinstance(model, PricedModel) else known
+
+    def context_tokens(self, name: str) -> int | None:
+        """How many tokens a request to a model may have, or None if that is unknown."""
+        return context_tokens(name) if isinstance(self.get(name), LiteLLMModel) else None
+
+    def find_setup_problem(self, name: str) -> str | None:
+        """Why a call of a model must fail, if that is certain: its provider is unknown, or no key is set."""
+        model = self.get(name)
+        return model.find_setup_problem(name) if isinstance(model, LiteLLMModel) else None
+
+    def _find(self, name: str) -> Model:
+        if name in MODELS:
+            registered: Model = MODELS.get(name)(seed=self._seed)
+            return registered
+        return LiteLLMModel(timeout_s=self._timeout_s)

@@ -1,0 +1,80 @@
+"""CaseHistory: every run of one case in the journal of a run, in order, with its scores and traces."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptiter.errors import SetupError, nearest
+from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.trace_store import TraceStore
+from promptiter.runlog.codec import from_plain
+from promptiter.runlog.events import Phase
+from promptiter.runs.file_journal import FILE_NAME as JOURNAL
+from promptiter.runs.file_journal import FileJournal
+from promptiter.runs.header import read_header
+from traces import ExecutionTrace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseRun:
+    """One run of the case: in which part of the search, under which profile, and what came of it.
+
+    `profile` is `baseline`, `accepted` (by the search, until then), `candidate`, `best` in the final test, or in an
+    ablation what the best one was run without.
+    """
+
+    round: int
+    phase: Phase
+    profile: str
+    row: CaseRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseHistory:
+    """A case of a run, and all its runs in the order in which they finished. Rows that were reused are left out."""
+
+    case_id: str
+    runs: tuple[CaseRun, ...]
+
+
+def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
+    """The history of a case; SetupError if the run has no such case."""
+    read_header(folder)
+    found: list[CaseRun] = []
+    known: set[str] = set()
+    baseline = accepted = candidate = profile = without = ""
+    for event in FileJournal(Path(folder) / JOURNAL).read():
+        data = event.data
+        match event.type:
+            case "evaluation_started":
+                profile = data["profile_digest"]
+                without = f"without {', '.join(data['without'])}" if "without" in data else ""
+                baseline = baseline or profile
+            case "candidate":
+                candidate = data["profile_digest"]
+            case "decision" if data["value"]["accepted"]:
+                accepted = candidate
+            case "case":
+                row = data["row"]
+                known.add(row["case_id"])
+                if row["case_id"] == case_id and row["measured"]["origin"] != "kept":
+                    other = without or ("best" if event.phase in ("final_test", "test") else "candidate")
+                    name = "baseline" if profile == baseline else other
+                    if name == "candidate" and profile == accepted:
+                        name = "accepted"
+                    found.append(
+                        CaseRun(round=event.round, phase=event.phase, profile=name, row=from_plain(CaseRow, row))
+                    )
+            case _:
+                pass
+    if case_id not in known:
+        raise SetupError(f"the run {os.fspath(folder)!r} has no case {case_id!r}{nearest(case_id, sorted(known))}")
+    return CaseHistory(case_id=case_id, runs=tuple(found))
+
+
+def read_traces(folder: str | os.PathLike[str], run: CaseRun) -> list[ExecutionTrace]:
+    """The traces of one run of a case, one for each turn; those that were not kept are left out."""
+    trace_store = TraceStore(Path(folder) / "traces")
+    return [trace_store.get(name) for name in run.row.trace_digests if name in trace_store]

@@ -1,0 +1,113 @@
+"""Outcome: how a run ended, or where it is, in one word and in one line.
+
+A run that came to its end has a verdict. One that failed, was stopped or is still running has none yet, and a run that
+was only asked for the baseline never gets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from promptiter.evaluation.stats.final_test import Look
+from promptiter.policies.final_test import Conclusion, Verdict
+from promptiter.policies.goals import GoalKind
+from promptiter.runlog.results import RunResult
+
+Outcome: TypeAlias = (
+    Verdict | Literal["baseline_only", "target_reached", "running", "interrupted", "stopped", "cancelled", "failed"]
+)
+"""The verdict of a run, or why it has none. `target_reached`: the baseline was already good enough."""
+
+SAVINGS: Mapping[GoalKind, str] = {"cheaper": "dollars", "fewer_tokens": "tokens"}
+"""What goals other than the score save."""
+
+_HEADLINES: Mapping[Outcome, str] = {
+    "no_evidence": "No evidence of an improvement, nothing adopted",
+    "underpowered": "Underpowered: too few or too noisy cases to show an improvement, nothing adopted",
+    "overfit_risk": "Overfit risk: better on the cases of the search only, nothing adopted",
+    "budget_ended": "The budget ended before the final test",
+    "invalid_eval": "Invalid evaluation",
+    "baseline_only": "Baseline",
+    "target_reached": "Nothing to fix: the baseline reaches the target",
+    "running": "Running",
+    "interrupted": "Interrupted",
+    "stopped": "Stopped on request",
+    "cancelled": "Cancelled",
+    "failed": "Failed",
+}
+_IN_A_ROUND = frozenset(("running", "interrupted", "stopped", "cancelled", "failed"))
+
+
+def outcome_of(result: RunResult, *, is_held: bool = False) -> Outcome:
+    """How a run ended. One without an end is `running` while a process holds it, else `interrupted`."""
+    if result.status in ("queued", "running"):
+        return "running" if is_held else "interrupted"
+    if result.status != "succeeded":
+        return "failed" if result.status == "failed" else "cancelled"
+    if result.stop_reason == "user_stop" and not result.is_final:
+        return "stopped"
+    return outcome_at_end(result.verdict, rounds=len(result.rounds), stop_reason=result.stop_reason)
+
+
+def outcome_at_end(verdict: Verdict, *, rounds: int, stop_reason: str | None) -> Outcome:
+    """The outcome of a run that succeeded: its verdict, unless no round was needed or wanted."""
+    if not rounds and stop_reason == "max_rounds":
+        return "baseline_only"
+    if not rounds and stop_reason in ("target_score", "required_metrics"):
+        return "target_reached"
+    return verdict
+
+
+def headline(result: RunResult, outcome: Outcome) -> str:
+    """The outcome in words, with the cases that it holds for."""
+    saved = SAVINGS.get(result.goal.kind)
+    if outcome == "improved":
+        return _improvement(result, "Improved" if saved is None else f"Fewer {saved} and no worse")
+    if saved is not None and outcome in ("no_evidence", "underpowered"):
+        if result.working_profile != result.initial_profile:
+            return "Not shown to be no worse, nothing adopted"
+        return f"No {saved} could be saved without a loss, nothing adopted"
+    where = f" in round {len(result.rounds)}" if outcome in _IN_A_ROUND and result.rounds else ""
+    return f"{_HEADLINES[outcome]}{where}"
+
+
+def _improvement(result: RunResult, what: str) -> str:
+    found = result.conclusion
+    if found is None or found.scope is None:
+        return f"{what} by the acceptance rule, not tested"
+    return f"{what} on these {found.cases} cases" if found.scope == "these cases" else f"{what} on new cases"
+
+
+def reason_of(result: RunResult, outcome: Outcome) -> str:
+    """What the outcome rests on, in a few words: a p-value, or the cause of a run that tested nothing."""
+    if outcome == "failed":
+        return result.error or "unknown error"
+    if outcome in ("invalid_eval", "budget_ended", "interrupted", "running", "cancelled", "stopped"):
+        return _cause(result, outcome)
+    if result.conclusion is None or outcome in ("baseline_only", "target_reached"):
+        return ""
+    return _evidence(result.conclusion)
+
+
+def _cause(result: RunResult, outcome: Outcome) -> str:
+    if outcome in ("invalid_eval", "budget_ended"):
+        reasons = result.conclusion.reasons if result.conclusion is not None else ()
+        return result.stop.text if result.stop is not None and not reasons else "; ".join(reasons[:2])
+    return "accepted changes are not tested yet" if result.changes else ""
+
+
+def _evidence(found: Conclusion) -> str:
+    if not found.results:
+        return found.reasons[0] if found.reasons else ""
+    shown = [each for each in found.results if each.scope == found.scope] or found.results[-1:]
+    look = shown[-1].looks[-1] if shown[-1].looks else None
+    return shown[-1].reason if look is None else _tested(look)
+
+
+def _tested(look: Look) -> str:
+    if look.gain <= -look.margin:
+        return "no gain" if not look.margin else "worse by more than the margin"
+    if look.has_run_noise:
+        return f"p = {look.p_value:.2g}"
+    return "same in every repeat" if look.is_shown else "too few repeats to rule out noise"

@@ -1,0 +1,222 @@
+"""The rounds of a run as plain data: scores, blame, why each surface changed, and what was rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from promptiter.evaluation.result import Evaluation
+from promptiter.runlog.results import PassResult, RoundResult, RunResult
+
+BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "no_patch", "below_support"]
+"""What came of blame: its patch was adopted, was accepted and not adopted, was rejected; or there was no patch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a surface was blamed: the signal of one pass, and the cases behind it."""
+
+    round: int
+    text: str
+    case_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlameSummary:
+    """One blamed surface: every case that blamed it, the signals in the order of the rounds, and what came of it."""
+
+    surface_id: str
+    case_ids: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    outcome: BlameOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A patch or candidate that was not accepted."""
+
+    round: int
+    reason: str
+    surface_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The mean score of an evaluation, and how many of its cases pass."""
+
+    score: float | None
+    passed: int
+    cases: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSummary:
+    """One round. `accepted` is None if it was cut short before a decision."""
+
+    round: int
+    train: Figures | None
+    blamed: tuple[str, ...]
+    patched: tuple[str, ...]
+    validation: Figures | None
+    accepted: bool | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSummary:
+    """All rounds of a run. `reasons` has, by surface, why each patch that was accepted was made.
+
+    `no_blame` says why no surface was blamed, if rounds ran and none was.
+    """
+
+    rounds: tuple[RoundSummary, ...] = ()
+    blame: tuple[BlameSummary, ...] = ()
+    rejections: tuple[Rejected, ...] = ()
+    reasons: Mapping[str, tuple[Reason, ...]] = field(default_factory=dict)
+    no_blame: str = ""
+
+
+def summarize_rounds(result: RunResult) -> SearchSummary:
+    """Go through the rounds once: a run may have ten thousand of them, in its journal."""
+    rounds: list[RoundSummary] = []
+    rejections: list[Rejected] = []
+    blame = _Blame(result)
+    accepted: dict[str, tuple[Reason, ...]] = {}
+    why = _WhyNoBlame()
+    for each in result.rounds:
+        rounds.append(_round(each))
+        rejections.extend(_rejections(each))
+        blame.add(each)
+        why.add(each)
+        if each.decision is not None and each.decision.accepted:
+            for surface_id, reason in _patch_reasons(each):
+                accepted[surface_id] = (*accepted.get(surface_id, ()), reason)
+    found = blame.summaries()
+    return SearchSummary(
+        rounds=tuple(rounds),
+        blame=found,
+        rejections=tuple(rejections),
+        reasons=accepted,
+        no_blame="" if found or result.goal.kind != "score" else why.text,
+    )
+
+
+def figures_of(evaluation: Evaluation | None) -> Figures | None:
+    """The figures of an evaluation, if there is one."""
+    if evaluation is None:
+        return None
+    passed = sum(case.passed for case in evaluation.cases)
+    return Figures(score=evaluation.mean_score, passed=passed, cases=len(evaluation.cases))
+
+
+def _round(each: RoundResult) -> RoundSummary:
+    decision = each.decision
+    return RoundSummary(
+        round=each.round,
+        train=figures_of(each.train),
+        blamed=tuple(dict.fromkeys(signal.surface_id for one in each.passes for signal in one.signals)),
+        patched=tuple(sorted(each.patches.surface_ids)),
+        validation=figures_of(each.validation),
+        accepted=None if decision is None else decision.accepted,
+        reason=decision.reason if decision is not None else "cut short before it was decided" if each.patches else "",
+    )
+
+
+def _patch_reasons(each: RoundResult) -> Iterator[tuple[str, Reason]]:
+    """Of each patch of a round, the signal that its own pass had for the surface."""
+    for one in each.passes:
+        signals = {signal.surface_id: signal for signal in one.signals}
+        for patch in one.patches:
+            signal = signals.get(patch.surface_id)
+            yield (
+                patch.surface_id,
+                Reason(
+                    round=each.round,
+                    text=signal.text if signal is not None and signal.text else patch.reason,
+                    case_ids=() if signal is None else signal.case_ids,
+                ),
+            )
+
+
+def _rejections(each: RoundResult) -> Iterator[Rejected]:
+    for one in each.passes:
+        for refused in one.refused:
+            yield Rejected(round=each.round, surface_ids=(refused.surface_id,), reason=refused.reason)
+        for note in one.notes:
+            yield Rejected(round=each.round, reason=f"no patch: {note}")
+    patched = tuple(sorted(each.patches.surface_ids))
+    if each.decision is not None and not each.decision.accepted:
+        yield Rejected(round=each.round, surface_ids=patched, reason=each.decision.reason)
+    elif each.decision is None and patched:
+        yield Rejected(round=each.round, surface_ids=patched, reason="cut short before it was decided")
+
+
+class _Blame:
+    """Blame by surface, in the order in which surfaces were first blamed."""
+
+    def __init__(self, result: RunResult) -> None:
+        self._adopted = {change.surface_id for change in result.changes}
+        working = result.initial_profile.changes(result.working_profile, result.structure)
+        self._kept = {change.surface_id for change in working}
+        self._patched: set[str] = set()
+        self._supported: set[str] = set()
+        self._reasons: dict[str, list[Reason]] = {}
+
+    def add(self, each: RoundResult) -> None:
+        self._patched |= each.patches.surface_ids
+        for one in each.passes:
+            self._add_pass(each.round, one)
+
+    def _add_pass(self, number: int, one: PassResult) -> None:
+        self._supported.update(signal.surface_id for signal in one.signals)
+        for signal in (*one.signals, *one.left):
+            reasons = self._reasons.setdefault(signal.surface_id, [])
+            if not any(reason.text == signal.text and reason.case_ids == signal.case_ids for reason in reasons):
+                reasons.append(Reason(round=number, text=signal.text, case_ids=signal.case_ids))
+
+    def summaries(self) -> tuple[BlameSummary, ...]:
+        return tuple(
+            BlameSummary(
+                surface_id=surface_id,
+                case_ids=tuple(sorted({case_id for reason in reasons for case_id in reason.case_ids})),
+                reasons=tuple(reasons),
+                outcome=self._outcome(surface_id),
+            )
+            for surface_id, reasons in self._reasons.items()
+        )
+
+    def _outcome(self, surface_id: str) -> BlameOutcome:
+        if surface_id in self._adopted:
+            return "adopted"
+        if surface_id in self._kept:
+            return "not_adopted"
+        if surface_id in self._patched:
+            return "rejected"
+        return "no_patch" if surface_id in self._supported else "below_support"
+
+
+class _WhyNoBlame:
+    """Why no surface was blamed, as the train cases of all rounds show it."""
+
+    def __init__(self) -> None:
+        self._has_train = self._has_failures = self._has_losses = self._has_traces = False
+
+    def add(self, each: RoundResult) -> None:
+        self._has_losses = self._has_losses or bool(each.losses)
+        if each.train is not None:
+            self._has_train = True
+            self._has_failures = self._has_failures or each.train.pass_rate != 1.0
+            self._has_traces = self._has_traces or any(row.trace_digests for row in each.train.rows)
+
+    @property
+    def text(self) -> str:
+        if not self._has_train:
+            return ""
+        if not self._has_failures:
+            return "no train case failed"
+        if self._has_losses:
+            return "no surface could be blamed for the failures"
+        if not self._has_traces:
+            return "the failed runs left no trace; use an agent that records one"
+        return "the runs failed with errors that no prompt can fix"

@@ -1,0 +1,274 @@
+"""RunSummary: one run as plain data, ready to be shown. The end of `promptiter run` and `promptiter show` render it.
+
+`read_summary` needs only the folder of the run: it works for runs that are still running, and after the configuration
+was edited or the agent is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from promptiter.errors import SetupError
+from promptiter.evaluation.mean_usage import average_usage
+from promptiter.evaluation.result import Evaluation
+from promptiter.llm.cache.call_log import FILE_NAME as CALLS
+from promptiter.llm.cache.call_log import CallLog
+from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
+from promptiter.llm.models import any_simulated
+from promptiter.runlog.fold import fold_lazily
+from promptiter.runlog.results import RunMeasured, RunResult
+from promptiter.runs.file_journal import FILE_NAME as JOURNAL
+from promptiter.runs.file_journal import FileJournal
+from promptiter.runs.header import read_header
+from promptiter.runs.lock import holder_of
+from promptiter.runs.outcome import SAVINGS, Outcome, headline, outcome_of, reason_of
+from promptiter.runs.round_summary import (
+    BlameSummary,
+    Figures,
+    Reason,
+    Rejected,
+    RoundSummary,
+    figures_of,
+    summarize_rounds,
+)
+from promptiter.wording import path_from_here
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureChange:
+    """A figure before and after. `limit` is the threshold of a metric; None is unknown or unscored."""
+
+    name: str
+    before: float | None
+    after: float | None
+    limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How one surface changed, and why: the signals of the rounds that made its patches.
+
+    `gain` is what the final profile loses without this change, if that was measured.
+    """
+
+    surface_id: str
+    before: Json
+    after: Json
+    reasons: tuple[Reason, ...] = ()
+    gain: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What a run has spent. Calls are calls of models; those of tools are counted apart, everywhere."""
+
+    models: Spending = NOTHING
+    tools: Spending = NOTHING
+    by_role: Mapping[str, Spending] = field(default_factory=dict)
+    duration_s: float = 0.0
+    case_runs: int = 0
+    cached_case_runs: int = 0
+    is_simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command to paste, and what it is for."""
+
+    purpose: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One run, finished or not.
+
+    `score` is the objective of the baseline and of the best candidate: of what the final test compared, if there was
+    one. `changes` are adopted if `adopted`, else what the search has accepted. `validation` are the cases of the
+    accepted profile, and `failing` those that do not pass under it. `removed` surfaces were accepted and taken out
+    again because nothing was lost without them.
+    """
+
+    run_id: str
+    agent: str
+    folder: Path | None
+    outcome: Outcome
+    headline: str
+    reason: str = ""
+    score: FigureChange | None = None
+    baseline: Figures | None = None
+    validation: Figures | None = None
+    failing: tuple[str, ...] = ()
+    metrics: tuple[FigureChange, ...] = ()
+    per_run: tuple[FigureChange, ...] = ()
+    evidence: tuple[str, ...] = ()
+    adopted: bool = False
+    changes: tuple[Change, ...] = ()
+    removed: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    rounds: tuple[RoundSummary, ...] = ()
+    blame: tuple[BlameSummary, ...] = ()
+    no_blame: str = ""
+    rejections: tuple[Rejected, ...] = ()
+    stopped: str = ""
+    costs: Costs = Costs()
+    problems: tuple[str, ...] = ()
+    commands: tuple[Command, ...] = ()
+
+
+def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
+    """The summary of the run in a folder; SetupError if it cannot be read or has not begun."""
+    path = Path(folder)
+    read_header(path)
+    journal = FileJournal(path / JOURNAL)
+    last = journal.last()
+    if last is None:
+        raise SetupError(f"the run {str(path)!r} has recorded nothing yet; `promptiter resume {path}` starts it")
+    result, is_held = fold_lazily(journal), holder_of(path) is not None
+    if last.type != "run_completed":
+        elapsed_s = last.data.get("measured", {}).get("elapsed_s", 0.0)
+        result = replace(result, measured=replace(result.measured, duration_s=elapsed_s, spent=_ledger(path / CALLS)))
+    return summarize(result, path, is_held=is_held)
+
+
+def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = False) -> RunSummary:
+    """The summary of a result. `is_held`: some process is working on the run."""
+    outcome, search = outcome_of(result, is_held=is_held), summarize_rounds(result)
+    changes = result.changes or result.initial_profile.changes(result.working_profile, result.structure)
+    losses = result.ablation.losses if result.ablation is not None else {}
+    changed = {change.surface_id for change in result.changes}
+    found = tuple(
+        Change(
+            surface_id=change.surface_id,
+            before=change.before,
+            after=change.after,
+            reasons=search.reasons.get(change.surface_id, ()),
+            gain=losses.get(change.surface_id),
+        )
+        for change in changes
+    )
+    return RunSummary(
+        run_id=result.run_id,
+        agent=result.structure.name or "agent",
+        folder=folder,
+        outcome=outcome,
+        headline=headline(result, outcome),
+        reason=reason_of(result, outcome),
+        score=_score(result),
+        baseline=figures_of(result.baseline),
+        validation=figures_of(result.accepted),
+        failing=_failing(result.accepted),
+        metrics=_metrics(result),
+        per_run=_per_run(result),
+        evidence=_evidence(result),
+        adopted=bool(result.changes) and result.conclusion is not None,
+        changes=found,
+        removed=result.ablation.dropped if result.ablation is not None else (),
+        targets=result.targets,
+        unchanged=tuple(surface_id for surface_id in result.targets if surface_id not in changed),
+        unread=result.unread_surfaces,
+        rounds=search.rounds,
+        blame=search.blame,
+        no_blame=search.no_blame,
+        rejections=search.rejections,
+        stopped=result.stop.text if result.stop is not None and result.stop.stop else "",
+        costs=costs_of(result.measured.spent, result.measured),
+        problems=result.measured.problems,
+        commands=() if folder is None else _commands(result, outcome, folder),
+    )
+
+
+def costs_of(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> Costs:
+    """What was spent, calls of models and of tools apart, and in how many case runs and seconds."""
+    measured = measured or RunMeasured()
+    models = LedgerSnapshot(tuple(entry for entry in spent.entries if not entry.model.startswith(TOOL)))
+    tools = LedgerSnapshot(tuple(entry for entry in spent.entries if entry.model.startswith(TOOL)))
+    return Costs(
+        models=models.total,
+        tools=tools.total,
+        by_role=models.by_role(),
+        duration_s=measured.duration_s,
+        case_runs=measured.case_runs,
+        cached_case_runs=measured.case_runs - measured.paid_case_runs,
+        is_simulated=any_simulated(models.by_model()),
+    )
+
+
+def _score(result: RunResult) -> FigureChange | None:
+    """As a figure to optimize a loss counts negative; it is shown as a loss."""
+    found, before, after = result.conclusion, result.baseline_score, result.accepted_score
+    if found is not None and found.results:
+        before, after = found.before, found.after
+    if before is None:
+        return None
+    sign = -1 if result.objective == "weighted_loss" else 1
+    is_tried = result.working_profile != result.initial_profile
+    return FigureChange(
+        name=result.objective.replace("_", " "),
+        before=abs(sign * before),
+        after=abs(sign * after) if is_tried and after is not None else None,
+    )
+
+
+def _failing(evaluation: Evaluation | None) -> tuple[str, ...]:
+    return () if evaluation is None else tuple(case.case_id for case in evaluation.cases if not case.passed)
+
+
+def _metrics(result: RunResult) -> tuple[FigureChange, ...]:
+    before, after = result.baseline, result.accepted
+    if before is None or after is None:
+        return ()
+    return tuple(
+        FigureChange(name=name, before=before.metric_means.get(name), after=mean, limit=after.thresholds[name])
+        for name, mean in after.metric_means.items()
+    )
+
+
+def _per_run(result: RunResult) -> tuple[FigureChange, ...]:
+    """What one run of a case takes before and after, where that is what the run is for."""
+    if result.goal.kind not in SAVINGS or result.baseline is None or result.accepted is None:
+        return ()
+    before, after = average_usage(result.baseline), average_usage(result.accepted)
+    return (
+        FigureChange(name="tokens", before=before.tokens, after=after.tokens),
+        FigureChange(name="input tokens", before=before.input_tokens, after=after.input_tokens),
+        FigureChange(name="dollars", before=before.usd, after=after.usd),
+    )
+
+
+def _evidence(result: RunResult) -> tuple[str, ...]:
+    found = result.conclusion
+    return found.reasons if found is not None and found.tried else ()
+
+
+def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Command, ...]:
+    """What a person may want to do next, ready to paste."""
+    run = shlex.quote(str(path_from_here(folder)))
+    found = [Command(purpose="details", command=f"promptiter show {run}")]
+    if len(result.initial_profile.changes(result.working_profile, result.structure)) > 1:
+        found.append(Command(purpose="all diffs", command=f"promptiter show {run} --diff"))
+    if outcome == "running":
+        return tuple(found)
+    if not result.is_final:
+        found.append(Command(purpose="resume", command=f"promptiter resume {run}"))
+    if not result.is_final and result.changes:
+        found.append(Command(purpose="final test", command=f"promptiter resume {run} --final-test"))
+    return tuple(found)
+
+
+def _ledger(calls: Path) -> LedgerSnapshot:
+    """What a run without an end has paid."""
+    if not calls.exists():
+        return LedgerSnapshot()
+    log = CallLog(calls)
+    try:
+        return log.ledger()
+    finally:
+        log.close()

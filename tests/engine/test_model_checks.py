@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode
+from promptiter.engine.engine import Engine
+from promptiter.engine.model_checks import check_models
+from promptiter.errors import RequestError
+from promptiter.llm.gateway import Gateway
+from promptiter.profile import Profile
+from promptiter.structure import StructureSnapshot
+from tests.worlds import desk
+from tests.worlds.desk import Watcher
+
+LINE = "gpt-4o-mini needs OPENAI_API_KEY; set it, or models.gpt-4o-mini.api_key in promptiter.yaml"
+AGENT = GraphAgent(name="bot", nodes=(ModelNode(name="bot", instruction="Answer.", model="gpt-4o-mini"),))
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN"))]:
+        monkeypatch.delenv(name)
+
+
+async def test_a_run_from_python_does_not_start_without_a_key() -> None:
+    watcher = Watcher()
+    engine = Engine(AGENT, desk.evaluator(Gateway()), search=desk.Tries())
+    with pytest.raises(RequestError) as refused:
+        await engine.run(desk.request(), observers=[watcher])
+    assert (refused.value.problems, watcher.events) == ((LINE,), [])
+
+
+def test_the_model_of_the_initial_profile_counts() -> None:
+    evaluator = desk.evaluator(Gateway(models={"own": lambda _: "hello"}))
+    own = Profile.of(AGENT.describe(), {"bot#model": "own"})
+    check_models(AGENT, evaluator, profile=own)
+    with pytest.raises(RequestError, match=LINE):
+        check_models(AGENT, evaluator)
+
+
+class OwnSdkAgent:
+    """An agent whose model is called by code of its own."""
+
+    def describe(self) -> StructureSnapshot:
+        return AGENT.describe()
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        raise NotImplementedError
+
+
+def test_an_agent_that_may_call_its_model_by_itself_is_not_refused() -> None:
+    check_models(OwnSdkAgent(), desk.evaluator(Gateway()))
