@@ -26,13 +26,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from promptiter.backprop.blame_check import weighted
+from promptiter.backprop.blame_check import weight_gradients
 from promptiter.backprop.corrections import Corrector
 from promptiter.backprop.llm.attributor import LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.corrector import LLMCorrector
-from promptiter.backprop.llm.truncation import approximate_tokens, prompt_tokens
+from promptiter.backprop.llm.truncation import approximate_tokens, count_prompt_tokens
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
@@ -40,8 +40,8 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.profile import Profile
-from promptiter.search.blame import SLIPS
-from promptiter.search.gradient_check import GradientCheck, Replays
+from promptiter.search.blame import MIN_CASE_SHARE
+from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.stages.contracts import AggregateRequest, AttributeRequest, Attributor, SurfaceGradient
 from tests.worlds.expert import Expert, Teacher
 from tests.worlds.scenarios import NAMES, Scenario, scenario
@@ -111,7 +111,7 @@ class Failures:
 
     made: Scenario
     requests: tuple[AttributeRequest, ...]
-    runs: Replays
+    runs: ReplayContext
 
 
 async def failures_of(made: Scenario) -> Failures:
@@ -126,7 +126,7 @@ async def failures_of(made: Scenario) -> Failures:
         targets=frozenset(surface.id for surface in snapshot.surfaces if surface.type == "instruction"),
     )
     traces = [evaluator.trace_store.get(loss.trace_digest) for loss in losses]
-    runs = Replays(
+    runs = ReplayContext(
         agent=made.agent, evaluator=evaluator, eval_set=made.train, evaluation=evaluation, profile=request.profile
     )
     return Failures(
@@ -186,7 +186,7 @@ class Counted:
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         reply = await self.expert.model(request, repeat=repeat)
-        asked = prompt_tokens(message.content for message in request.messages)
+        asked = count_prompt_tokens(message.content for message in request.messages)
         return replace(reply, usage=Usage(input_tokens=asked, output_tokens=approximate_tokens(reply.text)))
 
 
@@ -235,7 +235,7 @@ async def checked(
         surface_id: tuple(each for each in gradients if each.surface_id == surface_id)
         for surface_id in sorted({each.surface_id for each in gradients})
     }
-    return [gradient for each in weighted(by_surface, found.checks).values() for gradient in each]
+    return [gradient for each in weight_gradients(by_surface, found.checks).values() for gradient in each]
 
 
 def attributor_of(way: str, gateway: Gateway) -> Attributor:
@@ -257,7 +257,7 @@ async def with_support(gradients: Sequence[SurfaceGradient], failures: Failures)
         )
         for surface_id in sorted({each.surface_id for each in gradients})
     ]
-    least = SLIPS * len(failures.made.train.cases)
+    least = MIN_CASE_SHARE * len(failures.made.train.cases)
     kept, _ = rank(signals, min_share=MIN_SUPPORT, least=least)
     return {signal.surface_id for signal in kept}
 

@@ -468,13 +468,17 @@ def test_nothing_that_a_configured_run_is_made_of_shows_a_secret(tmp_path: Path)
     path = tmp_path / "quiet.yaml"
     document = orjson.loads((tmp_path / "broken.yaml").read_bytes())
     document["metrics"]["metrics"][1]["evaluator_name"] = "tests.test_secrets:grumpy"
-    path.write_bytes(orjson.dumps({**document, "agent": "tests.worlds.desk:agent"}))
+    path.write_bytes(orjson.dumps({**document, "agent": "tests.test_secrets:quiet_agent"}))
     run = load_run(path, environ=ENVIRON)
     for part in reachable(run):
         search.look(f"repr of {type(part).__name__}", f"{part!r} {part!s}")
     search.look("all that the redactor says", run.gateway.redactor.redact_text(said(*IN_RUN)))
     search.check("ConfiguredRun", "Gateway", "LiteLLMModel", "ModelSettings", "RunConfig", "Engine", "JudgeEndpoint")
     search.check("Redactor", "JudgeModel", "Evaluator", "UserSimulator", "FunctionMetric", "the redactor says")
+
+
+def quiet_agent() -> GraphAgent:
+    return GraphAgent(name="quiet", nodes=(ModelNode(name="draft", instruction="Draft."),))
 
 
 def grumpy(case: EvalCase, run: AgentRun, *, api_token: str) -> float:

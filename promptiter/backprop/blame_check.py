@@ -30,7 +30,7 @@ def weights_of(surface_ids: Iterable[str], checks: Iterable[BlameCheck]) -> dict
     return {each: share / best for each, share in shares.items()}
 
 
-def weighted(
+def weight_gradients(
     gradients: Mapping[str, tuple[SurfaceGradient, ...]], checks: Iterable[BlameCheck]
 ) -> dict[str, tuple[SurfaceGradient, ...]]:
     """Gradients by surface, each as sure as its surface's checks leave it, and marked with its own."""
@@ -38,9 +38,9 @@ def weighted(
     weights = weights_of(gradients, checks)
     found = {(each.surface_id, each.case_id, each.repeat, each.turn): each.verdict for each in checks}
 
-    def one(gradient: SurfaceGradient) -> SurfaceGradient:
+    def weight(gradient: SurfaceGradient) -> SurfaceGradient:
         place = (gradient.surface_id, gradient.case_id, gradient.repeat, gradient.turn)
         confidence = round(gradient.confidence * weights[gradient.surface_id], 6)
         return replace(gradient, confidence=confidence, check=found.get(place, "unchecked"))
 
-    return {surface_id: tuple(map(one, each)) for surface_id, each in gradients.items()}
+    return {surface_id: tuple(map(weight, each)) for surface_id, each in gradients.items()}

@@ -56,7 +56,7 @@ def lint(
     patch: SurfacePatch, *, surface: Surface, rejected: Sequence[Rejection] = (), cases: Sequence[EvalCase] = ()
 ) -> tuple[LintProblem, ...]:
     """What is wrong with one patch; `surface` has the current value. For many patches keep a Linter."""
-    return Linter(cases).problems(patch, surface=surface, rejected=rejected)
+    return Linter(cases).find_problems(patch, surface=surface, rejected=rejected)
 
 
 class Linter:
@@ -65,7 +65,7 @@ class Linter:
     def __init__(self, cases: Sequence[EvalCase] = ()) -> None:
         self._index = _CaseIndex(cases)
 
-    def problems(
+    def find_problems(
         self, patch: SurfacePatch, *, surface: Surface, rejected: Sequence[Rejection] = ()
     ) -> tuple[LintProblem, ...]:
         """What is wrong with a patch, in the order of the rules; nothing: it is worth a try.
@@ -95,17 +95,17 @@ class _Draft:
         return (before, after) if is_text else None
 
 
-def _limits(draft: _Draft) -> Iterator[str]:
+def _check_limits(draft: _Draft) -> Iterator[str]:
     try:
         draft.surface.check(draft.value)
     except SurfaceValueError as error:
         yield f"the surface cannot take this value: {error.problem}"
 
 
-def _placeholder(draft: _Draft) -> Iterator[str]:
+def _check_placeholders(draft: _Draft) -> Iterator[str]:
     if draft.texts is None or draft.surface.type == "file":  # the braces of a file may be code
         return
-    before, after = map(_placeholders, draft.texts)
+    before, after = map(_find_placeholders, draft.texts)
     known = {*before, *(f"{{{name}}}" for name in draft.surface.limits.placeholders)}
     yield from (f"the placeholder {name} is gone; keep it" for name in before if name not in after)
     yield from (
@@ -115,27 +115,27 @@ def _placeholder(draft: _Draft) -> Iterator[str]:
     )
 
 
-def _no_op(draft: _Draft) -> Iterator[str]:
+def _check_no_op(draft: _Draft) -> Iterator[str]:
     if draft.value == draft.surface.value:
         yield "this is the current value; change something"
-    elif _collapsed(draft.value) == _collapsed(draft.surface.value):
+    elif _collapse_whitespace(draft.value) == _collapse_whitespace(draft.surface.value):
         yield "only white space differs from the current value; change something"
 
 
-def _repeat(draft: _Draft) -> Iterator[str]:
-    value = _collapsed(draft.value, fold=True)
+def _check_repeat(draft: _Draft) -> Iterator[str]:
+    value = _collapse_whitespace(draft.value, fold=True)
     for rejection in reversed(draft.rejected):
-        if rejection.surface_id == draft.surface.id and _collapsed(rejection.value, fold=True) == value:
+        if rejection.surface_id == draft.surface.id and _collapse_whitespace(rejection.value, fold=True) == value:
             yield f"this value was rejected before ({rejection.reason}); try another"
             return
 
 
-def _empty(draft: _Draft) -> Iterator[str]:
+def _check_empty(draft: _Draft) -> Iterator[str]:
     if draft.texts is not None and draft.texts[0].strip() and not draft.texts[1].strip():
         yield "the text is empty; write what should stand there"
 
 
-def _growth(draft: _Draft) -> Iterator[str]:
+def _check_growth(draft: _Draft) -> Iterator[str]:
     if draft.texts is None:
         return
     before, after = map(len, draft.texts)
@@ -147,25 +147,25 @@ def _growth(draft: _Draft) -> Iterator[str]:
         )
 
 
-def _copied(draft: _Draft) -> Iterator[str]:
+def _check_copied(draft: _Draft) -> Iterator[str]:
     """Passages that only one or two cases say. Few-shot examples are made of cases, so they may hold them."""
     if draft.texts is None:
         return
     before, after = draft.texts
-    for passage in _passages(after, before, draft.index)[:MOST_PASSAGES]:
+    for passage in _find_passages(after, before, draft.index)[:MOST_PASSAGES]:
         cases = " and ".join(map(repr, passage.case_ids))
         text = shorten(after[passage.start : passage.end])
         yield f"{text} is copied from case {cases}; say the rule behind it, not what a case says"
 
 
 _RULES: Mapping[LintRule, Callable[[_Draft], Iterator[str]]] = {
-    "limits": _limits,
-    "placeholder": _placeholder,
-    "no_op": _no_op,
-    "repeat": _repeat,
-    "empty": _empty,
-    "growth": _growth,
-    "copied": _copied,
+    "limits": _check_limits,
+    "placeholder": _check_placeholders,
+    "no_op": _check_no_op,
+    "repeat": _check_repeat,
+    "empty": _check_empty,
+    "growth": _check_growth,
+    "copied": _check_copied,
 }
 
 
@@ -178,15 +178,15 @@ class _Passage:
     case_ids: tuple[str, ...]
 
 
-def _passages(text: str, current: str, index: _CaseIndex) -> list[_Passage]:
+def _find_passages(text: str, current: str, index: _CaseIndex) -> list[_Passage]:
     """The passages of a text that belong to cases and are not in the current one; those that overlap are one."""
     places = list(_WORD.finditer(text))
     words = [place[0].casefold() for place in places]
-    known = _spelled(_words(current))
+    known = _join_words(_split_words(current))
     found: list[_Passage] = []
-    for first, after in _candidates(words, index):
-        case_ids = index.owners(words[first:after])
-        if not case_ids or _spelled(words[first:after]) in known:
+    for first, after in _find_candidates(words, index):
+        case_ids = index.find_owners(words[first:after])
+        if not case_ids or _join_words(words[first:after]) in known:
             continue
         start, end = places[first].start(), places[after - 1].end()
         if found and start < found[-1].end:
@@ -196,17 +196,17 @@ def _passages(text: str, current: str, index: _CaseIndex) -> list[_Passage]:
     return found
 
 
-def _candidates(words: Sequence[str], index: _CaseIndex) -> Iterator[tuple[int, int]]:
+def _find_candidates(words: Sequence[str], index: _CaseIndex) -> Iterator[tuple[int, int]]:
     """Where words that may belong to a case begin and end: runs from each word on, and literals of the cases."""
     for first in range(len(words)):
         for count in index.literal_lengths:
             if first + count <= len(words) and " ".join(words[first : first + count]) in index.literals:
                 yield first, first + count
-        if (length := _run_length(words, first)) is not None:
+        if (length := _measure_run(words, first)) is not None:
             yield first, first + length
 
 
-def _run_length(words: Sequence[str], first: int = 0) -> int | None:
+def _measure_run(words: Sequence[str], first: int = 0) -> int | None:
     """The number of words from one on that make a run, None if the text ends before."""
     characters = -1
     for count, word in enumerate(words[first : first + RUN_CHARACTERS], start=1):
@@ -224,40 +224,40 @@ class _CaseIndex:
 
     def __init__(self, cases: Sequence[EvalCase]) -> None:
         self._ids = [case.id for case in cases]
-        self._said: list[str] = []
+        self._case_texts: list[str] = []
         self._cases_with: dict[str, list[int]] = {}
         literals: set[tuple[str, ...]] = set()
         for number, case in enumerate(cases):
-            texts = list(_texts(case))
-            spoken = [_words(text) for text in texts]
-            self._said.append("\n".join(map(_spelled, spoken)))
-            for words in spoken:
+            texts = list(_collect_texts(case))
+            word_lists = [_split_words(text) for text in texts]
+            self._case_texts.append("\n".join(map(_join_words, word_lists)))
+            for words in word_lists:
                 for at in range(0, len(words) - PIECE + 1, PIECE):
                     self._cases_with.setdefault(" ".join(words[at : at + PIECE]), []).append(number)
-            literals.update(tuple(_words(text)) for text in _literals(case, texts))
-        short = (" ".join(words) for words in literals if _run_length(words) is None)  # longer ones are found as runs
+            literals.update(tuple(_split_words(text)) for text in _collect_literals(case, texts))
+        short = (" ".join(words) for words in literals if _measure_run(words) is None)  # longer ones are found as runs
         self.literals = frozenset(text for text in short if len(text) >= SHORTEST_LITERAL)
         self.literal_lengths = sorted({text.count(" ") + 1 for text in self.literals})
 
-    def owners(self, words: Sequence[str]) -> tuple[str, ...]:
+    def find_owners(self, words: Sequence[str]) -> tuple[str, ...]:
         """The cases that say these words in a row, if they are rare; none if nobody or many do."""
-        spelled = _spelled(words)
+        spelled = _join_words(words)
         found: set[int] = set()
-        for number in self._possible(words):
-            if number not in found and spelled in self._said[number]:
+        for number in self._find_possible_cases(words):
+            if number not in found and spelled in self._case_texts[number]:
                 found.add(number)
                 if len(found) > RARE:
                     return ()
         return tuple(self._ids[number] for number in sorted(found))
 
-    def _possible(self, words: Sequence[str]) -> Iterable[int]:
+    def _find_possible_cases(self, words: Sequence[str]) -> Iterable[int]:
         if len(words) < 2 * PIECE - 1:
-            return range(len(self._said))
+            return range(len(self._case_texts))
         pieces = (" ".join(words[at : at + PIECE]) for at in range(PIECE))
         return chain.from_iterable(self._cases_with.get(piece, ()) for piece in pieces)
 
 
-def _texts(case: EvalCase) -> Iterator[str]:
+def _collect_texts(case: EvalCase) -> Iterator[str]:
     """All that goes into a case or is expected of it."""
     for turn in (*case.turns, *case.actual):
         yield turn.user
@@ -266,31 +266,31 @@ def _texts(case: EvalCase) -> Iterator[str]:
         yield case.scenario.starting_prompt
         yield case.scenario.plan
     yield from (message.content for message in case.context)
-    yield from _arguments(case)
+    yield from _collect_arguments(case)
 
 
-def _arguments(case: EvalCase) -> Iterator[str]:
+def _collect_arguments(case: EvalCase) -> Iterator[str]:
     for turn in case.turns:
         for call in turn.expected_tool_calls or ():
-            yield from _texts_in(call.arguments)
+            yield from _iterate_texts(call.arguments)
 
 
-def _literals(case: EvalCase, texts: Sequence[str]) -> Iterator[str]:
+def _collect_literals(case: EvalCase, texts: Sequence[str]) -> Iterator[str]:
     """What names one thing: reference answers, the values inside them, arguments, and what is spelled with digits."""
     for turn in case.turns:
         expected = (turn.expected or "").strip()
         yield expected
         if expected.startswith(("{", "[", "```")):
             try:
-                yield from _texts_in(parse_json(expected))
+                yield from _iterate_texts(parse_json(expected))
             except NotJsonError:
                 continue
-    yield from _arguments(case)
+    yield from _collect_arguments(case)
     for text in texts:
         yield from (token for token in _TOKEN.findall(text) if len(token) >= SHORTEST_LITERAL and _ODD.search(token))
 
 
-def _texts_in(value: Json) -> Iterator[str]:
+def _iterate_texts(value: Json) -> Iterator[str]:
     yield from (leaf for _, leaf in json_leaves(value) if isinstance(leaf, str))
 
 
@@ -300,16 +300,16 @@ _TOKEN = re.compile(r"""[^\s"'`<>(){}\[\],;]+""")
 _ODD = re.compile(r"[\d@]")
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word.casefold() for word in _WORD.findall(text)]
 
 
-def _spelled(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     """Words for searching: a space on each side, so that `art` is not found in `start`."""
     return f" {' '.join(words)} "
 
 
-def _placeholders(text: str) -> list[str]:
+def _find_placeholders(text: str) -> list[str]:
     """The placeholders of a text, `{name}` or `{{name}}`, in order; JSON, LaTeX and patterns have other braces."""
     found = [match for match in _BRACES.finditer(text) if match.lastgroup]
     return list(dict.fromkeys(f"{{{match['one']}}}" if match["one"] else f"{{{{{match['two']}}}}}" for match in found))
@@ -323,11 +323,11 @@ _BRACES = re.compile(
 )
 
 
-def _collapsed(value: Json, *, fold: bool = False) -> Json:
+def _collapse_whitespace(value: Json, *, fold: bool = False) -> Json:
     """A value whose white space makes no difference, nor, folded, its case."""
     if isinstance(value, str):
         text = " ".join(value.split())
         return text.casefold() if fold else text
     if isinstance(value, Mapping):
-        return {key: _collapsed(item, fold=fold) for key, item in value.items()}
-    return [_collapsed(item, fold=fold) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _collapse_whitespace(item, fold=fold) for key, item in value.items()}
+    return [_collapse_whitespace(item, fold=fold) for item in value] if isinstance(value, list | tuple) else value

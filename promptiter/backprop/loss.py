@@ -69,7 +69,7 @@ def extract_losses(
         if row.case_id not in cases:
             near = nearest(row.case_id, cases)
             raise SetupError(f"eval set {eval_set.id!r} has no case {row.case_id!r}{near}; pass the set that was run")
-        losses += extraction.of_row(row, cases[row.case_id])
+        losses += extraction.extract_from_row(row, cases[row.case_id])
     return tuple(losses)
 
 
@@ -86,22 +86,22 @@ def category_of(findings: Sequence[Finding]) -> Category:
     """What most of the findings are about; on a tie the first in UPSTREAM_FIRST. Without findings it is the answer."""
     if not findings:
         return "response"
-    counts = Counter(_category(finding) for finding in findings)
+    counts = Counter(_categorize(finding) for finding in findings)
     return max(UPSTREAM_FIRST, key=lambda category: counts[category])
 
 
 def is_fixable_by_prompt(failure: Failure) -> bool:
     """Whether another prompt could have prevented a failure: not a rate limit, a time out, a cancelled call, …"""
-    return _plain_type(failure) not in _BEYOND_PROMPTS
+    return _strip_module(failure) not in _BEYOND_PROMPTS
 
 
-_PASSING: tuple[type[Exception], ...] = (
+_TRANSIENT: tuple[type[Exception], ...] = (
     TransientModelError,
     *TransientModelError.__subclasses__(),
     BudgetEndedError,
     TimeoutError,
 )
-_BEYOND_PROMPTS = frozenset(kind.__name__ for kind in _PASSING) | {"cancelled", "CancelledError"}
+_BEYOND_PROMPTS = frozenset(kind.__name__ for kind in _TRANSIENT) | {"cancelled", "CancelledError"}
 
 
 class _Extraction:
@@ -116,22 +116,22 @@ class _Extraction:
         for hint in hints:
             self.hints_of.setdefault((hint.case_id, hint.metric), []).append(hint)
 
-    def of_row(self, row: CaseRow, case: EvalCase) -> Iterator[CaseLoss]:
+    def extract_from_row(self, row: CaseRow, case: EvalCase) -> Iterator[CaseLoss]:
         if row.error is not None:
-            yield from self._of_error(row, case, row.error)
+            yield from self._extract_from_error(row, case, row.error)
             return
-        failed = _failed_by_turn(row)
+        failed = _group_failed_by_turn(row)
         for turn, trace_digest in enumerate(row.trace_digests):
             if turn in failed:
                 trace = self.trace_of(trace_digest)
-                terminals = _terminals(trace)
+                terminals = _find_terminals(trace)
                 placed = [
-                    (self._loss(case, score, findings), self._placed_on(score.metric, trace) or terminals)
+                    (self._build_loss(case, score, findings), self._find_placed_steps(score.metric, trace) or terminals)
                     for score, findings in failed[turn]
                 ]
-                yield _case_loss(row, case, trace, turn=turn, placed=placed)
+                yield _build_case_loss(row, case, trace, turn=turn, placed=placed)
 
-    def _of_error(self, row: CaseRow, case: EvalCase, error: Failure) -> Iterator[CaseLoss]:
+    def _extract_from_error(self, row: CaseRow, case: EvalCase, error: Failure) -> Iterator[CaseLoss]:
         if not row.trace_digests or not is_fixable_by_prompt(error):
             return
         turn = len(row.trace_digests) - 1
@@ -139,9 +139,11 @@ class _Extraction:
         if trace.status == "completed" and len(row.trace_digests) != len(case.turns):
             return  # what failed has no trace: the turn after this one, or the simulated user
         loss = Loss(metric="", step_id="", severity="P0", category="error", text=str(error))
-        yield _case_loss(row, case, trace, turn=turn, placed=[(loss, _failed_step(trace, error) or _terminals(trace))])
+        yield _build_case_loss(
+            row, case, trace, turn=turn, placed=[(loss, _find_failed_step(trace, error) or _find_terminals(trace))]
+        )
 
-    def _loss(self, case: EvalCase, score: Score, findings: tuple[Finding, ...]) -> Loss:
+    def _build_loss(self, case: EvalCase, score: Score, findings: tuple[Finding, ...]) -> Loss:
         hints = self.hints_of.get((case.id, score.metric), ())
         reason = score.reason or f"{score.metric} is {score.value}, its threshold is {score.threshold}"
         return Loss(
@@ -154,7 +156,7 @@ class _Extraction:
             findings=findings,
         )
 
-    def _placed_on(self, metric: str, trace: ExecutionTrace) -> tuple[str, ...]:
+    def _find_placed_steps(self, metric: str, trace: ExecutionTrace) -> tuple[str, ...]:
         """The last visit of each node that a placement names for the metric, if it ran."""
         node_ids = self.nodes_of.get(metric)
         if node_ids is None:
@@ -162,7 +164,7 @@ class _Extraction:
         return tuple({step.node_id: step.id for step in trace.steps if step.node_id in node_ids}.values())
 
 
-def _failed_by_turn(row: CaseRow) -> dict[int, list[tuple[Score, tuple[Finding, ...]]]]:
+def _group_failed_by_turn(row: CaseRow) -> dict[int, list[tuple[Score, tuple[Finding, ...]]]]:
     """The failed scores of each turn with their findings there; a score without findings is told of the last turn.
 
     An unscored metric gives nothing: the judge failed, not the agent.
@@ -178,7 +180,7 @@ def _failed_by_turn(row: CaseRow) -> dict[int, list[tuple[Score, tuple[Finding, 
     return failed
 
 
-def _case_loss(
+def _build_case_loss(
     row: CaseRow, case: EvalCase, trace: ExecutionTrace, *, turn: int, placed: Iterable[tuple[Loss, Sequence[str]]]
 ) -> CaseLoss:
     expected = case.turns[turn].expected if turn < len(case.turns) else None
@@ -186,7 +188,7 @@ def _case_loss(
         case_id=case.id,
         repeat=row.repeat,
         turn=turn,
-        input=_said(case, trace, turn=turn),
+        input=_find_user_message(case, trace, turn=turn),
         trace_digest=row.trace_digests[turn],
         losses=tuple(
             replace(loss, step_id=step_id, expected=expected) for loss, step_ids in placed for step_id in step_ids
@@ -194,7 +196,7 @@ def _case_loss(
     )
 
 
-def _said(case: EvalCase, trace: ExecutionTrace, *, turn: int) -> str:
+def _find_user_message(case: EvalCase, trace: ExecutionTrace, *, turn: int) -> str:
     """The user's words of a turn: the case's, or, of a simulated user, those that the trace begins with."""
     for turns in (case.turns, case.actual):
         if turn < len(turns):
@@ -202,13 +204,13 @@ def _said(case: EvalCase, trace: ExecutionTrace, *, turn: int) -> str:
     return trace.steps[0].input.text or ""
 
 
-def _terminals(trace: ExecutionTrace) -> tuple[str, ...]:
+def _find_terminals(trace: ExecutionTrace) -> tuple[str, ...]:
     """The steps that none follows, in one pass: a trace may have 100,000 steps, and no graph is needed for this."""
     followed = {source for step in trace.steps for source in step.predecessors}
     return tuple(step.id for step in trace.steps if step.id not in followed)
 
 
-def _failed_step(trace: ExecutionTrace, error: Failure) -> tuple[str, ...]:
+def _find_failed_step(trace: ExecutionTrace, error: Failure) -> tuple[str, ...]:
     """The first step that failed: one that tells the run's own error, else any that a prompt could mend.
 
     First means the order of the trace, not the clock: of two branches that fail side by side, the same one each time.
@@ -220,21 +222,21 @@ def _failed_step(trace: ExecutionTrace, error: Failure) -> tuple[str, ...]:
     if not failed or trace.status == "completed":
         return ()
 
-    def likeness(told: Failure) -> tuple[bool, bool]:
-        return _plain_type(told) == _plain_type(error), told.message == error.message
+    def likeness(failure: Failure) -> tuple[bool, bool]:
+        return _strip_module(failure) == _strip_module(error), failure.message == error.message
 
     step_id, _ = max(failed, key=lambda pair: likeness(pair[1]))  # max keeps the first of equals
     return (step_id,)
 
 
-def _plain_type(failure: Failure) -> str:
+def _strip_module(failure: Failure) -> str:
     """Steps name errors with their module, runs without."""
     return failure.type.rpartition(".")[2]
 
 
-def _category(finding: Finding) -> Category:
+def _categorize(finding: Finding) -> Category:
     if finding.predicate == "json":
-        return _json_category(finding)
+        return _categorize_json(finding)
     if finding.predicate == "json_schema" and finding.where.startswith("tool call"):
         return "wrong_arguments" if ", arguments " in finding.where else "other"
     if finding.predicate in _BY_PREDICATE:
@@ -259,7 +261,7 @@ _BY_PREDICATE: Mapping[str, Category] = {
 }
 
 
-def _json_category(finding: Finding) -> Category:
+def _categorize_json(finding: Finding) -> Category:
     """A key too few or too many, or a value of another type, is the shape of the answer; the rest is its content."""
     if finding.kind != "wrong":
         return "response" if _ITEM.search(finding.where) else "format"

@@ -57,12 +57,12 @@ async def propagate(
     async def visit(step: Step) -> None:
         """Ask one step, then visit those before it that waited for nothing else."""
         if incoming := packets.pop(step.id, None):
-            question = view.question(step, incoming)
+            step_request = view.build_request(step, incoming)
             if view.is_asked(step.id):
                 async with limit:
-                    result = await _answer(backwarder, question)
+                    result = await _ask(backwarder, step_request)
             else:
-                result = _passed_on(question)
+                result = _pass_on(step_request)
             results[step.id] = result
             for packet in result.packets:
                 packets[packet.target].append(packet)
@@ -100,19 +100,19 @@ class TraceView:
                 surface = replace(surface, value=changed[surface_id])
             self._surfaces[surface_id] = surface
             self._by_node[surface.node_id].append(surface_id)
-        self.blamable = {step.id: self._blamable(step) for step in request.trace.steps}
-        self.losses = self._losses()
-        self.waiting_for, self.predecessors = self._walk()
+        self.blamable = {step.id: self._find_blamable(step) for step in request.trace.steps}
+        self.losses = self._place_losses()
+        self.waiting_for, self.predecessors = self._plan_walk()
         losses = request.case_loss.losses
         self.reasons = tuple(dict.fromkeys(loss.text for loss in losses if loss.text))
         self.expected = next((loss.expected for loss in losses if loss.expected is not None), None)
 
-    def _blamable(self, step: Step) -> tuple[str, ...]:
+    def _find_blamable(self, step: Step) -> tuple[str, ...]:
         """The targets that the step read; if nobody knows what it read, those of its node."""
         read = self._by_node[step.node_id] if step.surface_reads is None else sorted(step.surface_reads)
         return tuple([surface_id for surface_id in read if surface_id in self.request.targets])
 
-    def _losses(self) -> defaultdict[str, list[GradientPacket]]:
+    def _place_losses(self) -> defaultdict[str, list[GradientPacket]]:
         packets: defaultdict[str, list[GradientPacket]] = defaultdict(list)
         for loss in self.request.case_loss.losses:
             packet = GradientPacket(
@@ -126,7 +126,7 @@ class TraceView:
             packets[loss.step_id].append(packet)
         return packets
 
-    def _walk(self) -> tuple[dict[str, int], dict[str, tuple[Step, ...]]]:
+    def _plan_walk(self) -> tuple[dict[str, int], dict[str, tuple[Step, ...]]]:
         """The steps that lie between a loss and a target surface; all others are left out."""
         steps = self.request.trace.steps
         useful: set[str] = set()
@@ -147,7 +147,7 @@ class TraceView:
         """Whether somebody must decide about the step: else its packets go on by themselves."""
         return bool(self.blamable[step_id]) or len(self.predecessors[step_id]) > 1
 
-    def question(self, step: Step, incoming: list[GradientPacket]) -> BackwardRequest:
+    def build_request(self, step: Step, incoming: list[GradientPacket]) -> BackwardRequest:
         if len(incoming) > 1:  # they came in the order of the answers
             incoming.sort(key=lambda packet: self.position.get(packet.source, -1))
         case = self.request.case_loss
@@ -171,29 +171,29 @@ class TraceView:
         return tuple([self._surfaces[surface_id] for surface_id in ids if surface_id in self._surfaces])
 
 
-async def _answer(backwarder: Backwarder, question: BackwardRequest) -> BackwardResult:
+async def _ask(backwarder: Backwarder, step_request: BackwardRequest) -> BackwardResult:
     """What the backwarder says of one step. Its failure is that step's alone."""
     try:
-        return _checked(await backwarder.backward(question), question)
+        return _drop_unknown_ids(await backwarder.backward(step_request), step_request)
     except (BudgetEndedError, UnexpectedCallError, SetupError):
         raise
     except Exception as error:  # noqa: BLE001 - a stage may be the user's own; the round says what failed
-        return BackwardResult(step_id=question.step.id, error=str(Failure(type(error).__name__, str(error))))
+        return BackwardResult(step_id=step_request.step.id, error=str(Failure(type(error).__name__, str(error))))
 
 
-def _checked(result: BackwardResult, question: BackwardRequest) -> BackwardResult:
+def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> BackwardResult:
     """The result without what it may not name; an id that was left out is filled in where only one is possible."""
-    step_id, sources = question.step.id, {step.id for step in question.predecessors}
+    step_id, sources = step_request.step.id, {step.id for step in step_request.predecessors}
     gradients: list[SurfaceGradient] = []
     packets: list[GradientPacket] = []
     for gradient in result.gradients:
-        if not gradient.surface_id and len(question.blamable) == 1:
-            gradient = replace(gradient, surface_id=question.blamable[0])
-        if gradient.surface_id in question.blamable:
+        if not gradient.surface_id and len(step_request.blamable) == 1:
+            gradient = replace(gradient, surface_id=step_request.blamable[0])
+        if gradient.surface_id in step_request.blamable:
             gradients.append(gradient)
     for packet in result.packets:
         if not packet.target and len(sources) == 1:
-            packet = replace(packet, target=question.predecessors[0].id)
+            packet = replace(packet, target=step_request.predecessors[0].id)
         if packet.target in sources:
             packets.append(packet if packet.source == step_id else replace(packet, source=step_id))
     made_up = len(result.gradients) + len(result.packets) - len(gradients) - len(packets)
@@ -207,7 +207,7 @@ def _checked(result: BackwardResult, question: BackwardRequest) -> BackwardResul
     )
 
 
-def _passed_on(question: BackwardRequest) -> BackwardResult:
-    step_id, [only] = question.step.id, question.predecessors
-    packets = tuple(replace(packet, source=step_id, target=only.id) for packet in question.incoming)
+def _pass_on(step_request: BackwardRequest) -> BackwardResult:
+    step_id, [only] = step_request.step.id, step_request.predecessors
+    packets = tuple(replace(packet, source=step_id, target=only.id) for packet in step_request.incoming)
     return BackwardResult(step_id=step_id, packets=packets)

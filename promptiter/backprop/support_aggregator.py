@@ -34,7 +34,7 @@ class SupportAggregator:
         counts: Counter[Category] = Counter({category: len(cases) for category, cases in by_category.items()})
         return AggregateResult(
             surface_id=request.surface.id,
-            text=_in_words(reasons, request),
+            text=_describe_reasons(reasons, request),
             severity=min((gradient.severity for gradient in request.gradients), default="P3"),
             categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
             case_ids=tuple(sorted({gradient.case_id for gradient in request.gradients})),
@@ -57,7 +57,7 @@ def merge(gradients: Iterable[SurfaceGradient]) -> tuple[Reason, ...]:
     """The reasons behind gradients, the best supported first."""
     alike: defaultdict[tuple[str, ...], list[SurfaceGradient]] = defaultdict(list)
     for gradient in gradients:
-        alike[_likeness(gradient)].append(gradient)
+        alike[_build_merge_key(gradient)].append(gradient)
     reasons = [
         Reason(
             text=min(same, key=lambda each: (-each.confidence, each.case_id, each.repeat, each.turn, each.text)).text,
@@ -93,13 +93,13 @@ def rank(
     return kept, tuple(signal for signal in ordered if signal not in kept)
 
 
-def _likeness(gradient: SurfaceGradient) -> tuple[str, ...]:
+def _build_merge_key(gradient: SurfaceGradient) -> tuple[str, ...]:
     """Equal for gradients that say the same: category, kinds and predicates of findings, text without its literals."""
     findings = sorted({f"{finding.kind} {finding.predicate}" for finding in gradient.findings})
-    return (gradient.category, *findings, _masked(gradient.text))
+    return (gradient.category, *findings, _mask_literals(gradient.text))
 
 
-def _masked(text: str) -> str:
+def _mask_literals(text: str) -> str:
     """A text without quoted literals and numbers, and with a list of them as one."""
     masked = _LITERAL.sub("…", " ".join(text.casefold().split()))
     return _REPEATED.sub("…", masked)
@@ -109,14 +109,16 @@ _LITERAL = re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|\b
 _REPEATED = re.compile(r"…(?:(?:,| and)? …)+")
 
 
-def _in_words(reasons: Sequence[Reason], request: AggregateRequest) -> str:
-    lines = [f"{_cases(reason, request)} ({reason.category}): {reason.text}" for reason in reasons[:MOST_REASONS]]
+def _describe_reasons(reasons: Sequence[Reason], request: AggregateRequest) -> str:
+    lines = [
+        f"{_describe_cases(reason, request)} ({reason.category}): {reason.text}" for reason in reasons[:MOST_REASONS]
+    ]
     if len(reasons) > MOST_REASONS:
         lines.append(f"And {len(reasons) - MOST_REASONS} more reasons with less support.")
     return "\n".join(lines)
 
 
-def _cases(reason: Reason, request: AggregateRequest) -> str:
+def _describe_cases(reason: Reason, request: AggregateRequest) -> str:
     count = len(reason.case_ids)
     if request.failed_cases:
         return f"{count} of {request.failed_cases} failed cases"

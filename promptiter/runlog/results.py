@@ -84,7 +84,7 @@ class TraceBlame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """One pass of a round from losses to patches. `left` are signals with too little support for a patch.
+    """One pass of a round from losses to patches. `below_support` are signals with too little support for a patch.
 
     Signals stand in the order of what a patch may remove, for what running the cases again costs that read the surface.
     `checks` are what replays said of a sample of the blame, in so many `replays`. `refused` are patches that lint or a
@@ -96,7 +96,7 @@ class PassResult:
     checks: tuple[BlameCheck, ...] = ()
     replays: int = 0
     signals: tuple[AggregateResult, ...] = ()
-    left: tuple[AggregateResult, ...] = ()
+    below_support: tuple[AggregateResult, ...] = ()
     patches: PatchSet = field(default_factory=PatchSet)
     refused: tuple[Rejection, ...] = ()
     notes: tuple[str, ...] = ()

@@ -197,7 +197,7 @@ class State:
 
     def _on_aggregation(self, event: Event) -> None:
         found = from_plain(PassResult, event.data["value"])
-        self._change_pass(signals=found.signals, left=found.left)
+        self._change_pass(signals=found.signals, below_support=found.below_support)
 
     def _on_patches(self, event: Event) -> None:
         found = from_plain(PassResult, event.data["value"])

@@ -170,7 +170,7 @@ class _Blame:
 
     def _add_pass(self, number: int, one: PassResult) -> None:
         self._supported.update(signal.surface_id for signal in one.signals)
-        for signal in (*one.signals, *one.left):
+        for signal in (*one.signals, *one.below_support):
             reasons = self._reasons.setdefault(signal.surface_id, [])
             if not any(reason.text == signal.text and reason.case_ids == signal.case_ids for reason in reasons):
                 reasons.append(Reason(round=number, text=signal.text, case_ids=signal.case_ids))

@@ -1,4 +1,8 @@
-"""One pass from losses to patches: place the losses, carry them back, check the blame, merge it per surface, patch."""
+"""BlameFinder: from an evaluation to the surfaces that its failures come from.
+
+It is the backward half of a pass: place the losses, attribute them to surfaces, check the blame, merge it per surface.
+`BackpropRounds` calls it on the train set and on re-run failed cases; `PatchProposer` turns its report into patches.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from promptiter.backprop.blame_check import weighted
+from promptiter.backprop.blame_check import weight_gradients
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.engine.session import Session
@@ -17,12 +21,11 @@ from promptiter.evaluation.surface_reads import collect_reads, find_unread
 from promptiter.profile import Profile
 from promptiter.runlog.events import Phase
 from promptiter.runlog.results import PassResult, TraceBlame
-from promptiter.search.blame_report import Found
-from promptiter.search.gradient_check import GradientCheck, Replays
-from promptiter.search.priority import most_worth_first
-from promptiter.search.propose import Patching
-from promptiter.search.stage_calls import StageCalls, all_of
-from promptiter.search.step_examples import Runs
+from promptiter.search.blame_report import BlameReport
+from promptiter.search.gradient_check import GradientCheck, ReplayContext
+from promptiter.search.priority import order_by_priority
+from promptiter.search.stage_calls import StageCalls, gather
+from promptiter.search.step_examples import EvaluatedRuns
 from promptiter.stages.contracts import (
     AggregateRequest,
     AggregateResult,
@@ -31,37 +34,37 @@ from promptiter.stages.contracts import (
     Attributor,
     BackwardResult,
     BlameChecks,
-    Optimizer,
     Peer,
     SurfaceGradient,
 )
 from promptiter.stages.losses import CaseLoss, LossHint
 
-TRACES_AT_ONCE = 32
-SLIPS = 0.1
-"""What less than this share of the cases shows may be chance: a model that does not always obey is not to be mended."""
+MAX_PARALLEL_TRACES = 32
+"""Maximum number of traces attributed at the same time."""
+
+MIN_CASE_SHARE = 0.1
+"""A signal needs support from at least this share of the cases; less may be a model that does not always comply."""
 
 
-class Passes:
-    """The passes of one run: `find` says where failures come from, and `patching` writes what may mend them."""
+class BlameFinder:
+    """Finds the surfaces behind failures, for all passes of one run."""
 
     def __init__(
         self,
         session: Session,
         attributor: Attributor,
         aggregator: Aggregator,
-        optimizer: Optimizer,
         *,
+        calls: StageCalls,
         min_support: float,
         check: GradientCheck | None = None,
     ) -> None:
         self.session = session
         self.attributor = attributor
         self.aggregator = aggregator
+        self.calls = calls
         self.min_support = min_support
         self.check = check
-        self.calls = StageCalls(session)
-        self.patching = Patching(session, optimizer, self.calls)
 
     async def find(
         self,
@@ -70,45 +73,46 @@ class Passes:
         profile: Profile,
         *,
         phase: Phase,
-        known: Found | None = None,
+        known: BlameReport | None = None,
         patched: frozenset[str] = frozenset(),
-    ) -> Found:
-        """Where the failures of an evaluation come from. A later pass is held against what the first one knew.
+    ) -> BlameReport:
+        """Report where the failures of an evaluation come from.
 
-        Surfaces that are `patched` already get no signal.
+        `known` is the report of the round's first pass: a later pass must reach a share of its largest support.
+        Surfaces that are already `patched` get no signal.
         """
         session, request = self.session, self.session.request
-        runs = Runs.of(evaluation, eval_set, session.trace)
+        runs = EvaluatedRuns.of(evaluation, eval_set, session.trace)
 
-        async def losses_of() -> tuple[CaseLoss, ...]:
+        async def extract() -> tuple[CaseLoss, ...]:
             await session.restore_traces(evaluation, eval_set, profile)
             return extract_losses(
                 evaluation,
                 eval_set,
                 session.trace,
                 placements=request.loss_placements,
-                hints=_for(eval_set, request.hints),
+                hints=_select_hints(eval_set, request.hints),
             )
 
-        async def blames_of() -> tuple[TraceBlame, ...]:
+        async def attribute() -> tuple[TraceBlame, ...]:
             await session.restore_traces(evaluation, eval_set, profile)
-            return await self._blame(losses, runs, profile)
+            return await self._attribute(losses, runs, profile)
 
-        asked = [eval_set.id, profile.digest, len(evaluation.rows)]
-        losses = await session.record("losses", tuple[CaseLoss, ...], losses_of, request=asked, phase=phase)
-        blames = await session.record("backward", tuple[TraceBlame, ...], blames_of, request=asked, phase=phase)
-        gradients = _by_surface(blames, without=patched)
+        key = [eval_set.id, profile.digest, len(evaluation.rows)]
+        losses = await session.record("losses", tuple[CaseLoss, ...], extract, request=key, phase=phase)
+        blames = await session.record("backward", tuple[TraceBlame, ...], attribute, request=key, phase=phase)
+        gradients = _group_by_surface(blames, without=patched)
         if self.check is not None and known is None:
-            gradients = await self._checked(gradients, evaluation, eval_set, profile, phase=phase)
+            gradients = await self._check_gradients(gradients, evaluation, eval_set, profile, phase=phase)
         merged: PassResult = await session.record(
             "aggregation",
             PassResult,
             lambda: self._merge(gradients, profile, evaluation, losses, known),
-            request=asked,
+            request=key,
             phase=phase,
         )
         self.calls.has_worked = self.calls.has_worked or bool(merged.signals)
-        return Found(
+        return BlameReport(
             profile=profile,
             evaluation=evaluation,
             eval_set=eval_set,
@@ -117,23 +121,25 @@ class Passes:
             gradients=gradients,
         )
 
-    async def _blame(self, losses: Sequence[CaseLoss], runs: Runs, profile: Profile) -> tuple[TraceBlame, ...]:
-        peers = await asyncio.to_thread(runs.peers) if losses else ()
-        slots = asyncio.Semaphore(TRACES_AT_ONCE)
+    async def _attribute(
+        self, losses: Sequence[CaseLoss], runs: EvaluatedRuns, profile: Profile
+    ) -> tuple[TraceBlame, ...]:
+        peers = await asyncio.to_thread(runs.select_peers) if losses else ()
+        slots = asyncio.Semaphore(MAX_PARALLEL_TRACES)
 
-        async def one(case_loss: CaseLoss) -> TraceBlame:
+        async def attribute(case_loss: CaseLoss) -> TraceBlame:
             async with slots:
-                return await self._blame_one(case_loss, peers, profile)
+                return await self._attribute_trace(case_loss, peers, profile)
 
-        blames = await all_of([partial(one, loss) for loss in losses])
+        blames = await gather([partial(attribute, loss) for loss in losses])
         errors = [each.error for each in blames if each.error] or [
             result.error for each in blames for result in each.results if result.error
         ]
         if errors and not any(result.gradients for each in blames for result in each.results):
-            self.calls.fail(f"{type(self.attributor).__name__} blamed nothing and failed: {errors[0]}")
+            self.calls.fail(f"{type(self.attributor).__name__} failed and blamed no surface: {errors[0]}")
         return tuple(blames)
 
-    async def _checked(
+    async def _check_gradients(
         self,
         gradients: dict[str, tuple[SurfaceGradient, ...]],
         evaluation: Evaluation,
@@ -142,13 +148,13 @@ class Passes:
         *,
         phase: Phase,
     ) -> dict[str, tuple[SurfaceGradient, ...]]:
-        """The gradients as a check of some of them leaves them: with less weight where the score did not move."""
+        """Check a sample of the gradients; those whose correction does not move the score lose weight."""
         session, check = self.session, self.check
-        assert check is not None, "whoever checks has a check"
+        assert check is not None
 
-        async def checks_of() -> BlameChecks:
+        async def replay() -> BlameChecks:
             await session.restore_traces(evaluation, eval_set, profile)
-            runs = Replays(
+            runs = ReplayContext(
                 agent=session.agent,
                 evaluator=session.evaluator,
                 eval_set=eval_set,
@@ -157,15 +163,15 @@ class Passes:
             )
             blame = [gradient for each in gradients.values() for gradient in each]
             found = await check.check(blame, runs, rng=session.rng)
-            told = tuple(replace(each, reason=session.redacted(each.reason)) for each in found.checks)
-            return replace(found, checks=told)
+            checks = tuple(replace(each, reason=session.redacted(each.reason)) for each in found.checks)
+            return replace(found, checks=checks)
 
-        asked = [eval_set.id, profile.digest, len(evaluation.rows), check.most]
-        found: BlameChecks = await session.record("gradient_check", BlameChecks, checks_of, request=asked, phase=phase)
+        key = [eval_set.id, profile.digest, len(evaluation.rows), check.most]
+        found: BlameChecks = await session.record("gradient_check", BlameChecks, replay, request=key, phase=phase)
         session.evaluations.paid += found.replays
-        return weighted(gradients, found.checks)
+        return weight_gradients(gradients, found.checks)
 
-    async def _blame_one(self, case_loss: CaseLoss, peers: tuple[Peer, ...], profile: Profile) -> TraceBlame:
+    async def _attribute_trace(self, case_loss: CaseLoss, peers: tuple[Peer, ...], profile: Profile) -> TraceBlame:
         session = self.session
         request = AttributeRequest(
             case_loss=case_loss,
@@ -176,12 +182,12 @@ class Passes:
             peers=tuple(peer for peer in peers if peer.case_id != case_loss.case_id),
         )
         blame = TraceBlame(case_id=case_loss.case_id, repeat=case_loss.repeat, turn=case_loss.turn)
-        results, error = await self.calls.or_error(lambda: self.attributor.attribute(request))
-        kept = tuple(self._kept(result, request) for result in results or ())
+        results, error = await self.calls.call_or_error(lambda: self.attributor.attribute(request))
+        kept = tuple(self._drop_invalid(result, request) for result in results or ())
         return replace(blame, results=kept, error=error)
 
-    def _kept(self, result: BackwardResult, request: AttributeRequest) -> BackwardResult:
-        """A result without gradients on what is no target, was read nowhere or did not happen."""
+    def _drop_invalid(self, result: BackwardResult, request: AttributeRequest) -> BackwardResult:
+        """Drop gradients on surfaces that are not targets or were not read, and on steps that the trace lacks."""
         steps, case = {step.id for step in request.trace.steps}, request.case_loss
         unread_here = find_unread(request.targets, [collect_reads([request.trace])])
         gradients = tuple(
@@ -199,35 +205,37 @@ class Passes:
         profile: Profile,
         evaluation: Evaluation,
         losses: Sequence[CaseLoss],
-        known: Found | None,
+        known: BlameReport | None,
     ) -> PassResult:
         failed = len({loss.case_id for loss in losses})
 
-        async def one(surface_id: str) -> AggregateResult:
+        async def merge(surface_id: str) -> AggregateResult:
             request = AggregateRequest(
                 surface=profile.surface(surface_id, self.session.snapshot),
                 gradients=gradients[surface_id],
                 failed_cases=failed,
                 all_cases=len(evaluation.cases),
             )
-            merged, error = await self.calls.or_error(lambda: self.aggregator.aggregate(request))
+            merged, error = await self.calls.call_or_error(lambda: self.aggregator.aggregate(request))
             counted = await SupportAggregator().aggregate(request)
             if merged is None:
                 return replace(counted, error=error)
             return replace(merged, surface_id=surface_id, case_ids=merged.case_ids or counted.case_ids)
 
-        signals = await all_of([partial(one, surface_id) for surface_id in gradients])
+        signals = await gather([partial(merge, surface_id) for surface_id in gradients])
         largest = self.min_support * known.largest_share if known is not None else 0.0
-        least = max(SLIPS, largest) * len(evaluation.cases)
-        kept, left = (
-            most_worth_first(each, evaluation.rows, unsure=self.session.comparisons.unsure)
+        least = max(MIN_CASE_SHARE, largest) * len(evaluation.cases)
+        kept, below_support = (
+            order_by_priority(each, evaluation.rows, unsure=self.session.comparisons.unsure)
             for each in rank(signals, min_share=self.min_support, least=least)
         )
-        return PassResult(signals=kept, left=left)
+        return PassResult(signals=kept, below_support=below_support)
 
 
-def _by_surface(blames: Sequence[TraceBlame], *, without: frozenset[str]) -> dict[str, tuple[SurfaceGradient, ...]]:
-    """All gradients by surface, the worst first, in an order that does not depend on timing."""
+def _group_by_surface(
+    blames: Sequence[TraceBlame], *, without: frozenset[str]
+) -> dict[str, tuple[SurfaceGradient, ...]]:
+    """All gradients by surface, worst severity first, in an order that does not depend on timing."""
     found: dict[str, list[SurfaceGradient]] = {}
     for blame in blames:
         for result in blame.results:
@@ -241,7 +249,7 @@ def _by_surface(blames: Sequence[TraceBlame], *, without: frozenset[str]) -> dic
     }
 
 
-def _for(eval_set: EvalSet, hints: Sequence[LossHint]) -> tuple[LossHint, ...]:
-    """The hints on cases of this set; a re-run has only some of them."""
+def _select_hints(eval_set: EvalSet, hints: Sequence[LossHint]) -> tuple[LossHint, ...]:
+    """The hints for cases of this set. A re-run has only some of the train cases."""
     known = {case.id for case in eval_set.cases}
     return tuple(hint for hint in hints if hint.case_id in known)

@@ -1,4 +1,4 @@
-"""Found: what one pass found out about a profile, for the pass that follows and for those who write patches."""
+"""BlameReport: what BlameFinder found in one evaluation. PatchProposer reads it, and so does the next pass."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.profile import Profile
-from promptiter.search.step_examples import Runs
+from promptiter.search.step_examples import EvaluatedRuns
 from promptiter.stages.contracts import AggregateResult, SurfaceGradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What one pass found out about a profile: its runs, and the signals that deserve a patch, with their gradients."""
+class BlameReport:
+    """The evaluated runs of a profile, the signals with enough support for a patch, and all gradients by surface."""
 
     profile: Profile
     evaluation: Evaluation
     eval_set: EvalSet
-    runs: Runs
+    runs: EvaluatedRuns
     signals: tuple[AggregateResult, ...] = ()
     gradients: dict[str, tuple[SurfaceGradient, ...]]
 

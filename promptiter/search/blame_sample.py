@@ -1,4 +1,4 @@
-"""Which blame is checked: a few failed runs, chosen by chance, so that every blamed surface is in some of them."""
+"""The sample for the gradient check: a few randomly chosen failed runs that together cover the blamed surfaces."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TypeAlias
 
 from promptiter.stages.contracts import SurfaceGradient
 
-ENOUGH = 3
-"""A surface that was checked in so many cases is known well enough."""
+ENOUGH_CHECKS = 3
+"""A surface needs no further checks after this many cases."""
 
-MOST_ALONG, COMMON_SHARE = 3, 0.25
-"""So many surfaces at most are corrected along, if they are blamed in this share of the cases of the most blamed."""
+MOST_COMMON, COMMON_SHARE = 3, 0.25
+"""At most MOST_COMMON surfaces are corrected in every run: those with this share of the most blamed one's cases."""
 
 RunKey: TypeAlias = tuple[str, int, int]
-"""A case, a repeat, a turn."""
+"""Case id, repeat and turn."""
 
 
 def run_of(gradient: SurfaceGradient) -> RunKey:
     return gradient.case_id, gradient.repeat, gradient.turn
 
 
-def sample(blame: Iterable[SurfaceGradient], rng: Random, *, most: int) -> list[list[SurfaceGradient]]:
-    """Failed runs with all their blame, one of each case: first those with surfaces that were checked least."""
+def sample_runs(blame: Iterable[SurfaceGradient], rng: Random, *, most: int) -> list[list[SurfaceGradient]]:
+    """Choose failed runs with all their gradients, one per case, preferring surfaces that have the fewest checks."""
     by_run: defaultdict[RunKey, list[SurfaceGradient]] = defaultdict(list)
     for gradient in blame:
         by_run[run_of(gradient)].append(gradient)
@@ -33,10 +33,10 @@ def sample(blame: Iterable[SurfaceGradient], rng: Random, *, most: int) -> list[
     counts: Counter[str] = Counter()
     chosen: list[list[SurfaceGradient]] = []
     while waiting:
-        blamed = min(waiting, key=lambda each: _interest(each, counts))  # chance decides between equals
+        blamed = min(waiting, key=lambda each: _rank_interest(each, counts))  # the shuffle breaks ties
         waiting.remove(blamed)
         surfaces = {each.surface_id for each in blamed}
-        if min(counts[each] for each in surfaces) >= ENOUGH:
+        if min(counts[each] for each in surfaces) >= ENOUGH_CHECKS:
             break
         if counts.total() + len(surfaces) > most and chosen:
             continue
@@ -46,17 +46,17 @@ def sample(blame: Iterable[SurfaceGradient], rng: Random, *, most: int) -> list[
     return chosen
 
 
-def most_blamed(blame: Iterable[SurfaceGradient]) -> dict[str, SurfaceGradient]:
-    """The surfaces that would be patched as it is, each with a gradient that says why."""
+def find_most_blamed(blame: Iterable[SurfaceGradient]) -> dict[str, SurfaceGradient]:
+    """The surfaces that would be patched without a check, each with one gradient that explains why."""
     cases: defaultdict[str, set[str]] = defaultdict(set)
     first: dict[str, SurfaceGradient] = {}
     for gradient in blame:
         cases[gradient.surface_id].add(gradient.case_id)
         first.setdefault(gradient.surface_id, gradient)
-    order = sorted(cases, key=lambda each: (-len(cases[each]), each))[:MOST_ALONG]
+    order = sorted(cases, key=lambda each: (-len(cases[each]), each))[:MOST_COMMON]
     return {each: first[each] for each in order if len(cases[each]) >= COMMON_SHARE * len(cases[order[0]])}
 
 
-def _interest(blamed: Sequence[SurfaceGradient], counts: Counter[str]) -> tuple[int, int]:
+def _rank_interest(blamed: Sequence[SurfaceGradient], counts: Counter[str]) -> tuple[int, int]:
     surfaces = {each.surface_id for each in blamed}
     return min(counts[each] for each in surfaces), -len(surfaces)

@@ -1,8 +1,8 @@
-"""ModelDownsizing: the same quality for fewer dollars. Node by node, cheaper models stand in for the current ones.
+"""ModelDownsizing: the search for the same quality at a lower price. It tries cheaper models node by node.
 
-What saves most is tried first: the price of the model times the tokens that the node took in the baseline's runs. So a
-node's cheapest model comes first, and its other models only if that one was not kept. Every candidate goes through
-validation; NonInferior keeps it if nothing is lost and dollars are saved.
+The largest expected saving is tried first: the price difference times the tokens that the node used in the accepted
+profile's validation runs. A node's cheapest model therefore comes first, and its other models only if that one was
+rejected. Every candidate is validated; NonInferior accepts it if the score holds and the run costs less.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from traces.model import sum_usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """Another model for a node, and the dollars that it is expected to save in a run."""
+    """Another model for a node, and the dollars it is expected to save per run."""
 
     surface_id: str
     current: str
@@ -32,10 +32,10 @@ class Swap:
 
 
 class ModelDownsizing:
-    """The Search of the goal `cheaper`. Its models are those of the goal, or the choices of each node."""
+    """The search for the goal `cheaper`. Its models are those of the goal, or the choices of each node."""
 
     async def search(self, session: Session) -> None:
-        swaps: tuple[Swap, ...] = await session.record("work", tuple[Swap, ...], lambda: _swaps(session))
+        swaps: tuple[Swap, ...] = await session.record("work", tuple[Swap, ...], lambda: _rank_swaps(session))
         done: set[str] = set()
         for swap in swaps:
             if swap.surface_id in done:
@@ -43,40 +43,40 @@ class ModelDownsizing:
             if await session.should_stop():
                 return
             await session.begin_round()
-            patches = await _patches(session, swap)
+            patches = await _record_patches(session, swap)
             decision = await session.validate(session.candidate(patches))
             await session.complete_round()
             if decision.accepted:
-                done.add(swap.surface_id)  # what else is known for this node costs more
+                done.add(swap.surface_id)  # the other models of this node save less
 
     def outline(self) -> SearchOutline:
-        """What a round asks for, so that a run can be forecast: validation only."""
+        """What a round may call, for the forecast: validation only."""
         return SearchOutline(screens=0, screened=0)
 
 
-async def _swaps(session: Session) -> tuple[Swap, ...]:
-    """All that would save something, the most first."""
+async def _rank_swaps(session: Session) -> tuple[Swap, ...]:
+    """All swaps that save money, the largest saving first."""
     accepted = session.accepted
     await session.restore_traces(accepted.validation, session.validation, accepted.profile)
     surfaces = [session.snapshot.surface(target) for target in sorted(session.targets)]
-    found = [swap for surface in surfaces if surface.type == "model" for swap in _swaps_of(surface, session)]
+    found = [swap for surface in surfaces if surface.type == "model" for swap in _find_swaps(surface, session)]
     return tuple(sorted(found, key=lambda swap: (-swap.saves_usd, swap.surface_id, swap.model)))
 
 
-def _swaps_of(surface: Surface, session: Session) -> Iterator[Swap]:
+def _find_swaps(surface: Surface, session: Session) -> Iterator[Swap]:
     current = str(session.accepted.profile.value(surface.id, session.snapshot))
-    usage, runs = _taken_by(surface.node_id, session), len(session.accepted.validation.rows)
-    now = _cost(session.evaluator.gateway.price(current), usage)
+    usage, runs = _measure_usage(surface.node_id, session), len(session.accepted.validation.rows)
+    now = _price_usage(session.evaluator.gateway.price(current), usage)
     if now is None:
-        return  # the node was never asked, so nothing could be seen to be as good
+        return  # price or usage is unknown, so no saving can be estimated
     for model in other_models(session.request.goal, surface, current):
-        then = _cost(session.evaluator.gateway.price(model), usage)
+        then = _price_usage(session.evaluator.gateway.price(model), usage)
         if then is not None and then < now:
             yield Swap(surface_id=surface.id, current=current, model=model, saves_usd=round((now - then) / runs, 12))
 
 
-def _taken_by(node_id: str, session: Session) -> Usage:
-    """What a node took in all runs of the accepted profile; of an agent that records no steps, what the runs took."""
+def _measure_usage(node_id: str, session: Session) -> Usage:
+    """The usage of a node over all validation runs of the accepted profile; of the whole runs if no step has usage."""
     rows = session.accepted.validation.rows
     steps = [step for row in rows for name in row.trace_digests for step in session.trace(name).steps]
     if any(step.usage is not None for step in steps):
@@ -84,16 +84,18 @@ def _taken_by(node_id: str, session: Session) -> Usage:
     return sum_usage(row.usage for row in rows)
 
 
-def _cost(price: Price | None, usage: Usage) -> float | None:
+def _price_usage(price: Price | None, usage: Usage) -> float | None:
     return None if price is None else price.cost_usd(usage)
 
 
-async def _patches(session: Session, swap: Swap) -> PatchSet:
-    async def work() -> PassResult:
-        reason = f"{swap.model} in the place of {swap.current} saves about ${swap.saves_usd:.3g} per run"
+async def _record_patches(session: Session, swap: Swap) -> PatchSet:
+    async def build_patches() -> PassResult:
+        reason = f"{swap.model} instead of {swap.current} saves about ${swap.saves_usd:.3g} per run"
         return PassResult(
             patches=PatchSet((SurfacePatch(surface_id=swap.surface_id, value=swap.model, reason=reason),))
         )
 
-    result: PassResult = await session.record("patches", PassResult, work, request=[swap.surface_id, swap.model])
+    result: PassResult = await session.record(
+        "patches", PassResult, build_patches, request=[swap.surface_id, swap.model]
+    )
     return result.patches

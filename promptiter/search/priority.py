@@ -1,8 +1,8 @@
-"""Worth: which blamed surfaces come first, where not all can: most loss removed for what trying it costs.
+"""The order of signals: the largest expected reduction in loss per cost of trying it comes first.
 
-All blamed surfaces are patched together. But only some failed cases are run again, and a budget may end while patches
-are written. So signals stand in the order of the loss that a patch may remove, for each dollar of running the cases
-again that read the surface; for each token where prices are unknown, and for each case run where tokens are too.
+All blamed surfaces are patched together, but only some failed cases are re-run, and a budget may end while patches are
+being written. Signals are therefore sorted by the loss that a patch may remove, divided by the dollars it takes to
+re-run the cases that read the surface; by tokens where prices are unknown, and by case runs where tokens are, too.
 """
 
 from __future__ import annotations
@@ -17,30 +17,32 @@ from promptiter.stages.contracts import AggregateResult
 from promptiter.stages.losses import Severity
 
 LOSSES: Mapping[Severity, float] = {**{severity: gap for gap, severity in GAPS}, "P3": 0.1}
-"""The share of its threshold that a score of such a severity misses at least; of the mildest, what it may be."""
+"""The least share of the threshold that a score of each severity misses; for P3, which has no lower bound, a guess."""
 
 
-def most_worth_first(
+def order_by_priority(
     signals: Sequence[AggregateResult], rows: Sequence[CaseRow], *, unsure: Collection[str] = ()
 ) -> tuple[AggregateResult, ...]:
-    """The signals by expected loss removed per price; `rows` are the runs that they were found in.
+    """Sort signals by the loss they may remove per cost; `rows` are the runs that the signals were found in.
 
-    What a run spent is all counted to each surface that it read, or may have read: only what comes after the first
-    patched read would be paid again, so a price is the most that it can be. Nodes that are `unsure` may read anything.
+    The whole cost of a run counts for every surface that it read or may have read. This is an upper bound: a re-run
+    pays only for what follows the first patched read. Nodes in `unsure` may read any surface.
     """
-    prices = _prices(rows)
+    prices = _price_runs(rows)
 
-    def worth(signal: AggregateResult) -> float:
+    def compute_priority(signal: AggregateResult) -> float:
         touched = [may_touch(row.reads, (signal.surface_id,), unsure=unsure) for row in rows]
         price = math.fsum(price for price, is_touched in zip(prices, touched, strict=True) if is_touched)
         removed = signal.support * LOSSES[signal.severity]
         return removed / price if price else math.inf
 
-    return tuple(sorted(signals, key=lambda each: (-worth(each), each.severity, -each.support, each.surface_id)))
+    return tuple(
+        sorted(signals, key=lambda each: (-compute_priority(each), each.severity, -each.support, each.surface_id))
+    )
 
 
-def _prices(rows: Sequence[CaseRow]) -> list[float]:
-    """What each run cost, in the best currency that all of them are known in."""
+def _price_runs(rows: Sequence[CaseRow]) -> list[float]:
+    """The cost of each run in dollars, or in tokens, or 1 each: the best unit that is known for all runs."""
     dollars = [row.usage.cost_usd for row in rows if row.usage.cost_usd is not None]
     if len(dollars) == len(rows) and any(dollars):
         return dollars

@@ -1,4 +1,4 @@
-"""What was tried or refused so far, as optimizers hear of it: the latest of each surface, and every veto."""
+"""Rejections: the values that were tried or refused so far, so that optimizers do not repeat them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from promptiter.stages.contracts import Rejection
 
 MOST_KEPT = 100
-"""So many rejections of a surface are kept, the latest: they hold whole texts. A prompt shows three of them."""
+"""Maximum number of rejections kept per surface, the latest, because they hold whole texts. Vetoes are always kept."""
 
 
 class Rejections:
-    """The rejections since the last acceptance. `count` counts all of them, also those that are no longer kept."""
+    """The rejections since the last acceptance. `count` includes those that are no longer kept."""
 
     def __init__(self) -> None:
         self.count = 0
         self._kept: dict[str, list[Rejection]] = {}
 
-    def of(self, surface_id: str) -> tuple[Rejection, ...]:
-        """Those of one surface, the latest last."""
+    def for_surface(self, surface_id: str) -> tuple[Rejection, ...]:
+        """The rejections of one surface, the latest last."""
         return tuple(self._kept.get(surface_id, ()))
 
     def add(self, new: Iterable[Rejection]) -> None:
@@ -26,12 +26,12 @@ class Rejections:
             self.count += 1
             kept = self._kept.setdefault(rejection.surface_id, [])
             kept.append(rejection)
-            passing = [place for place, each in enumerate(kept) if each.kind != "vetoed"]
-            if len(passing) > MOST_KEPT:
-                del kept[passing[0]]
+            removable = [place for place, each in enumerate(kept) if each.kind != "vetoed"]
+            if len(removable) > MOST_KEPT:
+                del kept[removable[0]]
 
     def forget_all_but_vetoes(self) -> None:
-        """What was tried on top of another profile may be tried again; what a person refused may not."""
+        """Forget what was tried on top of another profile; it may be tried again. What a person vetoed may not."""
         vetoed = [each for kept in self._kept.values() for each in kept if each.kind == "vetoed"]
         self.count, self._kept = 0, {}
         self.add(vetoed)

@@ -1,7 +1,7 @@
-"""The pieces of a surface that can be left out one by one: sentences, list items, blocks, examples.
+"""Pieces: the sentences, list items, blocks and examples of a surface that PromptShortening can remove one by one.
 
-A text without some of them still reads well: a line that lost all its sentences goes with its mark, one that lost some
-keeps it. What stands between brackets or fences over several lines is one piece.
+The text still reads well without some of them: a line that loses all its sentences disappears with its list marker,
+and a line that loses some keeps it. A bracketed or fenced block that spans several lines is one piece.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A value in pieces. `lines` are the spans of what goes when all its pieces, `inside` it, are gone."""
+    """A value split into pieces. `lines` are the spans of its lines, `inside` the spans of the pieces in each line."""
 
     value: Json
     lines: tuple[tuple[int, int], ...]
@@ -26,11 +26,11 @@ class Pieces:
 
     @staticmethod
     def of(surface: Surface) -> Pieces:
-        """The pieces of a surface's value: of a text its sentences, of examples each question with its answers."""
+        """Split a surface's value: a text into sentences, examples into questions with their answers."""
         value = surface.value
         if surface.type in TEXT_TYPES and isinstance(value, str):
-            lines = _lines(value)
-            return Pieces(value, tuple(lines), tuple(_sentences(value, start, end) for start, end in lines))
+            lines = _split_lines(value)
+            return Pieces(value, tuple(lines), tuple(_split_sentences(value, start, end) for start, end in lines))
         if surface.type == "examples" and isinstance(value, list):
             starts = [at for at, message in enumerate(value) if at == 0 or message["role"] == "user"]
             spans = tuple(pairwise((*starts, len(value))))
@@ -45,37 +45,39 @@ class Pieces:
         return len(self.spans)
 
     def text(self, number: int) -> str:
-        """A piece as text, to see how long it is."""
+        """A piece as text, to estimate its tokens."""
         start, end = self.spans[number]
         found = self.value[start:end]
         return found if isinstance(found, str) else "\n".join(message["content"] for message in found)
 
-    def without(self, numbers: Collection[int]) -> Json:
+    def drop(self, numbers: Collection[int]) -> Json:
         """The value without the pieces of these numbers."""
         gone = {self.spans[number] for number in numbers}
         if not isinstance(self.value, str):
             return [message for span in self.spans if span not in gone for message in self.value[slice(*span)]]
         if not gone:
             return self.value
-        kept = "".join(self._line(*each, gone) for each in zip(self.lines, self.inside, strict=True))
+        kept = "".join(self._render_line(*each, gone) for each in zip(self.lines, self.inside, strict=True))
         kept = re.sub(r"\n{3,}", "\n\n", kept).lstrip("\n")
         return kept if self.value.endswith("\n") else kept.rstrip()
 
-    def _line(self, line: tuple[int, int], inside: tuple[tuple[int, int], ...], gone: set[tuple[int, int]]) -> str:
+    def _render_line(
+        self, line: tuple[int, int], inside: tuple[tuple[int, int], ...], gone: set[tuple[int, int]]
+    ) -> str:
         if not any(span in gone for span in inside):
             return str(self.value[slice(*line)])
         left = [at for at, span in enumerate(inside) if span not in gone]
         if not left:
             return ""
-        parts = [self.value[line[0] : inside[0][0]]]  # the mark of a list
+        parts = [self.value[line[0] : inside[0][0]]]  # the list marker
         for at in left:
             gap = self.value[inside[at - 1][1] : inside[at][0]] if at > 0 and len(parts) > 1 else ""
             parts += [gap, self.value[slice(*inside[at])]]
         return "".join((*parts, self.value[inside[-1][1] : line[1]]))
 
 
-def _lines(text: str) -> list[tuple[int, int]]:
-    """Spans that cover the text: lines with their ends, and what is open over several lines as one."""
+def _split_lines(text: str) -> list[tuple[int, int]]:
+    """Spans that cover the text: lines with their line ends; a block that spans several lines is one span."""
     found: list[tuple[int, int]] = []
     start, depth, is_fenced = 0, 0, False
     for line in re.finditer(r"[^\n]*\n|[^\n]+", text):
@@ -89,7 +91,7 @@ def _lines(text: str) -> list[tuple[int, int]]:
     return found
 
 
-def _sentences(text: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
+def _split_sentences(text: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
     whole = text[start:end]
     if "\n" in whole.rstrip("\n"):
         return ((start, start + len(whole.rstrip())),)

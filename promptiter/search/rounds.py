@@ -1,9 +1,9 @@
-"""Backprop rounds: the default search. Run, blame, patch, look again, validate; and once more until told to stop.
+"""BackpropRounds: the default search. Each round runs, blames, patches, re-runs and validates until a policy stops it.
 
-All blamed surfaces change together and no other does. Blame by a model is checked first: what does not move the score
-in a replay loses weight. Before validation is paid, the failed train cases are run again
-with the patches: a fault that stood behind another shows then, and is mended in the same round. After a rejection the
-next round starts from what is known: nothing is run or blamed again, and the optimizer hears what was tried.
+All blamed surfaces change together, and only those. Blame by a model is checked first: if correcting a step does not
+move the score, its gradients lose weight. Before paying for validation, the failed train cases are re-run with the
+patches: this reveals faults that were hidden behind others, and they are patched in the same round. After a rejection
+the next round reuses the train results and the blame, and the optimizer sees what was rejected.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.profile import PatchSet
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.runlog.results import PassResult
-from promptiter.search.blame import Passes
-from promptiter.search.blame_report import Found
+from promptiter.search.blame import BlameFinder
+from promptiter.search.blame_report import BlameReport
 from promptiter.search.gradient_check import GradientCheck
+from promptiter.search.propose import PatchProposer
+from promptiter.search.stage_calls import StageCalls
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, NamesModel, Optimizer, Rejection
 
-PASSES = 3
-"""So often a round goes from losses to patches, while blame moves on."""
+MAX_PASSES = 3
+"""Maximum number of passes from losses to patches in a round."""
 
 MOST_RERUN = 12
-"""So many failed train cases are run again with the patches."""
+"""Maximum number of failed train cases that are re-run with the patches."""
 
 
 class BackpropRounds:
-    """The Search made of three stages; those that are left out are the ones that need no model.
+    """The search by attribution, aggregation and optimization. Stages default to those that need no model.
 
-    A surface is patched if its signal has at least `min_support` of the largest support. `check` is how blame is
-    checked: by default that of models is, without asking any; None checks nothing.
+    A surface is patched if its signal has at least `min_support` of the largest support. `check` verifies blame: by
+    default the blame of models is checked, without calling one; None disables the check.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class BackpropRounds:
         aggregator: Aggregator | None = None,
         optimizer: Optimizer | None = None,
         *,
-        passes: int = PASSES,
+        passes: int = MAX_PASSES,
         most_rerun: int = MOST_RERUN,
         min_support: float = 0.25,
         check: GradientCheck | Literal["auto"] | None = "auto",
@@ -59,59 +61,64 @@ class BackpropRounds:
         self.passes = passes
         self.most_rerun = most_rerun
         self.min_support = min_support
-        self.check = self._check_by_default() if check == "auto" else check
+        self.check = self._choose_check() if check == "auto" else check
 
     async def search(self, session: Session) -> None:
-        stages = self.attributor, self.aggregator, self.optimizer
-        passes = Passes(session, *stages, min_support=self.min_support, check=self.check)
+        calls = StageCalls(session)
+        finder = BlameFinder(
+            session, self.attributor, self.aggregator, calls=calls, min_support=self.min_support, check=self.check
+        )
+        proposer = PatchProposer(session, self.optimizer, calls=calls)
         tried: set[int] = set()
-        known: Found | None = None
+        known: BlameReport | None = None
         while not await session.should_stop():
             await session.begin_round()
             if known is None:
                 profile = session.accepted.profile
                 forward = await session.evaluate(session.train, profile, phase="train")
-                known = await passes.find(forward, session.train, profile, phase="train")
-            proposal = await self._propose(session, passes, known)
+                known = await finder.find(forward, session.train, profile, phase="train")
+            proposal = await self._propose(session, finder, proposer, known)
             decision = await _decide(session, known, proposal, tried)
             await session.complete_round()
             if decision is None:
                 return
             if decision.accepted:
                 known = None
-                passes.patching.rejected.forget_all_but_vetoes()
+                proposer.rejected.forget_all_but_vetoes()
             else:
-                passes.patching.rejected.add(_rejections(proposal, decision))
+                proposer.rejected.add(_build_rejections(proposal, decision))
 
     def outline(self) -> SearchOutline:
-        """What a round may ask for, so that a run can be forecast."""
+        """What a round may call, for the forecast."""
         correctors = self.check.correctors if self.check is not None else ()
         return SearchOutline(
             passes=self.passes,
             most_rerun=self.most_rerun,
             most_checked=self.check.most if self.check is not None else 0,
-            corrector=next((model for each in correctors if (model := _asked_by(each)) is not None), None),
+            corrector=next((model for each in correctors if (model := _find_model(each)) is not None), None),
             backwarder=self._blaming_model,
-            aggregator=_asked_by(self.aggregator),
-            optimizer=_asked_by(self.optimizer),
+            aggregator=_find_model(self.aggregator),
+            optimizer=_find_model(self.optimizer),
         )
 
     @property
     def _blaming_model(self) -> str | None:
-        return _asked_by(
+        return _find_model(
             self.attributor.backwarder if isinstance(self.attributor, StepwiseAttributor) else self.attributor
         )
 
-    def _check_by_default(self) -> GradientCheck | None:
+    def _choose_check(self) -> GradientCheck | None:
         return None if self._blaming_model is None else GradientCheck()
 
-    async def _propose(self, session: Session, passes: Passes, known: Found) -> Proposal:
-        """Patches for what is blamed, and for what is blamed once these are in place."""
-        cases = _to_rerun(session.train, known, most=self.most_rerun)
-        proposal, found = Proposal(), known
+    async def _propose(
+        self, session: Session, finder: BlameFinder, proposer: PatchProposer, known: BlameReport
+    ) -> RoundProposal:
+        """Patch the blamed surfaces, then those that are blamed once these patches are in place."""
+        cases = _select_rerun_cases(session.train, known, most=self.most_rerun)
+        proposal, report = RoundProposal(), known
         for number in range(1, self.passes + 1):
-            new = await passes.patching.propose(found)
-            proposal = proposal.with_pass(new)
+            new = await proposer.propose(report)
+            proposal = proposal.add_pass(new)
             if not new.patches:
                 break
             candidate = session.candidate(proposal.patches)
@@ -122,64 +129,66 @@ class BackpropRounds:
             patched = proposal.patches.surface_ids
             if rerun.pass_rate == 1.0 or patched >= session.targets:
                 break
-            found = await passes.find(rerun, cases, candidate, phase="rerun", known=known, patched=patched)
+            report = await finder.find(rerun, cases, candidate, phase="rerun", known=known, patched=patched)
         return proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """The patches of a round, and the failed train cases run again with all of them; None if they were not."""
+class RoundProposal:
+    """The patches of a round. `rerun` has the failed train cases under all of them; None if they were not re-run."""
 
     patches: PatchSet = field(default_factory=PatchSet)
     refused: tuple[Rejection, ...] = ()
     rerun: Evaluation | None = None
 
-    def with_pass(self, new: PassResult) -> Proposal:
-        return Proposal(
+    def add_pass(self, new: PassResult) -> RoundProposal:
+        return RoundProposal(
             patches=PatchSet((*self.patches, *new.patches)),
             refused=(*self.refused, *new.refused),
             rerun=None if new.patches else self.rerun,
         )
 
 
-async def _decide(session: Session, known: Found, proposal: Proposal, tried: set[int]) -> AcceptanceDecision | None:
-    """Validation decides; but a candidate that does not even help the cases it was made from is not worth paying for.
+async def _decide(
+    session: Session, known: BlameReport, proposal: RoundProposal, tried: set[int]
+) -> AcceptanceDecision | None:
+    """Validate the candidate, unless it was tried before or does not even help the train cases it was made from.
 
-    None: there is nothing to try, now or later.
+    None if there is nothing left to try.
     """
     if not proposal.patches:
-        return await session.pass_over(_all_refused(proposal.refused)) if proposal.refused else None
+        return await session.pass_over(_describe_refusals(proposal.refused)) if proposal.refused else None
     candidate = session.candidate(proposal.patches)
-    name = int(candidate.digest[:16], 16)  # a long run remembers them all
-    if name in tried:
+    digest = int(candidate.digest[:16], 16)  # shortened, because a long run keeps all of them
+    if digest in tried:
         return await session.reject(candidate, "this candidate was tried before")
-    tried.add(name)
-    if proposal.rerun is not None and not _helps(known.evaluation, proposal.rerun, session.request.objective):
+    tried.add(digest)
+    if proposal.rerun is not None and not _is_improvement(known.evaluation, proposal.rerun, session.request.objective):
         count = len(proposal.rerun.cases)
         return await session.reject(candidate, f"the {count} failed train cases that were run again did no better")
     return await session.validate(candidate)
 
 
-def _all_refused(refused: Sequence[Rejection]) -> str:
+def _describe_refusals(refused: Sequence[Rejection]) -> str:
     return "every patch was refused: " + "; ".join(f"{each.surface_id}: {each.reason}" for each in refused)
 
 
-def _to_rerun(train: EvalSet, known: Found, *, most: int) -> EvalSet:
-    """Failed cases, from each blamed surface in turn, those first that are most worth it."""
+def _select_rerun_cases(train: EvalSet, known: BlameReport, *, most: int) -> EvalSet:
+    """Choose failed cases from each blamed surface in turn, in the order of the signals."""
     in_turn = zip_longest(*(signal.case_ids for signal in known.signals))
     chosen = list(dict.fromkeys(case_id for each in in_turn for case_id in each if case_id is not None))[:most]
     return replace(train, cases=tuple(case for case in train.cases if case.id in chosen))
 
 
-def _helps(before: Evaluation, rerun: Evaluation, objective: Objective) -> bool:
-    """Whether the cases that were run again did better than before."""
+def _is_improvement(before: Evaluation, rerun: Evaluation, objective: Objective) -> bool:
+    """Whether the re-run cases scored better than before."""
     again = {row.case_id for row in rerun.rows}
     same = replace(before, rows=tuple(row for row in before.rows if row.case_id in again))
     gain = Evidence(baseline=same, candidate=rerun, objective=objective).gain
     return gain is None or gain > 0
 
 
-def _rejections(proposal: Proposal, decision: AcceptanceDecision) -> list[Rejection]:
+def _build_rejections(proposal: RoundProposal, decision: AcceptanceDecision) -> list[Rejection]:
     names = sorted(proposal.patches.surface_ids)
     together = f" (together with {', '.join(names)})" if len(names) > 1 else ""
     return [
@@ -193,7 +202,8 @@ def _rejections(proposal: Proposal, decision: AcceptanceDecision) -> list[Reject
     ]
 
 
-def _asked_by(stage: object) -> str | None:
+def _find_model(stage: object) -> str | None:
+    """The model that a stage calls, None if it calls none, UNKNOWN_MODEL if the stage does not say."""
     return stage.model if isinstance(stage, NamesModel) else UNKNOWN_MODEL
 
 

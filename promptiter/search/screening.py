@@ -1,7 +1,7 @@
-"""Screening: some train cases that say whether a candidate is missing something, for as few runs as possible.
+"""Screening: a cheap test on train cases of whether a shortened candidate lost something.
 
-Cases that a similar candidate failed are run first: if they fail again, that is enough. Then some more, and the others
-only if those did not clearly suffer. What may be noise is drawn once more, unless the baseline showed none of it.
+Cases that a similar candidate failed are run first; if they fail again, that is enough. Then a few more are run, and
+the rest only if those show no clear loss. A result that may be noise is repeated, unless the baseline showed no noise.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from promptiter.policies.non_inferiority import NonInferior, has_noise
 from promptiter.profile import Profile
 
 MOST_CASES, FIRST_CASES = 24, 8
-"""So many train cases are looked at, and so many of them first."""
+"""Number of train cases in the sample, and how many of them are run first."""
 
 
 class Screening:
-    """Train cases under the accepted profile (`before`), and what a candidate with less loses on them."""
+    """A sample of train cases with their results under the accepted profile (`before`)."""
 
     def __init__(self, session: Session, cases: EvalSet, before: Evaluation, *, first: int) -> None:
         self.cases = cases
@@ -39,27 +39,27 @@ class Screening:
         before = await session.evaluate(sample, session.accepted.profile, phase="train")
         return Screening(session, sample, before, first=first)
 
-    async def losses(self, candidate: Profile, suspects: Collection[str] = ()) -> tuple[str, ...] | None:
-        """The cases that a candidate is worse on; None if it is no worse. `suspects` are run first."""
+    async def find_losses(self, candidate: Profile, suspects: Collection[str] = ()) -> tuple[str, ...] | None:
+        """The cases on which a candidate is worse; None if it is not worse overall. `suspects` are run first."""
         found: Evaluation | None = None
-        for part in self._parts(suspects):
+        for part in self._split_cases(suspects):
             more = await self._run(candidate, part)
-            found = more if found is None else _joined(found, more)
-            evidence = self._evidence(found)
+            found = more if found is None else _merge_rows(found, more)
+            evidence = self._build_evidence(found)
             if len(found.cases) < len(self.cases.cases) and self._is_clear_loss(evidence):
-                return _lost(evidence)
+                return _find_lost_cases(evidence)
         assert found is not None, "an eval set has at least one case"
-        evidence = self._evidence(found)
+        evidence = self._build_evidence(found)
         answer = self._policy.decide(evidence)
         if isinstance(answer, MoreEvidence):
             repeat = 1 + max(row.repeat for row in found.rows)
             if repeat not in {row.repeat for row in self.before.rows}:
-                self.before = _joined(self.before, await self._run(self._profile, self.cases.cases, repeat=repeat))
-            if self._policy.max_repeats > repeat:  # else the baseline just showed that there is no noise
-                found = _joined(found, await self._run(candidate, self.cases.cases, repeat=repeat))
-            evidence = self._evidence(found)
+                self.before = _merge_rows(self.before, await self._run(self._profile, self.cases.cases, repeat=repeat))
+            if self._policy.max_repeats > repeat:  # else the baseline just turned out to have no noise
+                found = _merge_rows(found, await self._run(candidate, self.cases.cases, repeat=repeat))
+            evidence = self._build_evidence(found)
             answer = self._policy.decide(evidence)
-        return None if isinstance(answer, AcceptanceDecision) and answer.accepted else _lost(evidence)
+        return None if isinstance(answer, AcceptanceDecision) and answer.accepted else _find_lost_cases(evidence)
 
     @property
     def _policy(self) -> NonInferior:
@@ -67,7 +67,7 @@ class Screening:
         is_quiet = repeats > 1 and not has_noise(self.before)
         return NonInferior(self._session.request.goal.margin, "tokens", max_repeats=1 if is_quiet else max(2, repeats))
 
-    def _parts(self, suspects: Collection[str]) -> list[tuple[EvalCase, ...]]:
+    def _split_cases(self, suspects: Collection[str]) -> list[tuple[EvalCase, ...]]:
         suspected = [case for case in self.cases.cases if case.id in suspects][: self._first]
         others = [case for case in self.cases.cases if case not in suspected]
         parts = (suspected, others[: self._first], others[self._first :])
@@ -78,8 +78,8 @@ class Screening:
             return False
         return isinstance(self._policy.decide(evidence), AcceptanceDecision)
 
-    def _evidence(self, found: Evaluation) -> Evidence:
-        """The candidate beside the accepted profile, on the repeats that both have."""
+    def _build_evidence(self, found: Evaluation) -> Evidence:
+        """Compare the candidate with the accepted profile on the case runs that both have."""
         run = {(row.case_id, row.repeat) for row in found.rows}
         before = replace(self.before, rows=tuple(row for row in self.before.rows if (row.case_id, row.repeat) in run))
         return Evidence(baseline=before, candidate=found, objective=self._session.request.objective)
@@ -90,9 +90,9 @@ class Screening:
         return await self._session.evaluate(part, profile, phase="rerun", repeats=repeats)
 
 
-def _joined(one: Evaluation, other: Evaluation) -> Evaluation:
+def _merge_rows(one: Evaluation, other: Evaluation) -> Evaluation:
     return replace(one, rows=(*one.rows, *other.rows))
 
 
-def _lost(evidence: Evidence) -> tuple[str, ...]:
+def _find_lost_cases(evidence: Evidence) -> tuple[str, ...]:
     return (*(delta.case_id for delta in evidence.deltas if delta.change < 0), *evidence.lost)

@@ -1,4 +1,4 @@
-"""Calls of the stages, which may be the user's own: what one fails on is skipped; if none ever works, the run ends."""
+"""Calls of the stages, which may be the user's own. A failed call is skipped; if no call ever works, the run ends."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ T = TypeVar("T")
 
 
 class StageCalls:
-    """The calls of one run. `has_worked` says whether a stage ever came to something."""
+    """The stage calls of one run. `has_worked` says whether a stage ever produced a signal."""
 
     def __init__(self, session: Session) -> None:
         self.has_worked = False
         self._session = session
 
-    async def or_error(self, call: Callable[[], Awaitable[T]]) -> tuple[T | None, str | None]:
-        """What a stage answers, or why it could not; what is not that stage's fault is raised."""
+    async def call_or_error(self, call: Callable[[], Awaitable[T]]) -> tuple[T | None, str | None]:
+        """Return the stage's result and None, or None and its error. Raises errors that are not the stage's fault."""
         try:
             return await call(), None
         except (BudgetEndedError, UnexpectedCallError, SetupError):
             raise
-        except Exception as error:  # noqa: BLE001 - a stage may be the user's own; what it fails on is skipped
+        except Exception as error:  # noqa: BLE001 - a stage may be the user's own; its failed calls are skipped
             return None, self._session.redacted(f"{type(error).__name__}: {error}")
 
-    def fail(self, told: str) -> None:
-        """A stage that never worked ends the run; what a stage achieved before is not lost by a later failure."""
+    def fail(self, message: str) -> None:
+        """End the run if no stage ever worked; otherwise only report the failure, so that earlier results are kept."""
         if not self.has_worked:
-            raise StageError(told)
-        self._session.report(told)
+            raise StageError(message)
+        self._session.report(message)
 
 
-async def all_of(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """All at once, in their order; the first error ends the others."""
+async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Run all calls at once and return their results in order; the first error cancels the others."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_awaited(call)) for call in calls]
+            tasks = [group.create_task(_await_call(call)) for call in calls]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
-async def _awaited(call: Callable[[], Awaitable[T]]) -> T:
+async def _await_call(call: Callable[[], Awaitable[T]]) -> T:
     return await call()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.blame_check import weighted, weights_of
+from promptiter.backprop.blame_check import weight_gradients, weights_of
 from promptiter.backprop.support_aggregator import support_of
 from promptiter.stages.contracts import BlameCheck, BlameVerdict, SurfaceGradient
 
@@ -46,7 +46,7 @@ def test_if_nothing_that_is_blamed_moves_the_score_blame_stays_as_it_was() -> No
 def test_unsupported_gradients_are_marked_and_their_surface_loses_support() -> None:
     good, bad = SURFACES[:2]
     gradients = {good: (gradient(good),), bad: (gradient(bad), gradient(bad, "c2", 0.5))}
-    found = weighted(gradients, [check(good, "supported"), check(bad, "unsupported")])
+    found = weight_gradients(gradients, [check(good, "supported"), check(bad, "unsupported")])
     assert [(each.check, each.confidence) for each in found[bad]] == [
         ("unsupported", 0.333333),
         ("unchecked", 0.166667),

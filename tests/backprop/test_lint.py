@@ -305,8 +305,8 @@ def test_a_linter_of_10_000_cases_lints_a_patch_in_milliseconds() -> None:
         for _ in range(20)
     ]
     started = time.thread_time()
-    assert [linter.problems(patch, surface=on) for patch in patches] == [()] * 20
+    assert [linter.find_problems(patch, surface=on) for patch in patches] == [()] * 20
     assert (time.thread_time() - started) / 20 < 0.1
     copying = SurfacePatch(surface_id=on.id, value=f"{BETTER} {cases[77].turns[0].user}", reason="because")
-    (found,) = linter.problems(copying, surface=on)
+    (found,) = linter.find_problems(copying, surface=on)
     assert re.search(r"copied from case '77';", found.message)

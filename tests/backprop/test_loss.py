@@ -165,8 +165,8 @@ def test_a_turn_without_a_trace_gives_nothing() -> None:
 
 
 def test_a_target_puts_the_loss_on_the_last_visit_of_its_node() -> None:
-    targets = [LossPlacement(metric="exact", node_id="left")]
-    (found,) = losses_of(row(score(), score(metric="json")), placements=targets)
+    placements = [LossPlacement(metric="exact", node_id="left")]
+    (found,) = losses_of(row(score(), score(metric="json")), placements=placements)
     assert places(found) == [("exact", "left~2"), ("json", "right"), ("json", "left~2")]
 
 
@@ -175,9 +175,9 @@ def test_a_target_that_did_not_run_leaves_the_loss_on_the_terminals() -> None:
     assert places(found) == [("exact", "right"), ("exact", "left~2")]
 
 
-def test_several_targets_of_a_metric_get_the_loss_each() -> None:
-    targets = [LossPlacement(metric="exact", node_id=name) for name in ("right", "critic", "plan", "plan")]
-    (found,) = losses_of(row(score()), placements=targets)
+def test_several_placements_of_a_metric_get_the_loss_each() -> None:
+    placements = [LossPlacement(metric="exact", node_id=name) for name in ("right", "critic", "plan", "plan")]
+    (found,) = losses_of(row(score()), placements=placements)
     assert places(found) == [("exact", "plan"), ("exact", "right")]
 
 
@@ -265,7 +265,7 @@ def test_unknown_names_are_refused_with_the_nearest_before_anything_is_read() ->
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"hints": [LossHint(case_id="aa", metric="exact")]}, r"case 'aa', .*did you mean 'a'"),
         ({"hints": [LossHint(case_id="a", metric="exakt")]}, r"metric 'exakt', .*did you mean 'exact'"),
-        ({"targets": [LossPlacement(metric="jsn", node_id="plan")]}, r"metric 'jsn', .*did you mean 'json'"),
+        ({"placements": [LossPlacement(metric="jsn", node_id="plan")]}, r"metric 'jsn', .*did you mean 'json'"),
     ]
     for options, message in wrong:
         with pytest.raises(SetupError, match=message):
@@ -277,13 +277,13 @@ def test_a_row_of_another_eval_set_is_refused() -> None:
         losses_of(row(score(), case_id="b"))
 
 
-def test_all_problems_of_targets_and_hints_are_listed() -> None:
-    targets = [LossPlacement(metric="exact", node_id="plan"), LossPlacement(metric="x", node_id="plann")]
-    assert check_placements(targets, metrics=["exact"], node_ids=["plan"]) == [
+def test_all_problems_of_placements_and_hints_are_listed() -> None:
+    placements = [LossPlacement(metric="exact", node_id="plan"), LossPlacement(metric="x", node_id="plann")]
+    assert check_placements(placements, metrics=["exact"], node_ids=["plan"]) == [
         "a loss placement names the metric 'x', which is not known",
         "the loss placement of 'x' names the node 'plann', which is not known (did you mean 'plan'?)",
     ]
-    assert check_placements(targets, metrics=["exact", "x"]) == []
+    assert check_placements(placements, metrics=["exact", "x"]) == []
     high: Any = "high"
     hints = [LossHint(case_id="a", metric="exact"), LossHint(case_id="b", metric="y", severity=high)]
     assert check_hints(hints, metrics=["exact"], case_ids=["a"]) == [

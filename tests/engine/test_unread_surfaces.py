@@ -52,7 +52,10 @@ async def test_surfaces_that_no_run_reads_are_reported_and_never_patched() -> No
     assert result.unread_surfaces == ("lawyer#instruction",)
     assert RunResult.from_json(result.to_json()).unread_surfaces == result.unread_surfaces
     blamed = {
-        signal.surface_id for each in result.rounds for one in each.passes for signal in (*one.signals, *one.left)
+        signal.surface_id
+        for each in result.rounds
+        for one in each.passes
+        for signal in (*one.signals, *one.below_support)
     }
     assert blamed == {"polish#instruction"}
     assert fold(journal.read()) == result

@@ -42,7 +42,7 @@ async def test_a_cheaper_model_that_is_as_good_is_taken_and_one_that_is_worse_is
     assert before is not None
     assert after == pytest.approx(before / 10, rel=0.01)
     assert "beyond the margin 0.05" in str(result.rounds[0].decision)
-    assert result.rounds[0].patches.patches[0].reason.startswith("tiny in the place of large saves about $0.00")
+    assert result.rounds[0].patches.patches[0].reason.startswith("tiny instead of large saves about $0.00")
 
 
 async def test_the_cheapest_that_is_as_good_ends_the_search_of_its_node() -> None:

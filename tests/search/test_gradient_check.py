@@ -18,7 +18,7 @@ from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest, RunResult
-from promptiter.search.gradient_check import GradientCheck, Replays
+from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import BlameChecks, OptimizeRequest, OptimizeResult, SurfaceGradient
 from promptiter.structure import StructureSnapshot
@@ -30,7 +30,7 @@ def verdicts(found: BlameChecks) -> dict[tuple[str, str], str]:
     return {(each.surface_id.partition("#")[0], each.case_id): each.verdict for each in found.checks}
 
 
-async def check(runs: Replays, *blamed: tuple[str, str], most: int = 12, seed: int = 0) -> BlameChecks:
+async def check(runs: ReplayContext, *blamed: tuple[str, str], most: int = 12, seed: int = 0) -> BlameChecks:
     return await GradientCheck(most=most).check([blame(*each) for each in blamed], runs, rng=Random(seed))
 
 
@@ -45,7 +45,7 @@ async def test_a_guilty_step_is_supported_and_innocent_ones_before_and_after_it_
     }
     assert found.replays == 1
     [told] = [each.reason for each in found.checks if each.verdict == "supported"]
-    assert told == "it lost 'Lyon'; corrected, the run has right 1"
+    assert told == "it lost 'Lyon'; with corrections the run scores right 1"
 
 
 async def test_the_last_step_is_not_supported_by_the_expected_answer_alone() -> None:
@@ -114,7 +114,7 @@ class Opaque:
 
 async def test_an_agent_that_cannot_substitute_is_not_checked() -> None:
     runs = await failed(office(second="keep order day"))
-    opaque = Replays(
+    opaque = ReplayContext(
         agent=Opaque(office()),
         evaluator=runs.evaluator,
         eval_set=runs.eval_set,
@@ -211,7 +211,11 @@ async def test_innocent_surfaces_are_left_alone_once_blame_is_checked() -> None:
         (f"{name}#instruction", "supported" if name == "second" else "unsupported") for name in accused
     }
     assert first.replays == 3
-    assert {each.surface_id for each in first.left} == {"first#instruction", "third#instruction", "last#instruction"}
+    assert {each.surface_id for each in first.below_support} == {
+        "first#instruction",
+        "third#instruction",
+        "last#instruction",
+    }
     assert result.measured.case_runs <= 12 + 3 + 12 + 3  # replays are not among them
 
 
@@ -220,7 +224,7 @@ class Counted(GradientCheck):
 
     made = 0
 
-    async def check(self, gradients: Iterable[SurfaceGradient], runs: Replays, *, rng: Random) -> BlameChecks:
+    async def check(self, gradients: Iterable[SurfaceGradient], runs: ReplayContext, *, rng: Random) -> BlameChecks:
         self.made += 1
         return await super().check(gradients, runs, rng=rng)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from promptiter.evaluation.result import CaseRow
-from promptiter.search.priority import most_worth_first
+from promptiter.search.priority import order_by_priority
 from promptiter.stages.contracts import AggregateResult
 from traces import Usage
 
@@ -23,7 +23,7 @@ def row(number: int, *read: str, usage: Usage = CHEAP) -> CaseRow:
 
 
 def order(signals: list[AggregateResult], rows: list[CaseRow], **options: Any) -> list[str]:
-    return [each.surface_id.partition("#")[0] for each in most_worth_first(signals, rows, **options)]
+    return [each.surface_id.partition("#")[0] for each in order_by_priority(signals, rows, **options)]
 
 
 def test_of_equal_losses_the_one_that_fewer_cases_read_comes_first() -> None:

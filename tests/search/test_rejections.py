@@ -18,9 +18,9 @@ def test_only_the_latest_of_a_surface_are_kept_and_all_are_counted() -> None:
     known = Rejections()
     for number in range(MANY):
         known.add([rejection(number), rejection(number, "b#instruction")])
-    assert known.of("a#instruction") == tuple(rejection(number) for number in range(MANY - MOST_KEPT, MANY))
-    assert len(known.of("b#instruction")) == MOST_KEPT
-    assert known.of("c#instruction") == ()
+    assert known.for_surface("a#instruction") == tuple(rejection(number) for number in range(MANY - MOST_KEPT, MANY))
+    assert len(known.for_surface("b#instruction")) == MOST_KEPT
+    assert known.for_surface("c#instruction") == ()
     assert known.count == 2 * MANY
 
 
@@ -31,8 +31,8 @@ def test_vetoes_stay_in_their_place(drawn: list[str]) -> None:
     known.add(many)
     others = [each for each in many if each.kind != "vetoed"][-MOST_KEPT:]
     vetoed = [each for each in many if each.kind == "vetoed"]
-    assert known.of("a#instruction") == tuple(each for each in many if each in others or each in vetoed)
+    assert known.for_surface("a#instruction") == tuple(each for each in many if each in others or each in vetoed)
     assert known.count == len(many)
     known.forget_all_but_vetoes()
-    assert known.of("a#instruction") == tuple(vetoed)
+    assert known.for_surface("a#instruction") == tuple(vetoed)
     assert known.count == len(vetoed)

@@ -61,12 +61,12 @@ def test_sentences_items_and_blocks_are_pieces() -> None:
     ],
 )
 def test_a_text_without_pieces_still_reads_well(gone: tuple[int, ...], expected: str) -> None:
-    assert pieces("A one. B two.\n\n- C three. D four.\n- E five.\n").without(gone) == expected
+    assert pieces("A one. B two.\n\n- C three. D four.\n- E five.\n").drop(gone) == expected
 
 
 def test_the_last_line_leaves_no_line_break_behind() -> None:
-    assert pieces("One.\n\nTwo.").without([1]) == "One."
-    assert pieces("One.\n\nTwo.\n\nThree.").without([1]) == "One.\n\nThree."
+    assert pieces("One.\n\nTwo.").drop([1]) == "One."
+    assert pieces("One.\n\nTwo.\n\nThree.").drop([1]) == "One.\n\nThree."
 
 
 def test_examples_go_with_their_answers() -> None:
@@ -74,8 +74,8 @@ def test_examples_go_with_their_answers() -> None:
     found = pieces(talk, "examples")
     assert len(found) == 3
     assert found.text(1) == "user 1\nassistant 1"
-    assert found.without([1]) == [*talk[:2], *talk[4:]]
-    assert found.without([0, 1, 2]) == []
+    assert found.drop([1]) == [*talk[:2], *talk[4:]]
+    assert found.drop([0, 1, 2]) == []
     assert len(pieces([], "examples")) == 0
 
 
@@ -88,11 +88,11 @@ def test_other_surfaces_have_no_pieces() -> None:
 def test_pieces_cover_what_is_written_and_nothing_gone_changes_nothing(parts: list[str]) -> None:
     text = "".join(parts)
     found = pieces(text)
-    assert found.without(()) == text
+    assert found.drop(()) == text
     spans = found.spans
     assert all(one[1] <= other[0] for one, other in pairwise(spans))
     assert all(text[start:end].strip() for start, end in spans)
     for number in range(len(found)):
-        kept = found.without([number])
+        kept = found.drop([number])
         assert len(kept) < len(text)
         assert all(found.text(other) in kept for other in range(len(found)) if other != number)

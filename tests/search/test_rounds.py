@@ -174,7 +174,7 @@ async def test_a_surface_with_little_support_waits() -> None:
     result = await Engine(desk.agent(), desk.evaluator(), search=search).run(desk.request(max_rounds=1))
     first = result.rounds[0].passes[0]
     assert [signal.surface_id for signal in first.signals] == ["draft#instruction"]
-    assert [signal.surface_id for signal in first.left] == ["polish#instruction"]
+    assert [signal.surface_id for signal in first.below_support] == ["polish#instruction"]
 
 
 async def test_the_surface_that_is_most_worth_it_is_written_and_run_again_first() -> None:

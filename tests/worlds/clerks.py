@@ -14,7 +14,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
-from promptiter.search.gradient_check import Replays
+from promptiter.search.gradient_check import ReplayContext
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
 
 ALL = "keep order city day"
@@ -54,11 +54,13 @@ def evaluator() -> Evaluator:
     return Evaluator([metric], gateway=Gateway(models={"clerk": ScriptedModel(clerk)}))
 
 
-async def failed(agent: GraphAgent, *, judge: Evaluator | None = None, eval_set: EvalSet | None = None) -> Replays:
+async def failed(
+    agent: GraphAgent, *, judge: Evaluator | None = None, eval_set: EvalSet | None = None
+) -> ReplayContext:
     judge, eval_set = judge or evaluator(), eval_set or cases()
     evaluation = await judge.evaluate(agent, eval_set)
     profile = Profile.baseline(agent.describe())
-    return Replays(agent=agent, evaluator=judge, eval_set=eval_set, evaluation=evaluation, profile=profile)
+    return ReplayContext(agent=agent, evaluator=judge, eval_set=eval_set, evaluation=evaluation, profile=profile)
 
 
 def blame(node: str, case_id: str, *, step_id: str = "", **fields: str) -> SurfaceGradient:

@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from zlib import crc32
 
-from promptiter.backprop.llm.model_stage import ModelStage, object_schema
-from promptiter.backprop.llm.prompts import Point, points_room, render_aggregate
+from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
+from promptiter.backprop.llm.prompts import Point, compute_points_room, render_aggregate
 from promptiter.backprop.llm.truncation import approximate_tokens, cut
 from promptiter.backprop.support_aggregator import support_of
 from promptiter.errors import ModelError
@@ -38,7 +38,7 @@ MOST_BATCHES = 64
 SHORTEST_POINT = 40
 """A point is cut to no fewer tokens than these before points are left out."""
 
-FREAK_SHARE = 0.1
+OUTLIER_SHARE = 0.1
 """The severity of a signal is the worst that more than this share of its cases reach."""
 
 MARKS, MOST_COMPARED = 4, 4
@@ -52,48 +52,50 @@ class LLMAggregator(ModelStage[AggregateRequest]):
 
     async def aggregate(self, request: AggregateRequest) -> AggregateResult:
         """One signal. Where the model fails, what it was to merge stands for its answer, and `error` says so."""
-        points = points_of(request.gradients)
+        points = collect_points(request.gradients)
         if len(points) <= 1:
-            return summary(request, text="".join(point.text for point in points))
+            return summarize(request, text="".join(point.text for point in points))
         if self.render is not None:
-            merged = await self._merged(request, points, self.render(request))
+            merged = await self._merge(request, points, self.render(request))
         else:
-            merged = await self._reduced(request, points)
-        return replace(summary(request, text=merged.point.text), error=merged.error)
+            merged = await self._reduce(request, points)
+        return replace(summarize(request, text=merged.point.text), error=merged.error)
 
-    async def _reduced(self, request: AggregateRequest, points: Sequence[Point]) -> _Merged:
+    async def _reduce(self, request: AggregateRequest, points: Sequence[Point]) -> _MergedPoint:
         limit, error = self.max_prompt_tokens, None
-        batches, left_out = packed(points, room=points_room(limit=limit))
+        batches, left_out = pack_points(points, room=compute_points_room(limit=limit))
         while True:
             prompts = [render_aggregate(request, batch, left_out=left_out, limit=limit) for batch in batches]
-            asked = [self._merged(request, batch, prompt) for batch, prompt in zip(batches, prompts, strict=True)]
-            merged = await _all(asked)
+            asked = [self._merge(request, batch, prompt) for batch, prompt in zip(batches, prompts, strict=True)]
+            merged = await _gather(asked)
             error = next((each.error for each in merged if each.error is not None), error)
             if len(merged) == 1:
-                return _Merged(merged[0].point, error)
-            batches, left_out = packed([each.point for each in merged], room=points_room(limit=limit))
+                return _MergedPoint(merged[0].point, error)
+            batches, left_out = pack_points([each.point for each in merged], room=compute_points_room(limit=limit))
 
-    async def _merged(
+    async def _merge(
         self, request: AggregateRequest, points: Sequence[Point], messages: tuple[Message, ...]
-    ) -> _Merged:
+    ) -> _MergedPoint:
         """The points as one: in the model's words, or side by side if it says nothing."""
         try:
-            text = await self.ask(answer_shape(), messages, request, node_id=request.surface.node_id)
+            text = await self.ask(build_answer_adapter(), messages, request, node_id=request.surface.node_id)
             error = None
         except ModelError as failure:
             text, error = "", f"{type(failure).__name__}: {failure}"
         if not text:
-            text = cut("\n".join(point.line() for point in points), points_room(limit=self.max_prompt_tokens))
-        return _Merged(_joined(points, text=text), error)
+            text = cut(
+                "\n".join(point.as_line() for point in points), compute_points_room(limit=self.max_prompt_tokens)
+            )
+        return _MergedPoint(_join_points(points, text=text), error)
 
 
 @dataclass(frozen=True, slots=True)
-class _Merged:
+class _MergedPoint:
     point: Point
     error: str | None
 
 
-async def _all(asked: Iterable[Coroutine[Any, Any, _Merged]]) -> list[_Merged]:
+async def _gather(asked: Iterable[Coroutine[Any, Any, _MergedPoint]]) -> list[_MergedPoint]:
     """All answers in order; an error that no batch can answer for, such as the budget's end, stops the others."""
     try:
         async with asyncio.TaskGroup() as group:
@@ -104,16 +106,16 @@ async def _all(asked: Iterable[Coroutine[Any, Any, _Merged]]) -> list[_Merged]:
 
 
 @cache
-def answer_shape() -> TypeAdapter[str]:
+def build_answer_adapter() -> TypeAdapter[str]:
     from pydantic import AfterValidator, TypeAdapter, WithJsonSchema, create_model
 
     answer: Any = create_model("Answer", text=(str, ...))
-    schema = object_schema(text={"type": "string"})
+    schema = build_object_schema(text={"type": "string"})
     shape: Any = Annotated[answer, AfterValidator(lambda said: said.text.strip()), WithJsonSchema(schema)]
     return TypeAdapter(shape)
 
 
-def summary(request: AggregateRequest, *, text: str) -> AggregateResult:
+def summarize(request: AggregateRequest, *, text: str) -> AggregateResult:
     """A signal with what can be counted: cases, their confidence, severity and categories."""
     worst: dict[str, Severity] = {}
     categories: dict[str, set[Category]] = {}
@@ -125,38 +127,38 @@ def summary(request: AggregateRequest, *, text: str) -> AggregateResult:
     return AggregateResult(
         surface_id=request.surface.id,
         text=text,
-        severity=severities[int(len(severities) * FREAK_SHARE)] if severities else "P3",
+        severity=severities[int(len(severities) * OUTLIER_SHARE)] if severities else "P3",
         categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
         case_ids=tuple(sorted(worst)),
         support=support_of(request.gradients),
     )
 
 
-def points_of(gradients: Iterable[SurfaceGradient]) -> list[Point]:
+def collect_points(gradients: Iterable[SurfaceGradient]) -> list[Point]:
     """What is said, each thing once, the worst and most shared first."""
     by_words: dict[str, list[SurfaceGradient]] = {}
     for gradient in gradients:
         by_words.setdefault(normalize_text(escape_surrogates(gradient.text)), []).append(gradient)
-    equal = {words: _point(by_words[words]) for words in sorted(by_words)}
-    return sorted(_clustered(equal), key=_rank)
+    equal = {words: _build_point(by_words[words]) for words in sorted(by_words)}
+    return sorted(_cluster_points(equal), key=_rank_key)
 
 
-def packed(points: Sequence[Point], *, room: int) -> tuple[list[list[Point]], int]:
+def pack_points(points: Sequence[Point], *, room: int) -> tuple[list[list[Point]], int]:
     """The points in batches that fit the room each, and how many points are left out."""
-    batches = _batches(points, room=room, longest=room // 4)
+    batches = _fill_batches(points, room=room, longest=room // 4)
     if len(batches) <= MOST_BATCHES:
         return batches, 0
     longest = max(SHORTEST_POINT, min(room // 4, MOST_BATCHES * room // len(points)))
-    kept = _batches(points, room=room, longest=longest)[:MOST_BATCHES]
+    kept = _fill_batches(points, room=room, longest=longest)[:MOST_BATCHES]
     return kept, len(points) - sum(map(len, kept))
 
 
-def _batches(points: Sequence[Point], *, room: int, longest: int) -> list[list[Point]]:
+def _fill_batches(points: Sequence[Point], *, room: int, longest: int) -> list[list[Point]]:
     batches: list[list[Point]] = []
     left = 0
     for point in points:
         point = replace(point, text=cut(point.text, longest))
-        size = approximate_tokens(point.line()) + 1
+        size = approximate_tokens(point.as_line()) + 1
         if size > left:
             batches.append([])
             left = room
@@ -165,11 +167,11 @@ def _batches(points: Sequence[Point], *, room: int, longest: int) -> list[list[P
     return batches
 
 
-def _rank(point: Point) -> tuple[Severity, int, str]:
+def _rank_key(point: Point) -> tuple[Severity, int, str]:
     return point.severity, -len(point.case_ids), point.text
 
 
-def _point(gradients: Sequence[SurfaceGradient]) -> Point:
+def _build_point(gradients: Sequence[SurfaceGradient]) -> Point:
     spellings = Counter(escape_surrogates(gradient.text).strip() for gradient in gradients)
     return Point(
         text=min(spellings, key=lambda text: (-spellings[text], text)),
@@ -180,7 +182,7 @@ def _point(gradients: Sequence[SurfaceGradient]) -> Point:
     )
 
 
-def _joined(points: Sequence[Point], *, text: str) -> Point:
+def _join_points(points: Sequence[Point], *, text: str) -> Point:
     return Point(
         text=text,
         said=sum(point.said for point in points),
@@ -190,7 +192,7 @@ def _joined(points: Sequence[Point], *, text: str) -> Point:
     )
 
 
-def _clustered(equal: Mapping[str, Point]) -> Iterator[Point]:
+def _cluster_points(equal: Mapping[str, Point]) -> Iterator[Point]:
     """Near-equal points as one, in the words that were said most often.
 
     A text is compared only with texts that lead a cluster and share one of its first marks, so the time is linear. Two
@@ -199,7 +201,7 @@ def _clustered(equal: Mapping[str, Point]) -> Iterator[Point]:
     clusters: list[tuple[frozenset[str], list[Point]]] = []
     leaders: dict[tuple[frozenset[str], int], list[int]] = {}
     for words in sorted(equal, key=lambda words: (-equal[words].said, words)):
-        features = _features(words)
+        features = _extract_features(words)
         marks = [(features & _NEGATIONS, mark) for mark in sorted(map(crc32, map(str.encode, features)))[:MARKS]]
         candidates = dict.fromkeys(number for mark in marks for number in leaders.get(mark, ())[:MOST_COMPARED])
         home = next((number for number in candidates if _is_near(features, clusters[number][0])), None)
@@ -210,7 +212,7 @@ def _clustered(equal: Mapping[str, Point]) -> Iterator[Point]:
         for mark in marks:
             leaders.setdefault(mark, []).append(len(clusters) - 1)
     for _, same in clusters:
-        yield _joined(same, text=same[0].text)
+        yield _join_points(same, text=same[0].text)
 
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -225,7 +227,7 @@ _NEGATIONS = frozenset(
 """`use dates` and `never use dates` are nearly the same words: texts that differ in these are never one point."""
 
 
-def _features(text: str) -> frozenset[str]:
+def _extract_features(text: str) -> frozenset[str]:
     """The words and the pairs of neighbours: of fifteen words one may differ in a text that is near."""
     words = _WORD.findall(text.replace("’", "'"))
     return frozenset((*words, *map(" ".join, pairwise(words)))) or frozenset((text,))

@@ -12,10 +12,10 @@ from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
-from promptiter.backprop.llm.rendering import findings_of
-from promptiter.backprop.llm.replies import Blame, answer_shape, grade, resolved
-from promptiter.backprop.llm.trace_prompt import ShownTrace
-from promptiter.backprop.llm.truncation import prompt_tokens
+from promptiter.backprop.llm.rendering import collect_findings
+from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, grade, resolve_id
+from promptiter.backprop.llm.trace_prompt import TracePrompt
+from promptiter.backprop.llm.truncation import count_prompt_tokens
 from promptiter.backprop.propagate import TraceView
 from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import Message, Role
@@ -50,33 +50,33 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         What the model made up is counted with the first of them. A ModelError if it gave no usable answer, also after
         repair.
         """
-        shown = ShownTrace.of(TraceView(request))
+        shown = TracePrompt.of(TraceView(request))
         if not shown.surfaces:
             return []
-        shape = answer_shape(tuple(shown.surfaces), steps=tuple(shown.blamable_steps))
-        answer = await self.ask(shape, self.prompt(request, shown), request, node_id="")
-        return _results(answer.gradients, shown)
+        shape = build_answer_adapter(tuple(shown.surfaces), steps=tuple(shown.blamable_steps))
+        answer = await self.ask(shape, self.render_prompt(request, shown), request, node_id="")
+        return _build_results(answer.gradients, shown)
 
-    def prompt(self, request: AttributeRequest, shown: ShownTrace) -> tuple[Message, ...]:
+    def render_prompt(self, request: AttributeRequest, shown: TracePrompt) -> tuple[Message, ...]:
         """What the model is asked."""
-        return self.render(request) if self.render else shown.prompt(limit=self.max_prompt_tokens)
+        return self.render(request) if self.render else shown.render(limit=self.max_prompt_tokens)
 
-    def whole_tokens(self, request: AttributeRequest, shown: ShownTrace) -> int | None:
+    def count_whole_tokens(self, request: AttributeRequest, shown: TracePrompt) -> int | None:
         """How many tokens the prompt has with nothing cut; None if it does not fit."""
-        tokens = prompt_tokens(each.content for each in self.render(request)) if self.render else shown.tokens
+        tokens = count_prompt_tokens(each.content for each in self.render(request)) if self.render else shown.tokens
         return tokens if tokens <= self.max_prompt_tokens and not shown.left_out else None
 
 
-def _results(blames: Sequence[Blame], shown: ShownTrace) -> list[BackwardResult]:
-    view, reached = shown.view, _losses_reached(shown.view)
+def _build_results(blames: Sequence[BlameEntry], shown: TracePrompt) -> list[BackwardResult]:
+    view, reached = shown.view, _find_reached_losses(shown.view)
     gradients: defaultdict[str, list[SurfaceGradient]] = defaultdict(list)
     for blame in blames:
-        place = _place(blame, shown)
+        place = _locate(blame, shown)
         if place is not None:
             step, surface_id = place
-            gradients[step.id].append(_gradient(blame, step, surface_id, view.request, reached[step.id]))
-    told = {step.id for step in shown.steps.values() if step.id in view.losses} | gradients.keys()
-    order = [step for step in reversed(view.request.trace.steps) if step.id in told]
+            gradients[step.id].append(_build_gradient(blame, step, surface_id, view.request, reached[step.id]))
+    reported = {step.id for step in shown.steps.values() if step.id in view.losses} | gradients.keys()
+    order = [step for step in reversed(view.request.trace.steps) if step.id in reported]
     dropped = len(blames) - sum(map(len, gradients.values()))
     return [
         BackwardResult(step_id=step.id, gradients=tuple(gradients[step.id]), dropped=0 if number else dropped)
@@ -84,26 +84,26 @@ def _results(blames: Sequence[Blame], shown: ShownTrace) -> list[BackwardResult]
     ]
 
 
-def _place(blame: Blame, shown: ShownTrace) -> tuple[Step, str] | None:
+def _locate(blame: BlameEntry, shown: TracePrompt) -> tuple[Step, str] | None:
     """The step and the surface that are meant; None if there is no such surface at that step.
 
     A step that is left blank is the last that read the surface; a surface that is left blank is the step's only one.
     """
     steps = {step.id: alias for alias, step in shown.steps.items()}
-    at = resolved(blame.step, {name: alias for step_id, alias in steps.items() for name in (step_id, alias)})
+    at = resolve_id(blame.step, {name: alias for step_id, alias in steps.items() for name in (step_id, alias)})
     candidates = list(shown.steps.values()) if not blame.step else [shown.steps[at]] if at else []
     for step in reversed(candidates):
         blamable = shown.view.blamable[step.id]
         ids = {name: name for name in blamable}
         ids |= {alias: name for alias, name in shown.surfaces.items() if name in blamable}
-        surface_id = resolved(blame.of, ids)
+        surface_id = resolve_id(blame.of, ids)
         if surface_id is not None:
             return step, surface_id
     return None
 
 
-def _gradient(
-    blame: Blame, step: Step, surface_id: str, request: AttributeRequest, losses: Sequence[Loss]
+def _build_gradient(
+    blame: BlameEntry, step: Step, surface_id: str, request: AttributeRequest, losses: Sequence[Loss]
 ) -> SurfaceGradient:
     severity, category = grade(blame, ((loss.severity, loss.category) for loss in losses))
     case = request.case_loss
@@ -117,11 +117,11 @@ def _gradient(
         repeat=case.repeat,
         turn=case.turn,
         confidence=blame.confidence,
-        findings=findings_of(losses),
+        findings=collect_findings(losses),
     )
 
 
-def _losses_reached(view: TraceView) -> dict[str, tuple[Loss, ...]]:
+def _find_reached_losses(view: TraceView) -> dict[str, tuple[Loss, ...]]:
     """The losses that blame would come from to each step of the walk: those that stand there or behind."""
     losses = view.request.case_loss.losses
     reached: defaultdict[str, set[int]] = defaultdict(set)

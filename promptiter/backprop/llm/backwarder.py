@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
-from promptiter.backprop.llm.prompts import predecessor_aliases, render_backward, surface_aliases
-from promptiter.backprop.llm.rendering import incoming_findings
-from promptiter.backprop.llm.replies import Blame, answer_shape, grade, resolved
+from promptiter.backprop.llm.prompts import alias_predecessors, alias_surfaces, render_backward
+from promptiter.backprop.llm.rendering import collect_incoming_findings
+from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, grade, resolve_id
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import BackwardRequest, BackwardResult, GradientPacket, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
@@ -19,7 +19,7 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
 
     role: ClassVar[Role] = "backwarder"
 
-    def prompt(self, request: BackwardRequest) -> tuple[Message, ...]:
+    def render_prompt(self, request: BackwardRequest) -> tuple[Message, ...]:
         """What the model is asked."""
         return self.render(request) if self.render else render_backward(request, limit=self.max_prompt_tokens)
 
@@ -27,23 +27,23 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
         """Gradients and packets; a ModelError if the model gave no usable answer, also after repair."""
         if not request.blamable and not request.predecessors:
             return BackwardResult(step_id=request.step.id)
-        surfaces, predecessors = surface_aliases(request), predecessor_aliases(request)
-        shape = answer_shape(tuple(surfaces), tuple(predecessors))
-        answer = await self.ask(shape, self.prompt(request), request, node_id=request.step.node_id)
+        surfaces, predecessors = alias_surfaces(request), alias_predecessors(request)
+        shape = build_answer_adapter(tuple(surfaces), tuple(predecessors))
+        answer = await self.ask(shape, self.render_prompt(request), request, node_id=request.step.node_id)
         surface_ids = {name: name for name in request.blamable} | surfaces
         step_ids = {step.id: step.id for step in request.predecessors}
         step_ids |= {alias: step.id for alias, step in predecessors.items()}
-        gradients = [(resolved(blame.of, surface_ids), blame) for blame in answer.gradients]
-        packets = [(resolved(blame.of, step_ids), blame) for blame in answer.packets]
+        gradients = [(resolve_id(blame.of, surface_ids), blame) for blame in answer.gradients]
+        packets = [(resolve_id(blame.of, step_ids), blame) for blame in answer.packets]
         return BackwardResult(
             step_id=request.step.id,
-            gradients=tuple(_gradient(name, blame, request) for name, blame in gradients if name),
-            packets=_merged([_packet(name, blame, request) for name, blame in packets if name]),
+            gradients=tuple(_build_gradient(name, blame, request) for name, blame in gradients if name),
+            packets=_merge_packets([_build_packet(name, blame, request) for name, blame in packets if name]),
             dropped=sum(not name for name, _ in (*gradients, *packets)),
         )
 
 
-def _gradient(surface_id: str, blame: Blame, request: BackwardRequest) -> SurfaceGradient:
+def _build_gradient(surface_id: str, blame: BlameEntry, request: BackwardRequest) -> SurfaceGradient:
     severity, category = _grade(blame, request)
     return SurfaceGradient(
         surface_id=surface_id,
@@ -55,11 +55,11 @@ def _gradient(surface_id: str, blame: Blame, request: BackwardRequest) -> Surfac
         repeat=request.repeat,
         turn=request.turn,
         confidence=blame.confidence,
-        findings=incoming_findings(request),
+        findings=collect_incoming_findings(request),
     )
 
 
-def _packet(target: str, blame: Blame, request: BackwardRequest) -> GradientPacket:
+def _build_packet(target: str, blame: BlameEntry, request: BackwardRequest) -> GradientPacket:
     severity, category = _grade(blame, request)
     return GradientPacket(
         source=request.step.id,
@@ -67,22 +67,22 @@ def _packet(target: str, blame: Blame, request: BackwardRequest) -> GradientPack
         text=blame.text,
         severity=severity,
         category=category,
-        findings=incoming_findings(request),
+        findings=collect_incoming_findings(request),
     )
 
 
-def _grade(blame: Blame, request: BackwardRequest) -> tuple[Severity, Category]:
+def _grade(blame: BlameEntry, request: BackwardRequest) -> tuple[Severity, Category]:
     return grade(blame, ((packet.severity, packet.category) for packet in request.incoming))
 
 
-def _merged(packets: list[GradientPacket]) -> tuple[GradientPacket, ...]:
+def _merge_packets(packets: list[GradientPacket]) -> tuple[GradientPacket, ...]:
     """One packet for each predecessor: all that was said of it, as severe as the worst."""
     by_target: dict[str, list[GradientPacket]] = {}
     for packet in packets:
         by_target.setdefault(packet.target, []).append(packet)
-    return tuple(_joined(same) for same in by_target.values())
+    return tuple(_join_packets(same) for same in by_target.values())
 
 
-def _joined(packets: list[GradientPacket]) -> GradientPacket:
+def _join_packets(packets: list[GradientPacket]) -> GradientPacket:
     worst = min(packets, key=lambda packet: packet.severity)
     return replace(worst, text="\n".join(dict.fromkeys(packet.text for packet in packets)))

@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 
 from promptiter.backprop.llm.attributor import LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
-from promptiter.backprop.llm.trace_prompt import ShownTrace
-from promptiter.backprop.llm.truncation import prompt_tokens
+from promptiter.backprop.llm.trace_prompt import TracePrompt
+from promptiter.backprop.llm.truncation import count_prompt_tokens
 from promptiter.backprop.propagate import CONCURRENCY, StepwiseAttributor, TraceView
 from promptiter.errors import BadAnswerError, BadRequestError
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
@@ -54,42 +54,42 @@ class CheapestAttributor:
         choice = self.choose(request)
         logger.debug("case %s: %s", request.case_loss.case_id, choice.reason)
         if choice.how == "walk":
-            return _noted(await self.stepwise.attribute(request), choice.reason)
+            return _add_note(await self.stepwise.attribute(request), choice.reason)
         try:
-            return _noted(await self.whole.attribute(request), choice.reason)
+            return _add_note(await self.whole.attribute(request), choice.reason)
         except (BadAnswerError, BadRequestError) as error:
-            told = f"walked: of the whole trace the model gave no usable answer ({type(error).__name__})"
-            return _noted(await self.stepwise.attribute(request), told)
+            note = f"walked: of the whole trace the model gave no usable answer ({type(error).__name__})"
+            return _add_note(await self.stepwise.attribute(request), note)
 
     def choose(self, request: AttributeRequest) -> AttributionChoice:
         """The cheaper way for one trace. It asks no model, and equal requests give equal choices."""
         view = TraceView(request)
-        shown = ShownTrace.of(view)
-        whole = self.whole.whole_tokens(request, shown)
+        shown = TracePrompt.of(view)
+        whole = self.whole.count_whole_tokens(request, shown)
         if whole is None:
             most = self.whole.max_prompt_tokens
             return AttributionChoice(how="walk", reason=f"walked: the whole trace does not fit into {most:,} tokens")
         whole += ANSWER_TOKENS
-        walk, calls = self._expected_of_walk(view)
+        walk, calls = self._estimate_walk(view)
         if whole < walk:
             reason = f"whole trace: {whole:,} tokens expected, {walk:,} in {calls:.1f} calls for a walk"
             return AttributionChoice(how="whole_trace", reason=reason)
         reason = f"walked: {walk:,} tokens expected in {calls:.1f} calls, {whole:,} for the whole trace"
         return AttributionChoice(how="walk", reason=reason)
 
-    def _expected_of_walk(self, view: TraceView) -> tuple[int, float]:
+    def _estimate_walk(self, view: TraceView) -> tuple[int, float]:
         """Tokens and calls of a walk straight to the fault, on average over the steps that may be at fault."""
         reports = [packet for packets in view.losses.values() for packet in packets]
         tokens = calls = 0.0
-        for step_id, probability in _asked(view).items():
-            question = view.question(view.steps[step_id], list(reports))
-            prompt = prompt_tokens(message.content for message in self.backwarder.prompt(question))
+        for step_id, probability in _estimate_ask_probabilities(view).items():
+            step_request = view.build_request(view.steps[step_id], list(reports))
+            prompt = count_prompt_tokens(message.content for message in self.backwarder.render_prompt(step_request))
             tokens += probability * (prompt + ANSWER_TOKENS)
             calls += probability
         return round(tokens), calls
 
 
-def _asked(view: TraceView) -> dict[str, float]:
+def _estimate_ask_probabilities(view: TraceView) -> dict[str, float]:
     """With which probability each step is asked, if the fault is at any blamable step alike: those at or before it."""
     before: dict[str, int] = {}
     bit = 1
@@ -111,5 +111,5 @@ def _asked(view: TraceView) -> dict[str, float]:
     }
 
 
-def _noted(results: list[BackwardResult], note: str) -> list[BackwardResult]:
+def _add_note(results: list[BackwardResult], note: str) -> list[BackwardResult]:
     return [replace(results[0], note=note), *results[1:]] if results else results

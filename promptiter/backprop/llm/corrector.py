@@ -11,21 +11,21 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from promptiter.backprop.corrections import Correction, CorrectionRequest, FindLostValues, same_shape
-from promptiter.backprop.llm.model_stage import ModelStage, object_schema
+from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
 from promptiter.backprop.llm.prompts import DATA_RULE, EXPECTED, MAX_PROMPT_TOKENS
 from promptiter.backprop.llm.rendering import (
-    call_text,
-    findings_in_words,
-    findings_of,
-    literals,
-    numbered,
-    optional_quote,
-    optional_section,
-    snapshot_text,
-    step_quotes,
-    surface_quote,
+    build_optional_section,
+    collect_findings,
+    collect_literals,
+    describe_findings,
+    quote_numbered,
+    quote_optional,
+    quote_step,
+    quote_surface,
+    render_call,
+    render_snapshot,
 )
-from promptiter.backprop.llm.truncation import Section, approximate_tokens, compose, room_beside
+from promptiter.backprop.llm.truncation import Section, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message, Role
 from promptiter.registry import OFFLINE_STAGES
 
@@ -60,63 +60,69 @@ class LLMCorrector(ModelStage[CorrectionRequest]):
         if not request.is_whole:
             return Correction(kind="unknown", reason="the trace does not have the whole step")
         messages = self.render(request) if self.render else render_correction(request, limit=self.max_prompt_tokens)
-        room = 2 * approximate_tokens(snapshot_text(request.step.output))
-        said = await self.ask(answer_shape(), messages, request, node_id=request.step.node_id, answer_tokens=room)
-        if not said.is_correctable:
-            return Correction(kind="no_better", reason=said.reason)
+        room = 2 * approximate_tokens(render_snapshot(request.step.output))
+        reply = await self.ask(
+            build_answer_adapter(), messages, request, node_id=request.step.node_id, answer_tokens=room
+        )
+        if not reply.is_correctable:
+            return Correction(kind="no_better", reason=reply.reason)
         find_values_lost_earlier: FindLostValues = OFFLINE_STAGES.get("lost_values")
-        if lost := find_values_lost_earlier(request, said.output):
+        if lost := find_values_lost_earlier(request, reply.output):
             return Correction(kind="no_better", reason=f"{lost[0]!r} had been lost before the step")
         try:
-            output = same_shape(said.output, request.step.output)
+            output = same_shape(reply.output, request.step.output)
         except ValueError:
             return Correction(kind="unknown", reason="the step gives data, and what the model wrote is none")
-        return Correction(kind="corrected", output=output, reason=said.reason)
+        return Correction(kind="corrected", output=output, reason=reply.reason)
 
 
 def render_correction(request: CorrectionRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
     """One blamed step: what should it have given?"""
     step, losses = request.step, request.case_loss.losses
-    found = findings_of(losses)
+    found = collect_findings(losses)
     diagnosis = list(dict.fromkeys(gradient.text for gradient in request.gradients))
     sections = [
-        Section(title="# The diagnosis", quotes=numbered("diagnosis", diagnosis), weight=6),
-        *optional_section("# What the user said", optional_quote("user", request.case_loss.input), weight=3),
-        Section(title="# The step", quotes=step_quotes(step), weight=12),
-        *optional_section("# Its tool calls", numbered("call", map(call_text, step.tool_calls)), weight=6),
-        *optional_section(
-            "# What it was told", tuple(surface_quote(each, name="surface") for each in request.surfaces), weight=4
+        Section(title="# The diagnosis", quotes=quote_numbered("diagnosis", diagnosis), weight=6),
+        *build_optional_section("# What the user said", quote_optional("user", request.case_loss.input), weight=3),
+        Section(title="# The step", quotes=quote_step(step), weight=12),
+        *build_optional_section(
+            "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=6
         ),
-        *optional_section(
+        *build_optional_section(
+            "# What it was told", tuple(quote_surface(each, name="surface") for each in request.surfaces), weight=4
+        ),
+        *build_optional_section(
             "# What is wrong with the result of the run",
-            (*numbered("report", dict.fromkeys(loss.text for loss in losses if loss.text)),)
-            or optional_quote("findings", "\n".join(findings_in_words(found))),
+            (*quote_numbered("report", dict.fromkeys(loss.text for loss in losses if loss.text)),)
+            or quote_optional("findings", "\n".join(describe_findings(found))),
             weight=4,
         ),
-        *optional_section(EXPECTED, optional_quote("expected", request.expected), weight=6),
+        *build_optional_section(EXPECTED, quote_optional("expected", request.expected), weight=6),
     ]
-    told = compose(sections, room_beside(_RULES, limit=limit), around=literals(found, [request.expected]))
-    return Message("system", _RULES), Message("user", told)
+    message = compose(sections, compute_room(_RULES, limit=limit), around=collect_literals(found, [request.expected]))
+    return Message("system", _RULES), Message("user", message)
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _CorrectionReply:
     reason: str
     is_correctable: bool
     output: str
 
 
 @cache
-def answer_shape() -> TypeAdapter[_Said]:
+def build_answer_adapter() -> TypeAdapter[_CorrectionReply]:
     from pydantic import AfterValidator, TypeAdapter, WithJsonSchema, create_model
 
     answer: Any = create_model("Answer", reason=(str, ""), is_correctable=(bool, True), output=(str, ""))
-    schema = object_schema(reason={"type": "string"}, is_correctable={"type": "boolean"}, output={"type": "string"})
-    shape: Any = Annotated[answer, AfterValidator(_read), WithJsonSchema(schema)]
+    schema = build_object_schema(
+        reason={"type": "string"}, is_correctable={"type": "boolean"}, output={"type": "string"}
+    )
+    shape: Any = Annotated[answer, AfterValidator(_parse_reply), WithJsonSchema(schema)]
     return TypeAdapter(shape)
 
 
-def _read(said: Any) -> _Said:
-    if said.is_correctable and not said.output.strip():
+def _parse_reply(reply: Any) -> _CorrectionReply:
+    if reply.is_correctable and not reply.output.strip():
         raise ValueError("the output is empty; give what the step should have given, or set is_correctable to false")
-    return _Said(said.reason.strip(), said.is_correctable, said.output)
+    return _CorrectionReply(reply.reason.strip(), reply.is_correctable, reply.output)

@@ -75,13 +75,13 @@ class ModelStage(Generic[R]):
         Raises a ModelError when there is no usable answer, also after repair.
         """
         gateway = self.gateway or current_gateway()
-        options = self._options(request)
+        options = self._build_options(request)
         if answer_tokens > gateway.max_output_tokens and not {"max_tokens", "max_completion_tokens"} & options.keys():
             options["max_tokens"] = answer_tokens
-        asked = ModelRequest(model=self.model, messages=messages, options=options)
-        return await ask_for(shape, asked, CallSite(role=self.role), gateway, node_id=node_id)
+        model_request = ModelRequest(model=self.model, messages=messages, options=options)
+        return await ask_for(shape, model_request, CallSite(role=self.role), gateway, node_id=node_id)
 
-    def _options(self, request: R) -> dict[str, Json]:
+    def _build_options(self, request: R) -> dict[str, Json]:
         options = dict(self.model_options)
         if self.user_id is not None:
             options["user"] = self.user_id(request)
@@ -90,7 +90,7 @@ class ModelStage(Generic[R]):
         return options
 
 
-def object_schema(**properties: Json) -> dict[str, Json]:
+def build_object_schema(**properties: Json) -> dict[str, Json]:
     """The JSON schema of an object with exactly these properties."""
     return {
         "type": "object",

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import orjson
 
-from promptiter.backprop.llm.model_stage import ModelStage, object_schema
+from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
 from promptiter.backprop.llm.prompts import is_shown_whole, render_optimize
-from promptiter.backprop.llm.rendering import value_text
+from promptiter.backprop.llm.rendering import render_value
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.errors import SurfaceValueError
 from promptiter.llm.messages import Role
@@ -56,8 +56,8 @@ class LLMOptimizer(ModelStage[OptimizeRequest]):
                 "raise max_prompt_tokens of the optimizer",
             )
         messages = self.render(request) if self.render else render_optimize(request, limit=limit)
-        shape = value_shape(request) if is_whole else edits_shape(request)
-        needed = SPARE_TOKENS + (approximate_tokens(value_text(surface.value)) * 3 // 2 if is_whole else 0)
+        shape = build_value_adapter(request) if is_whole else build_edits_adapter(request)
+        needed = SPARE_TOKENS + (approximate_tokens(render_value(surface.value)) * 3 // 2 if is_whole else 0)
         new = await self.ask(shape, messages, request, node_id=surface.node_id, answer_tokens=needed)
         patch = SurfacePatch(
             surface_id=surface.id, value=new.value, reason=new.reason, evidence=request.signal.case_ids
@@ -65,43 +65,45 @@ class LLMOptimizer(ModelStage[OptimizeRequest]):
         return OptimizeResult(patch=patch, reason=new.reason)
 
 
-def value_shape(request: OptimizeRequest) -> TypeAdapter[NewValue]:
+def build_value_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
     """An answer with the complete new value."""
     from pydantic import AfterValidator, TypeAdapter, WithJsonSchema, create_model
 
-    def read(said: Any) -> NewValue:
-        return checked(NewValue(_unescaped(said.value, request.surface), said.reason), request)
+    def parse(reply: Any) -> NewValue:
+        return check_value(NewValue(_unescape_marks(reply.value, request.surface), reply.reason), request)
 
-    answer: Any = create_model("Answer", reason=(_reason_type(), ...), value=(Any, ...))
-    schema = object_schema(reason={"type": "string"}, value=value_schema(request.surface))
-    shape: Any = Annotated[answer, AfterValidator(read), WithJsonSchema(schema)]
+    answer: Any = create_model("Answer", reason=(_build_reason_type(), ...), value=(Any, ...))
+    schema = build_object_schema(reason={"type": "string"}, value=build_value_schema(request.surface))
+    shape: Any = Annotated[answer, AfterValidator(parse), WithJsonSchema(schema)]
     return TypeAdapter(shape)
 
 
-def edits_shape(request: OptimizeRequest) -> TypeAdapter[NewValue]:
+def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
     """An answer with passages of the current value and what stands there instead."""
     from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema, create_model
 
-    def read(said: Any) -> NewValue:
-        pairs = [tuple(_unescaped(text, request.surface) for text in (each.find, each.replace)) for each in said.edits]
-        return checked(NewValue(edited(request.surface.value, pairs), said.reason), request)
+    def parse(reply: Any) -> NewValue:
+        pairs = [
+            tuple(_unescape_marks(text, request.surface) for text in (each.find, each.replace)) for each in reply.edits
+        ]
+        return check_value(NewValue(apply_edits(request.surface.value, pairs), reply.reason), request)
 
     edit: Any = create_model("Edit", find=(str, ...), replace=(str, ...))
     edits = Annotated[list[edit], Field(min_length=1)]
-    answer: Any = create_model("Answer", reason=(_reason_type(), ...), edits=(edits, ...))
-    one = object_schema(find={"type": "string"}, replace={"type": "string"})
-    schema = object_schema(reason={"type": "string"}, edits={"type": "array", "minItems": 1, "items": one})
-    shape: Any = Annotated[answer, AfterValidator(read), WithJsonSchema(schema)]
+    answer: Any = create_model("Answer", reason=(_build_reason_type(), ...), edits=(edits, ...))
+    one = build_object_schema(find={"type": "string"}, replace={"type": "string"})
+    schema = build_object_schema(reason={"type": "string"}, edits={"type": "array", "minItems": 1, "items": one})
+    shape: Any = Annotated[answer, AfterValidator(parse), WithJsonSchema(schema)]
     return TypeAdapter(shape)
 
 
-def value_schema(surface: Surface) -> dict[str, Json]:
+def build_value_schema(surface: Surface) -> dict[str, Json]:
     """What the surface can take, as a JSON schema."""
     limits = surface.limits
     if surface.type in TEXT_TYPES:
         return {"type": "string"} | ({"maxLength": limits.max_chars} if limits.max_chars is not None else {})
     if surface.type == "examples":
-        message = object_schema(role={"type": "string", "enum": list(EXAMPLE_ROLES)}, content={"type": "string"})
+        message = build_object_schema(role={"type": "string", "enum": list(EXAMPLE_ROLES)}, content={"type": "string"})
         most = {"maxItems": limits.max_examples} if limits.max_examples is not None else {}
         return {"type": "array", "items": message} | most
     if limits.choices:
@@ -113,7 +115,7 @@ def value_schema(surface: Surface) -> dict[str, Json]:
     return {"type": kind} | {name: bound for name, bound in bounds.items() if bound is not None}
 
 
-def checked(new: NewValue, request: OptimizeRequest) -> NewValue:
+def check_value(new: NewValue, request: OptimizeRequest) -> NewValue:
     """The value, or a ValueError that tells the model what is wrong with it."""
     try:
         orjson.dumps(new.value)
@@ -126,15 +128,15 @@ def checked(new: NewValue, request: OptimizeRequest) -> NewValue:
         raise ValueError("the value holds a NaN or infinite number")
     if isinstance(new.value, str) and not new.value.strip():
         raise ValueError("the value is empty; give the complete new value")
-    if _same(new.value, request.surface.value):
+    if _is_same(new.value, request.surface.value):
         raise ValueError("the value is the current one; it has to change what the signal asks for")
     for rejection in request.rejected:
-        if _same(new.value, rejection.value):
+        if _is_same(new.value, rejection.value):
             raise ValueError(f"this very value was rejected before ({rejection.reason}); find another way")
     return new
 
 
-def edited(text: str, edits: Sequence[tuple[str, ...]]) -> str:
+def apply_edits(text: str, edits: Sequence[tuple[str, ...]]) -> str:
     """The text after the edits, one after the other; each passage must be there once."""
     for find, replacement in edits:
         count = text.count(find) if find else 0
@@ -146,13 +148,13 @@ def edited(text: str, edits: Sequence[tuple[str, ...]]) -> str:
     return text
 
 
-def _reason_type() -> Any:
+def _build_reason_type() -> Any:
     from pydantic import StringConstraints
 
     return Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-def _same(value: Json, other: Json) -> bool:
+def _is_same(value: Json, other: Json) -> bool:
     """Equal, whatever the whitespace of a text is."""
     if isinstance(value, str) and isinstance(other, str):
         return value.split() == other.split()
@@ -162,8 +164,8 @@ def _same(value: Json, other: Json) -> bool:
 _ESCAPED_MARK = re.compile(r"&lt;(?=\s*/?\s*data\b)", re.IGNORECASE)
 
 
-def _unescaped(value: Json, surface: Surface) -> Json:
+def _unescape_marks(value: Json, surface: Surface) -> Json:
     """Marks as the surface writes them. Quoting escapes them in the prompt, and a model copies what it sees."""
-    if _ESCAPED_MARK.search(value_text(surface.value)):
+    if _ESCAPED_MARK.search(render_value(surface.value)):
         return value
     return map_texts(value, lambda text: _ESCAPED_MARK.sub("<", text))

@@ -11,23 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from promptiter.backprop.llm.rendering import (
-    call_text,
-    example_sections,
-    findings_in_words,
-    incoming_findings,
+    build_example_sections,
+    build_optional_section,
+    collect_incoming_findings,
+    collect_literals,
+    collect_wrong_values,
+    describe_findings,
     is_suspect,
-    literals,
-    numbered,
-    optional_quote,
-    optional_section,
-    rejection_text,
-    result_text,
-    step_quotes,
-    surface_quote,
-    value_text,
-    wrong_values,
+    quote_numbered,
+    quote_optional,
+    quote_step,
+    quote_surface,
+    render_call,
+    render_rejection,
+    render_result,
+    render_value,
 )
-from promptiter.backprop.llm.truncation import Quote, Section, approximate_tokens, compose, room_beside
+from promptiter.backprop.llm.truncation import Quote, Section, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, BackwardRequest, OptimizeRequest
 from promptiter.stages.losses import Category, Severity
@@ -167,7 +167,7 @@ the passage exactly and occurs only once in the value, `replace` stands there in
 sentences what you changed and why it helps. Answer with one JSON object:
 {"reason": "...", "edits": [{"find": "...", "replace": "..."}]}"""
 
-SURFACE_TYPES_IN_WORDS: Mapping[SurfaceType, str] = {
+SURFACE_TYPE_DESCRIPTIONS: Mapping[SurfaceType, str] = {
     "instruction": "the instruction of a node: what its model is told about its job.",
     "global_instruction": "an instruction that all nodes of the agent share, so it holds only what concerns all.",
     "examples": "messages shown to a node's model before its input, user and assistant in turn. Make up new ones in "
@@ -191,22 +191,22 @@ class Point:
     severity: Severity
     categories: tuple[Category, ...]
 
-    def line(self) -> str:
+    def as_line(self) -> str:
         """One line, whatever the text holds, so that no point can pretend to be two."""
         cases = f"{len(self.case_ids)} case{'s' if len(self.case_ids) > 1 else ''}"
         told = [*([f"×{self.said}"] if self.said > 1 else []), cases, self.severity, *self.categories]
         return f"- {', '.join(told)}: {' '.join(self.text.split())}"
 
 
-def surface_aliases(request: BackwardRequest) -> dict[str, str]:
+def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
     """What the blamable surfaces are called in the prompt and in the answer."""
     return {f"S{number}": name for number, name in enumerate(sorted(set(request.blamable)), 1)}
 
 
-def predecessor_aliases(request: BackwardRequest) -> dict[str, Step]:
+def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
     """What the predecessors are called: those that failed or gave what was found wrong first, the most that fit."""
     steps = sorted({step.id: step for step in request.predecessors}.values(), key=lambda step: (len(step.id), step.id))
-    wrong = wrong_values(incoming_findings(request))
+    wrong = collect_wrong_values(collect_incoming_findings(request))
     named = [(f"P{number}", step) for number, step in enumerate(steps, 1)]
     if len(named) > MOST_PREDECESSORS:
         named = sorted(named, key=lambda pair: not is_suspect(pair[1], wrong))[:MOST_PREDECESSORS]
@@ -215,42 +215,44 @@ def predecessor_aliases(request: BackwardRequest) -> dict[str, Step]:
 
 def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
     """One step and what went wrong after it: which surface, or which predecessor, is to blame?"""
-    step, findings = request.step, incoming_findings(request)
+    step, findings = request.step, collect_incoming_findings(request)
     packets = sorted(request.incoming, key=lambda packet: (packet.severity, packet.source, packet.text))
     reports = list(dict.fromkeys(f"{packet.severity}, {packet.category}: {packet.text}" for packet in packets))
     reasons = [reason for reason in dict.fromkeys(request.reasons) if reason not in "\n".join(reports)]
     said = "\n".join((*reports, *reasons))
-    found = [told for told in findings_in_words(findings) if told not in said]
-    aliases = {name: alias for alias, name in surface_aliases(request).items()}
+    found = [told for told in describe_findings(findings) if told not in said]
+    aliases = {name: alias for alias, name in alias_surfaces(request).items()}
     surfaces = sorted(request.surfaces, key=lambda surface: (surface.id not in aliases, surface.id))
-    predecessors = predecessor_aliases(request)
+    predecessors = alias_predecessors(request)
     sections = [
-        Section(title="# What went wrong", quotes=numbered("report", reports), weight=6),
-        *optional_section("# Why the metrics failed", numbered("reason", reasons), weight=5),
-        *optional_section("# What the metrics found", optional_quote("findings", "\n".join(found)), weight=3),
-        *optional_section("# What the user said", optional_quote("user", request.input), weight=3),
-        *optional_section(EXPECTED, optional_quote("expected", request.expected), weight=4),
-        Section(title="# The step", quotes=step_quotes(step), weight=10),
-        *optional_section("# Its tool calls", numbered("call", map(call_text, step.tool_calls)), weight=5),
+        Section(title="# What went wrong", quotes=quote_numbered("report", reports), weight=6),
+        *build_optional_section("# Why the metrics failed", quote_numbered("reason", reasons), weight=5),
+        *build_optional_section("# What the metrics found", quote_optional("findings", "\n".join(found)), weight=3),
+        *build_optional_section("# What the user said", quote_optional("user", request.input), weight=3),
+        *build_optional_section(EXPECTED, quote_optional("expected", request.expected), weight=4),
+        Section(title="# The step", quotes=quote_step(step), weight=10),
+        *build_optional_section(
+            "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
+        ),
         Section(
             title="# Its surfaces" + ("" if aliases else ": none may be blamed"),
-            quotes=tuple(surface_quote(surface, name=aliases.get(surface.id, "fixed")) for surface in surfaces),
+            quotes=tuple(quote_surface(surface, name=aliases.get(surface.id, "fixed")) for surface in surfaces),
             weight=6,
         ),
         Section(
             title="# Its predecessors" + ("" if predecessors else ": none may be blamed"),
-            quotes=tuple(Quote(alias, result_text(before)) for alias, before in predecessors.items()),
+            quotes=tuple(Quote(alias, render_result(before)) for alias, before in predecessors.items()),
             weight=6,
         ),
     ]
-    room = room_beside(_BACKWARD, limit=limit)
-    told = compose(sections, room, around=literals(findings, [request.expected]))
+    room = compute_room(_BACKWARD, limit=limit)
+    told = compose(sections, room, around=collect_literals(findings, [request.expected]))
     return Message("system", _BACKWARD), Message("user", told)
 
 
-def points_room(*, limit: int) -> int:
+def compute_points_room(*, limit: int) -> int:
     """How many tokens of points one prompt of the aggregator holds."""
-    return room_beside(_AGGREGATE, limit=limit) * 3 // 5
+    return compute_room(_AGGREGATE, limit=limit) * 3 // 5
 
 
 def render_aggregate(
@@ -260,20 +262,20 @@ def render_aggregate(
     failed = f"{request.failed_cases:,} of {request.all_cases:,} cases failed. " if request.all_cases else ""
     more = f" {left_out:,} points of fewer cases are left out." if left_out else ""
     sections = [
-        _surface_section(request.surface),
-        Section(title="# The current value", quotes=(_value_quote(request.surface),), weight=3),
+        _build_surface_section(request.surface),
+        Section(title="# The current value", quotes=(_quote_value(request.surface),), weight=3),
         Section(
             title=f"# The feedback\n{failed}These are the points on this surface.{more}",
-            quotes=(Quote("points", "\n".join(point.line() for point in points)),),
+            quotes=(Quote("points", "\n".join(point.as_line() for point in points)),),
             weight=24,
         ),
     ]
-    return Message("system", _AGGREGATE), Message("user", compose(sections, room_beside(_AGGREGATE, limit=limit)))
+    return Message("system", _AGGREGATE), Message("user", compose(sections, compute_room(_AGGREGATE, limit=limit)))
 
 
 def is_shown_whole(surface: Surface, *, limit: int) -> bool:
     """Whether the optimizer's prompt has room for all of the value; else it asks for edits."""
-    return _value_quote(surface).size <= _value_room(limit=limit)
+    return _quote_value(surface).size <= _compute_value_room(limit=limit)
 
 
 def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
@@ -283,28 +285,28 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
     rejected = request.rejected[: -MOST_REJECTED - 1 : -1]
     siblings = sorted(request.siblings, key=lambda sibling: sibling.id)
     sections = [
-        _surface_section(surface, node_description=request.node_description),
-        *optional_section("# Limits of a new value", _limit_quotes(surface.limits), weight=8),
-        _signal_section(request.signal),
-        *example_sections("Failing", failing, weight=3),
-        *example_sections("Passing", passing, weight=2),
-        *optional_section(
+        _build_surface_section(surface, node_description=request.node_description),
+        *build_optional_section("# Limits of a new value", _quote_limits(surface.limits), weight=8),
+        _build_signal_section(request.signal),
+        *build_example_sections("Failing", failing, weight=3),
+        *build_example_sections("Passing", passing, weight=2),
+        *build_optional_section(
             "# What was rejected before, the latest first",
-            numbered("rejected", (rejection_text(rejection, surface) for rejection in rejected)),
+            quote_numbered("rejected", (render_rejection(rejection, surface) for rejection in rejected)),
             weight=6,
         ),
-        *optional_section(
+        *build_optional_section(
             "# Other surfaces of the same node, which stay as they are",
-            tuple(surface_quote(sibling, name="sibling") for sibling in siblings),
+            tuple(quote_surface(sibling, name="sibling") for sibling in siblings),
             weight=2,
         ),
     ]
     rules = _BY_VALUE if is_shown_whole(surface, limit=limit) else _BY_EDITS
     found = [finding for example in failing for finding in example.findings]
-    around = literals(found, [example.expected for example in (*failing, *passing)])
-    value = _value_quote(surface).within(_value_room(limit=limit), around=around)
+    around = collect_literals(found, [example.expected for example in (*failing, *passing)])
+    value = _quote_value(surface).fit(_compute_value_room(limit=limit), around=around)
     first = f"# The current value{': empty' if surface.value in ('', []) else ''}\n{value}\n\n"
-    rest = compose(sections, room_beside(rules, limit=limit) - approximate_tokens(first), around=around)
+    rest = compose(sections, compute_room(rules, limit=limit) - approximate_tokens(first), around=around)
     return Message("system", rules), Message("user", first + rest)
 
 
@@ -314,30 +316,30 @@ _BY_VALUE = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_VALUE)
 _BY_EDITS = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_EDITS)
 
 
-def _value_room(*, limit: int) -> int:
+def _compute_value_room(*, limit: int) -> int:
     """The most that the current value may take of the optimizer's prompt, whichever way it is to answer."""
-    return room_beside(_BY_EDITS, limit=limit) * 3 // 5
+    return compute_room(_BY_EDITS, limit=limit) * 3 // 5
 
 
-def _value_quote(surface: Surface) -> Quote:
-    return Quote("current value", value_text(surface.value))
+def _quote_value(surface: Surface) -> Quote:
+    return Quote("current value", render_value(surface.value))
 
 
-def _surface_section(surface: Surface, *, node_description: str = "") -> Section:
+def _build_surface_section(surface: Surface, *, node_description: str = "") -> Section:
     told = [f"surface: {surface.id}"]
     told += [f"what its node does: {node_description}"] if node_description else []
     told += [f"what the surface is for: {surface.description}"] if surface.description else []
-    title = f"# The surface\nIt is {SURFACE_TYPES_IN_WORDS[surface.type]}"
+    title = f"# The surface\nIt is {SURFACE_TYPE_DESCRIPTIONS[surface.type]}"
     return Section(title=title, quotes=(Quote("surface", "\n".join(told)),), weight=4)
 
 
-def _signal_section(signal: AggregateResult) -> Section:
+def _build_signal_section(signal: AggregateResult) -> Section:
     counts = ", ".join(f"{name} {count}" for name, count in sorted(signal.categories.items()))
     told = f"{signal.severity}, {len(signal.case_ids)} cases{f' ({counts})' if counts else ''}:\n{signal.text}"
     return Section(title="# The signal", quotes=(Quote("signal", told),), weight=12)
 
 
-def _limit_quotes(limits: Limits) -> tuple[Quote, ...]:
+def _quote_limits(limits: Limits) -> tuple[Quote, ...]:
     numbers = [
         *([f"at most {limits.max_chars:,} characters"] if limits.max_chars is not None else []),
         *([f"at most {limits.max_examples} messages"] if limits.max_examples is not None else []),
@@ -347,8 +349,8 @@ def _limit_quotes(limits: Limits) -> tuple[Quote, ...]:
         *([f"not above {limits.maximum}"] if limits.maximum is not None else []),
     ]
     return (
-        *optional_quote("limits", ", ".join(numbers)),
-        *optional_quote("one of", value_text(list(limits.choices)) if limits.choices else None),
-        *optional_quote("placeholders to keep, no others", ", ".join(f"{{{name}}}" for name in limits.placeholders)),
-        *numbered("keep word for word", limits.locked),
+        *quote_optional("limits", ", ".join(numbers)),
+        *quote_optional("one of", render_value(list(limits.choices)) if limits.choices else None),
+        *quote_optional("placeholders to keep, no others", ", ".join(f"{{{name}}}" for name in limits.placeholders)),
+        *quote_numbered("keep word for word", limits.locked),
     )

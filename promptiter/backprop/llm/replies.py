@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
-from promptiter.backprop.llm.model_stage import object_schema
+from promptiter.backprop.llm.model_stage import build_object_schema
 from promptiter.stages.losses import Category, Severity
 from traces.model import Json
 
@@ -25,7 +25,7 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blame:
+class BlameEntry:
     """What an answer says of one surface or predecessor. `of` and `step` are as the model wrote them."""
 
     of: str
@@ -37,15 +37,15 @@ class Blame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    gradients: tuple[Blame, ...]
-    packets: tuple[Blame, ...]
+class BlameAnswer:
+    gradients: tuple[BlameEntry, ...]
+    packets: tuple[BlameEntry, ...]
 
 
 @lru_cache(maxsize=256)
-def answer_shape(
+def build_answer_adapter(
     surfaces: tuple[str, ...], predecessors: tuple[str, ...] = (), *, steps: tuple[str, ...] = ()
-) -> TypeAdapter[Answer]:
+) -> TypeAdapter[BlameAnswer]:
     """What an answer looks like when these may be blamed; with `steps` a gradient also says at which of them.
 
     The schema is strict; what is read is not: a word outside a closed set is cheaper to do without than to ask for
@@ -55,16 +55,16 @@ def answer_shape(
 
     places = {"step": steps, "surface": surfaces} if steps else {"surface": surfaces}
     lists = {
-        **({"gradients": _list_schema(places, confidence=_CONFIDENCE)} if surfaces else {}),
-        **({"packets": _list_schema({"predecessor": predecessors})} if predecessors else {}),
+        **({"gradients": _build_list_schema(places, confidence=_CONFIDENCE)} if surfaces else {}),
+        **({"packets": _build_list_schema({"predecessor": predecessors})} if predecessors else {}),
     }
-    schema = object_schema(diagnosis={"type": "string"}, **lists)
-    read = partial(_read, lists=tuple(lists))
-    shape: Any = Annotated[_lenient_model(), AfterValidator(read), WithJsonSchema(schema)]
+    schema = build_object_schema(diagnosis={"type": "string"}, **lists)
+    parse = partial(_parse_answer, lists=tuple(lists))
+    shape: Any = Annotated[_build_lenient_model(), AfterValidator(parse), WithJsonSchema(schema)]
     return TypeAdapter(shape)
 
 
-def resolved(said: str, ids: Mapping[str, str]) -> str | None:
+def resolve_id(said: str, ids: Mapping[str, str]) -> str | None:
     """The id that an alias or id means; what is left blank means the only candidate."""
     candidates = set(ids.values())
     if not said and len(candidates) == 1:
@@ -72,27 +72,29 @@ def resolved(said: str, ids: Mapping[str, str]) -> str | None:
     return ids.get(said) or ids.get(said.upper())
 
 
-def grade(blame: Blame, reports: Iterable[tuple[Severity, Category]]) -> tuple[Severity, Category]:
+def grade(blame: BlameEntry, reports: Iterable[tuple[Severity, Category]]) -> tuple[Severity, Category]:
     """As the model says; where it says nothing that is known, as the worst report."""
     worst = min(reports, default=(None, None))
-    return _known(blame.severity, SEVERITIES, worst[0] or "P1"), _known(blame.category, CATEGORIES, worst[1] or "other")
+    return _match_word(blame.severity, SEVERITIES, worst[0] or "P1"), _match_word(
+        blame.category, CATEGORIES, worst[1] or "other"
+    )
 
 
 _CONFIDENCE = {"type": "number", "minimum": 0, "maximum": 1}
 
 
-def _list_schema(places: Mapping[str, tuple[str, ...]], **more: Json) -> dict[str, Json]:
+def _build_list_schema(places: Mapping[str, tuple[str, ...]], **more: Json) -> dict[str, Json]:
     fields: dict[str, Json] = {
         **{name: {"type": "string", "enum": list(aliases)} for name, aliases in places.items()},
         "text": {"type": "string"},
         "severity": {"type": "string", "enum": list(SEVERITIES)},
         "category": {"type": "string", "enum": list(CATEGORIES)},
     }
-    return {"type": "array", "items": object_schema(**fields, **more)}
+    return {"type": "array", "items": build_object_schema(**fields, **more)}
 
 
 @cache
-def _lenient_model() -> Any:
+def _build_lenient_model() -> Any:
     from pydantic import BeforeValidator, StringConstraints, create_model
 
     word: Any = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value).strip())]
@@ -103,18 +105,18 @@ def _lenient_model() -> Any:
     return create_model("Answer", gradients=(list[gradient], []), packets=(list[packet], []))
 
 
-def _read(said: Any, *, lists: tuple[str, ...]) -> Answer:
+def _parse_answer(said: Any, *, lists: tuple[str, ...]) -> BlameAnswer:
     if not said.model_fields_set:
         lacking = f"neither {lists[0]} nor {lists[1]}" if len(lists) > 1 else f"no {lists[0]}"
         raise ValueError(f"it has {lacking}; give an empty list where nothing is to blame")
-    return Answer(
-        gradients=tuple(_blame(each, each.surface) for each in said.gradients),
-        packets=tuple(_blame(each, each.predecessor) for each in said.packets),
+    return BlameAnswer(
+        gradients=tuple(_build_entry(each, each.surface) for each in said.gradients),
+        packets=tuple(_build_entry(each, each.predecessor) for each in said.packets),
     )
 
 
-def _blame(said: Any, of: str) -> Blame:
-    return Blame(
+def _build_entry(said: Any, of: str) -> BlameEntry:
+    return BlameEntry(
         of=of,
         text=said.text,
         severity=said.severity,
@@ -124,5 +126,5 @@ def _blame(said: Any, of: str) -> Blame:
     )
 
 
-def _known(said: str, words: tuple[W, ...], default: W) -> W:
+def _match_word(said: str, words: tuple[W, ...], default: W) -> W:
     return next((word for word in words if word == said), default)

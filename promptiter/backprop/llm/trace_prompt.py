@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 from promptiter.backprop.llm.prompts import DATA_RULE, EXPECTED, GRADES, TO_A_SURFACE, WHOLE_TRACE
 from promptiter.backprop.llm.rendering import (
-    call_text,
-    findings_in_words,
-    findings_of,
+    build_optional_section,
+    collect_findings,
+    collect_literals,
+    collect_wrong_values,
+    describe_findings,
     is_suspect,
-    literals,
-    numbered,
-    optional_quote,
-    optional_section,
-    snapshot_text,
-    step_quotes,
-    surface_quote,
-    wrong_values,
+    quote_numbered,
+    quote_optional,
+    quote_step,
+    quote_surface,
+    render_call,
+    render_snapshot,
 )
-from promptiter.backprop.llm.truncation import Quote, Section, compose, prompt_tokens, room_beside
+from promptiter.backprop.llm.truncation import Quote, Section, compose, compute_room, count_prompt_tokens
 from promptiter.backprop.propagate import TraceView
 from promptiter.llm.messages import Message
 from promptiter.stages.losses import Loss
@@ -42,7 +42,7 @@ _RULES = WHOLE_TRACE.format(to_a_surface=TO_A_SURFACE, grades=GRADES, data_rule=
 
 
 @dataclass(frozen=True, slots=True)
-class ShownTrace:
+class TracePrompt:
     """The steps of a walk and their blamable surfaces, by alias. `left_out` steps are not shown."""
 
     view: TraceView
@@ -51,9 +51,9 @@ class ShownTrace:
     left_out: int
 
     @classmethod
-    def of(cls, view: TraceView) -> ShownTrace:
+    def of(cls, view: TraceView) -> TracePrompt:
         steps = [step for step in view.request.trace.steps if step.id in view.predecessors]
-        shown = _most_telling(steps, view) if len(steps) > MOST_STEPS else steps
+        shown = _select_steps(steps, view) if len(steps) > MOST_STEPS else steps
         blamable = sorted({surface_id for step in shown for surface_id in view.blamable[step.id]})
         return cls(
             view,
@@ -70,86 +70,88 @@ class ShownTrace:
     @property
     def tokens(self) -> int:
         """How many tokens the prompt has when nothing is cut."""
-        return prompt_tokens([_RULES, ""]) + sum(section.size for section in self._sections())
+        return count_prompt_tokens([_RULES, ""]) + sum(section.size for section in self._build_sections())
 
-    def prompt(self, *, limit: int) -> tuple[Message, ...]:
+    def render(self, *, limit: int) -> tuple[Message, ...]:
         """The trace in at most `limit` tokens, cut around what was expected and what came instead."""
-        around = literals(findings_of(self.view.request.case_loss.losses), [self.view.expected])
-        told = compose(self._sections(), room_beside(_RULES, limit=limit), around=around)
+        around = collect_literals(collect_findings(self.view.request.case_loss.losses), [self.view.expected])
+        told = compose(self._build_sections(), compute_room(_RULES, limit=limit), around=around)
         return Message("system", _RULES), Message("user", told)
 
-    def _sections(self) -> list[Section]:
+    def _build_sections(self) -> list[Section]:
         case = self.view.request.case_loss
         aliases = {step.id: alias for alias, step in self.steps.items()}
-        reports = _reports(case.losses, aliases)
+        reports = _quote_reports(case.losses, aliases)
         said = "\n".join(report.text for report in reports)
-        unsaid = [told for told in findings_in_words(findings_of(case.losses)) if told not in said]
+        unsaid = [told for told in describe_findings(collect_findings(case.losses)) if told not in said]
         named = {surface_id: alias for alias, surface_id in self.surfaces.items()}
         return [
-            self._surface_section(named),
-            *optional_section("# What the user said", optional_quote("user", case.input), weight=3),
-            *(self._step_section(step, aliases, named) for step in self.steps.values()),
+            self._build_surface_section(named),
+            *build_optional_section("# What the user said", quote_optional("user", case.input), weight=3),
+            *(self._build_step_section(step, aliases, named) for step in self.steps.values()),
             *([Section(title=f"# {self.left_out:,} more steps are not shown")] if self.left_out else []),
             Section(title="# What went wrong", quotes=reports, weight=12),
-            *optional_section("# What the metrics found", optional_quote("findings", "\n".join(unsaid)), weight=3),
-            *optional_section(EXPECTED, optional_quote("expected", self.view.expected), weight=8),
+            *build_optional_section(
+                "# What the metrics found", quote_optional("findings", "\n".join(unsaid)), weight=3
+            ),
+            *build_optional_section(EXPECTED, quote_optional("expected", self.view.expected), weight=8),
         ]
 
-    def _surface_section(self, named: Mapping[str, str]) -> Section:
+    def _build_surface_section(self, named: Mapping[str, str]) -> Section:
         read = {surface.id: surface for step in self.steps.values() for surface in self.view.surfaces_of(step)}
-        blamable = [surface_quote(read[each], name=alias) for each, alias in named.items() if each in read]
-        fixed = [surface_quote(each, name="fixed") for each in _fixed(read, named)]
+        blamable = [quote_surface(read[each], name=alias) for each, alias in named.items() if each in read]
+        fixed = [quote_surface(each, name="fixed") for each in _find_fixed_surfaces(read, named)]
         return Section(title="# The surfaces", quotes=(*blamable, *fixed), weight=6)
 
-    def _step_section(self, step: Step, aliases: Mapping[str, str], named: Mapping[str, str]) -> Section:
+    def _build_step_section(self, step: Step, aliases: Mapping[str, str], named: Mapping[str, str]) -> Section:
         blamable = [named[surface_id] for surface_id in self.view.blamable[step.id]]
-        source = self._source_of_input(step, aliases)
+        source = self._find_input_source(step, aliases)
         heading = [
             f"# Step {aliases[step.id]}",
-            *_listed("after", [aliases[before] for before in step.predecessors if before in aliases]),
+            *_list_aliases("after", [aliases[before] for before in step.predecessors if before in aliases]),
             *([f"its input is {source}"] if source else []),
-            *(_listed("may be blamed:", blamable) or ["no surface may be blamed"]),
+            *(_list_aliases("may be blamed:", blamable) or ["no surface may be blamed"]),
         ]
-        calls = numbered("call", map(call_text, step.tool_calls))
-        quotes = (*step_quotes(step, has_input=not source), *calls)
+        calls = quote_numbered("call", map(render_call, step.tool_calls))
+        quotes = (*quote_step(step, has_input=not source), *calls)
         return Section(title="; ".join(heading), quotes=quotes, weight=6 if blamable else 4)
 
-    def _source_of_input(self, step: Step, aliases: Mapping[str, str]) -> str:
+    def _find_input_source(self, step: Step, aliases: Mapping[str, str]) -> str:
         """Where else the whole input of a step is shown; empty if nowhere."""
-        given = snapshot_text(step.input)
+        given = render_snapshot(step.input)
         if not given or step.input.blobs:
             return ""
         for before in step.predecessors:
-            if before in aliases and snapshot_text(self.view.steps[before].output) == given:
+            if before in aliases and render_snapshot(self.view.steps[before].output) == given:
                 return f"the output of {aliases[before]}"
         return "what the user said" if given == self.view.request.case_loss.input else ""
 
 
-def _most_telling(steps: list[Step], view: TraceView) -> list[Step]:
+def _select_steps(steps: list[Step], view: TraceView) -> list[Step]:
     """Of too many steps, those that failed or show what was found wrong, then the last; in the order of the trace."""
-    wrong = wrong_values(findings_of(view.request.case_loss.losses))
+    wrong = collect_wrong_values(collect_findings(view.request.case_loss.losses))
     order = sorted(range(len(steps)), key=lambda number: (not is_suspect(steps[number], wrong), -number))
     return [steps[number] for number in sorted(order[:MOST_STEPS])]
 
 
-def _reports(losses: Iterable[Loss], aliases: Mapping[str, str]) -> tuple[Quote, ...]:
+def _quote_reports(losses: Iterable[Loss], aliases: Mapping[str, str]) -> tuple[Quote, ...]:
     """What each loss says, the worst first, and the steps where it stands."""
     places: dict[str, list[str]] = {}
     for loss in sorted(losses, key=lambda loss: (loss.severity, loss.metric, loss.text)):
         told = f"{loss.metric}: {loss.text}" if loss.metric else loss.text
         at = places.setdefault(f"{loss.severity}, {loss.category}: {told}", [])
         at += [aliases[loss.step_id]] if loss.step_id in aliases else []
-    return tuple(Quote(" ".join(["report", *_listed("at", at)]), told) for told, at in places.items())
+    return tuple(Quote(" ".join(["report", *_list_aliases("at", at)]), told) for told, at in places.items())
 
 
-def _fixed(read: Mapping[str, Surface], blamable: Mapping[str, str]) -> Iterator[Surface]:
+def _find_fixed_surfaces(read: Mapping[str, Surface], blamable: Mapping[str, str]) -> Iterator[Surface]:
     """The surfaces that stay as they are; those that are empty tell nothing."""
     for surface_id in sorted(read):
         if surface_id not in blamable and read[surface_id].value not in ("", [], None):
             yield read[surface_id]
 
 
-def _listed(word: str, aliases: list[str]) -> list[str]:
+def _list_aliases(word: str, aliases: list[str]) -> list[str]:
     """`after T1, T2`; nothing if there is none, and not all if there are many."""
     if not aliases:
         return []

@@ -35,17 +35,17 @@ def approximate_tokens(text: str) -> int:
     characters to a token, code three, numbers two; Chinese has up to one and a half tokens to a character, which is
     three bytes. Hexadecimal digits and rows of emoji may have a third more than this says.
     """
-    return -(-_weight(text) // _UNIT)
+    return -(-_weigh(text) // _UNIT)
 
 
-def prompt_tokens(texts: Iterable[str]) -> int:
+def count_prompt_tokens(texts: Iterable[str]) -> int:
     """How many tokens the messages of these texts have together."""
     return sum(approximate_tokens(text) + PER_MESSAGE for text in texts)
 
 
-def room_beside(rules: str, *, limit: int) -> int:
+def compute_room(rules: str, *, limit: int) -> int:
     """What the rules of a prompt leave for its other message."""
-    return limit - prompt_tokens([rules, ""])
+    return limit - count_prompt_tokens([rules, ""])
 
 
 def cut(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
@@ -54,16 +54,16 @@ def cut(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
     Each gap says how many characters are left out. Half a surrogate pair, which no request can hold, is spelled out.
     """
     text = escape_surrogates(text)
-    before = _weights_before(text)
-    room, gap = limit * _UNIT, _weight(_gap(len(text)))
+    before = _accumulate_weights(text)
+    room, gap = limit * _UNIT, _weigh(_render_gap(len(text)))
     if before[-1] <= room:
         return text
     if room < 2 * gap:
-        return _LEFT_OUT if _weight(_LEFT_OUT) <= room else ""
+        return _LEFT_OUT if _weigh(_LEFT_OUT) <= room else ""
     most = min(MOST_WINDOWS, room // 2 // (gap + SHORTEST_WINDOW * _UNIT))
-    hits = list(_places(text, around))[:most]
-    shown = _spans(before, hits, room - gap * (len(hits) + 1))
-    return _joined(text, _merged(shown, before, closer_than=gap))
+    hits = list(_find_literals(text, around))[:most]
+    shown = _choose_spans(before, hits, room - gap * (len(hits) + 1))
+    return _join_spans(text, _merge_spans(shown, before, closer_than=gap))
 
 
 def share(limit: int, wanted: Sequence[tuple[int, int]]) -> list[int]:
@@ -93,7 +93,7 @@ class Quote:
         """The room without which it is not shown."""
         return min(self.size, approximate_tokens(quote_data(self.name, "")) + 1 + SHORTEST_SHOWN)
 
-    def within(self, limit: int, *, around: Sequence[str] = ()) -> str:
+    def fit(self, limit: int, *, around: Sequence[str] = ()) -> str:
         """The quote in at most `limit` tokens. Quoting escapes marks, so that a cut text may have to be cut again."""
         room = limit
         while True:
@@ -120,25 +120,25 @@ class Section:
     @property
     def least(self) -> int:
         first = self.quotes[0].least if self.quotes else 0
-        return min(self.size, self._frame + first + approximate_tokens(_more(len(self.quotes))) + 1)
+        return min(self.size, self._frame + first + approximate_tokens(_render_more(len(self.quotes))) + 1)
 
     @property
     def _frame(self) -> int:
         return approximate_tokens(self.title) + 1
 
-    def within(self, limit: int, *, around: Sequence[str] = ()) -> str:
+    def fit(self, limit: int, *, around: Sequence[str] = ()) -> str:
         """The title and as many quotes, from the first on, as can each be shown in part."""
         kept, note = self.quotes, ""
         if self.size > limit:
             room = limit - self._frame
             if sum(quote.least for quote in self.quotes) > room:
-                room -= approximate_tokens(_more(len(self.quotes))) + 1
+                room -= approximate_tokens(_render_more(len(self.quotes))) + 1
                 fitting = bisect_right(list(accumulate(quote.least for quote in self.quotes)), room)
-                kept, note = self.quotes[:fitting], _more(len(self.quotes) - fitting)
-            rooms = _shares(room, [(quote.size, quote.least, 1) for quote in kept])
+                kept, note = self.quotes[:fitting], _render_more(len(self.quotes) - fitting)
+            rooms = _share_above_least(room, [(quote.size, quote.least, 1) for quote in kept])
         else:
             rooms = [quote.size for quote in kept]
-        shown = [quote.within(room, around=around) for quote, room in zip(kept, rooms, strict=True)]
+        shown = [quote.fit(room, around=around) for quote, room in zip(kept, rooms, strict=True)]
         return "\n".join([self.title, *shown, *([note] if note else [])])
 
 
@@ -150,19 +150,19 @@ def compose(sections: Sequence[Section], limit: int, *, around: Sequence[str] = 
     """
     kept, room = list(sections), limit
     while sum(section.least for section in kept) > room:
-        room = limit - approximate_tokens(_without(len(sections))) - 1
+        room = limit - approximate_tokens(_render_dropped(len(sections))) - 1
         lightest = min(range(len(kept)), key=lambda number: (kept[number].weight, -number))
         del kept[lightest]
         if not kept:
             break
-    rooms = _shares(room, [(section.size, section.least, section.weight) for section in kept])
-    shown = [section.within(room, around=around) for section, room in zip(kept, rooms, strict=True)]
+    rooms = _share_above_least(room, [(section.size, section.least, section.weight) for section in kept])
+    shown = [section.fit(room, around=around) for section, room in zip(kept, rooms, strict=True)]
     if dropped := len(sections) - len(kept):
-        shown.append(_without(dropped))
+        shown.append(_render_dropped(dropped))
     return "\n\n".join(shown)
 
 
-def _shares(limit: int, wanted: Sequence[tuple[int, int, int]]) -> list[int]:
+def _share_above_least(limit: int, wanted: Sequence[tuple[int, int, int]]) -> list[int]:
     """Room for each (size, least, weight): at least the least, which must fit; what is left by weight."""
     more = share(
         limit - sum(least for _, least, _ in wanted), [(size - least, weight) for size, least, weight in wanted]
@@ -173,40 +173,40 @@ def _shares(limit: int, wanted: Sequence[tuple[int, int, int]]) -> list[int]:
 _LEFT_OUT = "[…]"
 
 
-def _gap(characters: int) -> str:
+def _render_gap(characters: int) -> str:
     return f"\n[… {characters:,} characters left out …]\n"
 
 
-def _more(number: int) -> str:
+def _render_more(number: int) -> str:
     return f"[… {number:,} more left out …]"
 
 
-def _without(number: int) -> str:
+def _render_dropped(number: int) -> str:
     return f"[… sections left out: {number:,} …]"
 
 
 _LIGHT = (string.ascii_letters + string.whitespace).encode()
 
 
-def _weight(text: str) -> int:
+def _weigh(text: str) -> int:
     raw = text.encode("utf-8", "surrogatepass")
     return 2 * len(raw) + len(raw.translate(None, _LIGHT))
 
 
-def _weights_before(text: str) -> list[int]:
+def _accumulate_weights(text: str) -> list[int]:
     """The weight before each character, and of all at the end."""
-    weights = {character: _weight(character) for character in set(text)}
+    weights = {character: _weigh(character) for character in set(text)}
     return list(accumulate(map(weights.__getitem__, text), initial=0))
 
 
-def _places(text: str, around: Sequence[str]) -> Iterator[tuple[int, int]]:
+def _find_literals(text: str, around: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Where each literal stands first."""
     for literal in dict.fromkeys(around):
         if literal and (at := text.find(literal)) >= 0:
             yield at, at + len(literal)
 
 
-def _spans(before: Sequence[int], hits: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int]]:
+def _choose_spans(before: Sequence[int], hits: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int]]:
     """Beginning, windows and end, together in the room: half of it for windows, if there are any."""
     ends = room // 2 if hits else room
     tail = ends * 2 // 5
@@ -217,7 +217,7 @@ def _spans(before: Sequence[int], hits: Sequence[tuple[int, int]], room: int) ->
     return sorted(spans)
 
 
-def _merged(spans: Sequence[tuple[int, int]], before: Sequence[int], *, closer_than: int) -> list[tuple[int, int]]:
+def _merge_spans(spans: Sequence[tuple[int, int]], before: Sequence[int], *, closer_than: int) -> list[tuple[int, int]]:
     """The spans without overlap; what lies between two of them is shown if it is no longer than the note would be."""
     merged = [spans[0]]
     for start, end in spans[1:]:
@@ -229,11 +229,11 @@ def _merged(spans: Sequence[tuple[int, int]], before: Sequence[int], *, closer_t
     return merged
 
 
-def _joined(text: str, spans: Sequence[tuple[int, int]]) -> str:
+def _join_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
     parts, shown_to = [], 0
     for start, end in spans:
         if start > shown_to:
-            parts.append(_gap(start - shown_to))
+            parts.append(_render_gap(start - shown_to))
         parts.append(text[start:end])
         shown_to = end
     return "".join(parts)

@@ -35,11 +35,11 @@ from promptiter.evaluation.metrics.judge_prompts import (
 from promptiter.evaluation.metrics.metric import (
     TurnScore,
     describe_failure,
-    describe_findings,
     leave_unscored,
     mean,
     pair_turns,
     score_by_turn,
+    summarize_findings,
 )
 from promptiter.evaluation.metrics.metric_config import MetricConfig
 from promptiter.evaluation.score import Finding, Score
@@ -207,7 +207,7 @@ class JudgeMetric:
         """One sentence for people and models: missing and extra turns, then what failed and why."""
         others = [finding for finding in score.findings if finding.predicate == "turn"]
         turns = len(judged) + len(others)
-        sentences = [describe_findings([finding], turns=turns) for finding in others]
+        sentences = [summarize_findings([finding], turns=turns) for finding in others]
         for index, turn in judged.items():
             sentences += (reason + (f" (turn {index})" if turns > 1 else "") for reason in turn.reasons)
         if sentences:

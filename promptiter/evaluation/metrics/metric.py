@@ -91,7 +91,7 @@ def score_by_turn(
         metric=metric.name,
         value=mean(values),
         threshold=metric.threshold,
-        reason=describe_findings(findings, turns=len(values)),
+        reason=summarize_findings(findings, turns=len(values)),
         findings=tuple(findings[:MAX_FINDINGS]),
     )
 
@@ -119,7 +119,7 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def describe_findings(findings: Sequence[Finding], *, turns: int = 1) -> str:
+def summarize_findings(findings: Sequence[Finding], *, turns: int = 1) -> str:
     """One sentence for people and models: the first findings, and how many more there are."""
     if not findings:
         return "as expected" if turns == 1 else f"all {turns} turns are as expected"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.llm.aggregator import MOST_BATCHES, LLMAggregator, packed, points_of
-from promptiter.backprop.llm.prompts import MAX_PROMPT_TOKENS, MIN_PROMPT_TOKENS, points_room
+from promptiter.backprop.llm.aggregator import MOST_BATCHES, LLMAggregator, collect_points, pack_points
+from promptiter.backprop.llm.prompts import MAX_PROMPT_TOKENS, MIN_PROMPT_TOKENS, compute_points_room
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.errors import BudgetEndedError, ModelUnavailableError
 from promptiter.llm.budget import Budget
@@ -74,9 +74,11 @@ async def test_several_points_take_one_call_that_shows_how_many_say_each() -> No
     assert result.text == "1. Repeat the id."
     assert result.error is None
     (asked,) = model.requests
-    assert [line for line in asked.text.splitlines() if line.startswith("- ") and "case" in line and "P" in line][
-        -3:
-    ] == [
+    assert [
+        as_line
+        for as_line in asked.text.splitlines()
+        if as_line.startswith("- ") and "case" in as_line and "P" in as_line
+    ][-3:] == [
         f"- 1 case, P0, format: {RULES[1]}",
         f"- ×37, 37 cases, P1, other: {RULES[0]}",
         f"- 1 case, P3, other: {RULES[2]}",
@@ -99,7 +101,7 @@ async def test_the_order_of_gradients_makes_no_difference() -> None:
 def test_near_equal_texts_are_one_point_in_the_words_said_most_often() -> None:
     base = "The answer has to repeat the order id that the customer gave in the first message"
     said = [gradient(base, "c1"), gradient(base, "c2"), gradient(base + " again", "c3", severity="P0")]
-    (point,) = points_of([*said, gradient(base.upper() + "!", "c4")])
+    (point,) = collect_points([*said, gradient(base.upper() + "!", "c4")])
     assert (point.text, point.said, len(point.case_ids), point.severity) == (base, 4, 4, "P0")
 
 
@@ -115,17 +117,17 @@ def test_near_equal_texts_are_one_point_in_the_words_said_most_often() -> None:
     ],
 )
 def test_what_says_the_opposite_is_never_one_point(one: str, other: str) -> None:
-    assert len(points_of([gradient(one), gradient(other)])) == 2
+    assert len(collect_points([gradient(one), gradient(other)])) == 2
 
 
 def test_half_a_surrogate_pair_is_spelled_out() -> None:
-    texts = {point.text for point in points_of([gradient("half \ud83d"), gradient("whole 😀 of it")])}
+    texts = {point.text for point in collect_points([gradient("half \ud83d"), gradient("whole 😀 of it")])}
     assert texts == {"half \\ud83d", "whole 😀 of it"}
 
 
 def test_near_equal_chinese_texts_are_one_point() -> None:
     text = "回答时请务必使用客户提供的订单编号并注明日期"
-    assert len(points_of([gradient(text), gradient(text + "吧")])) == 1
+    assert len(collect_points([gradient(text), gradient(text + "吧")])) == 1
 
 
 async def test_counts_are_of_cases_and_weigh_each_by_its_best_confidence() -> None:
@@ -252,14 +254,14 @@ async def test_an_own_prompt_gets_the_request_whole() -> None:
 
 @given(st.lists(st.integers(1, 900), max_size=60), st.sampled_from((MIN_PROMPT_TOKENS, 5_000)))
 def test_batches_keep_all_points_in_order_and_fit(lengths: list[int], limit: int) -> None:
-    points = points_of([gradient(f"n{n}x " * length) for n, length in enumerate(lengths)])
-    room = points_room(limit=limit)
-    batches, left_out = packed(points, room=room)
+    points = collect_points([gradient(f"n{n}x " * length) for n, length in enumerate(lengths)])
+    room = compute_points_room(limit=limit)
+    batches, left_out = pack_points(points, room=room)
     assert left_out == 0
     assert sum(map(len, batches)) == len(points)
     assert [point.case_ids for batch in batches for point in batch] == [point.case_ids for point in points]
     for batch in batches:
-        assert approximate_tokens("\n".join(point.line() for point in batch)) <= room
+        assert approximate_tokens("\n".join(point.as_line() for point in batch)) <= room
     assert all(len(batch) > 1 for batch in batches[:-1])
 
 

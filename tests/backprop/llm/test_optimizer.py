@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from promptiter.backprop.llm.optimizer import LLMOptimizer, edited, value_schema
+from promptiter.backprop.llm.optimizer import LLMOptimizer, apply_edits, build_value_schema
 from promptiter.errors import BadAnswerError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
@@ -145,13 +145,13 @@ async def test_each_type_of_surface_has_its_own_kind_of_value(
     assert patch is not None
     assert patch.value == right
     assert len(model.requests) == 2
-    assert schema is None or value_schema(surface) == schema
+    assert schema is None or build_value_schema(surface) == schema
     assert model.requests[0].schema is not None
-    assert model.requests[0].schema["properties"]["value"] == value_schema(surface)
+    assert model.requests[0].schema["properties"]["value"] == build_value_schema(surface)
 
 
 def test_examples_are_messages_of_users_and_assistants() -> None:
-    schema = value_schema(Surface(node_id="a", type="examples", value=[], limits=Limits(max_examples=4)))
+    schema = build_value_schema(Surface(node_id="a", type="examples", value=[], limits=Limits(max_examples=4)))
     assert schema["maxItems"] == 4
     assert schema["items"]["properties"]["role"]["enum"] == ["user", "assistant"]
     assert schema["items"]["required"] == ["role", "content"]
@@ -191,9 +191,9 @@ async def test_edits_that_do_not_fit_are_told_to_the_model() -> None:
 
 
 def test_edits_apply_one_after_the_other() -> None:
-    assert edited("a b c", [("b", "bb"), ("bb c", "d")]) == "a d"
+    assert apply_edits("a b c", [("b", "bb"), ("bb c", "d")]) == "a d"
     with pytest.raises(ValueError, match="occurs 0 times"):
-        edited("a", [("", "b")])
+        apply_edits("a", [("", "b")])
 
 
 async def test_a_value_too_long_that_is_no_text_stays_as_it_is() -> None:

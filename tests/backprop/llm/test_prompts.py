@@ -17,12 +17,12 @@ from promptiter.backprop.llm.prompts import (
     MIN_PROMPT_TOKENS,
     MOST_PREDECESSORS,
     Point,
+    alias_predecessors,
+    alias_surfaces,
     is_shown_whole,
-    predecessor_aliases,
     render_aggregate,
     render_backward,
     render_optimize,
-    surface_aliases,
 )
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.evaluation.score import Finding
@@ -203,8 +203,8 @@ def test_the_order_of_packets_surfaces_and_predecessors_makes_no_difference() ->
 
 
 def test_what_may_be_blamed_has_an_alias_and_nothing_else_has() -> None:
-    assert surface_aliases(BACKWARD_REQUEST) == {"S1": "writer#instruction"}
-    assert {alias: step.id for alias, step in predecessor_aliases(BACKWARD_REQUEST).items()} == {
+    assert alias_surfaces(BACKWARD_REQUEST) == {"S1": "writer#instruction"}
+    assert {alias: step.id for alias, step in alias_predecessors(BACKWARD_REQUEST).items()} == {
         "P1": "lookup",
         "P2": "router",
     }
@@ -221,7 +221,7 @@ def test_of_too_many_predecessors_those_with_errors_and_wrong_values_are_shown()
     steps[300] = replace(steps[300], error=Failure("TimeoutError"))
     steps[400] = replace(steps[400], output=Snapshot("it is 4711"))
     request = replace(BACKWARD_REQUEST, incoming=(wrong,), predecessors=tuple(steps))
-    aliases = predecessor_aliases(request)
+    aliases = alias_predecessors(request)
     assert len(aliases) == MOST_PREDECESSORS
     assert list(aliases)[:3] == ["P301", "P401", "P1"]
     assert '<data name="P301">\nnode search, failed: TimeoutError' in render_backward(request)[1].content

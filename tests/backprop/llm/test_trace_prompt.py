@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
-from promptiter.backprop.llm.trace_prompt import MOST_STEPS, ShownTrace
+from promptiter.backprop.llm.trace_prompt import MOST_STEPS, TracePrompt
 from promptiter.backprop.propagate import TraceView
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message
@@ -108,12 +108,12 @@ ATTRIBUTE_REQUEST = AttributeRequest(
 )
 
 
-def shown(request: AttributeRequest) -> ShownTrace:
-    return ShownTrace.of(TraceView(request))
+def shown(request: AttributeRequest) -> TracePrompt:
+    return TracePrompt.of(TraceView(request))
 
 
 def render(request: AttributeRequest, *, limit: int = 12_000) -> tuple[Message, ...]:
-    return shown(request).prompt(limit=limit)
+    return shown(request).render(limit=limit)
 
 
 def example() -> str:
@@ -226,7 +226,7 @@ def test_of_too_many_steps_those_with_errors_and_wrong_values_and_the_last_are_s
     found = shown(replace(request, trace=replace(request.trace, steps=tuple(steps))))
     assert [step.id for step in found.steps.values()][:3] == ["s3", "s5", "s102"]
     assert (len(found.steps), found.left_out) == (MOST_STEPS, 100)
-    assert "# 100 more steps are not shown" in found.prompt(limit=100_000)[1].content
+    assert "# 100 more steps are not shown" in found.render(limit=100_000)[1].content
 
 
 def test_a_long_trace_is_cut_to_the_limit_and_keeps_what_went_wrong() -> None:

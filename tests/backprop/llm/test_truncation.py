@@ -108,7 +108,7 @@ def test_shares_fit_and_nobody_waits_while_there_is_room(limit: int, wanted: lis
 @given(st.builds(Quote, st.just("text"), LONG | MARKED), st.integers(0, 300))
 def test_a_quote_fits_and_cannot_be_closed_from_inside(quote: Quote, more: int) -> None:
     limit = approximate_tokens('<data name="text">\n\n</data>') + 1 + more
-    block = quote.within(limit)
+    block = quote.fit(limit)
     assert approximate_tokens(block) < limit or not block.removeprefix('<data name="text">\n').removesuffix("\n</data>")
     assert len(re.findall(r"<\s*/?\s*data\b", block, re.IGNORECASE)) == 2
 
@@ -116,7 +116,7 @@ def test_a_quote_fits_and_cannot_be_closed_from_inside(quote: Quote, more: int) 
 def test_a_quote_that_fits_is_not_cut() -> None:
     for length in range(60):
         quote = Quote("text", "a" * length)
-        assert "a" * length in quote.within(quote.size)
+        assert "a" * length in quote.fit(quote.size)
 
 
 def sections(texts: list[list[str]], weights: list[int]) -> list[Section]:
@@ -141,7 +141,7 @@ def test_composed_sections_fit_whatever_they_hold(parts: list[tuple[list[str], i
 
 def test_quotes_that_do_not_fit_are_left_out_and_counted() -> None:
     (section,) = sections([["text " * 100] * 50], [1])
-    text = section.within(600)
+    text = section.fit(600)
     shown = text.count("<data")
     assert 5 < shown < 20
     assert text.endswith(f"[… {50 - shown} more left out …]")
