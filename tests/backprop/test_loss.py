@@ -280,15 +280,15 @@ def test_a_row_of_another_eval_set_is_refused() -> None:
 def test_all_problems_of_placements_and_hints_are_listed() -> None:
     placements = [LossPlacement(metric="exact", node_id="plan"), LossPlacement(metric="x", node_id="plann")]
     assert check_placements(placements, metrics=["exact"], node_ids=["plan"]) == [
-        "a loss placement names the metric 'x', which is not known",
-        "the loss placement of 'x' names the node 'plann', which is not known (did you mean 'plan'?)",
+        "a loss placement names the metric 'x', which does not exist",
+        "the loss placement of 'x' names the node 'plann', which does not exist (did you mean 'plan'?)",
     ]
     assert check_placements(placements, metrics=["exact", "x"]) == []
     high: Any = "high"
     hints = [LossHint(case_id="a", metric="exact"), LossHint(case_id="b", metric="y", severity=high)]
     assert check_hints(hints, metrics=["exact"], case_ids=["a"]) == [
-        "a loss hint names the case 'b', which is not known",
-        "the loss hint of case 'b' names the metric 'y', which is not known",
+        "a loss hint names the case 'b', which does not exist",
+        "the loss hint of case 'b' names the metric 'y', which does not exist",
         "the loss hint of case 'b' has severity 'high'; use P0 to P3",
     ]
 

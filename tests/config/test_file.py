@@ -292,8 +292,8 @@ def test_what_policies_name_must_exist(folder: Path) -> None:
     assert told == [
         "unknown required metric: 'exact_mach' (did you mean 'exact_match'?); known are exact_match",
         "protected case 'sallt' is not in the validation set (did you mean 'salt'?)",
-        "the loss placement of 'exact_match' names the node 'eco', which is not known (did you mean 'echo'?)",
-        "a loss hint names the case 'te', which is not known (did you mean 'tea'?)",
+        "the loss placement of 'exact_match' names the node 'eco', which does not exist (did you mean 'echo'?)",
+        "a loss hint names the case 'te', which does not exist (did you mean 'tea'?)",
     ]
 
 

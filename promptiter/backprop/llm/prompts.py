@@ -1,8 +1,8 @@
-"""What the LLM stages tell their models. The rules are ours; all that was recorded or written by others is data.
+"""The prompts of the LLM stages. The rules are ours; everything that was recorded or written by others is data.
 
-Data stands between `<data name="…">` and `</data>`, as in the prompts of judges, and cannot close its marks. Node and
-step ids come from traces, so they are data too: models name surfaces and steps by aliases of ours, S1 and P1. Every
-prompt has at most `limit` tokens; equal requests give equal prompts in every process.
+Data is enclosed in `<data name="…">` and `</data>`, as in the prompts of judges, and cannot close its marks. Node and
+step ids come from traces, so they are data, too: models name surfaces and steps by our aliases, S1 and P1. Every prompt
+has at most `limit` tokens; equal requests give equal prompts in every process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from traces import Step
 
 MAX_PROMPT_TOKENS = 12_000
 MIN_PROMPT_TOKENS = 2_000
-"""Below this the rules leave too little room for anything else."""
+"""With fewer tokens the rules leave too little room for anything else."""
 
 MOST_PREDECESSORS = 64
 MOST_FAILING = 6
@@ -183,28 +183,28 @@ SURFACE_TYPE_DESCRIPTIONS: Mapping[SurfaceType, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One thing that gradients of a surface say: how many say it, of which cases."""
+    """One point that gradients of a surface make: how many of them make it, and for which cases."""
 
     text: str
-    said: int
+    count: int
     case_ids: frozenset[str]
     severity: Severity
     categories: tuple[Category, ...]
 
     def as_line(self) -> str:
-        """One line, whatever the text holds, so that no point can pretend to be two."""
+        """Render the point as one line, whatever its text, so that it cannot pose as two points."""
         cases = f"{len(self.case_ids)} case{'s' if len(self.case_ids) > 1 else ''}"
-        told = [*([f"×{self.said}"] if self.said > 1 else []), cases, self.severity, *self.categories]
-        return f"- {', '.join(told)}: {' '.join(self.text.split())}"
+        labels = [*([f"×{self.count}"] if self.count > 1 else []), cases, self.severity, *self.categories]
+        return f"- {', '.join(labels)}: {' '.join(self.text.split())}"
 
 
 def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
-    """What the blamable surfaces are called in the prompt and in the answer."""
+    """The blamable surfaces by their aliases in the prompt and in the answer."""
     return {f"S{number}": name for number, name in enumerate(sorted(set(request.blamable)), 1)}
 
 
 def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
-    """What the predecessors are called: those that failed or gave what was found wrong first, the most that fit."""
+    """The predecessors by alias. If there are too many, those that failed or gave a wrong value are preferred."""
     steps = sorted({step.id: step for step in request.predecessors}.values(), key=lambda step: (len(step.id), step.id))
     wrong = collect_wrong_values(collect_incoming_findings(request))
     named = [(f"P{number}", step) for number, step in enumerate(steps, 1)]
@@ -214,20 +214,20 @@ def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
 
 
 def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
-    """One step and what went wrong after it: which surface, or which predecessor, is to blame?"""
+    """Render the prompt that asks which surface or predecessor of a step is to blame."""
     step, findings = request.step, collect_incoming_findings(request)
     packets = sorted(request.incoming, key=lambda packet: (packet.severity, packet.source, packet.text))
     reports = list(dict.fromkeys(f"{packet.severity}, {packet.category}: {packet.text}" for packet in packets))
     reasons = [reason for reason in dict.fromkeys(request.reasons) if reason not in "\n".join(reports)]
-    said = "\n".join((*reports, *reasons))
-    found = [told for told in describe_findings(findings) if told not in said]
+    shown = "\n".join((*reports, *reasons))
+    unshown = [each for each in describe_findings(findings) if each not in shown]
     aliases = {name: alias for alias, name in alias_surfaces(request).items()}
     surfaces = sorted(request.surfaces, key=lambda surface: (surface.id not in aliases, surface.id))
     predecessors = alias_predecessors(request)
     sections = [
         Section(title="# What went wrong", quotes=quote_numbered("report", reports), weight=6),
         *build_optional_section("# Why the metrics failed", quote_numbered("reason", reasons), weight=5),
-        *build_optional_section("# What the metrics found", quote_optional("findings", "\n".join(found)), weight=3),
+        *build_optional_section("# What the metrics found", quote_optional("findings", "\n".join(unshown)), weight=3),
         *build_optional_section("# What the user said", quote_optional("user", request.input), weight=3),
         *build_optional_section(EXPECTED, quote_optional("expected", request.expected), weight=4),
         Section(title="# The step", quotes=quote_step(step), weight=10),
@@ -246,19 +246,19 @@ def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS)
         ),
     ]
     room = compute_room(_BACKWARD, limit=limit)
-    told = compose(sections, room, around=collect_literals(findings, [request.expected]))
-    return Message("system", _BACKWARD), Message("user", told)
+    content = compose(sections, room, around=collect_literals(findings, [request.expected]))
+    return Message("system", _BACKWARD), Message("user", content)
 
 
 def compute_points_room(*, limit: int) -> int:
-    """How many tokens of points one prompt of the aggregator holds."""
+    """The number of tokens that one prompt of the aggregator has for points."""
     return compute_room(_AGGREGATE, limit=limit) * 3 // 5
 
 
 def render_aggregate(
     request: AggregateRequest, points: Sequence[Point], *, left_out: int = 0, limit: int = MAX_PROMPT_TOKENS
 ) -> tuple[Message, ...]:
-    """Points on one surface, to be merged. `left_out` is how many more there are, each of fewer cases."""
+    """Render the prompt that asks to merge the points on one surface. `left_out` more points have fewer cases."""
     failed = f"{request.failed_cases:,} of {request.all_cases:,} cases failed. " if request.all_cases else ""
     more = f" {left_out:,} points of fewer cases are left out." if left_out else ""
     sections = [
@@ -274,12 +274,12 @@ def render_aggregate(
 
 
 def is_shown_whole(surface: Surface, *, limit: int) -> bool:
-    """Whether the optimizer's prompt has room for all of the value; else it asks for edits."""
+    """Whether the optimizer's prompt has room for the whole value; otherwise it asks for edits."""
     return _quote_value(surface).size <= _compute_value_room(limit=limit)
 
 
 def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
-    """One surface, its signal, and what happened with it: what should its new value be?"""
+    """Render the prompt that asks for the new value of one surface."""
     surface = request.surface
     failing, passing = request.failing[:MOST_FAILING], request.passing[:MOST_PASSING]
     rejected = request.rejected[: -MOST_REJECTED - 1 : -1]
@@ -317,7 +317,7 @@ _BY_EDITS = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_EDITS)
 
 
 def _compute_value_room(*, limit: int) -> int:
-    """The most that the current value may take of the optimizer's prompt, whichever way it is to answer."""
+    """Maximum number of tokens of the current value in the optimizer's prompt, for both forms of answer."""
     return compute_room(_BY_EDITS, limit=limit) * 3 // 5
 
 
@@ -326,17 +326,17 @@ def _quote_value(surface: Surface) -> Quote:
 
 
 def _build_surface_section(surface: Surface, *, node_description: str = "") -> Section:
-    told = [f"surface: {surface.id}"]
-    told += [f"what its node does: {node_description}"] if node_description else []
-    told += [f"what the surface is for: {surface.description}"] if surface.description else []
+    lines = [f"surface: {surface.id}"]
+    lines += [f"what its node does: {node_description}"] if node_description else []
+    lines += [f"what the surface is for: {surface.description}"] if surface.description else []
     title = f"# The surface\nIt is {SURFACE_TYPE_DESCRIPTIONS[surface.type]}"
-    return Section(title=title, quotes=(Quote("surface", "\n".join(told)),), weight=4)
+    return Section(title=title, quotes=(Quote("surface", "\n".join(lines)),), weight=4)
 
 
 def _build_signal_section(signal: AggregateResult) -> Section:
     counts = ", ".join(f"{name} {count}" for name, count in sorted(signal.categories.items()))
-    told = f"{signal.severity}, {len(signal.case_ids)} cases{f' ({counts})' if counts else ''}:\n{signal.text}"
-    return Section(title="# The signal", quotes=(Quote("signal", told),), weight=12)
+    text = f"{signal.severity}, {len(signal.case_ids)} cases{f' ({counts})' if counts else ''}:\n{signal.text}"
+    return Section(title="# The signal", quotes=(Quote("signal", text),), weight=12)
 
 
 def _quote_limits(limits: Limits) -> tuple[Quote, ...]:
