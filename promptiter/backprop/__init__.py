@@ -1,1 +1,1 @@
-"""Backprop: losses from failed scores, carried back along the trace, merged per surface, turned into patches."""
+"""Backpropagation: losses from failed scores, attributed along the trace, merged per surface, turned into patches."""

@@ -1,9 +1,9 @@
-"""What checks of blame say, and what that does to gradients: blame that does not move the score loses weight.
+"""The effect of the gradient check: gradients of a surface lose weight if correcting its steps does not move the score.
 
-A surface's gradients are weighted by the share of its checks that support it, as if half a check more had: nothing
-checked is weight 1, one unsupported check a third, two a fifth, which is below what a patch needs beside a surface that
-is supported. The weights are relative to the best of them, so a check tells surfaces apart and never silences a round:
-if nothing that is blamed moves the score, blame stays as it was.
+The weight of a surface is the share of its checks that support the blame, with half a supporting check added to each
+count. Without checks it is 1, with one unsupported check 1/3, with two 1/5: too little for a patch beside a supported
+surface. Weights are relative to the largest, so a check separates surfaces but never empties a round: if no blamed
+surface moves the score, all gradients keep their weight.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import replace
 from promptiter.stages.contracts import BlameCheck, SurfaceGradient
 
 PRIOR = 0.5
-"""So many checks a surface is taken to have passed before any."""
+"""Number of supporting checks that every surface is assumed to have."""
 
 
 def weights_of(surface_ids: Iterable[str], checks: Iterable[BlameCheck]) -> dict[str, float]:
-    """What the gradients of each surface count, from 0 to 1."""
+    """The weight of each surface's gradients, from 0 to 1."""
     supported = dict.fromkeys(surface_ids, 0)
     checked = dict.fromkeys(supported, 0)
     for check in checks:
@@ -33,7 +33,7 @@ def weights_of(surface_ids: Iterable[str], checks: Iterable[BlameCheck]) -> dict
 def weight_gradients(
     gradients: Mapping[str, tuple[SurfaceGradient, ...]], checks: Iterable[BlameCheck]
 ) -> dict[str, tuple[SurfaceGradient, ...]]:
-    """Gradients by surface, each as sure as its surface's checks leave it, and marked with its own."""
+    """Multiply the confidence of each gradient by the weight of its surface, and add the verdict of its own check."""
     checks = tuple(checks)
     weights = weights_of(gradients, checks)
     found = {(each.surface_id, each.case_id, each.repeat, each.turn): each.verdict for each in checks}

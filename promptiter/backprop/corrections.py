@@ -1,9 +1,8 @@
-"""Corrections: what a blamed step should have given, so that a replay can show whether that helps.
+"""Corrections: the output that a blamed step should have had, so that a replay can show whether that helps.
 
-A Corrector is asked for the output that the step could have given under a better surface, *with the input it got*. That
-is the whole point: whoever puts the expected answer into the output of a step that never saw what it is made of moves
-the score and proves nothing, least of all at the last step. So a correction is refused where it holds something that
-had been lost before the step.
+A Corrector gives the output that the step could have had under a better surface *with the input it got*. Putting the
+expected answer into a step that never saw its parts raises the score but proves nothing, least of all at the last step.
+A correction is therefore refused if it contains something that had been lost before the step.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from traces import ExecutionTrace, Snapshot, Step
 from traces.model import Json
 
 CorrectionKind: TypeAlias = Literal["corrected", "no_better", "unknown"]
-"""There is a better output; with its input the step could do no better; or the corrector cannot tell."""
+"""There is a better output; the step could not do better with its input; or the corrector does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionRequest:
-    """A blamed step in a failed run, with the losses of that run. `gradients` are what blames the step.
+    """A blamed step in a failed run, with the losses of that run. `gradients` are those that blame the step.
 
-    `surfaces` are those that it read, with their current values; `references` the expected answers of other cases.
+    `surfaces` are those that it read, with their current values; `references` are expected answers of other cases.
     """
 
     case_loss: CaseLoss
@@ -45,7 +44,7 @@ class CorrectionRequest:
 
     @property
     def is_answer(self) -> bool:
-        """Whether the step wrote the answer: nothing that depends on it could be told anything."""
+        """Whether the step wrote the answer: no step that depends on it reads a surface."""
         behind = {self.step.id}
         for each in self.trace.steps:
             if not behind.isdisjoint(each.predecessors):
@@ -56,14 +55,14 @@ class CorrectionRequest:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the trace has all of what went into the step and came out of it, secrets included."""
+        """Whether the trace has the complete input and output of the step: no blobs, no masked secrets."""
         sides = (self.step.input, self.step.output)
         return not any(each.blobs or MASK in snapshot_text(each) for each in sides)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What a step should have given, if anybody can say; the reason is in words."""
+    """The output that a step should have had, if it is known, and the reason."""
 
     kind: CorrectionKind
     output: Json = None
@@ -71,18 +70,18 @@ class Correction:
 
 
 class Corrector(Protocol):
-    """Corrects one step. Called for blamed steps of a sample of failed runs, some at once; a ModelError skips one."""
+    """Corrects one step. Called for blamed steps of a sample of failed runs, concurrently; an error skips one step."""
 
     async def correct(self, request: CorrectionRequest) -> Correction:
-        """The output that the step could have given, with the input it got."""
+        """Return the output that the step could have had with the input it got."""
 
 
 FindLostValues: TypeAlias = Callable[[CorrectionRequest, str], Sequence[str]]
 """Finds what a corrected output contains although it had been lost before the step, which could not know it."""
 
 
-def same_shape(text: str, output: Snapshot) -> Json:
-    """A corrected text as the step would give it: as it is, or as data if the step gave data. Raises ValueError."""
+def parse_like(text: str, output: Snapshot) -> Json:
+    """Return a corrected text in the form of the step's output: as text, or parsed as data. Raises ValueError."""
     if output.text is not None or output.data is None:
         return text
     from promptiter.evaluation.metrics.json_match import parse_json

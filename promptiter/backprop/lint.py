@@ -1,8 +1,8 @@
-"""Lint before paying: what is wrong with a patch, found without running anything.
+"""Linter: finds problems of a patch before any case is run with it.
 
-A patch that breaks a limit, loses a placeholder, changes nothing, repeats what was rejected, empties a text, bloats it
-or copies the cases goes back to the optimizer with the reason in words. One Linter holds the index of a run's cases, so
-that linting a patch takes milliseconds, whatever their number.
+A patch that breaks a limit, drops a placeholder, changes nothing, repeats a rejected value, empties or bloats a text,
+or copies a case goes back to the optimizer with the reason. A Linter indexes the cases of a run once, so linting a
+patch takes milliseconds for any number of cases.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from promptiter.backprop.step_text import json_leaves
 from promptiter.errors import SetupError, SurfaceValueError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
-from promptiter.evaluation.metrics.metric import shown
 from promptiter.profile import SurfacePatch
 from promptiter.stages.contracts import Rejection
 from promptiter.structure import TEXT_TYPES, Surface
+from promptiter.wording import shorten
 from traces.model import Json
 
 LintRule: TypeAlias = Literal["limits", "placeholder", "no_op", "repeat", "empty", "growth", "copied"]
 
 RUN_WORDS, RUN_CHARACTERS = 8, 30
-"""So many words in a row, of so many characters, are no coincidence. (A Chinese character counts as a word.)"""
+"""Minimum length of a copied run, in words and in characters. (A Chinese character counts as a word.)"""
 
 PIECE = 4
-"""Runs are looked up by pieces of so many words. A run has at least twice as many."""
+"""Number of words in the pieces by which runs are looked up. A run has at least twice as many."""
 
 SHORTEST_LITERAL = 12
-"""A reference answer, an argument or a number of so many characters is no coincidence either."""
+"""Minimum number of characters of a copied reference answer, argument or number."""
 
 RARE = 2
-"""What at most so many cases say is theirs; what more of them say belongs to the task."""
+"""A passage counts as copied if at most this many cases contain it; otherwise it belongs to the task."""
 
 MOST_GROWTH, FREE_GROWTH = 4, 2_000
-"""A new text has at most so many times the characters of the current one, and so many more."""
+"""A new text may have this many times the characters of the current one, plus this many."""
 
 MOST_PASSAGES = 3
-"""So many copied passages are told: enough to see what is meant."""
+"""Maximum number of copied passages that are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class LintProblem:
-    """What is wrong with a patch, in words for the optimizer."""
+    """A problem of a patch, with a message for the optimizer."""
 
     rule: LintRule
     message: str
@@ -55,12 +55,12 @@ class LintProblem:
 def lint(
     patch: SurfacePatch, *, surface: Surface, rejected: Sequence[Rejection] = (), cases: Sequence[EvalCase] = ()
 ) -> tuple[LintProblem, ...]:
-    """What is wrong with one patch; `surface` has the current value. For many patches keep a Linter."""
+    """Lint one patch; `surface` has the current value. For many patches keep a Linter."""
     return Linter(cases).find_problems(patch, surface=surface, rejected=rejected)
 
 
 class Linter:
-    """Lints the patches of a run, with the texts of its cases at hand."""
+    """Lints the patches of a run against its cases."""
 
     def __init__(self, cases: Sequence[EvalCase] = ()) -> None:
         self._index = _CaseIndex(cases)
@@ -68,9 +68,9 @@ class Linter:
     def find_problems(
         self, patch: SurfacePatch, *, surface: Surface, rejected: Sequence[Rejection] = ()
     ) -> tuple[LintProblem, ...]:
-        """What is wrong with a patch, in the order of the rules; nothing: it is worth a try.
+        """Return the problems of a patch in the order of the rules; none if it is worth a try.
 
-        `surface` has the current value; of `rejected`, those of other surfaces do not count.
+        `surface` has the current value. Rejections of other surfaces are ignored.
         """
         if patch.surface_id != surface.id:
             raise SetupError(f"the patch is for {patch.surface_id!r}, but the surface given is {surface.id!r}")
@@ -80,7 +80,7 @@ class Linter:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A proposed value, and all that the rules compare it with."""
+    """A proposed value, and everything that the rules compare it with."""
 
     value: Json
     surface: Surface
@@ -132,7 +132,7 @@ def _check_repeat(draft: _Draft) -> Iterator[str]:
 
 def _check_empty(draft: _Draft) -> Iterator[str]:
     if draft.texts is not None and draft.texts[0].strip() and not draft.texts[1].strip():
-        yield "the text is empty; write what should stand there"
+        yield "the text is empty; write the complete new text"
 
 
 def _check_growth(draft: _Draft) -> Iterator[str]:
@@ -148,13 +148,13 @@ def _check_growth(draft: _Draft) -> Iterator[str]:
 
 
 def _check_copied(draft: _Draft) -> Iterator[str]:
-    """Passages that only one or two cases say. Few-shot examples are made of cases, so they may hold them."""
+    """Passages that only one or two cases contain. Few-shot examples may contain them: they are made of cases."""
     if draft.texts is None:
         return
     before, after = draft.texts
     for passage in _find_passages(after, before, draft.index)[:MOST_PASSAGES]:
         cases = " and ".join(map(repr, passage.case_ids))
-        text = shown(after[passage.start : passage.end])
+        text = shorten(after[passage.start : passage.end])
         yield f"{text} is copied from case {cases}; say the rule behind it, not what a case says"
 
 
@@ -171,7 +171,7 @@ _RULES: Mapping[LintRule, Callable[[_Draft], Iterator[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Passage:
-    """Characters of a text that belong to cases."""
+    """A span of characters in a text that is copied from cases."""
 
     start: int
     end: int
@@ -179,7 +179,7 @@ class _Passage:
 
 
 def _find_passages(text: str, current: str, index: _CaseIndex) -> list[_Passage]:
-    """The passages of a text that belong to cases and are not in the current one; those that overlap are one."""
+    """The passages of a text that come from cases and are not in the current text; overlapping ones are merged."""
     places = list(_WORD.finditer(text))
     words = [place[0].casefold() for place in places]
     known = _join_words(_split_words(current))
@@ -197,7 +197,7 @@ def _find_passages(text: str, current: str, index: _CaseIndex) -> list[_Passage]
 
 
 def _find_candidates(words: Sequence[str], index: _CaseIndex) -> Iterator[tuple[int, int]]:
-    """Where words that may belong to a case begin and end: runs from each word on, and literals of the cases."""
+    """Spans of words that may come from a case: a run from each word on, and literals of the cases."""
     for first in range(len(words)):
         for count in index.literal_lengths:
             if first + count <= len(words) and " ".join(words[first : first + count]) in index.literals:
@@ -207,7 +207,7 @@ def _find_candidates(words: Sequence[str], index: _CaseIndex) -> Iterator[tuple[
 
 
 def _measure_run(words: Sequence[str], first: int = 0) -> int | None:
-    """The number of words from one on that make a run, None if the text ends before."""
+    """The number of words from `first` on that make a run, None if the text ends before."""
     characters = -1
     for count, word in enumerate(words[first : first + RUN_CHARACTERS], start=1):
         characters += len(word) + 1
@@ -217,9 +217,9 @@ def _measure_run(words: Sequence[str], first: int = 0) -> int | None:
 
 
 class _CaseIndex:
-    """What the cases say. Who says a run of words is found by its pieces, without reading all cases.
+    """The texts of the cases, indexed by pieces, so that the cases with a run of words are found without a scan.
 
-    The pieces of a text are kept side by side, not from each word on: wherever a run begins, it holds one of them.
+    Pieces are adjacent, not overlapping: wherever a run begins, it contains at least one of them.
     """
 
     def __init__(self, cases: Sequence[EvalCase]) -> None:
@@ -240,11 +240,11 @@ class _CaseIndex:
         self.literal_lengths = sorted({text.count(" ") + 1 for text in self.literals})
 
     def find_owners(self, words: Sequence[str]) -> tuple[str, ...]:
-        """The cases that say these words in a row, if they are rare; none if nobody or many do."""
-        spelled = _join_words(words)
+        """The cases that contain these words in a row; empty if more than RARE do."""
+        run = _join_words(words)
         found: set[int] = set()
         for number in self._find_possible_cases(words):
-            if number not in found and spelled in self._case_texts[number]:
+            if number not in found and run in self._case_texts[number]:
                 found.add(number)
                 if len(found) > RARE:
                     return ()
@@ -258,7 +258,7 @@ class _CaseIndex:
 
 
 def _collect_texts(case: EvalCase) -> Iterator[str]:
-    """All that goes into a case or is expected of it."""
+    """All inputs and expected outputs of a case."""
     for turn in (*case.turns, *case.actual):
         yield turn.user
         yield turn.expected or ""
@@ -276,7 +276,7 @@ def _collect_arguments(case: EvalCase) -> Iterator[str]:
 
 
 def _collect_literals(case: EvalCase, texts: Sequence[str]) -> Iterator[str]:
-    """What names one thing: reference answers, the values inside them, arguments, and what is spelled with digits."""
+    """Specific values: reference answers, the values inside them, arguments, and tokens with digits."""
     for turn in case.turns:
         expected = (turn.expected or "").strip()
         yield expected
@@ -305,12 +305,12 @@ def _split_words(text: str) -> list[str]:
 
 
 def _join_words(words: Sequence[str]) -> str:
-    """Words for searching: a space on each side, so that `art` is not found in `start`."""
+    """Join words for searching, with a space on each side, so that `art` is not found in `start`."""
     return f" {' '.join(words)} "
 
 
 def _find_placeholders(text: str) -> list[str]:
-    """The placeholders of a text, `{name}` or `{{name}}`, in order; JSON, LaTeX and patterns have other braces."""
+    """The placeholders of a text, `{name}` or `{{name}}`, in order, without the braces of JSON, LaTeX and patterns."""
     found = [match for match in _BRACES.finditer(text) if match.lastgroup]
     return list(dict.fromkeys(f"{{{match['one']}}}" if match["one"] else f"{{{{{match['two']}}}}}" for match in found))
 
@@ -324,7 +324,7 @@ _BRACES = re.compile(
 
 
 def _collapse_whitespace(value: Json, *, fold: bool = False) -> Json:
-    """A value whose white space makes no difference, nor, folded, its case."""
+    """Normalize the white space of a value and, if `fold`, its case."""
     if isinstance(value, str):
         text = " ".join(value.split())
         return text.casefold() if fold else text

@@ -1,8 +1,8 @@
-"""Losses: failed scores, placed on the steps of a trace, with a severity that follows from the gap.
+"""Loss extraction: failed scores become losses on the steps of a trace. The backward pass starts here.
 
-This is where the backward pass starts. A loss stands on every terminal step of its turn's trace, or on the last visit
-of the node that a LossPlacement names; a LossHint adds what the user knows about a case. A run that broke down has one
-loss, on the step that failed, unless the failure is one that no prompt can mend.
+A loss is placed on every terminal step of its turn's trace, or on the last visit of the node that a LossPlacement
+names; a LossHint adds what the user knows about a case. Its severity follows from the gap to the threshold. A run that
+failed with an error has one loss, on the failed step, unless no prompt could have prevented the error.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from promptiter.stages.losses import (
 from traces import ExecutionTrace, Failure
 
 TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
-"""Gives the trace of a digest."""
+"""Returns the trace for a digest."""
 
 GAPS: tuple[tuple[float, Severity], ...] = ((1.0, "P0"), (0.5, "P1"), (0.2, "P2"))
-"""The share of the threshold that is missing, from which on a loss is that bad: all, half, a fifth; less is P3."""
+"""The severity by the missing share of the threshold: all of it, at least half, at least a fifth; less is P3."""
 
 UPSTREAM_FIRST: tuple[Category, ...] = ("wrong_tool", "wrong_arguments", "format", "response", "other")
-"""The order of categories where findings are split evenly: what comes earlier in a run explains what comes later."""
+"""The order of categories when findings tie: what happens earlier in a run explains what happens later."""
 
 
 def extract_losses(
@@ -47,11 +47,11 @@ def extract_losses(
     placements: Sequence[LossPlacement] = (),
     hints: Sequence[LossHint] = (),
 ) -> tuple[CaseLoss, ...]:
-    """The losses of all failed runs of cases that fail over all their repeats, in the order of the rows, then the
-    turns.
+    """Return the losses of all failed runs of failed cases, in the order of rows and turns.
 
-    `trace_of` is asked once for each turn that failed. SetupError if a placement or a hint names something that
-    the evaluation does not have. The caller, who has the structure, checks the node ids of placements.
+    A case fails by its score over all repeats. `trace_of` is called once for each failed turn. Raises SetupError if a
+    placement or hint names something that the evaluation lacks. Node ids of placements are checked by the caller, who
+    has the structure.
     """
     cases = {case.id: case for case in eval_set.cases}
     metrics = evaluation.thresholds
@@ -74,16 +74,16 @@ def extract_losses(
 
 
 def severity_of(score: Score) -> Severity:
-    """How bad a failed score is, by the share of its threshold that is missing (see GAPS)."""
+    """The severity of a failed score, by the missing share of its threshold (see GAPS)."""
     if score.value is None:
         raise ValueError(f"{score.metric!r} is unscored, so it has no gap")
     missing = (score.threshold - score.value) / abs(score.threshold) if score.threshold else 1.0
-    missing = round(missing, 9)  # 1 - 0.8 is a fifth, though not in binary
+    missing = round(missing, 9)  # 1 - 0.8 is a fifth, but not in binary floating point
     return next((severity for gap, severity in GAPS if missing >= gap), "P3")
 
 
 def category_of(findings: Sequence[Finding]) -> Category:
-    """What most of the findings are about; on a tie the first in UPSTREAM_FIRST. Without findings it is the answer."""
+    """The category of most findings; on a tie the first in UPSTREAM_FIRST. Without findings it is `response`."""
     if not findings:
         return "response"
     counts = Counter(_categorize(finding) for finding in findings)
@@ -91,7 +91,7 @@ def category_of(findings: Sequence[Finding]) -> Category:
 
 
 def is_fixable_by_prompt(failure: Failure) -> bool:
-    """Whether another prompt could have prevented a failure: not a rate limit, a time out, a cancelled call, …"""
+    """Whether another prompt could have prevented a failure: not a rate limit, a timeout or a cancelled call."""
     return _strip_module(failure) not in _BEYOND_PROMPTS
 
 
@@ -105,7 +105,7 @@ _BEYOND_PROMPTS = frozenset(kind.__name__ for kind in _TRANSIENT) | {"cancelled"
 
 
 class _Extraction:
-    """Takes the losses out of rows, with placements by metric and hints by case and metric at hand."""
+    """Extracts losses from rows, with placements indexed by metric and hints by case and metric."""
 
     def __init__(self, trace_of: TraceOf, *, placements: Iterable[LossPlacement], hints: Iterable[LossHint]) -> None:
         self.trace_of = trace_of
@@ -137,7 +137,7 @@ class _Extraction:
         turn = len(row.trace_digests) - 1
         trace = self.trace_of(row.trace_digests[turn])
         if trace.status == "completed" and len(row.trace_digests) != len(case.turns):
-            return  # what failed has no trace: the turn after this one, or the simulated user
+            return  # the next turn or the simulated user failed, and neither has a trace
         loss = Loss(metric="", step_id="", severity="P0", category="error", text=str(error))
         yield _build_case_loss(
             row, case, trace, turn=turn, placed=[(loss, _find_failed_step(trace, error) or _find_terminals(trace))]
@@ -157,7 +157,7 @@ class _Extraction:
         )
 
     def _find_placed_steps(self, metric: str, trace: ExecutionTrace) -> tuple[str, ...]:
-        """The last visit of each node that a placement names for the metric, if it ran."""
+        """The last visit of each node that a placement names for the metric; empty if none of them ran."""
         node_ids = self.nodes_of.get(metric)
         if node_ids is None:
             return ()
@@ -165,9 +165,9 @@ class _Extraction:
 
 
 def _group_failed_by_turn(row: CaseRow) -> dict[int, list[tuple[Score, tuple[Finding, ...]]]]:
-    """The failed scores of each turn with their findings there; a score without findings is told of the last turn.
+    """The failed scores of each turn with its findings; a score without findings belongs to the last turn.
 
-    An unscored metric gives nothing: the judge failed, not the agent.
+    An unscored metric gives no loss: the judge failed, not the agent.
     """
     last = len(row.trace_digests) - 1
     failed: dict[int, list[tuple[Score, tuple[Finding, ...]]]] = {}
@@ -197,7 +197,7 @@ def _build_case_loss(
 
 
 def _find_user_message(case: EvalCase, trace: ExecutionTrace, *, turn: int) -> str:
-    """The user's words of a turn: the case's, or, of a simulated user, those that the trace begins with."""
+    """The user's message in a turn: that of the case or, for a simulated user, the first input of the trace."""
     for turns in (case.turns, case.actual):
         if turn < len(turns):
             return turns[turn].user
@@ -205,16 +205,16 @@ def _find_user_message(case: EvalCase, trace: ExecutionTrace, *, turn: int) -> s
 
 
 def _find_terminals(trace: ExecutionTrace) -> tuple[str, ...]:
-    """The steps that none follows, in one pass: a trace may have 100,000 steps, and no graph is needed for this."""
+    """The steps without successors, in one pass: a trace may have 100,000 steps, so no graph is built."""
     followed = {source for step in trace.steps for source in step.predecessors}
     return tuple(step.id for step in trace.steps if step.id not in followed)
 
 
 def _find_failed_step(trace: ExecutionTrace, error: Failure) -> tuple[str, ...]:
-    """The first step that failed: one that tells the run's own error, else any that a prompt could mend.
+    """The first failed step, preferably one with the run's own error, that a prompt could have prevented.
 
-    First means the order of the trace, not the clock: of two branches that fail side by side, the same one each time.
-    In a completed run every failed step was handled.
+    First means the order of the trace, not of time: the choice between two parallel branches never varies. In a
+    completed run every failed step was handled.
     """
     failed = [
         (step.id, step.error) for step in trace.steps if step.error is not None and is_fixable_by_prompt(step.error)
@@ -222,15 +222,15 @@ def _find_failed_step(trace: ExecutionTrace, error: Failure) -> tuple[str, ...]:
     if not failed or trace.status == "completed":
         return ()
 
-    def likeness(failure: Failure) -> tuple[bool, bool]:
+    def compare(failure: Failure) -> tuple[bool, bool]:
         return _strip_module(failure) == _strip_module(error), failure.message == error.message
 
-    step_id, _ = max(failed, key=lambda pair: likeness(pair[1]))  # max keeps the first of equals
+    step_id, _ = max(failed, key=lambda pair: compare(pair[1]))  # max keeps the first of equals
     return (step_id,)
 
 
 def _strip_module(failure: Failure) -> str:
-    """Steps name errors with their module, runs without."""
+    """The type of a failure without its module: steps record it with the module, runs without."""
     return failure.type.rpartition(".")[2]
 
 
@@ -262,7 +262,7 @@ _BY_PREDICATE: Mapping[str, Category] = {
 
 
 def _categorize_json(finding: Finding) -> Category:
-    """A key too few or too many, or a value of another type, is the shape of the answer; the rest is its content."""
+    """A missing or extra key, or a value of another type, is a format error; everything else is content."""
     if finding.kind != "wrong":
         return "response" if _ITEM.search(finding.where) else "format"
     types = {type(finding.expected), type(finding.actual)}

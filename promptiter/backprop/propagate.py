@@ -1,9 +1,9 @@
 """The backward walk: blame flows from the losses of one trace back along its steps. This is the heart of promptiter.
 
-It is dataflow: a step is asked as soon as the last step behind it has answered, so as many steps are in flight as the
-trace allows. What cannot change anything is not asked: a step from which no target surface can be reached is left out,
-and one that has nothing to be blamed itself and a single way upstream passes its packets on. The outcome does not
-depend on timing, and nothing recurses: a chain of 100,000 steps is as good as one of ten.
+It is dataflow: a step is asked as soon as all its successors have answered, so as many steps are in flight as the trace
+allows. Steps that cannot matter are not asked: one from which no target surface can be reached is left out, and one
+with nothing to blame and a single predecessor passes its packets on. The result does not depend on timing, and nothing
+recurses: a chain of 100,000 steps works like one of ten.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from promptiter.structure import Surface
 from traces import Failure, Step
 
 CONCURRENCY = 64
-"""So many steps are asked at once."""
+"""Maximum number of steps that are asked at the same time."""
 
 
 class StepwiseAttributor:
-    """The Attributor over a Backwarder: walks every trace, so many steps at once over all of them together."""
+    """The Attributor over a Backwarder: walks each trace, with at most `concurrency` steps at once over all traces."""
 
     def __init__(self, backwarder: Backwarder, *, concurrency: int = CONCURRENCY) -> None:
         if concurrency < 1:
@@ -48,14 +48,14 @@ class StepwiseAttributor:
 async def propagate(
     request: AttributeRequest, backwarder: Backwarder, *, limit: asyncio.Semaphore | None = None
 ) -> list[BackwardResult]:
-    """Walk one trace from its losses to its roots; the results come in the order of the trace, last step first."""
+    """Walk one trace from its losses to its roots. The results are in reverse order of the trace, last step first."""
     limit = limit or asyncio.Semaphore(CONCURRENCY)
     view = TraceView(request)
     packets, waiting_for = view.losses, view.waiting_for
     results: dict[str, BackwardResult] = {}
 
     async def visit(step: Step) -> None:
-        """Ask one step, then visit those before it that waited for nothing else."""
+        """Ask one step, then visit the predecessors that wait for no other step."""
         if incoming := packets.pop(step.id, None):
             step_request = view.build_request(step, incoming)
             if view.is_asked(step.id):
@@ -82,10 +82,10 @@ async def propagate(
 
 
 class TraceView:
-    """One trace as the walk sees it: who waits for whom, and what each step is to be shown.
+    """One trace as the walk sees it: the order of the steps, and the request for each step.
 
-    `waiting_for` has the steps of the walk, each with how many steps behind it must answer first; `predecessors` has,
-    for each of them, the steps that its packets may go to.
+    `waiting_for` has the steps of the walk, each with the number of successors that must answer first; `predecessors`
+    has, for each of them, the steps that its packets may go to.
     """
 
     def __init__(self, request: AttributeRequest) -> None:
@@ -108,7 +108,7 @@ class TraceView:
         self.expected = next((loss.expected for loss in losses if loss.expected is not None), None)
 
     def _find_blamable(self, step: Step) -> tuple[str, ...]:
-        """The targets that the step read; if nobody knows what it read, those of its node."""
+        """The targets that the step read; those of its node if its reads are unknown."""
         read = self._by_node[step.node_id] if step.surface_reads is None else sorted(step.surface_reads)
         return tuple([surface_id for surface_id in read if surface_id in self.request.targets])
 
@@ -127,7 +127,7 @@ class TraceView:
         return packets
 
     def _plan_walk(self) -> tuple[dict[str, int], dict[str, tuple[Step, ...]]]:
-        """The steps that lie between a loss and a target surface; all others are left out."""
+        """Find the steps between a loss and a target surface; all others are left out."""
         steps = self.request.trace.steps
         useful: set[str] = set()
         for step in steps:
@@ -144,11 +144,11 @@ class TraceView:
         return waiting_for, predecessors
 
     def is_asked(self, step_id: str) -> bool:
-        """Whether somebody must decide about the step: else its packets go on by themselves."""
+        """Whether the backwarder must decide about the step; otherwise its packets are passed on unchanged."""
         return bool(self.blamable[step_id]) or len(self.predecessors[step_id]) > 1
 
     def build_request(self, step: Step, incoming: list[GradientPacket]) -> BackwardRequest:
-        if len(incoming) > 1:  # they came in the order of the answers
+        if len(incoming) > 1:  # they arrived in the order of the answers
             incoming.sort(key=lambda packet: self.position.get(packet.source, -1))
         case = self.request.case_loss
         return BackwardRequest(
@@ -166,23 +166,23 @@ class TraceView:
         )
 
     def surfaces_of(self, step: Step) -> tuple[Surface, ...]:
-        """The surfaces of the step's node, and others that it read, with their current values."""
+        """The surfaces of the step's node and the others that it read, with their current values."""
         ids = dict.fromkeys((*self._by_node[step.node_id], *sorted(step.surface_reads or ())))
         return tuple([self._surfaces[surface_id] for surface_id in ids if surface_id in self._surfaces])
 
 
 async def _ask(backwarder: Backwarder, step_request: BackwardRequest) -> BackwardResult:
-    """What the backwarder says of one step. Its failure is that step's alone."""
+    """Ask the backwarder about one step. A failure affects only that step."""
     try:
         return _drop_unknown_ids(await backwarder.backward(step_request), step_request)
     except (BudgetEndedError, UnexpectedCallError, SetupError):
         raise
-    except Exception as error:  # noqa: BLE001 - a stage may be the user's own; the round says what failed
+    except Exception as error:  # noqa: BLE001 - a stage may be the user's own; the round reports its errors
         return BackwardResult(step_id=step_request.step.id, error=str(Failure(type(error).__name__, str(error))))
 
 
 def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> BackwardResult:
-    """The result without what it may not name; an id that was left out is filled in where only one is possible."""
+    """Drop unknown surfaces and steps from a result; fill in a missing id where only one is possible."""
     step_id, sources = step_request.step.id, {step.id for step in step_request.predecessors}
     gradients: list[SurfaceGradient] = []
     packets: list[GradientPacket] = []
@@ -196,12 +196,12 @@ def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> 
             packet = replace(packet, target=step_request.predecessors[0].id)
         if packet.target in sources:
             packets.append(packet if packet.source == step_id else replace(packet, source=step_id))
-    made_up = len(result.gradients) + len(result.packets) - len(gradients) - len(packets)
+    unknown = len(result.gradients) + len(result.packets) - len(gradients) - len(packets)
     return BackwardResult(
         step_id=step_id,
         gradients=tuple(gradients),
         packets=tuple(packets),
-        dropped=result.dropped + made_up,
+        dropped=result.dropped + unknown,
         error=result.error,
         note=result.note,
     )

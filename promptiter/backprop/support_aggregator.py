@@ -1,7 +1,7 @@
-"""Merging and ranking by support, without a model: how many cases say the same about a surface, and how surely.
+"""SupportAggregator: merges gradients without a model, by how many cases give the same reason and how confidently.
 
-Gradients that differ only in their literals give the same reason. A surface's signal lists its reasons, the best
-supported first; `rank` keeps the signals that have enough support against the largest.
+Gradients that differ only in their literals give the same reason. The signal of a surface lists its reasons, best
+supported first. `rank` separates the signals with enough support for a patch from the others.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from promptiter.stages.contracts import AggregateRequest, AggregateResult, Surfa
 from promptiter.stages.losses import Category, Severity
 
 MOST_REASONS = 5
-"""So many reasons are listed in a signal."""
+"""Maximum number of reasons listed in a signal."""
 
 
 class SupportAggregator:
-    """An Aggregator that needs no model. It makes no calls, and the same request always has the same answer."""
+    """An Aggregator that makes no model calls. Equal requests give equal results."""
 
     model: ClassVar[None] = None  # asks no model
 
     async def aggregate(self, request: AggregateRequest) -> AggregateResult:
-        """One signal: the reasons of the surface's gradients with their counts."""
+        """Return a signal that lists the reasons of the surface's gradients with their case counts."""
         reasons = merge(request.gradients)
         by_category: defaultdict[Category, set[str]] = defaultdict(set)
         for gradient in request.gradients:
@@ -44,7 +44,7 @@ class SupportAggregator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """What several gradients say alike; `text` is that of the surest."""
+    """What several gradients have in common; `text` is that of the most confident one."""
 
     text: str
     category: Category
@@ -54,7 +54,7 @@ class Reason:
 
 
 def merge(gradients: Iterable[SurfaceGradient]) -> tuple[Reason, ...]:
-    """The reasons behind gradients, the best supported first."""
+    """Merge gradients into reasons, the best supported first."""
     alike: defaultdict[tuple[str, ...], list[SurfaceGradient]] = defaultdict(list)
     for gradient in gradients:
         alike[_build_merge_key(gradient)].append(gradient)
@@ -72,7 +72,7 @@ def merge(gradients: Iterable[SurfaceGradient]) -> tuple[Reason, ...]:
 
 
 def support_of(gradients: Iterable[SurfaceGradient]) -> float:
-    """The number of cases behind gradients, each weighted by the surest of its gradients."""
+    """The number of cases behind gradients, each weighted by its most confident gradient."""
     surest: dict[str, float] = {}
     for gradient in gradients:
         surest[gradient.case_id] = max(surest.get(gradient.case_id, 0.0), gradient.confidence)
@@ -82,9 +82,9 @@ def support_of(gradients: Iterable[SurfaceGradient]) -> float:
 def rank(
     signals: Sequence[AggregateResult], *, min_share: float = 0.25, least: float = 0.0
 ) -> tuple[tuple[AggregateResult, ...], tuple[AggregateResult, ...]]:
-    """The signals to act on and those to leave, each from the worst severity and largest support on.
+    """Split signals into those to act on and the rest, each sorted by severity, then by support.
 
-    A signal needs at least `min_share` of the largest support, and at least `least`; one that says nothing is left.
+    A signal needs a text, at least `min_share` of the largest support, and a support of at least `least`.
     """
     largest = max((signal.support for signal in signals if signal.text), default=0.0)
     needed = max(least, min_share * largest)
@@ -94,13 +94,13 @@ def rank(
 
 
 def _build_merge_key(gradient: SurfaceGradient) -> tuple[str, ...]:
-    """Equal for gradients that say the same: category, kinds and predicates of findings, text without its literals."""
+    """Equal for gradients with the same reason: category, kinds and predicates of findings, text without literals."""
     findings = sorted({f"{finding.kind} {finding.predicate}" for finding in gradient.findings})
     return (gradient.category, *findings, _mask_literals(gradient.text))
 
 
 def _mask_literals(text: str) -> str:
-    """A text without quoted literals and numbers, and with a list of them as one."""
+    """Replace quoted literals and numbers in a text, and lists of them, by an ellipsis."""
     masked = _LITERAL.sub("…", " ".join(text.casefold().split()))
     return _REPEATED.sub("…", masked)
 

@@ -21,7 +21,6 @@ from promptiter.config.models import gateway_of, search_of, unpriced_models
 from promptiter.config.policies import acceptance_of, build_final_test, goal_of, stop_of
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
-from promptiter.engine.forecast import Forecast
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import check_request, joined
@@ -33,6 +32,7 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.metric_config import EvalConfig, load_eval_config, parse_eval_config
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
+from promptiter.forecast.forecast import Forecast, forecast_run, write_forecast
 from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.acceptance import AnyGain
@@ -40,7 +40,6 @@ from promptiter.profile import Profile
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration
-from promptiter.runs.recorded import forecast_of
 from promptiter.search.cheaper import ModelDownsizing
 from promptiter.search.shorter import PromptShortening
 from promptiter.stages.losses import LossHint, LossPlacement
@@ -65,18 +64,21 @@ class ConfiguredRun:
 
     def begin(self) -> RunDirectory:
         """Create a folder for the run, below `runs` of the configuration, with its forecast."""
-        return RunDirectory.begin(
+        forecast = self._forecast_if_any()
+        directory = RunDirectory.begin(
             self.config.runs,
             self.engine,
             self.request,
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
-            forecast=self._forecast_if_any(),
         )
+        if forecast is not None:
+            write_forecast(directory.path, forecast)
+        return directory
 
     def forecast(self) -> Forecast:
-        """Estimate what the run will take, from earlier runs if there are any. Makes no call and writes nothing."""
-        return forecast_of(self.config.runs, self.engine, self.request)
+        """Estimate what the run will take, from matching earlier runs if there are any. Makes no call."""
+        return forecast_run(self.engine, self.request, runs=self.config.runs)
 
     def noise(
         self,

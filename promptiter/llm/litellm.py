@@ -43,6 +43,12 @@ class LiteLLMModel:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 120.0
 
+    @property
+    def settings(self) -> Mapping[str, Json]:
+        """Where the model is served, without what is secret about the address."""
+        redactor = Redactor(secrets_of_address(self.api_base or ""))
+        return {"api_base": self.api_base and redactor.redact_text(self.api_base)}
+
     def secrets(self) -> tuple[str, ...]:
         """The key, and the secret parts of headers and address."""
         key = self.api_key or ""

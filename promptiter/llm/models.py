@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from promptiter.errors import UnexpectedCallError
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.registry import MODELS
 from traces import Usage
+from traces.model import Json
+
+CHARACTERS_PER_TOKEN = 4
 
 
 class Model(Protocol):
@@ -24,9 +27,22 @@ class Model(Protocol):
         """Answer a request; `repeat` distinguishes repeats of the same request."""
 
 
+@runtime_checkable
+class ConfiguredModel(Protocol):
+    """A model that reports the settings that change its answers or their cost. Must not report secrets."""
+
+    @property
+    def settings(self) -> Mapping[str, Json]: ...
+
+
 def is_simulated(model: Model) -> bool:
     """Whether a model only simulates answers, so that its tokens and seconds mean nothing for a real one."""
     return bool(getattr(model, "is_simulated", False))
+
+
+def estimate_tokens(text: str) -> float:
+    """The tokens of a text if no tokenizer is known: one for every four characters."""
+    return len(text) / CHARACTERS_PER_TOKEN
 
 
 def any_simulated(names: Iterable[str]) -> bool:

@@ -5,7 +5,7 @@ runs/<run-id>/
   journal.jsonl     the events; they alone are the state
   calls.jsonl       the answers of models and tools
   traces/           the traces of all runs, by digest
-  forecast.json     what it was expected to take
+  forecast.json     its forecast
   result.json, …    what came of it (see artifacts)
   stop              touch it, and the run stops after the round in flight
   lock              who works on it, as long as somebody does
@@ -27,13 +27,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from promptiter.engine.engine import Engine, new_run_id
-from promptiter.engine.forecast import Forecast
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request_checks import check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import RunOutcome
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
-from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
@@ -45,7 +44,6 @@ from promptiter.runs.file_journal import DECISIONS, FileJournal
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
 from promptiter.runs.header import Configuration, changed_code, differences, header_of, read_header, write_header
 from promptiter.runs.lock import RunLock
-from promptiter.runs.recorded import write_forecast
 from traces import TraceError
 
 TRACES, STOP = "traces", "stop"
@@ -77,13 +75,9 @@ class RunDirectory:
         *,
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
-        forecast: Forecast | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> RunDirectory:
-        """A new run in a folder of its own below `runs`; RequestError if it cannot be served.
-
-        `forecast` is what it is expected to take, kept so that it can be compared with what it took.
-        """
+        """A new run in a folder of its own below `runs`; RequestError if it cannot be served."""
         checked = check_request(request, engine.describe(), engine.evaluator)
         created = now()
         path = _own_folder(Path(runs), request.run_id or new_run_id(created, request, checked))
@@ -91,8 +85,6 @@ class RunDirectory:
             file = os.path.relpath(Path(configuration.file).resolve(), path.resolve())
             configuration = configuration.model_copy(update={"file": file})
         header = header_of(engine, request, run_id=path.name, created_at=created, configuration=configuration)
-        if forecast is not None:
-            write_forecast(path, forecast)
         write_header(path, header)  # last: from here on the folder is a run
         return cls(path, engine, replace(request, run_id=header.run_id), keep_traces=keep_traces)
 
@@ -177,7 +169,7 @@ class RunDirectory:
         """The files of the run, open, with the engine writing into them."""
         self._tidy()
         gateway, evaluator = self._engine.evaluator.gateway, self._engine.evaluator
-        cache, spool = gateway.cache, evaluator.spool
+        cache, trace_store = gateway.cache, evaluator.trace_store
         if isinstance(cache, CallLog):
             raise SetupError(
                 "another run of this engine is under way; give each run an engine and a gateway of its own"
@@ -187,12 +179,12 @@ class RunDirectory:
             closing(CallLog(self.path / CALLS, shared=shared)) as calls,
             FileJournal(self.path / JOURNAL, lock=lock) as journal,
         ):
-            kept = _Kept(journal, calls, TraceSpool(self.path / TRACES, durable=True))
-            gateway.cache, evaluator.spool = calls, kept.traces
+            kept = _Kept(journal, calls, TraceStore(self.path / TRACES, durable=True))
+            gateway.cache, evaluator.trace_store = calls, kept.traces
             try:
                 yield kept
             finally:
-                gateway.cache, evaluator.spool = cache, spool
+                gateway.cache, evaluator.trace_store = cache, trace_store
                 if journal.dropped:
                     self.notes.append(journal.dropped)
 
@@ -217,7 +209,7 @@ class _Kept:
 
     journal: FileJournal
     calls: CallLog
-    traces: TraceSpool
+    traces: TraceStore
 
     async def append(self, event: Event) -> None:
         if event.type in DECISIONS:

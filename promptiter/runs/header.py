@@ -23,6 +23,7 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.request_checks import check_request
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
+from promptiter.llm.models import ConfiguredModel
 from promptiter.llm.redaction import MASK, Redactor
 from promptiter.llm.secret import is_secret_name
 from promptiter.policies.combine import written
@@ -92,7 +93,8 @@ class Configuration(_Record):
 class RunHeader(_Record):
     """The inputs of a run. `configuration`, in which files are hashes and nothing is secret, is None for one from code.
 
-    `request` are the settings that every run has, policies as the code that makes them.
+    `request` are the settings that every run has, policies as the code that makes them. `models` are the settings of
+    the agent's models, as far as these report them: a forecast uses only runs with the same ones.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -102,6 +104,7 @@ class RunHeader(_Record):
     request: dict[str, Json]
     configuration: Configuration | None = None
     structure: HeaderStructure
+    models: dict[str, Json] = Field(default_factory=dict)
     train: HeaderSet
     validation: HeaderSet
     test: HeaderSet | None = None
@@ -127,10 +130,20 @@ def header_of(
         request=cast("dict[str, Json]", redactor.redact_json(_settings(engine, request, checked.targets))),
         configuration=None if configuration is None else _safe(configuration, redactor),
         structure=_header_structure(snapshot),
+        models=model_settings(engine),
         train=_header_set(checked.train),
         validation=_header_set(checked.validation),
         test=None if checked.test is None else _header_set(checked.test),
     )
+
+
+def model_settings(engine: Engine) -> dict[str, Json]:
+    """The settings of the models that the agent names, as far as these report them; without secrets."""
+    gateway = engine.evaluator.gateway
+    names = {str(surface.value) for surface in engine.describe().surfaces if surface.type == "model"}
+    models = {name: gateway.model(name) for name in sorted(names)}
+    settings = {name: dict(each.settings) for name, each in models.items() if isinstance(each, ConfiguredModel)}
+    return cast("dict[str, Json]", gateway.redactor.redact_json(settings))
 
 
 def write_header(folder: str | os.PathLike[str], header: RunHeader) -> Path:

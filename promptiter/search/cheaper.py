@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from promptiter.engine.plan import SearchOutline
+from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
 from promptiter.llm.prices import Price
 from promptiter.policies.goals import other_models
@@ -51,7 +51,7 @@ class ModelDownsizing:
 
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast: validation only."""
-        return SearchOutline(screens=0, screened=0)
+        return SearchOutline(screened_cases=0)
 
 
 async def _rank_swaps(session: Session) -> tuple[Swap, ...]:

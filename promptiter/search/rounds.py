@@ -15,7 +15,7 @@ from typing import Literal
 
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
-from promptiter.engine.plan import UNKNOWN_MODEL, SearchOutline
+from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
@@ -93,8 +93,8 @@ class BackpropRounds:
         correctors = self.check.correctors if self.check is not None else ()
         return SearchOutline(
             passes=self.passes,
-            most_rerun=self.most_rerun,
-            most_checked=self.check.most if self.check is not None else 0,
+            max_rerun=self.most_rerun,
+            max_checked=self.check.most if self.check is not None else 0,
             corrector=next((model for each in correctors if (model := _find_model(each)) is not None), None),
             backwarder=self._blaming_model,
             aggregator=_find_model(self.aggregator),

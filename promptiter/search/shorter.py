@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from promptiter.backprop.lint import LintRule, lint
-from promptiter.engine.expectation import text_tokens
-from promptiter.engine.plan import SearchOutline
+from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
-from promptiter.evaluation.per_run import per_run
+from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.result import Evaluation
+from promptiter.llm.models import estimate_tokens
 from promptiter.policies.goals import SHORTENED
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.results import PassResult
@@ -84,12 +84,12 @@ class PromptShortening:
 
     def outline(self) -> SearchOutline:
         """What the search may call, for the forecast."""
-        return SearchOutline(screened=self.most_cases, screens=SCREENS_PER_SURFACE)
+        return SearchOutline(screened_cases=self.most_cases, screenings=SCREENS_PER_SURFACE)
 
     async def _find_removable(self, session: Session, text: _PromptTexts) -> tuple[Piece, ...]:
         """The pieces that can be removed together without a loss on the train cases."""
         screening = await Screening.of(session, most=self.most_cases, first=self.first_cases)
-        least = LEAST_SHARE * (per_run(screening.before).tokens or 0.0)
+        least = LEAST_SHARE * (average_usage(screening.before).tokens or 0.0)
         groups = deque((group, _NO_SUSPECTS) for group in await _group_pieces(session, text, screening))
         gone: tuple[Piece, ...] = ()
         while groups:
@@ -154,7 +154,7 @@ async def _group_pieces(session: Session, text: _PromptTexts, screening: Screeni
     groups = []
     for name, pieces in text.pieces.items():
         found = (
-            Piece(surface_id=name, number=number, tokens=reads[name] * text_tokens(pieces.text(number)))
+            Piece(surface_id=name, number=number, tokens=reads[name] * estimate_tokens(pieces.text(number)))
             for number in range(len(pieces))
         )
         groups.append(tuple(piece for piece in found if piece.tokens > 0 and text.is_allowed([piece])))

@@ -1,7 +1,7 @@
-"""The replaceable stages of the backward pass: what each is asked, and what it answers.
+"""The replaceable stages of the backward pass: the request and the result of each.
 
-A Backwarder looks at one step, an Attributor at one trace (over a Backwarder, or in one go), an Aggregator at all
-gradients of one surface, an Optimizer at one surface and its signal. Each is one method; all requests are plain data.
+A Backwarder sees one step, an Attributor one trace (step by step, or in one call), an Aggregator all gradients of one
+surface, an Optimizer one surface and its signal. Each has one method; all requests are plain data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientPacket:
-    """Blame on its way upstream: from the step that sent it (empty: a loss itself) to the step that gets it."""
+    """Blame on its way upstream, from the step `source` (empty for a loss) to the step `target`."""
 
     source: str
     target: str
@@ -31,14 +31,14 @@ class GradientPacket:
 
 
 BlameVerdict: TypeAlias = Literal["unchecked", "supported", "unsupported", "unknown"]
-"""What a replay said of blame: the score rises once the step is corrected, it does not, or nobody could tell."""
+"""The result of a replay: correcting the step raises the score, does not raise it, or could not be tested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceGradient:
-    """How one surface should change, as one step of one case shows it. `confidence` is from 0 to 1.
+    """How one surface should change, as seen at one step of one case. `confidence` is from 0 to 1.
 
-    `check` is what the gradient check found out about it, if it was in its sample.
+    `check` is the verdict of the gradient check, if the gradient was in its sample.
     """
 
     surface_id: str
@@ -56,10 +56,10 @@ class SurfaceGradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardRequest:
-    """One step, with all that a person would need to say what went wrong in it.
+    """One step, with everything needed to explain what went wrong in it.
 
-    `surfaces` are those of the step's node, with their current values; `blamable` names the ones that may be blamed:
-    they are targets, and the step read them. `predecessors` are the steps that packets may go to.
+    `surfaces` are those of the step's node, with their current values; `blamable` names those that may be blamed:
+    targets that the step read. `predecessors` are the steps that packets may go to.
     """
 
     case_id: str
@@ -77,9 +77,9 @@ class BackwardRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardResult:
-    """What one step answered. `dropped` counts ids that it made up; `error` says why it could not answer.
+    """The gradients and packets of one step. `dropped` counts unknown ids in the answer; `error` says why it failed.
 
-    `note` is what an Attributor has to say about the trace: how it was looked at, and why so.
+    `note` is an Attributor's remark on the trace: which method it chose, and why.
     """
 
     step_id: str
@@ -92,22 +92,22 @@ class BackwardResult:
 
 @runtime_checkable
 class NamesModel(Protocol):
-    """A stage that names the model it asks; None if it asks none. A forecast needs to know."""
+    """A stage that names the model it calls, for the forecast; None if it calls none."""
 
     @property
     def model(self) -> str | None: ...
 
 
 class Backwarder(Protocol):
-    """Blames one step. Called once for each step with packets, many at once; a ModelError skips that step alone."""
+    """Blames one step. Called once for each step with packets, concurrently; a ModelError skips only that step."""
 
     async def backward(self, request: BackwardRequest) -> BackwardResult:
-        """Gradients on the step's blamable surfaces, and packets to its predecessors."""
+        """Return gradients on the step's blamable surfaces and packets to its predecessors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Another run of the same round, to compare with: its trace, its reference answer, and whether it passed."""
+    """Another run of the same round for comparison: its trace, its reference answer, and whether it passed."""
 
     case_id: str
     trace: ExecutionTrace
@@ -117,7 +117,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributeRequest:
-    """One failed trace, what may be blamed for it, and some runs of other cases under the same profile."""
+    """One failed trace, the surfaces that may be blamed, and some runs of other cases under the same profile."""
 
     case_loss: CaseLoss
     trace: ExecutionTrace
@@ -129,17 +129,17 @@ class AttributeRequest:
 
 @runtime_checkable
 class Attributor(Protocol):
-    """Carries the losses of one trace to the surfaces behind them. Called once for each failed trace, many at once."""
+    """Attributes the losses of one trace to surfaces. Called once for each failed trace, concurrently."""
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
-        """The results of the steps that were looked at, in the order of the trace."""
+        """Return the results of the examined steps, in the order of the trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateRequest:
     """All gradients of one surface, sorted; `surface.value` is its current value.
 
-    `failed_cases` of `all_cases` failed in this round, whatever surface was blamed.
+    `failed_cases` of `all_cases` failed in this round, whichever surface was blamed.
     """
 
     surface: Surface
@@ -150,7 +150,7 @@ class AggregateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateResult:
-    """The one signal of a surface. `support` counts the cases behind it, weighted by their confidence."""
+    """The signal of a surface. `support` is the number of cases behind it, weighted by confidence."""
 
     surface_id: str
     text: str
@@ -162,17 +162,17 @@ class AggregateResult:
 
 
 class Aggregator(Protocol):
-    """Merges the gradients of one surface. Called once for each blamed surface, many at once."""
+    """Merges the gradients of one surface. Called once for each blamed surface, concurrently."""
 
     async def aggregate(self, request: AggregateRequest) -> AggregateResult:
-        """One signal."""
+        """Return the signal of the surface."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepExample:
-    """What one step of the surface's node did in one case. `expected` is the reference answer of the whole case.
+    """One step of the surface's node in one case. `expected` is the reference answer of the whole case.
 
-    `findings` are those that blame put on this step; of a step in a passing run there are none.
+    `findings` are those that this step is blamed for; there are none in a passing run.
     """
 
     case_id: str
@@ -189,12 +189,12 @@ class StepExample:
 
 
 RejectionKind: TypeAlias = Literal["tried", "tried_together", "refused", "vetoed"]
-"""Tried alone or with patches of other surfaces, refused by lint before that, or vetoed by a person."""
+"""Tried alone, tried together with patches of other surfaces, refused by lint, or vetoed by a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A value for a surface that was not kept, and why."""
+    """A rejected value of a surface, and why it was rejected."""
 
     surface_id: str
     value: Json
@@ -204,9 +204,9 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeRequest:
-    """One surface and its signal. `surface.value` is the current value, `surface.limits` what a new one must respect.
+    """One surface and its signal. `surface.value` is the current value; a new one must respect `surface.limits`.
 
-    `siblings` are the other surfaces of its node; `rejected` is what was tried for this surface before, latest last.
+    `siblings` are the other surfaces of its node; `rejected` are earlier values of this surface, the latest last.
     """
 
     surface: Surface
@@ -220,22 +220,22 @@ class OptimizeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
-    """A patch, or None with the reason why there is none."""
+    """A patch, or None and the reason."""
 
     patch: SurfacePatch | None
     reason: str = ""
 
 
 class Optimizer(Protocol):
-    """Writes one patch. Called once for each surface whose signal has enough support, many at once."""
+    """Writes one patch. Called once for each surface whose signal has enough support, concurrently."""
 
     async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
-        """A new value for the surface."""
+        """Return a patch with a new value of the surface."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameCheck:
-    """One surface that one failed run was blamed on: do corrected outputs of the blamed steps move its score?"""
+    """The check of one surface blamed in one failed run: do corrected outputs of the blamed steps move its score?"""
 
     surface_id: str
     case_id: str
@@ -248,7 +248,7 @@ class BlameCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameChecks:
-    """The checks of one pass, and how many replays they took: runs of a case from a corrected step on."""
+    """The checks of one pass, and the number of replays: runs of a case from a corrected step on."""
 
     checks: tuple[BlameCheck, ...] = ()
     replays: int = 0

@@ -19,7 +19,7 @@ Category: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """One failed score on one step. `expected` is the reference answer of the turn, None if nobody knows it."""
+    """One failed score on one step. `expected` is the reference answer of the turn, None if there is none."""
 
     metric: str
     step_id: str
@@ -57,7 +57,7 @@ class LossPlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossHint:
-    """What the user knows about a metric that failed on a case: words for the blame, a severity of their choice."""
+    """The user's remark on a failed metric of a case: a text that is added to the loss, and its severity."""
 
     case_id: str
     metric: str
@@ -68,30 +68,30 @@ class LossHint:
 def check_placements(
     placements: Iterable[LossPlacement], *, metrics: Collection[str], node_ids: Collection[str] | None = None
 ) -> list[str]:
-    """The problems of loss placements, one sentence each. Without `node_ids`, nodes are not checked."""
+    """Return the problems of loss placements, one sentence each. Without `node_ids`, nodes are not checked."""
     problems = []
     for placement in placements:
         if placement.metric not in metrics:
-            problems.append(f"a loss placement names {_unknown('metric', placement.metric, metrics)}")
+            problems.append(f"a loss placement names {_describe_unknown('metric', placement.metric, metrics)}")
         if node_ids is not None and placement.node_id not in node_ids:
-            problems.append(
-                f"the loss placement of {placement.metric!r} names {_unknown('node', placement.node_id, node_ids)}"
-            )
+            unknown = _describe_unknown("node", placement.node_id, node_ids)
+            problems.append(f"the loss placement of {placement.metric!r} names {unknown}")
     return problems
 
 
 def check_hints(hints: Iterable[LossHint], *, metrics: Collection[str], case_ids: Collection[str]) -> list[str]:
-    """The problems of loss hints, one sentence each."""
+    """Return the problems of loss hints, one sentence each."""
     problems = []
     for hint in hints:
         if hint.case_id not in case_ids:
-            problems.append(f"a loss hint names {_unknown('case', hint.case_id, case_ids)}")
+            problems.append(f"a loss hint names {_describe_unknown('case', hint.case_id, case_ids)}")
         if hint.metric not in metrics:
-            problems.append(f"the loss hint of case {hint.case_id!r} names {_unknown('metric', hint.metric, metrics)}")
+            unknown = _describe_unknown("metric", hint.metric, metrics)
+            problems.append(f"the loss hint of case {hint.case_id!r} names {unknown}")
         if hint.severity not in (None, *get_args(Severity)):
             problems.append(f"the loss hint of case {hint.case_id!r} has severity {hint.severity!r}; use P0 to P3")
     return problems
 
 
-def _unknown(what: str, name: str, known: Collection[str]) -> str:
-    return f"the {what} {name!r}, which is not known{nearest(name, known)}"
+def _describe_unknown(what: str, name: str, known: Collection[str]) -> str:
+    return f"the {what} {name!r}, which does not exist{nearest(name, known)}"

@@ -5,10 +5,10 @@ import pytest
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
-from promptiter.engine.forecast import forecast_run
 from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_new_cases, decide_for_these_cases
 from promptiter.evaluation.stats.permutation import PairedScores
+from promptiter.forecast.forecast import forecast_run
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
@@ -115,11 +115,11 @@ def test_a_search_for_another_goal_can_be_forecast(search: ModelDownsizing | Pro
     goal = Goal(kind="cheaper" if is_cheaper else "fewer_tokens")
     request = desk.request(goal=goal, acceptance=NonInferior(0.05, "usd" if is_cheaper else "tokens"), max_rounds=6)
     forecast = forecast_run(built, request)
-    stages = [stage.stage for stage in forecast.stages]
+    stages = list(forecast.stages)
     searched = ["validation"] if is_cheaper else ["train", "rerun", "validation"]
     assert stages == ["baseline", *searched, "final_test"]
-    assert 1 <= forecast.rounds.p5 <= forecast.rounds.p95 <= 6
-    assert forecast.total.calls.p95 > forecast.total.calls.p5
+    assert 1 <= forecast.rounds.low <= forecast.rounds.high <= 6
+    assert forecast.total.calls.high > forecast.total.calls.low
 
 
 async def test_steps_that_lose_a_little_each_must_stay_within_the_margin_together() -> None:

@@ -252,4 +252,4 @@ def test_only_the_blame_of_models_is_checked_by_default() -> None:
     assert BackpropRounds().check is None
     assert BackpropRounds(Accuser("first")).check is not None
     assert BackpropRounds(Accuser("first"), check=None).check is None
-    assert BackpropRounds(Accuser("first")).outline().most_checked == 12
+    assert BackpropRounds(Accuser("first")).outline().max_checked == 12

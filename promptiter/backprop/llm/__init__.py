@@ -1,1 +1,1 @@
-"""The stages that ask a model: prompts, calls, parsing of replies."""
+"""The stages that call a model: prompts, calls, parsing of replies."""

@@ -1,8 +1,8 @@
-"""LLMAggregator: all gradients of one surface become one signal.
+"""LLMAggregator: a model merges all gradients of one surface into one signal.
 
-Equal texts count as one point, near-equal ones too; the points are packed into prompts that fit and reduced in a tree:
-each prompt gives one signal, and the signals of several prompts are points again. What one prompt can hold takes one
-call; however many gradients there are, the calls are bounded.
+Equal and near-equal texts count as one point. The points are packed into prompts that fit and reduced in a tree: each
+prompt gives one signal, and the signals of several prompts become points again. If all points fit into one prompt, it
+takes one call; the number of calls is bounded for any number of gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from promptiter.backprop.llm.prompts import Point, compute_points_room, render_a
 from promptiter.backprop.llm.truncation import approximate_tokens, cut
 from promptiter.backprop.support_aggregator import support_of
 from promptiter.errors import ModelError
-from promptiter.evaluation.data.health import folded
+from promptiter.evaluation.data.health import normalize_text
 from promptiter.evaluation.data.near_duplicates import NEAR
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MOST_BATCHES = 64
-"""So many prompts at most are made of the points themselves; what does not fit rests on the fewest cases."""
+"""Maximum number of prompts in the first level of the tree; the points with the fewest cases are left out."""
 
 SHORTEST_POINT = 40
-"""A point is cut to no fewer tokens than these before points are left out."""
+"""Points are cut to this many tokens before any of them is left out."""
 
 OUTLIER_SHARE = 0.1
-"""The severity of a signal is the worst that more than this share of its cases reach."""
+"""The severity of a signal is the worst that more than this share of its cases reach, so outliers do not decide."""
 
 MARKS, MOST_COMPARED = 4, 4
-"""So many features of a text mark it, and so many texts of one mark it is compared with."""
+"""Number of features that mark a text, and the maximum number of texts it is compared with per mark."""
 
 
 class LLMAggregator(ModelStage[AggregateRequest]):
-    """Asks a model to merge what was said of a surface. An own `render` gets the request whole, in one call."""
+    """Asks a model to merge the gradients of a surface. A custom `render` gets the whole request, in one call."""
 
     role: ClassVar[Role] = "aggregator"
 
     async def aggregate(self, request: AggregateRequest) -> AggregateResult:
-        """One signal. Where the model fails, what it was to merge stands for its answer, and `error` says so."""
+        """Return one signal. If the model fails, the signal lists the unmerged points, and `error` says why."""
         points = collect_points(request.gradients)
         if len(points) <= 1:
             return summarize(request, text="".join(point.text for point in points))
@@ -66,8 +66,8 @@ class LLMAggregator(ModelStage[AggregateRequest]):
         batches, left_out = pack_points(points, room=compute_points_room(limit=limit))
         while True:
             prompts = [render_aggregate(request, batch, left_out=left_out, limit=limit) for batch in batches]
-            asked = [self._merge(request, batch, prompt) for batch, prompt in zip(batches, prompts, strict=True)]
-            merged = await _gather(asked)
+            calls = [self._merge(request, batch, prompt) for batch, prompt in zip(batches, prompts, strict=True)]
+            merged = await _gather(calls)
             error = next((each.error for each in merged if each.error is not None), error)
             if len(merged) == 1:
                 return _MergedPoint(merged[0].point, error)
@@ -76,7 +76,7 @@ class LLMAggregator(ModelStage[AggregateRequest]):
     async def _merge(
         self, request: AggregateRequest, points: Sequence[Point], messages: tuple[Message, ...]
     ) -> _MergedPoint:
-        """The points as one: in the model's words, or side by side if it says nothing."""
+        """Merge points into one with the model's text, or with all their texts if it gives none."""
         try:
             text = await self.ask(build_answer_adapter(), messages, request, node_id=request.surface.node_id)
             error = None
@@ -95,11 +95,11 @@ class _MergedPoint:
     error: str | None
 
 
-async def _gather(asked: Iterable[Coroutine[Any, Any, _MergedPoint]]) -> list[_MergedPoint]:
-    """All answers in order; an error that no batch can answer for, such as the budget's end, stops the others."""
+async def _gather(calls: Iterable[Coroutine[Any, Any, _MergedPoint]]) -> list[_MergedPoint]:
+    """Return all results in order; an error that is not about one batch, such as a spent budget, stops the others."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in asked]
+            tasks = [group.create_task(each) for each in calls]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
@@ -111,12 +111,12 @@ def build_answer_adapter() -> TypeAdapter[str]:
 
     answer: Any = create_model("Answer", text=(str, ...))
     schema = build_object_schema(text={"type": "string"})
-    shape: Any = Annotated[answer, AfterValidator(lambda said: said.text.strip()), WithJsonSchema(schema)]
+    shape: Any = Annotated[answer, AfterValidator(lambda reply: reply.text.strip()), WithJsonSchema(schema)]
     return TypeAdapter(shape)
 
 
 def summarize(request: AggregateRequest, *, text: str) -> AggregateResult:
-    """A signal with what can be counted: cases, their confidence, severity and categories."""
+    """Build a signal with counted cases, support, severity and categories."""
     worst: dict[str, Severity] = {}
     categories: dict[str, set[Category]] = {}
     for gradient in request.gradients:
@@ -135,16 +135,16 @@ def summarize(request: AggregateRequest, *, text: str) -> AggregateResult:
 
 
 def collect_points(gradients: Iterable[SurfaceGradient]) -> list[Point]:
-    """What is said, each thing once, the worst and most shared first."""
+    """Merge equal and near-equal gradients into points, the most severe and most frequent first."""
     by_words: dict[str, list[SurfaceGradient]] = {}
     for gradient in gradients:
-        by_words.setdefault(folded(escape_surrogates(gradient.text)), []).append(gradient)
+        by_words.setdefault(normalize_text(escape_surrogates(gradient.text)), []).append(gradient)
     equal = {words: _build_point(by_words[words]) for words in sorted(by_words)}
     return sorted(_cluster_points(equal), key=_rank_key)
 
 
 def pack_points(points: Sequence[Point], *, room: int) -> tuple[list[list[Point]], int]:
-    """The points in batches that fit the room each, and how many points are left out."""
+    """Pack points into batches that fit `room`, and count the points that are left out."""
     batches = _fill_batches(points, room=room, longest=room // 4)
     if len(batches) <= MOST_BATCHES:
         return batches, 0
@@ -175,7 +175,7 @@ def _build_point(gradients: Sequence[SurfaceGradient]) -> Point:
     spellings = Counter(escape_surrogates(gradient.text).strip() for gradient in gradients)
     return Point(
         text=min(spellings, key=lambda text: (-spellings[text], text)),
-        said=len(gradients),
+        count=len(gradients),
         case_ids=frozenset(gradient.case_id for gradient in gradients),
         severity=min(gradient.severity for gradient in gradients),
         categories=tuple(sorted({gradient.category for gradient in gradients})),
@@ -185,7 +185,7 @@ def _build_point(gradients: Sequence[SurfaceGradient]) -> Point:
 def _join_points(points: Sequence[Point], *, text: str) -> Point:
     return Point(
         text=text,
-        said=sum(point.said for point in points),
+        count=sum(point.count for point in points),
         case_ids=frozenset().union(*(point.case_ids for point in points)),
         severity=min(point.severity for point in points),
         categories=tuple(sorted({category for point in points for category in point.categories})),
@@ -193,14 +193,14 @@ def _join_points(points: Sequence[Point], *, text: str) -> Point:
 
 
 def _cluster_points(equal: Mapping[str, Point]) -> Iterator[Point]:
-    """Near-equal points as one, in the words that were said most often.
+    """Merge near-equal points into one with the most frequent wording.
 
-    A text is compared only with texts that lead a cluster and share one of its first marks, so the time is linear. Two
-    that are near share a mark of four but for one pair in six hundred.
+    A text is compared only with texts that lead a cluster and share one of its first marks, so the time is linear. Of
+    near-equal pairs, all but one in six hundred share one of four marks.
     """
     clusters: list[tuple[frozenset[str], list[Point]]] = []
     leaders: dict[tuple[frozenset[str], int], list[int]] = {}
-    for words in sorted(equal, key=lambda words: (-equal[words].said, words)):
+    for words in sorted(equal, key=lambda words: (-equal[words].count, words)):
         features = _extract_features(words)
         marks = [(features & _NEGATIONS, mark) for mark in sorted(map(crc32, map(str.encode, features)))[:MARKS]]
         candidates = dict.fromkeys(number for mark in marks for number in leaders.get(mark, ())[:MOST_COMPARED])
@@ -224,11 +224,11 @@ _NEGATIONS = frozenset(
         "nicht kein keine nie ohne ne pas sans sin nunca 不 没 沒 无 無 非 勿 别 別",
     )
 )
-"""`use dates` and `never use dates` are nearly the same words: texts that differ in these are never one point."""
+"""Texts that differ in these words are never merged: `use dates` and `never use dates` are almost the same words."""
 
 
 def _extract_features(text: str) -> frozenset[str]:
-    """The words and the pairs of neighbours: of fifteen words one may differ in a text that is near."""
+    """The words and the pairs of adjacent words. Near-equal texts may differ in one word of fifteen."""
     words = _WORD.findall(text.replace("’", "'"))
     return frozenset((*words, *map(" ".join, pairwise(words)))) or frozenset((text,))
 

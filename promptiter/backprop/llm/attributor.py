@@ -1,7 +1,7 @@
-"""LLMAttributor: a model reads a whole failed trace in one call and says which surfaces are to blame, at which steps.
+"""LLMAttributor: a model reads a whole failed trace in one call and blames surfaces at steps.
 
-It gives what the walk would give, a BackwardResult for each blamed step, for the price of one call. There are no
-packets: they are how blame travels, and here it has arrived.
+It gives the same results as the backward walk, a BackwardResult for each blamed step, at the price of one call. There
+are no packets, because blame does not travel from step to step.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from promptiter.stages.losses import Loss
 from traces import Step
 
 UNKNOWN_CONTEXT = 32_000
-"""So many tokens a model is taken to read when nobody knows how many it can."""
+"""The assumed context size of a model, in tokens, if it is unknown."""
 
 
 class LLMAttributor(ModelStage[AttributeRequest]):
-    """Asks a model once for each failed trace. An own `render` may name steps and surfaces by their ids as well.
+    """Calls a model once for each failed trace. A custom `render` may also name steps and surfaces by their ids.
 
-    Without `max_prompt_tokens` a prompt may have three quarters of the model's context, as litellm knows it: tokens
-    are estimated. A trace that is longer is cut; CheapestAttributor walks it instead.
+    Without `max_prompt_tokens` a prompt may fill three quarters of the model's context as litellm reports it, because
+    tokens are estimated. A longer trace is cut; CheapestAttributor walks it instead.
     """
 
     role: ClassVar[Role] = "backwarder"
 
     @property
     def max_prompt_tokens(self) -> int:
-        """What it was given, or what fits the model's context."""
+        """The configured limit, or what fits the model's context."""
         if self._max_prompt_tokens is not None:
             return self._max_prompt_tokens
         context = (self.gateway or current_gateway()).context_tokens(self.model) or UNKNOWN_CONTEXT
         return max(MIN_PROMPT_TOKENS, context * 3 // 4)
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
-        """The steps where the losses stand and those that are blamed, the last first.
+        """Return the results of blamed steps and of steps with losses, the last step first.
 
-        What the model made up is counted with the first of them. A ModelError if it gave no usable answer, also after
-        repair.
+        Unknown ids in the answer are counted in the first result. Raises a ModelError if there is no usable answer even
+        after repair.
         """
         shown = TracePrompt.of(TraceView(request))
         if not shown.surfaces:
@@ -58,11 +58,11 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         return _build_results(answer.gradients, shown)
 
     def render_prompt(self, request: AttributeRequest, shown: TracePrompt) -> tuple[Message, ...]:
-        """What the model is asked."""
+        """The messages to the model."""
         return self.render(request) if self.render else shown.render(limit=self.max_prompt_tokens)
 
     def count_whole_tokens(self, request: AttributeRequest, shown: TracePrompt) -> int | None:
-        """How many tokens the prompt has with nothing cut; None if it does not fit."""
+        """The number of tokens of the finish_before_cancel prompt; None if it does not fit."""
         tokens = count_prompt_tokens(each.content for each in self.render(request)) if self.render else shown.tokens
         return tokens if tokens <= self.max_prompt_tokens and not shown.left_out else None
 
@@ -85,9 +85,9 @@ def _build_results(blames: Sequence[BlameEntry], shown: TracePrompt) -> list[Bac
 
 
 def _locate(blame: BlameEntry, shown: TracePrompt) -> tuple[Step, str] | None:
-    """The step and the surface that are meant; None if there is no such surface at that step.
+    """Find the step and the surface of an entry; None if that step has no such surface.
 
-    A step that is left blank is the last that read the surface; a surface that is left blank is the step's only one.
+    A blank step means the last that read the surface; a blank surface means the only one of the step.
     """
     steps = {step.id: alias for alias, step in shown.steps.items()}
     at = resolve_id(blame.step, {name: alias for step_id, alias in steps.items() for name in (step_id, alias)})
@@ -122,7 +122,7 @@ def _build_gradient(
 
 
 def _find_reached_losses(view: TraceView) -> dict[str, tuple[Loss, ...]]:
-    """The losses that blame would come from to each step of the walk: those that stand there or behind."""
+    """The losses from which blame would reach each step of the walk: those at the step or downstream of it."""
     losses = view.request.case_loss.losses
     reached: defaultdict[str, set[int]] = defaultdict(set)
     for number, loss in enumerate(losses):

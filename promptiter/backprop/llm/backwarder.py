@@ -1,4 +1,4 @@
-"""LLMBackwarder: a model reads one step of a failed run and says which surface, or which predecessor, is to blame."""
+"""LLMBackwarder: a model reads one step of a failed run and blames a surface or a predecessor."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from dataclasses import replace
 from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
-from promptiter.backprop.llm.prompts import alias_predecessors, alias_surfaces, render_backward
 from promptiter.backprop.llm.rendering import collect_incoming_findings
 from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, grade, resolve_id
+from promptiter.backprop.llm.step_prompt import alias_predecessors, alias_surfaces, render_backward
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import BackwardRequest, BackwardResult, GradientPacket, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
 
 
 class LLMBackwarder(ModelStage[BackwardRequest]):
-    """Asks a model once for each step. An own `render` may name surfaces and steps by their ids as well."""
+    """Calls a model once for each step. A custom `render` may also name surfaces and steps by their ids."""
 
     role: ClassVar[Role] = "backwarder"
 
     def render_prompt(self, request: BackwardRequest) -> tuple[Message, ...]:
-        """What the model is asked."""
+        """The messages to the model."""
         return self.render(request) if self.render else render_backward(request, limit=self.max_prompt_tokens)
 
     async def backward(self, request: BackwardRequest) -> BackwardResult:
-        """Gradients and packets; a ModelError if the model gave no usable answer, also after repair."""
+        """Return gradients and packets. Raises a ModelError if there is no usable answer even after repair."""
         if not request.blamable and not request.predecessors:
             return BackwardResult(step_id=request.step.id)
         surfaces, predecessors = alias_surfaces(request), alias_predecessors(request)
@@ -76,7 +76,7 @@ def _grade(blame: BlameEntry, request: BackwardRequest) -> tuple[Severity, Categ
 
 
 def _merge_packets(packets: list[GradientPacket]) -> tuple[GradientPacket, ...]:
-    """One packet for each predecessor: all that was said of it, as severe as the worst."""
+    """One packet for each predecessor, with all texts and the worst severity."""
     by_target: dict[str, list[GradientPacket]] = {}
     for packet in packets:
         by_target.setdefault(packet.target, []).append(packet)

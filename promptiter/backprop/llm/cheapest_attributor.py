@@ -1,7 +1,7 @@
-"""CheapestAttributor: each failed trace is shown whole in one call, or walked, whichever is expected to cost less.
+"""CheapestAttributor: attributes each failed trace in one call or by a walk, whichever is expected to cost less.
 
-A walk is charged as if it went straight to the fault, wherever that is: of a step only the share of the faults for
-which it would be asked. So a trace is shown whole only where that is cheaper than the best walk.
+The estimate assumes that a walk goes straight to the fault: a step counts with the share of possible faults for which
+it would be asked. The whole trace is therefore shown in one call only if that is cheaper than the best walk.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from promptiter.stages.contracts import AttributeRequest, BackwardResult
 Attribution: TypeAlias = Literal["walk", "whole_trace"]
 
 ANSWER_TOKENS = 200
-"""So many tokens an answer is expected to have: a diagnosis and a gradient or two."""
+"""Expected number of tokens of an answer: a diagnosis and a gradient or two."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributionChoice:
-    """How one trace is to be blamed, and why, in words."""
+    """The method chosen for one trace, and the reason."""
 
     how: Attribution
     reason: str
 
 
 class CheapestAttributor:
-    """The Attributor that chooses for each trace. What it chose stands as a note in the trace's first result.
+    """The Attributor that chooses a method for each trace. The choice is a note in the trace's first result.
 
-    A trace about which the model gives no usable answer in one call, or which it finds too long, is walked.
+    A trace is also walked if the model gives no usable answer about it in one call or rejects it as too long.
     """
 
     def __init__(self, whole: LLMAttributor, backwarder: LLMBackwarder, *, concurrency: int = CONCURRENCY) -> None:
@@ -50,7 +50,7 @@ class CheapestAttributor:
         return self.whole.model
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
-        """The results of the steps that were looked at, in the order of the trace, the last first."""
+        """Return the results of the examined steps, the last step first."""
         choice = self.choose(request)
         logger.debug("case %s: %s", request.case_loss.case_id, choice.reason)
         if choice.how == "walk":
@@ -58,11 +58,11 @@ class CheapestAttributor:
         try:
             return _add_note(await self.whole.attribute(request), choice.reason)
         except (BadAnswerError, BadRequestError) as error:
-            note = f"walked: of the whole trace the model gave no usable answer ({type(error).__name__})"
+            note = f"walked: the model gave no usable answer about the whole trace ({type(error).__name__})"
             return _add_note(await self.stepwise.attribute(request), note)
 
     def choose(self, request: AttributeRequest) -> AttributionChoice:
-        """The cheaper way for one trace. It asks no model, and equal requests give equal choices."""
+        """Choose the cheaper method for one trace. Calls no model; equal requests give equal choices."""
         view = TraceView(request)
         shown = TracePrompt.of(view)
         whole = self.whole.count_whole_tokens(request, shown)
@@ -78,7 +78,7 @@ class CheapestAttributor:
         return AttributionChoice(how="walk", reason=reason)
 
     def _estimate_walk(self, view: TraceView) -> tuple[int, float]:
-        """Tokens and calls of a walk straight to the fault, on average over the steps that may be at fault."""
+        """Tokens and calls of a walk straight to the fault, averaged over the steps that may be at fault."""
         reports = [packet for packets in view.losses.values() for packet in packets]
         tokens = calls = 0.0
         for step_id, probability in _estimate_ask_probabilities(view).items():
@@ -90,7 +90,10 @@ class CheapestAttributor:
 
 
 def _estimate_ask_probabilities(view: TraceView) -> dict[str, float]:
-    """With which probability each step is asked, if the fault is at any blamable step alike: those at or before it."""
+    """The probability that each step is asked, if the fault is equally likely at every blamable step.
+
+    A step is asked if the fault is at the step or upstream of it.
+    """
     before: dict[str, int] = {}
     bit = 1
     for step in view.request.trace.steps:

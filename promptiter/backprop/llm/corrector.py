@@ -1,7 +1,7 @@
-"""LLMCorrector: a model says what a blamed step should have given, with the input it got.
+"""LLMCorrector: a model writes the output that a blamed step should have had with the input it got.
 
-It asks as the teacher's role, once for each step. What it answers is held against the trace: a correction that holds
-what had been lost before the step is none.
+It makes one call per step, in the role `teacher`. The answer is compared with the trace: a correction that contains
+something that had been lost before the step is refused.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from promptiter.backprop.corrections import Correction, CorrectionRequest, FindLostValues, same_shape
+from promptiter.backprop.corrections import Correction, CorrectionRequest, FindLostValues, parse_like
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
-from promptiter.backprop.llm.prompts import DATA_RULE, EXPECTED, MAX_PROMPT_TOKENS
+from promptiter.backprop.llm.prompts import CORRECT, DATA_RULE, EXPECTED, MAX_PROMPT_TOKENS
 from promptiter.backprop.llm.rendering import (
     build_optional_section,
     collect_findings,
@@ -32,33 +32,20 @@ from promptiter.registry import OFFLINE_STAGES
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-CORRECT = """\
-You check a diagnosis. An agent made of several steps failed, and one step of it is blamed. Write what that step would \
-have given if it had been told better, so that the run can be repeated from there.
-
-- Use only what the step was given: its input and the results of its tools. What is in neither it could not know, \
-however it had been told; the expected answer is that of the whole run and shows what matters, not what this step knew.
-- Change only what the diagnosis is about. Everything else stays as the step gave it, word for word, in the same form.
-- If the step's output was already as good as its input allowed, because what is missing had been lost or spoiled \
-before it, or is lost after it, say so: set is_correctable to false and leave the output empty. Diagnoses may be wrong.
-
-{data_rule}
-
-Answer with one JSON object; the reason says in one sentence what you changed, or why nothing can be better here: \
-{{"reason": "...", "is_correctable": true, "output": "..."}}"""
-
 _RULES = CORRECT.format(data_rule=DATA_RULE)
 
 
 class LLMCorrector(ModelStage[CorrectionRequest]):
-    """Asks a model for the corrected output of one step. An own `render` gets the request whole."""
+    """Asks a model for the corrected output of one step. A custom `render` gets the whole request."""
 
     role: ClassVar[Role] = "teacher"
 
     async def correct(self, request: CorrectionRequest) -> Correction:
-        """A ModelError if there is no usable answer, also after repair."""
+        """Return a correction. Raises a ModelError if there is no usable answer even after repair."""
         if not request.is_whole:
-            return Correction(kind="unknown", reason="the trace does not have the whole step")
+            return Correction(
+                kind="unknown", reason="the trace does not have the complete input and output of the step"
+            )
         messages = self.render(request) if self.render else render_correction(request, limit=self.max_prompt_tokens)
         room = 2 * approximate_tokens(render_snapshot(request.step.output))
         reply = await self.ask(
@@ -70,14 +57,16 @@ class LLMCorrector(ModelStage[CorrectionRequest]):
         if lost := find_values_lost_earlier(request, reply.output):
             return Correction(kind="no_better", reason=f"{lost[0]!r} had been lost before the step")
         try:
-            output = same_shape(reply.output, request.step.output)
+            output = parse_like(reply.output, request.step.output)
         except ValueError:
-            return Correction(kind="unknown", reason="the step gives data, and what the model wrote is none")
+            return Correction(
+                kind="unknown", reason="the step returns data, but the model's correction is not valid JSON"
+            )
         return Correction(kind="corrected", output=output, reason=reply.reason)
 
 
 def render_correction(request: CorrectionRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
-    """One blamed step: what should it have given?"""
+    """Render the prompt for the corrected output of one blamed step."""
     step, losses = request.step, request.case_loss.losses
     found = collect_findings(losses)
     diagnosis = list(dict.fromkeys(gradient.text for gradient in request.gradients))

@@ -1,7 +1,7 @@
-"""How the LLM stages ask their model: one question through the gateway, its answer as data.
+"""ModelStage: what all LLM stages share, their options and one structured call through the gateway.
 
-LLMBackwarder, LLMAttributor, LLMAggregator and LLMOptimizer differ in what they ask and in what they make of the
-answer; what they are built with, and how a question becomes a request, is here.
+LLMBackwarder, LLMAttributor, LLMAggregator, LLMOptimizer and LLMCorrector differ only in their prompts and in how they
+use the answer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class ModelStage(Generic[R]):
-    """A stage that asks a model.
+    """A stage that calls a model.
 
-    `render` replaces the prompt and is used as it is; else no prompt has more than `max_prompt_tokens`. What `user_id`
-    and `session_id` give for a request is told to the provider. Without a gateway the active one is used.
+    `render` replaces the prompt and is used as it is; otherwise no prompt exceeds `max_prompt_tokens`. The results of
+    `user_id` and `session_id` for a request are sent to the provider. Without a gateway the active one is used.
     """
 
     role: ClassVar[Role]
@@ -58,7 +58,7 @@ class ModelStage(Generic[R]):
 
     @property
     def max_prompt_tokens(self) -> int:
-        """What the stage was given, or what is usual."""
+        """The configured limit, or the default."""
         return MAX_PROMPT_TOKENS if self._max_prompt_tokens is None else self._max_prompt_tokens
 
     async def ask(
@@ -70,9 +70,10 @@ class ModelStage(Generic[R]):
         node_id: str,
         answer_tokens: int = 0,
     ) -> T:
-        """One question about a stage's request. An answer may need `answer_tokens`, unless the options say how many.
+        """Call the model about a stage's request and parse its answer.
 
-        Raises a ModelError when there is no usable answer, also after repair.
+        `answer_tokens` raises the gateway's output limit, unless the options set one. Raises a ModelError if there is
+        no usable answer even after repair.
         """
         gateway = self.gateway or current_gateway()
         options = self._build_options(request)
@@ -91,7 +92,7 @@ class ModelStage(Generic[R]):
 
 
 def build_object_schema(**properties: Json) -> dict[str, Json]:
-    """The JSON schema of an object with exactly these properties."""
+    """Build the JSON schema of an object with exactly these properties."""
     return {
         "type": "object",
         "properties": properties,

@@ -1,7 +1,7 @@
-"""LLMOptimizer: a model writes the new value of one surface, from its signal and from what happened with it.
+"""LLMOptimizer: a model writes the new value of one surface from its signal, examples and rejected values.
 
-A value that breaks a limit, changes nothing or was rejected before is shown to the model as wrong. A text too long to
-be shown whole is changed by edits, so that nothing of what was not shown is lost.
+A value that breaks a limit, changes nothing or was rejected before goes back to the model for repair. A text that is
+too long to show whole is changed by edits, so that the passages that were not shown are kept.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 SPARE_TOKENS = 1_000
-"""What an answer may have beyond one and a half times the current value."""
+"""Tokens that an answer may have in addition to one and a half times the current value."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewValue:
-    """What the model proposes, checked."""
+    """A checked value proposed by the model."""
 
     value: Json
     reason: str
 
 
 class LLMOptimizer(ModelStage[OptimizeRequest]):
-    """Asks a model for one patch. An own `render` is to ask for `reason` and `value`."""
+    """Asks a model for one patch. A custom `render` must ask for `reason` and `value`."""
 
     role: ClassVar[Role] = "optimizer"
 
     async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
-        """A patch that the surface can take; a ModelError if the model finds none, also after repair."""
+        """Return a patch that the surface accepts. Raises a ModelError if there is none even after repair."""
         surface, limit = request.surface, self.max_prompt_tokens
         is_whole = self.render is not None or is_shown_whole(surface, limit=limit)
         if not is_whole and surface.type not in TEXT_TYPES:
@@ -66,7 +66,7 @@ class LLMOptimizer(ModelStage[OptimizeRequest]):
 
 
 def build_value_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
-    """An answer with the complete new value."""
+    """Build the adapter of an answer with the complete new value."""
     from pydantic import AfterValidator, TypeAdapter, WithJsonSchema, create_model
 
     def parse(reply: Any) -> NewValue:
@@ -79,7 +79,7 @@ def build_value_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
 
 
 def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
-    """An answer with passages of the current value and what stands there instead."""
+    """Build the adapter of an answer with edits: passages of the current value and their replacements."""
     from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema, create_model
 
     def parse(reply: Any) -> NewValue:
@@ -98,7 +98,7 @@ def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
 
 
 def build_value_schema(surface: Surface) -> dict[str, Json]:
-    """What the surface can take, as a JSON schema."""
+    """Build the JSON schema of the values that the surface accepts."""
     limits = surface.limits
     if surface.type in TEXT_TYPES:
         return {"type": "string"} | ({"maxLength": limits.max_chars} if limits.max_chars is not None else {})
@@ -116,12 +116,12 @@ def build_value_schema(surface: Surface) -> dict[str, Json]:
 
 
 def check_value(new: NewValue, request: OptimizeRequest) -> NewValue:
-    """The value, or a ValueError that tells the model what is wrong with it."""
+    """Return the value, or raise a ValueError with the problem, which is shown to the model."""
     try:
         orjson.dumps(new.value)
         request.surface.check(new.value)
     except TypeError as error:
-        raise ValueError(f"the value is no plain text or JSON: {error}") from error
+        raise ValueError(f"the value is not plain text or JSON: {error}") from error
     except SurfaceValueError as error:
         raise ValueError(f"the surface cannot take this value: {error.problem}") from error
     if holds_non_finite(new.value):
@@ -137,7 +137,7 @@ def check_value(new: NewValue, request: OptimizeRequest) -> NewValue:
 
 
 def apply_edits(text: str, edits: Sequence[tuple[str, ...]]) -> str:
-    """The text after the edits, one after the other; each passage must be there once."""
+    """Apply the edits in order; each passage must occur exactly once."""
     for find, replacement in edits:
         count = text.count(find) if find else 0
         if count != 1:
@@ -155,7 +155,7 @@ def _build_reason_type() -> Any:
 
 
 def _is_same(value: Json, other: Json) -> bool:
-    """Equal, whatever the whitespace of a text is."""
+    """Whether two values are equal up to the whitespace of texts."""
     if isinstance(value, str) and isinstance(other, str):
         return value.split() == other.split()
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
@@ -165,7 +165,7 @@ _ESCAPED_MARK = re.compile(r"&lt;(?=\s*/?\s*data\b)", re.IGNORECASE)
 
 
 def _unescape_marks(value: Json, surface: Surface) -> Json:
-    """Marks as the surface writes them. Quoting escapes them in the prompt, and a model copies what it sees."""
+    """Restore data marks that the prompt escaped, because models copy the escaped form."""
     if _ESCAPED_MARK.search(render_value(surface.value)):
         return value
     return map_texts(value, lambda text: _ESCAPED_MARK.sub("<", text))

@@ -1,8 +1,11 @@
-"""What the LLM stages tell their models. The rules are ours; all that was recorded or written by others is data.
+"""The prompts of the LLM stages: the rules of all stages, and the prompts of the aggregator and the optimizer.
 
-Data stands between `<data name="…">` and `</data>`, as in the prompts of judges, and cannot close its marks. Node and
-step ids come from traces, so they are data too: models name surfaces and steps by aliases of ours, S1 and P1. Every
-prompt has at most `limit` tokens; equal requests give equal prompts in every process.
+The prompts that ask for blame are in `step_prompt` and `trace_prompt`, that of the corrector in `corrector`.
+
+The rules are ours; everything that was recorded or written by others is data. It is enclosed in `<data name="…">` and
+`</data>`, as in the prompts of judges, and cannot close its marks. Node and step ids come from traces and are data,
+too: models name surfaces and steps by our aliases, S1 and P1. Every prompt has at most `limit` tokens; equal requests
+give equal prompts in every process.
 """
 
 from __future__ import annotations
@@ -13,32 +16,23 @@ from dataclasses import dataclass
 from promptiter.backprop.llm.rendering import (
     build_example_sections,
     build_optional_section,
-    collect_incoming_findings,
     collect_literals,
-    collect_wrong_values,
-    describe_findings,
-    is_suspect,
     quote_numbered,
     quote_optional,
-    quote_step,
     quote_surface,
-    render_call,
     render_rejection,
-    render_result,
     render_value,
 )
 from promptiter.backprop.llm.truncation import Quote, Section, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message
-from promptiter.stages.contracts import AggregateRequest, AggregateResult, BackwardRequest, OptimizeRequest
+from promptiter.stages.contracts import AggregateRequest, AggregateResult, OptimizeRequest
 from promptiter.stages.losses import Category, Severity
 from promptiter.structure import Limits, Surface, SurfaceType
-from traces import Step
 
 MAX_PROMPT_TOKENS = 12_000
 MIN_PROMPT_TOKENS = 2_000
-"""Below this the rules leave too little room for anything else."""
+"""With fewer tokens the rules leave too little room for anything else."""
 
-MOST_PREDECESSORS = 64
 MOST_FAILING = 6
 MOST_PASSING = 3
 MOST_REJECTED = 5
@@ -167,6 +161,21 @@ the passage exactly and occurs only once in the value, `replace` stands there in
 sentences what you changed and why it helps. Answer with one JSON object:
 {"reason": "...", "edits": [{"find": "...", "replace": "..."}]}"""
 
+CORRECT = """\
+You check a diagnosis. An agent made of several steps failed, and one step of it is blamed. Write what that step would \
+have given if it had been told better, so that the run can be repeated from there.
+
+- Use only what the step was given: its input and the results of its tools. What is in neither it could not know, \
+however it had been told; the expected answer is that of the whole run and shows what matters, not what this step knew.
+- Change only what the diagnosis is about. Everything else stays as the step gave it, word for word, in the same form.
+- If the step's output was already as good as its input allowed, because what is missing had been lost or spoiled \
+before it, or is lost after it, say so: set is_correctable to false and leave the output empty. Diagnoses may be wrong.
+
+{data_rule}
+
+Answer with one JSON object; the reason says in one sentence what you changed, or why nothing can be better here: \
+{{"reason": "...", "is_correctable": true, "output": "..."}}"""
+
 SURFACE_TYPE_DESCRIPTIONS: Mapping[SurfaceType, str] = {
     "instruction": "the instruction of a node: what its model is told about its job.",
     "global_instruction": "an instruction that all nodes of the agent share, so it holds only what concerns all.",
@@ -183,82 +192,30 @@ SURFACE_TYPE_DESCRIPTIONS: Mapping[SurfaceType, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One thing that gradients of a surface say: how many say it, of which cases."""
+    """One point that gradients of a surface make: how many of them make it, and for which cases."""
 
     text: str
-    said: int
+    count: int
     case_ids: frozenset[str]
     severity: Severity
     categories: tuple[Category, ...]
 
     def as_line(self) -> str:
-        """One line, whatever the text holds, so that no point can pretend to be two."""
+        """Render the point as one line, whatever its text, so that it cannot pose as two points."""
         cases = f"{len(self.case_ids)} case{'s' if len(self.case_ids) > 1 else ''}"
-        told = [*([f"×{self.said}"] if self.said > 1 else []), cases, self.severity, *self.categories]
-        return f"- {', '.join(told)}: {' '.join(self.text.split())}"
-
-
-def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
-    """What the blamable surfaces are called in the prompt and in the answer."""
-    return {f"S{number}": name for number, name in enumerate(sorted(set(request.blamable)), 1)}
-
-
-def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
-    """What the predecessors are called: those that failed or gave what was found wrong first, the most that fit."""
-    steps = sorted({step.id: step for step in request.predecessors}.values(), key=lambda step: (len(step.id), step.id))
-    wrong = collect_wrong_values(collect_incoming_findings(request))
-    named = [(f"P{number}", step) for number, step in enumerate(steps, 1)]
-    if len(named) > MOST_PREDECESSORS:
-        named = sorted(named, key=lambda pair: not is_suspect(pair[1], wrong))[:MOST_PREDECESSORS]
-    return dict(named)
-
-
-def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
-    """One step and what went wrong after it: which surface, or which predecessor, is to blame?"""
-    step, findings = request.step, collect_incoming_findings(request)
-    packets = sorted(request.incoming, key=lambda packet: (packet.severity, packet.source, packet.text))
-    reports = list(dict.fromkeys(f"{packet.severity}, {packet.category}: {packet.text}" for packet in packets))
-    reasons = [reason for reason in dict.fromkeys(request.reasons) if reason not in "\n".join(reports)]
-    said = "\n".join((*reports, *reasons))
-    found = [told for told in describe_findings(findings) if told not in said]
-    aliases = {name: alias for alias, name in alias_surfaces(request).items()}
-    surfaces = sorted(request.surfaces, key=lambda surface: (surface.id not in aliases, surface.id))
-    predecessors = alias_predecessors(request)
-    sections = [
-        Section(title="# What went wrong", quotes=quote_numbered("report", reports), weight=6),
-        *build_optional_section("# Why the metrics failed", quote_numbered("reason", reasons), weight=5),
-        *build_optional_section("# What the metrics found", quote_optional("findings", "\n".join(found)), weight=3),
-        *build_optional_section("# What the user said", quote_optional("user", request.input), weight=3),
-        *build_optional_section(EXPECTED, quote_optional("expected", request.expected), weight=4),
-        Section(title="# The step", quotes=quote_step(step), weight=10),
-        *build_optional_section(
-            "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
-        ),
-        Section(
-            title="# Its surfaces" + ("" if aliases else ": none may be blamed"),
-            quotes=tuple(quote_surface(surface, name=aliases.get(surface.id, "fixed")) for surface in surfaces),
-            weight=6,
-        ),
-        Section(
-            title="# Its predecessors" + ("" if predecessors else ": none may be blamed"),
-            quotes=tuple(Quote(alias, render_result(before)) for alias, before in predecessors.items()),
-            weight=6,
-        ),
-    ]
-    room = compute_room(_BACKWARD, limit=limit)
-    told = compose(sections, room, around=collect_literals(findings, [request.expected]))
-    return Message("system", _BACKWARD), Message("user", told)
+        labels = [*([f"×{self.count}"] if self.count > 1 else []), cases, self.severity, *self.categories]
+        return f"- {', '.join(labels)}: {' '.join(self.text.split())}"
 
 
 def compute_points_room(*, limit: int) -> int:
-    """How many tokens of points one prompt of the aggregator holds."""
+    """The number of tokens that one prompt of the aggregator has for points."""
     return compute_room(_AGGREGATE, limit=limit) * 3 // 5
 
 
 def render_aggregate(
     request: AggregateRequest, points: Sequence[Point], *, left_out: int = 0, limit: int = MAX_PROMPT_TOKENS
 ) -> tuple[Message, ...]:
-    """Points on one surface, to be merged. `left_out` is how many more there are, each of fewer cases."""
+    """Render the prompt that asks to merge the points on one surface. `left_out` more points have fewer cases."""
     failed = f"{request.failed_cases:,} of {request.all_cases:,} cases failed. " if request.all_cases else ""
     more = f" {left_out:,} points of fewer cases are left out." if left_out else ""
     sections = [
@@ -274,12 +231,12 @@ def render_aggregate(
 
 
 def is_shown_whole(surface: Surface, *, limit: int) -> bool:
-    """Whether the optimizer's prompt has room for all of the value; else it asks for edits."""
+    """Whether the optimizer's prompt has room for the whole value; otherwise it asks for edits."""
     return _quote_value(surface).size <= _compute_value_room(limit=limit)
 
 
 def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
-    """One surface, its signal, and what happened with it: what should its new value be?"""
+    """Render the prompt that asks for the new value of one surface."""
     surface = request.surface
     failing, passing = request.failing[:MOST_FAILING], request.passing[:MOST_PASSING]
     rejected = request.rejected[: -MOST_REJECTED - 1 : -1]
@@ -310,14 +267,13 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
     return Message("system", rules), Message("user", first + rest)
 
 
-_BACKWARD = BACKWARD.format(to_a_surface=TO_A_SURFACE, grades=GRADES, data_rule=DATA_RULE)
 _AGGREGATE = AGGREGATE.format(data_rule=DATA_RULE)
 _BY_VALUE = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_VALUE)
 _BY_EDITS = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_EDITS)
 
 
 def _compute_value_room(*, limit: int) -> int:
-    """The most that the current value may take of the optimizer's prompt, whichever way it is to answer."""
+    """Maximum number of tokens of the current value in the optimizer's prompt, for both forms of answer."""
     return compute_room(_BY_EDITS, limit=limit) * 3 // 5
 
 
@@ -326,17 +282,17 @@ def _quote_value(surface: Surface) -> Quote:
 
 
 def _build_surface_section(surface: Surface, *, node_description: str = "") -> Section:
-    told = [f"surface: {surface.id}"]
-    told += [f"what its node does: {node_description}"] if node_description else []
-    told += [f"what the surface is for: {surface.description}"] if surface.description else []
+    lines = [f"surface: {surface.id}"]
+    lines += [f"what its node does: {node_description}"] if node_description else []
+    lines += [f"what the surface is for: {surface.description}"] if surface.description else []
     title = f"# The surface\nIt is {SURFACE_TYPE_DESCRIPTIONS[surface.type]}"
-    return Section(title=title, quotes=(Quote("surface", "\n".join(told)),), weight=4)
+    return Section(title=title, quotes=(Quote("surface", "\n".join(lines)),), weight=4)
 
 
 def _build_signal_section(signal: AggregateResult) -> Section:
     counts = ", ".join(f"{name} {count}" for name, count in sorted(signal.categories.items()))
-    told = f"{signal.severity}, {len(signal.case_ids)} cases{f' ({counts})' if counts else ''}:\n{signal.text}"
-    return Section(title="# The signal", quotes=(Quote("signal", told),), weight=12)
+    text = f"{signal.severity}, {len(signal.case_ids)} cases{f' ({counts})' if counts else ''}:\n{signal.text}"
+    return Section(title="# The signal", quotes=(Quote("signal", text),), weight=12)
 
 
 def _quote_limits(limits: Limits) -> tuple[Quote, ...]:

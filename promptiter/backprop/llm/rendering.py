@@ -1,4 +1,4 @@
-"""Steps, values, findings and examples as the quotes of a prompt, and the literals that long texts are cut around."""
+"""Rendering of steps, values, findings and examples as quotes of a prompt, and literals to cut long texts around."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 
 from promptiter.backprop.llm.truncation import Quote, Section
 from promptiter.backprop.step_text import json_leaves
-from promptiter.evaluation.metrics.metric import in_words
+from promptiter.evaluation.metrics.metric import summarize_findings
 from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
 from promptiter.stages.contracts import BackwardRequest, Rejection, StepExample
@@ -18,21 +18,21 @@ from traces import Snapshot, Step, ToolCall
 from traces.model import Json
 
 SHORTEST_LITERAL, LONGEST_LITERAL, MOST_LITERALS = 2, 200, 50
-"""What is shorter is found everywhere, what is longer nowhere."""
+"""Shorter literals occur everywhere, longer ones nowhere."""
 
 
 def render_value(value: Json) -> str:
-    """Text as it is, anything else as JSON."""
+    """Render text unchanged, anything else as JSON."""
     if isinstance(value, str):
         return value
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-    except TypeError:  # what a tool gives back need not be JSON
+    except TypeError:  # a tool may return something that is not JSON
         return repr(value)
 
 
 def render_snapshot(snapshot: Snapshot) -> str:
-    """What went into or came out of a step; of what is kept elsewhere, that it is."""
+    """Render the input or output of a step; blobs are only named."""
     kept = [f"[{blob.media_type}, {blob.size:,} bytes, not shown]" for blob in snapshot.blobs]
     if snapshot.text is not None:
         return "\n".join([snapshot.text, *kept])
@@ -40,13 +40,13 @@ def render_snapshot(snapshot: Snapshot) -> str:
 
 
 def render_result(step: Step) -> str:
-    """What a predecessor gave, and by which node."""
+    """Render the node and the output of a predecessor."""
     failed = f", failed: {step.error}" if step.error is not None else ""
     return f"node {step.node_id}{failed}\n\n{render_snapshot(step.output)}"
 
 
 def quote_step(step: Step, *, has_input: bool = True) -> tuple[Quote, ...]:
-    """What a step was, was given and gave. Without `has_input` its input stands elsewhere."""
+    """Quote the node, error, input and output of a step. Without `has_input` its input is shown elsewhere."""
     return (
         Quote("node", f"{step.node_id} ({step.kind})"),
         *quote_optional("error", str(step.error) if step.error is not None else None),
@@ -65,13 +65,13 @@ def quote_surface(surface: Surface, *, name: str) -> Quote:
 
 
 def render_rejection(rejection: Rejection, surface: Surface) -> str:
-    """Why a value was not kept, and how it differs from the current one."""
+    """Render the reason of a rejection and the difference from the current value."""
     change = SurfaceChange(surface.id, surface.value, rejection.value).as_text()
     return f"why: {rejection.reason}\n\n{change or render_value(rejection.value)}"
 
 
 def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight: int) -> Iterator[Section]:
-    """Each example as a section of its own, so that a long one does not crowd out the others."""
+    """Build one section per example, so that a long one does not crowd out the others."""
     for number, example in enumerate(examples, 1):
         asked = example.case_input if example.case_input != example.input else None
         expected_calls = (
@@ -102,16 +102,16 @@ def quote_numbered(name: str, texts: Iterable[str]) -> tuple[Quote, ...]:
 
 
 def describe_findings(findings: Iterable[Finding]) -> list[str]:
-    return list(dict.fromkeys(in_words([finding]) for finding in findings))
+    return list(dict.fromkeys(summarize_findings([finding]) for finding in findings))
 
 
 def collect_incoming_findings(request: BackwardRequest) -> tuple[Finding, ...]:
-    """The findings of all packets, each once: they travel on with whatever the step answers."""
+    """The findings of all packets, each once. They are attached to everything that the step answers."""
     return deduplicate_findings(finding for packet in request.incoming for finding in packet.findings)
 
 
 def collect_findings(losses: Iterable[Loss]) -> tuple[Finding, ...]:
-    """What the metrics found, each once."""
+    """The findings of all losses, each once."""
     return deduplicate_findings(finding for loss in losses for finding in loss.findings)
 
 
@@ -121,19 +121,19 @@ def deduplicate_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def collect_literals(findings: Iterable[Finding], others: Iterable[Json] = ()) -> tuple[str, ...]:
-    """Texts and numbers worth looking for: what was expected and what came instead, then the others."""
+    """Texts and numbers to look for: expected and actual values of the findings, then the others."""
     values = [value for finding in findings for value in (finding.expected, finding.actual)]
     found = dict.fromkeys(text.strip() for text in _iterate_texts_and_numbers([*values, *others]))
     return tuple(text for text in found if SHORTEST_LITERAL <= len(text) <= LONGEST_LITERAL)[:MOST_LITERALS]
 
 
 def collect_wrong_values(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """The literals that came instead of what was expected."""
+    """The actual values that were found instead of the expected ones."""
     return collect_literals((), [finding.actual for finding in findings])
 
 
 def is_suspect(step: Step, wrong: Iterable[str]) -> bool:
-    """Whether a step failed, or gave what was found wrong."""
+    """Whether a step failed, or its output contains a wrong value."""
     output = render_snapshot(step.output)
     return step.error is not None or any(literal in output for literal in wrong)
 

@@ -1,7 +1,7 @@
-"""What a model answers when it is asked for blame: its shape, and how it is read.
+"""The replies of models that are asked for blame: their schema, and how they are parsed.
 
-The answer's ids are enums in the schema that the model sees, but an id that it made up is no reason to ask again: it
-is dropped and counted. Everything else that does not fit is shown to the model as wrong.
+Ids are enums in the schema that the model sees, but an unknown id does not trigger a repair: it is dropped and counted.
+Every other mismatch is shown to the model for repair.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameEntry:
-    """What an answer says of one surface or predecessor. `of` and `step` are as the model wrote them."""
+    """The blame of one surface or predecessor. `of` and `step` are as the model wrote them."""
 
     of: str
     text: str
@@ -38,6 +38,8 @@ class BlameEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameAnswer:
+    """The entries of one answer: gradients on surfaces, packets to predecessors."""
+
     gradients: tuple[BlameEntry, ...]
     packets: tuple[BlameEntry, ...]
 
@@ -46,10 +48,10 @@ class BlameAnswer:
 def build_answer_adapter(
     surfaces: tuple[str, ...], predecessors: tuple[str, ...] = (), *, steps: tuple[str, ...] = ()
 ) -> TypeAdapter[BlameAnswer]:
-    """What an answer looks like when these may be blamed; with `steps` a gradient also says at which of them.
+    """Build the adapter of an answer that may blame these; with `steps` a gradient also names its step.
 
-    The schema is strict; what is read is not: a word outside a closed set is cheaper to do without than to ask for
-    again, and a list that may hold nothing may be missing.
+    The schema is strict, but parsing is lenient: ignoring a word outside a closed set is cheaper than asking again, and
+    a list that may be empty may be missing.
     """
     from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
 
@@ -64,16 +66,16 @@ def build_answer_adapter(
     return TypeAdapter(shape)
 
 
-def resolve_id(said: str, ids: Mapping[str, str]) -> str | None:
-    """The id that an alias or id means; what is left blank means the only candidate."""
+def resolve_id(name: str, ids: Mapping[str, str]) -> str | None:
+    """Resolve an alias or id; a blank means the only candidate."""
     candidates = set(ids.values())
-    if not said and len(candidates) == 1:
+    if not name and len(candidates) == 1:
         return candidates.pop()
-    return ids.get(said) or ids.get(said.upper())
+    return ids.get(name) or ids.get(name.upper())
 
 
 def grade(blame: BlameEntry, reports: Iterable[tuple[Severity, Category]]) -> tuple[Severity, Category]:
-    """As the model says; where it says nothing that is known, as the worst report."""
+    """Severity and category of an entry; an unknown or missing one is that of the worst report."""
     worst = min(reports, default=(None, None))
     return _match_word(blame.severity, SEVERITIES, worst[0] or "P1"), _match_word(
         blame.category, CATEGORIES, worst[1] or "other"
@@ -105,26 +107,26 @@ def _build_lenient_model() -> Any:
     return create_model("Answer", gradients=(list[gradient], []), packets=(list[packet], []))
 
 
-def _parse_answer(said: Any, *, lists: tuple[str, ...]) -> BlameAnswer:
-    if not said.model_fields_set:
+def _parse_answer(reply: Any, *, lists: tuple[str, ...]) -> BlameAnswer:
+    if not reply.model_fields_set:
         lacking = f"neither {lists[0]} nor {lists[1]}" if len(lists) > 1 else f"no {lists[0]}"
         raise ValueError(f"it has {lacking}; give an empty list where nothing is to blame")
     return BlameAnswer(
-        gradients=tuple(_build_entry(each, each.surface) for each in said.gradients),
-        packets=tuple(_build_entry(each, each.predecessor) for each in said.packets),
+        gradients=tuple(_build_entry(each, each.surface) for each in reply.gradients),
+        packets=tuple(_build_entry(each, each.predecessor) for each in reply.packets),
     )
 
 
-def _build_entry(said: Any, of: str) -> BlameEntry:
+def _build_entry(reply: Any, of: str) -> BlameEntry:
     return BlameEntry(
         of=of,
-        text=said.text,
-        severity=said.severity,
-        category=said.category,
-        confidence=min(1.0, max(0.0, getattr(said, "confidence", 1.0))),
-        step=getattr(said, "step", ""),
+        text=reply.text,
+        severity=reply.severity,
+        category=reply.category,
+        confidence=min(1.0, max(0.0, getattr(reply, "confidence", 1.0))),
+        step=getattr(reply, "step", ""),
     )
 
 
-def _match_word(said: str, words: tuple[W, ...], default: W) -> W:
-    return next((word for word in words if word == said), default)
+def _match_word(given: str, words: tuple[W, ...], default: W) -> W:
+    return next((word for word in words if word == given), default)

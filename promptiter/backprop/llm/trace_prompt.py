@@ -1,8 +1,8 @@
-"""One failed trace as a model is shown it, whole: its steps as T1, T2, … and what may be blamed as S1, S2, …
+"""TracePrompt: the prompt of LLMAttributor, one whole failed trace with steps T1, T2, … and surfaces S1, S2, …
 
-Steps between a loss and a target surface are shown, each once, in the order of the trace; so are the surfaces that they
-read. A text that stands elsewhere is not repeated: the input of a step that is just the output of another is named.
-What all cases of a round share, the rules and the surfaces, comes first, so that a provider's cache can serve it.
+It shows the steps between a loss and a target surface, each once, in the order of the trace, and the surfaces that they
+read. Texts are not repeated: if the input of a step is the output of another, the prompt only says so. The rules and
+surfaces, which all cases of a round share, come first, so that a provider's cache can serve them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from promptiter.backprop.propagate import TraceView
 from promptiter.llm.messages import Message
 from promptiter.stages.losses import Loss
 from promptiter.structure import Surface
+from promptiter.wording import join_names
 from traces import Step
 
 MOST_STEPS = 500
-"""So many steps are shown at most: providers take schemas of a thousand names."""
+"""Maximum number of steps shown: providers accept schemas of about a thousand names."""
 
 MOST_LISTED = 12
-"""So many aliases are listed in a heading."""
+"""Maximum number of aliases listed in a heading."""
 
 _RULES = WHOLE_TRACE.format(to_a_surface=TO_A_SURFACE, grades=GRADES, data_rule=DATA_RULE)
 
@@ -64,26 +65,26 @@ class TracePrompt:
 
     @property
     def blamable_steps(self) -> dict[str, Step]:
-        """The steps at which something may be blamed, by alias."""
+        """The steps with blamable surfaces, by alias."""
         return {alias: step for alias, step in self.steps.items() if self.view.blamable[step.id]}
 
     @property
     def tokens(self) -> int:
-        """How many tokens the prompt has when nothing is cut."""
+        """The number of tokens of the finish_before_cancel prompt."""
         return count_prompt_tokens([_RULES, ""]) + sum(section.size for section in self._build_sections())
 
     def render(self, *, limit: int) -> tuple[Message, ...]:
-        """The trace in at most `limit` tokens, cut around what was expected and what came instead."""
+        """Render the trace in at most `limit` tokens, cut around expected and actual values."""
         around = collect_literals(collect_findings(self.view.request.case_loss.losses), [self.view.expected])
-        told = compose(self._build_sections(), compute_room(_RULES, limit=limit), around=around)
-        return Message("system", _RULES), Message("user", told)
+        content = compose(self._build_sections(), compute_room(_RULES, limit=limit), around=around)
+        return Message("system", _RULES), Message("user", content)
 
     def _build_sections(self) -> list[Section]:
         case = self.view.request.case_loss
         aliases = {step.id: alias for alias, step in self.steps.items()}
         reports = _quote_reports(case.losses, aliases)
-        said = "\n".join(report.text for report in reports)
-        unsaid = [told for told in describe_findings(collect_findings(case.losses)) if told not in said]
+        shown = "\n".join(report.text for report in reports)
+        unshown = [each for each in describe_findings(collect_findings(case.losses)) if each not in shown]
         named = {surface_id: alias for alias, surface_id in self.surfaces.items()}
         return [
             self._build_surface_section(named),
@@ -92,7 +93,7 @@ class TracePrompt:
             *([Section(title=f"# {self.left_out:,} more steps are not shown")] if self.left_out else []),
             Section(title="# What went wrong", quotes=reports, weight=12),
             *build_optional_section(
-                "# What the metrics found", quote_optional("findings", "\n".join(unsaid)), weight=3
+                "# What the metrics found", quote_optional("findings", "\n".join(unshown)), weight=3
             ),
             *build_optional_section(EXPECTED, quote_optional("expected", self.view.expected), weight=8),
         ]
@@ -117,7 +118,7 @@ class TracePrompt:
         return Section(title="; ".join(heading), quotes=quotes, weight=6 if blamable else 4)
 
     def _find_input_source(self, step: Step, aliases: Mapping[str, str]) -> str:
-        """Where else the whole input of a step is shown; empty if nowhere."""
+        """Where else the whole input of a step is shown; empty if nowhere else."""
         given = render_snapshot(step.input)
         if not given or step.input.blobs:
             return ""
@@ -128,33 +129,32 @@ class TracePrompt:
 
 
 def _select_steps(steps: list[Step], view: TraceView) -> list[Step]:
-    """Of too many steps, those that failed or show what was found wrong, then the last; in the order of the trace."""
+    """Select the steps that failed or gave a wrong value, then the last ones; in the order of the trace."""
     wrong = collect_wrong_values(collect_findings(view.request.case_loss.losses))
     order = sorted(range(len(steps)), key=lambda number: (not is_suspect(steps[number], wrong), -number))
     return [steps[number] for number in sorted(order[:MOST_STEPS])]
 
 
 def _quote_reports(losses: Iterable[Loss], aliases: Mapping[str, str]) -> tuple[Quote, ...]:
-    """What each loss says, the worst first, and the steps where it stands."""
+    """Quote each distinct loss, the worst first, with the steps that it is placed on."""
     places: dict[str, list[str]] = {}
     for loss in sorted(losses, key=lambda loss: (loss.severity, loss.metric, loss.text)):
-        told = f"{loss.metric}: {loss.text}" if loss.metric else loss.text
-        at = places.setdefault(f"{loss.severity}, {loss.category}: {told}", [])
+        text = f"{loss.metric}: {loss.text}" if loss.metric else loss.text
+        at = places.setdefault(f"{loss.severity}, {loss.category}: {text}", [])
         at += [aliases[loss.step_id]] if loss.step_id in aliases else []
-    return tuple(Quote(" ".join(["report", *_list_aliases("at", at)]), told) for told, at in places.items())
+    return tuple(Quote(" ".join(["report", *_list_aliases("at", at)]), text) for text, at in places.items())
 
 
 def _find_fixed_surfaces(read: Mapping[str, Surface], blamable: Mapping[str, str]) -> Iterator[Surface]:
-    """The surfaces that stay as they are; those that are empty tell nothing."""
+    """The surfaces that may not be blamed, without empty ones."""
     for surface_id in sorted(read):
         if surface_id not in blamable and read[surface_id].value not in ("", [], None):
             yield read[surface_id]
 
 
 def _list_aliases(word: str, aliases: list[str]) -> list[str]:
-    """`after T1, T2`; nothing if there is none, and not all if there are many."""
+    """`after T1, T2`: at most MOST_LISTED aliases after a word; empty if there are none."""
     if not aliases:
         return []
     in_order = sorted(set(aliases), key=lambda alias: int(alias[1:]))
-    more = f" and {len(in_order) - MOST_LISTED:,} more" if len(in_order) > MOST_LISTED else ""
-    return [f"{word} {', '.join(in_order[:MOST_LISTED])}{more}"]
+    return [f"{word} {join_names(in_order, limit=MOST_LISTED)}"]

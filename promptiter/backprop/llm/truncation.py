@@ -1,7 +1,6 @@
-"""Texts that fit: cut around what matters, and the room of a prompt shared among its parts.
+"""Truncation: cuts long texts around relevant literals and shares the room of a prompt among its sections.
 
-Sizes are in tokens, by an estimate that needs no tokenizer and is rather too high than too low. Everything here gives
-the same text in every process.
+Sizes are in tokens, estimated without a tokenizer, on the high side. Equal arguments give equal texts in every process.
 """
 
 from __future__ import annotations
@@ -12,46 +11,46 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from promptiter.evaluation.metrics.judge_prompts import quoted
+from promptiter.evaluation.metrics.judge_prompts import quote_data
 from traces.snapshots import escape_surrogates
 
 SHORTEST_SHOWN = 60
-"""A text for which there is not so much room, or as much as it needs, is left out: enough for some words and a note."""
+"""Minimum room for a longer text: some words and a note. With less room it is left out."""
 
 MOST_WINDOWS, SHORTEST_WINDOW = 6, 20
-"""So many places are shown at most between the beginning and the end of a text that is cut, each in so many tokens."""
+"""Maximum number of windows between the beginning and the end of a cut text, and their minimum size in tokens."""
 
 PER_MESSAGE = 8
-"""Tokens that a provider adds to each message."""
+"""Number of tokens that a provider adds to each message."""
 
 _UNIT = 6
-"""Weights are sixths of a token, so that they are whole numbers and add up."""
+"""Weights are sixths of a token, so that they are whole numbers and can be added exactly."""
 
 
 def approximate_tokens(text: str) -> int:
-    """How many tokens a text has at most, for ordinary text and the tokenizers in use.
+    """An upper estimate of the number of tokens, for ordinary text and common tokenizers.
 
-    Three ASCII letters or spaces make one, and so do two bytes of anything else. English prose has about four
-    characters to a token, code three, numbers two; Chinese has up to one and a half tokens to a character, which is
-    three bytes. Hexadecimal digits and rows of emoji may have a third more than this says.
+    Three ASCII letters or spaces count as one token, and so do two bytes of anything else. English prose has about four
+    characters per token, code three, numbers two; Chinese has up to one and a half tokens per character of three bytes.
+    Hexadecimal digits and rows of emoji may have up to a third more tokens than estimated.
     """
     return -(-_weigh(text) // _UNIT)
 
 
 def count_prompt_tokens(texts: Iterable[str]) -> int:
-    """How many tokens the messages of these texts have together."""
+    """The number of tokens of one message per text, together."""
     return sum(approximate_tokens(text) + PER_MESSAGE for text in texts)
 
 
 def compute_room(rules: str, *, limit: int) -> int:
-    """What the rules of a prompt leave for its other message."""
+    """The number of tokens that the rules of a prompt leave for its other message."""
     return limit - count_prompt_tokens([rules, ""])
 
 
 def cut(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
-    """The text if it has at most `limit` tokens, else its beginning, its end, and what stands around the literals.
+    """Return the text if it has at most `limit` tokens, else its beginning, its end, and windows around the literals.
 
-    Each gap says how many characters are left out. Half a surrogate pair, which no request can hold, is spelled out.
+    Each gap says how many characters are left out. A lone surrogate, which no request can contain, is escaped.
     """
     text = escape_surrogates(text)
     before = _accumulate_weights(text)
@@ -67,7 +66,7 @@ def cut(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
 
 
 def share(limit: int, wanted: Sequence[tuple[int, int]]) -> list[int]:
-    """Room for each (size, weight): all it wants where that fits, else by weight; together never above the limit."""
+    """Share `limit` among parts of (size, weight): each gets its full size if that fits, else a share by weight."""
     given = [0] * len(wanted)
     left, weights = max(0, limit), sum(weight for _, weight in wanted)
     for number in sorted(range(len(wanted)), key=lambda number: (wanted[number][0] / wanted[number][1], number)):
@@ -79,26 +78,26 @@ def share(limit: int, wanted: Sequence[tuple[int, int]]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A text that is shown as data. The name is ours, never a part of the data."""
+    """A text that is shown as data. The name is ours and never part of the data."""
 
     name: str
     text: str
 
     @property
     def size(self) -> int:
-        return approximate_tokens(quoted(self.name, self.text, limit=len(self.text))) + 1
+        return approximate_tokens(quote_data(self.name, self.text, limit=len(self.text))) + 1
 
     @property
     def least(self) -> int:
-        """The room without which it is not shown."""
-        return min(self.size, approximate_tokens(quoted(self.name, "")) + 1 + SHORTEST_SHOWN)
+        """The minimum room for the quote to be shown."""
+        return min(self.size, approximate_tokens(quote_data(self.name, "")) + 1 + SHORTEST_SHOWN)
 
     def fit(self, limit: int, *, around: Sequence[str] = ()) -> str:
-        """The quote in at most `limit` tokens. Quoting escapes marks, so that a cut text may have to be cut again."""
+        """Render the quote in at most `limit` tokens. Quoting escapes marks, so a cut text may have to be cut again."""
         room = limit
         while True:
             shown = cut(self.text, room, around=around)
-            block = quoted(self.name, shown, limit=len(shown))
+            block = quote_data(self.name, shown, limit=len(shown))
             excess = approximate_tokens(block) + 1 - limit
             if excess <= 0 or not shown:
                 return block
@@ -107,7 +106,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A title of ours and the quotes below it. The heavier it is, the more of it is kept where not all fits."""
+    """A title and the quotes below it. A larger `weight` keeps more of it if not everything fits."""
 
     title: str
     quotes: tuple[Quote, ...] = ()
@@ -127,7 +126,7 @@ class Section:
         return approximate_tokens(self.title) + 1
 
     def fit(self, limit: int, *, around: Sequence[str] = ()) -> str:
-        """The title and as many quotes, from the first on, as can each be shown in part."""
+        """Render the title and as many of the first quotes as can be shown at least in part."""
         kept, note = self.quotes, ""
         if self.size > limit:
             room = limit - self._frame
@@ -143,10 +142,10 @@ class Section:
 
 
 def compose(sections: Sequence[Section], limit: int, *, around: Sequence[str] = ()) -> str:
-    """The sections, in their order, in at most `limit` tokens.
+    """Render the sections in order, in at most `limit` tokens.
 
-    What is too long is cut around the literals. Where the room is too small for a part of each section, the lightest
-    are left out.
+    Long texts are cut around the literals. If there is not enough room for a part of each section, the sections with
+    the smallest weights are left out.
     """
     kept, room = list(sections), limit
     while sum(section.least for section in kept) > room:
@@ -163,7 +162,7 @@ def compose(sections: Sequence[Section], limit: int, *, around: Sequence[str] = 
 
 
 def _share_above_least(limit: int, wanted: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Room for each (size, least, weight): at least the least, which must fit; what is left by weight."""
+    """Share `limit` among parts of (size, least, weight): each gets its least, which must fit; the rest by weight."""
     more = share(
         limit - sum(least for _, least, _ in wanted), [(size - least, weight) for size, least, weight in wanted]
     )
@@ -194,20 +193,20 @@ def _weigh(text: str) -> int:
 
 
 def _accumulate_weights(text: str) -> list[int]:
-    """The weight before each character, and of all at the end."""
+    """The weight before each character, and the total at the end."""
     weights = {character: _weigh(character) for character in set(text)}
     return list(accumulate(map(weights.__getitem__, text), initial=0))
 
 
 def _find_literals(text: str, around: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where each literal stands first."""
+    """The first occurrence of each literal."""
     for literal in dict.fromkeys(around):
         if literal and (at := text.find(literal)) >= 0:
             yield at, at + len(literal)
 
 
 def _choose_spans(before: Sequence[int], hits: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int]]:
-    """Beginning, windows and end, together in the room: half of it for windows, if there are any."""
+    """Choose spans for beginning, windows and end that fit the room; half of it is for windows, if there are any."""
     ends = room // 2 if hits else room
     tail = ends * 2 // 5
     spans = [(0, bisect_right(before, ends - tail) - 1), (bisect_left(before, before[-1] - tail), len(before) - 1)]
@@ -218,7 +217,7 @@ def _choose_spans(before: Sequence[int], hits: Sequence[tuple[int, int]], room: 
 
 
 def _merge_spans(spans: Sequence[tuple[int, int]], before: Sequence[int], *, closer_than: int) -> list[tuple[int, int]]:
-    """The spans without overlap; what lies between two of them is shown if it is no longer than the note would be."""
+    """Merge overlapping spans, and spans whose gap is not longer than the note about it would be."""
     merged = [spans[0]]
     for start, end in spans[1:]:
         last_start, last_end = merged[-1]

@@ -60,7 +60,7 @@ def check(
     flip. Exits 7 if references contradict each other, eval sets overlap, or no case can be scored.
     """
     from promptiter.evaluation.data.evalset import load_eval_set
-    from promptiter.evaluation.data.health import overlaps, static_findings
+    from promptiter.evaluation.data.health import check_cases, find_overlaps
 
     sources, config = _find_eval_sets(eval_sets or [], config)
     loaded = [(source, load_eval_set(source)) for source in sources]
@@ -69,14 +69,14 @@ def check(
     evaluators: list[Evaluator | None] = [each.evaluator for each in built]
     evaluators = evaluators or [given] * len(loaded)
     checked = [
-        Checked(source, eval_set, static_findings(eval_set, needs_reference=_needs_reference(evaluator)))
+        Checked(source, eval_set, check_cases(eval_set, needs_reference=_needs_reference(evaluator)))
         for (source, eval_set), evaluator in zip(loaded, evaluators, strict=True)
     ]
     if built:
         checked = asyncio.run(_measured(built[0].agent, checked, [each.evaluator for each in built], repeats=repeats))
         for each in built:
             each.gateway.cache.close()
-    shared = overlaps(loaded)
+    shared = find_overlaps(loaded)
     if as_json:
         write_text(findings_as_json(checked, shared), output)
     else:
@@ -127,16 +127,16 @@ async def _measured(
     agent: Agent, checked: Sequence[Checked], evaluators: Sequence[Evaluator], *, repeats: int
 ) -> list[Checked]:
     from promptiter.cli.views.evaluation import progress
-    from promptiter.evaluation.data.health import run_findings
-    from promptiter.evaluation.stats.metric_noise import metric_noise
+    from promptiter.evaluation.data.health import check_runs
+    from promptiter.evaluation.stats.metric_noise import measure_metric_noise
 
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):
         with progress(len(each.eval_set.cases) * repeats, each.source) as on_row:
-            found = await metric_noise(
+            found = await measure_metric_noise(
                 evaluator, agent, each.eval_set, repeats=repeats, judge_repeats=JUDGE_REPEATS, on_row=on_row
             )
-        of_runs = run_findings([found.evaluation])
+        of_runs = check_runs([found.evaluation])
         failing = sum(finding.kind == "always_errors" for finding in of_runs)
         health = replace(
             each.health,

@@ -71,8 +71,8 @@ def evaluate(
     """
     from promptiter.cli.views import evaluation as evaluation_view
     from promptiter.config.build import build_evaluation
-    from promptiter.evaluation.surface_reads import unread
-    from promptiter.evaluation.teacher import with_expected_answers
+    from promptiter.evaluation.surface_reads import find_unread
+    from promptiter.evaluation.teacher import write_expected_answers
 
     for path in (junit, output):
         if path is not None and not path.absolute().parent.is_dir():
@@ -94,7 +94,7 @@ def evaluate(
     built = build_evaluation(given, eval_set)
     cases, evaluator, gateway = built.cases, built.evaluator, built.gateway
     if built.teacher is not None:
-        taught = asyncio.run(with_expected_answers(cases, built.teacher, gateway=gateway, seed=evaluator.options.seed))
+        taught = asyncio.run(write_expected_answers(cases, built.teacher, gateway=gateway, seed=evaluator.options.seed))
         cases = taught.eval_set
         for case_id, error in taught.errors:
             typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)
@@ -108,7 +108,7 @@ def evaluate(
         screen = console(output)
         evaluation_view.print_evaluation(screen, found, cases, gateway)
         evaluation_view.print_never_read(
-            screen, sorted(unread(built.agent.describe().surface_ids, (row.reads for row in found.rows)))
+            screen, sorted(find_unread(built.agent.describe().surface_ids, (row.reads for row in found.rows)))
         )
     gateway.cache.close()
     if not found.is_reliable or not evaluation_view.reaches_thresholds(found):

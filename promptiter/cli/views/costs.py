@@ -7,9 +7,9 @@ from rich.text import Text
 
 from promptiter.cli.output import heading, print_indented
 from promptiter.cli.views.forecast import compared, print_compared
+from promptiter.forecast.forecast import read_forecast
+from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.ledger import Spending
-from promptiter.runs.recorded import read_forecast
-from promptiter.runs.stages import spent_by_stage
 from promptiter.runs.summary import Costs, RunSummary
 from promptiter.wording import dollars, plural
 

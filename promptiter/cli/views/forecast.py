@@ -1,4 +1,4 @@
-"""What a run is expected to take, for people and for machines: stages, nodes, totals, what the budget allows."""
+"""The forecast of a run, for people and for machines: stages, nodes, totals, what the budget allows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import json_text, print_rows
-from promptiter.engine.forecast import Band, Expected, Forecast
-from promptiter.engine.till import STAGES, Stage
+from promptiter.forecast.forecast import Expected, Forecast, Range
+from promptiter.forecast.stage_costs import STAGES, Stage
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.runlog.codec import to_plain
 from promptiter.wording import dollars
 from traces.model import Json
 from traces.text import one_line
 
-NEVER = Band(0, 0, 0)
+NEVER = Range(0, 0, 0)
 NOTHING_EXPECTED = Expected(calls=NEVER, tokens=NEVER, usd=NEVER, seconds=NEVER)
 
 
@@ -26,40 +26,39 @@ def forecast_as_json(forecast: Forecast, configuration: dict[str, Json]) -> str:
 
 
 def print_forecast(screen: Console, forecast: Forecast) -> None:
-    """The middle of each figure, with what nine runs in ten stay within."""
+    """Every figure of a typical run, with those of a short and a long one."""
     screen.print(Text.assemble(("Forecast", "bold"), f"  {one_line(forecast.source)}"))
     screen.print(
-        f"  {_band(forecast.rounds, _count)} rounds; each figure is the middle (p50), with p5 to p95", style="dim"
+        f"  {_range(forecast.rounds, _count)} rounds; each figure is that of a typical run (short to long run)",
+        style="dim",
     )
-    stages = [(each.stage, each.expected) for each in forecast.stages]
-    _print_table(screen, "stage", [*stages, ("all", forecast.total)], has_total=True)
-    _print_table(screen, "node", [(each.node_id, each.expected) for each in forecast.nodes])
+    _print_table(screen, "stage", [*forecast.stages.items(), ("all", forecast.total)], has_total=True)
+    _print_table(screen, "node", forecast.nodes.items())
     screen.print()
     unpriced = ", ".join(forecast.total.unpriced)
     rows = [("Budget", each) for each in forecast.budget] or [("Budget", "no cap")]
     rows += [("Price", f"unknown: {unpriced}")] if unpriced else []
-    rows += [("Not known", each) for each in forecast.notes]
+    rows += [("Note", each) for each in forecast.notes]
     print_rows(screen, rows)
 
 
 def compared(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
-    """What was expected beside what calls of models took: calls, dollars, seconds."""
+    """What model calls took and the forecast of it: calls, dollars, seconds."""
     expected = forecast.total
-    told = [f"{spent.calls:,} calls, expected {_band(expected.calls, _count)}"]
-    if expected.usd is not None and (expected.usd.p95 or spent.cost_usd):
+    figures = [f"{spent.calls:,} calls, expected {_range(expected.calls, _count)}"]
+    if expected.usd is not None and (expected.usd.high or spent.cost_usd):
         fact = "unknown cost" if spent.cost_usd is None else dollars(spent.cost_usd)
-        told.append(f"{fact}, expected {_band(expected.usd, dollars)}")
-    told.append(f"{_time(seconds)}, expected {_band(expected.seconds, _time)}")
-    return "; ".join(told)
+        figures.append(f"{fact}, expected {_range(expected.usd, dollars)}")
+    figures.append(f"{_time(seconds)}, expected {_range(expected.seconds, _time)}")
+    return "; ".join(figures)
 
 
 def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[Json]:
-    """Each stage that was expected or took something."""
-    expected = {each.stage: each.expected for each in forecast.stages}
+    """Every stage that was forecast or made a call."""
     return [
         {
             "stage": stage,
-            "expected": to_plain(expected.get(stage)),
+            "expected": to_plain(forecast.stages.get(stage)),
             "actual": {"calls": actual.calls, "tokens": actual.tokens, "cost_usd": actual.cost_usd},
         }
         for stage, actual in _by_stage(forecast, spent)
@@ -67,28 +66,27 @@ def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[
 
 
 def print_compared(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spending]) -> None:
-    """What each stage took, beside what was expected of it: calls, and dollars where they are known, else tokens."""
-    expected = {each.stage: each.expected for each in forecast.stages}
-    has_dollars = forecast.total.usd is not None and forecast.total.usd.p95 > 0
+    """What each stage took beside its forecast: calls, and dollars if they are known, else tokens."""
+    has_dollars = forecast.total.usd is not None and forecast.total.usd.high > 0
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("stage", no_wrap=True)
     for name in ("calls", "expected", "cost" if has_dollars else "tokens", "expected"):
         table.add_column(name, justify="right", no_wrap=True)
     for stage, actual in _by_stage(forecast, spent):
-        wanted = expected.get(stage, NOTHING_EXPECTED)
+        wanted = forecast.stages.get(stage, NOTHING_EXPECTED)
         paid = "unknown" if actual.cost_usd is None else dollars(actual.cost_usd)
         table.add_row(
             stage,
             _count(actual.calls),
-            _band(wanted.calls, _count),
-            *((paid, _cost(wanted)) if has_dollars else (_count(actual.tokens), _band(wanted.tokens, _count))),
+            _range(wanted.calls, _count),
+            *((paid, _cost(wanted)) if has_dollars else (_count(actual.tokens), _range(wanted.tokens, _count))),
         )
     screen.print(table)
 
 
 def _by_stage(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[tuple[Stage, Spending]]:
-    """All stages in their order; those that ask no model and should not are left out."""
-    asking = {each.stage for each in forecast.stages if each.expected.calls.p95 > 0} | spent.keys()
+    """The stages that were forecast to call a model or did, in the order of a run."""
+    asking = {stage for stage, expected in forecast.stages.items() if expected.calls.high > 0} | spent.keys()
     return [(stage, spent.get(stage, NOTHING)) for stage in STAGES if stage in asking]
 
 
@@ -101,10 +99,10 @@ def _print_table(screen: Console, kind: str, lines: Iterable[tuple[str, Expected
     for number, (name, expected) in enumerate(lines):
         table.add_row(
             Text(one_line(name)),
-            _band(expected.calls, _count),
-            _band(expected.tokens, _count),
+            _range(expected.calls, _count),
+            _range(expected.tokens, _count),
             _cost(expected),
-            _band(expected.seconds, _time),
+            _range(expected.seconds, _time),
             style="bold" if has_total and number == len(lines) - 1 else None,
         )
     screen.print()
@@ -114,13 +112,13 @@ def _print_table(screen: Console, kind: str, lines: Iterable[tuple[str, Expected
 def _cost(expected: Expected) -> str:
     if expected.usd is None:
         return "unknown"
-    return _band(expected.usd, dollars) + (" + unknown" if expected.unpriced else "")
+    return _range(expected.usd, dollars) + (" + unknown" if expected.unpriced else "")
 
 
-def _band(band: Band, told: Callable[[float], str]) -> str:
+def _range(figures: Range, show: Callable[[float], str]) -> str:
     """`192 (135 to 311)`; one figure where all are the same."""
-    low, middle, high = told(band.p5), told(band.p50), told(band.p95)
-    return middle if low == high else f"{middle} ({low} to {high})"
+    low, typical, high = show(figures.low), show(figures.typical), show(figures.high)
+    return typical if low == high else f"{typical} ({low} to {high})"
 
 
 def _count(figure: float) -> str:

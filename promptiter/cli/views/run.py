@@ -15,11 +15,11 @@ from promptiter.cli.output import print_indented
 from promptiter.cli.views.costs import cost_line
 from promptiter.cli.views.diff import diff
 from promptiter.cli.views.forecast import stages_as_json
+from promptiter.forecast.forecast import read_forecast
+from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
 from promptiter.runs.outcome import outcome_of
-from promptiter.runs.recorded import read_forecast
-from promptiter.runs.stages import spent_by_stage
 from promptiter.runs.summary import Change, FigureChange, RunSummary
 from promptiter.wording import join_names, plural
 from traces.text import cut, one_line

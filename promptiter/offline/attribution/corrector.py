@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import orjson
 
-from promptiter.backprop.corrections import Correction, CorrectionRequest, same_shape
+from promptiter.backprop.corrections import Correction, CorrectionRequest, parse_like
 from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.offline.attribution.expected_values import LossAnalysis, analyze_loss
 from promptiter.offline.attribution.references import find_common_traits
@@ -53,7 +53,7 @@ def find_values_lost_earlier(request: CorrectionRequest, output: str) -> list[st
 def _correct(request: CorrectionRequest, expected: str) -> Correction:
     flow = _ValueFlow(request)
     if request.is_answer and not flow.is_input_incomplete:
-        answer = same_shape(expected, request.step.output)
+        answer = parse_like(expected, request.step.output)
         return Correction(kind="corrected", output=answer, reason="it received all that the expected answer needs")
     lost = flow.lost_here
     if lost:
@@ -152,7 +152,7 @@ def _restore_values(request: CorrectionRequest, lost: list[Value]) -> object:
         text = _rewrite_value(text, value, received=received)
         if not SearchText(text).contains_verbatim(value):
             text = _add_value(text, value, received=received)
-    return same_shape(text, step.output)
+    return parse_like(text, step.output)
 
 
 def _rewrite_value(text: str, value: Value, *, received: str) -> str:

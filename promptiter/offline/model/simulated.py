@@ -41,7 +41,8 @@ from promptiter.offline.model.instruction_rules import RuleBook, understood_rule
 from promptiter.offline.model.json_schema import SchemaWriter
 from promptiter.offline.model.task import Task, read_task
 from promptiter.offline.model.tool_calls import inviting_tool, tool_request, wanted_tools
-from traces import Usage
+from traces import Usage, digest
+from traces.model import Json
 
 FREE_CHARACTERS = 2_000
 LOSS_PER_1000_CHARACTERS = 0.01
@@ -89,6 +90,16 @@ class SimulatedModel:
         self._compliance = compliance
         self._price_per_token_usd = price_per_token_usd
         self._latency_s = latency_s
+
+    @property
+    def settings(self) -> Mapping[str, Json]:
+        """What changes answers or their cost, besides the seed."""
+        return {
+            "compliance": self._compliance,
+            "knowledge": digest(self._knowledge)[:16],
+            "price_per_token_usd": self._price_per_token_usd,
+            "latency_s": self._latency_s,
+        }
 
     @property
     def price(self) -> Price:

@@ -102,7 +102,7 @@ def test_near_equal_texts_are_one_point_in_the_words_said_most_often() -> None:
     base = "The answer has to repeat the order id that the customer gave in the first message"
     said = [gradient(base, "c1"), gradient(base, "c2"), gradient(base + " again", "c3", severity="P0")]
     (point,) = collect_points([*said, gradient(base.upper() + "!", "c4")])
-    assert (point.text, point.said, len(point.case_ids), point.severity) == (base, 4, 4, "P0")
+    assert (point.text, point.count, len(point.case_ids), point.severity) == (base, 4, 4, "P0")
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ async def test_a_trace_that_the_model_cannot_answer_about_in_one_call_is_walked(
 
     model = ScriptedModel(answers)
     (result,) = await cheapest(model).attribute(chain(10))
-    assert result.note == "walked: of the whole trace the model gave no usable answer (BadAnswerError)"
+    assert result.note == "walked: the model gave no usable answer about the whole trace (BadAnswerError)"
     assert [is_whole(request) for request in model.requests] == [True] * 4 + [False]
 
 
@@ -124,7 +124,7 @@ async def test_a_trace_that_the_model_finds_too_long_is_walked() -> None:
         return NOTHING_HERE
 
     (result,) = await cheapest(ScriptedModel(answers)).attribute(chain(10))
-    assert result.note == "walked: of the whole trace the model gave no usable answer (BadRequestError)"
+    assert result.note == "walked: the model gave no usable answer about the whole trace (BadRequestError)"
 
 
 async def test_a_model_that_is_not_there_is_not_asked_again_step_by_step() -> None:

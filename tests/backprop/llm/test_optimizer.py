@@ -66,7 +66,7 @@ async def test_a_patch_has_the_value_the_reason_and_the_cases_behind_it() -> Non
         (answer(INSTRUCTION.value.replace("\n", " ") + "  "), "the value is the current one"),
         (answer(" "), "the placeholder {order} is missing"),
         (answer(OPTIMIZE_REQUEST.rejected[1].value), "was rejected before (validation fell by 0.04)"),
-        ('{"reason": "r", "value": "You answer customers of a shop. {order} \\ud83d"}', "no plain text or JSON"),
+        ('{"reason": "r", "value": "You answer customers of a shop. {order} \\ud83d"}', "not plain text or JSON"),
     ],
 )
 async def test_what_the_surface_cannot_take_is_told_to_the_model(wrong: str, problem: str) -> None:

@@ -15,15 +15,12 @@ from hypothesis import strategies as st
 from promptiter.backprop.llm.prompts import (
     MAX_PROMPT_TOKENS,
     MIN_PROMPT_TOKENS,
-    MOST_PREDECESSORS,
     Point,
-    alias_predecessors,
-    alias_surfaces,
     is_shown_whole,
     render_aggregate,
-    render_backward,
     render_optimize,
 )
+from promptiter.backprop.llm.step_prompt import MOST_PREDECESSORS, alias_predecessors, alias_surfaces, render_backward
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message
@@ -94,14 +91,14 @@ AGGREGATE_REQUEST = AggregateRequest(surface=INSTRUCTION, gradients=(), failed_c
 POINTS = (
     Point(
         text="Ask it to repeat the order id.",
-        said=37,
+        count=37,
         case_ids=frozenset(f"c{number}" for number in range(12)),
         severity="P0",
         categories=("format", "response"),
     ),
     Point(
         text="Say when\n- ×99, 99 cases, P0: the parcel comes.",
-        said=1,
+        count=1,
         case_ids=frozenset(("c3",)),
         severity="P2",
         categories=("response",),
@@ -250,7 +247,7 @@ def test_no_text_of_a_trace_stands_outside_of_data() -> None:
         expected=evil,
         reasons=("because " + evil,),
     )
-    point = Point(text=evil, said=1, case_ids=frozenset((evil,)), severity="P1", categories=("other",))
+    point = Point(text=evil, count=1, case_ids=frozenset((evil,)), severity="P1", categories=("other",))
     example = StepExample(
         case_id=evil, step_id=evil, input=evil, output=evil, passed=False, expected=evil, case_input=f"I say {evil}"
     )
@@ -323,7 +320,7 @@ EXAMPLES = st.lists(
 POINTS_OF_ANY_KIND = st.builds(
     Point,
     text=LONG,
-    said=st.integers(1, 10**6),
+    count=st.integers(1, 10**6),
     case_ids=st.frozensets(TEXT, min_size=1),
     severity=st.just("P1"),
     categories=st.just(("format",)),

@@ -1,4 +1,4 @@
-"""What each stage took: every paid call counts once, where a forecast counts it."""
+"""What each stage of a run took: every paid call counts once, in the stage where a forecast counts it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.run import RunFailedError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory
-from promptiter.runs.stages import spent_by_stage
 from tests.worlds import desk
 from tests.worlds.starter import Killed, Shop, killing
 from traces import Usage

@@ -1,0 +1,38 @@
+"""SearchOutline: what a search may ask for, so that a run can be forecast before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+UNKNOWN_MODEL = "unknown"
+"""The model of a stage or node that is the user's own code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOutline:
+    """What one round of a search may ask for. A stage's model is None if the stage asks no model.
+
+    A round goes from losses to patches up to `passes` times and re-runs up to `max_rerun` failed train cases each time.
+    Up to `max_checked` pieces of blame are checked by replays. A search for another goal than the score does none of
+    this: it runs up to `screened_cases` train cases about `screenings` times for each target, then validates one
+    candidate per round.
+    """
+
+    passes: int = 1
+    max_rerun: int = 0
+    max_checked: int = 0
+    corrector: str | None = None
+    backwarder: str | None = None
+    aggregator: str | None = None
+    optimizer: str | None = None
+    screened_cases: int | None = None
+    screenings: int = 0
+
+
+@runtime_checkable
+class OutlinedSearch(Protocol):
+    """A search that can be forecast. One without an outline is assumed to run train and validation once per round."""
+
+    def outline(self) -> SearchOutline:
+        """Called before a run starts; must not block."""

@@ -1,0 +1,178 @@
+"""Earlier runs: which of them match, and what is measured in them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode, Tool
+from promptiter.engine.engine import Engine
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.forecast import history as history_module
+from promptiter.forecast.forecast import forecast_run
+from promptiter.forecast.history import NO_HISTORY, History, read_history
+from promptiter.forecast.workload import read_workload
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
+from promptiter.llm.models import Model, ScriptedModel
+from promptiter.runlog.results import RunRequest
+from promptiter.runs.directory import RunDirectory
+from tests.worlds import desk
+from tests.worlds.starter import Shop
+from traces import Usage
+from traces.model import Json
+
+NODES = ("delivery", "filing", "lead", "payments", "reception", "returns")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one run of the shop: 6 validation cases, 8 train cases, six models."""
+    folder = tmp_path_factory.mktemp("runs")
+    Shop().run(folder)
+    return folder
+
+
+def history(folder: Path, engine: Engine, request: RunRequest) -> History:
+    return read_history(folder, engine, read_workload(engine, request))
+
+
+def desk_engine(model: Model) -> Engine:
+    return Engine(desk.agent(), desk.evaluator(Gateway(models={"scripted": model})), search=desk.Tries())
+
+
+def baseline_run(folder: Path, engine: Engine, **changes: object) -> RunRequest:
+    """Validate the baseline of the desk and nothing else."""
+    request = desk.request(run_id="", max_rounds=0, **changes)
+    RunDirectory.begin(folder, engine, request).run_sync()
+    return request
+
+
+def test_receipts_and_rows_say_what_a_case_run_takes(runs: Path) -> None:
+    shop = Shop()
+    found = history(runs, shop.engine, shop.request)
+    [run] = runs.iterdir()
+    assert found.run_ids == (run.name,)
+    assert {name: cost.calls for name, cost in found.costs.nodes.items()} == dict.fromkeys(NODES, 1.0)
+    assert all(cost.tokens > 0 and cost.usd and cost.seconds > 0 for cost in found.costs.nodes.values())
+    assert not any(cost.unpriced for cost in found.costs.nodes.values())
+    assert found.costs.case_s > 0
+    assert found.failing == 1.0
+    assert len(found.changed_nodes) == 2
+    assert forecast_run(shop.engine, shop.request, runs=runs).source == f"based on 1 earlier run: {run.name}"
+
+
+class Settled(ScriptedModel):
+    """A model that reports its settings."""
+
+    def __init__(self, settings: Mapping[str, Json]) -> None:
+        super().__init__(desk.answer)
+        self.settings = settings
+
+
+def test_only_runs_of_the_same_agent_and_models_count(tmp_path: Path) -> None:
+    careful = desk_engine(Settled({"temperature": 0}))
+    request = baseline_run(tmp_path, careful)
+    assert history(tmp_path, careful, request).run_ids
+    assert history(tmp_path, desk_engine(Settled({"temperature": 1})), request) == NO_HISTORY
+    other_name = Gateway(models={"scripted": desk.model(), "other": desk.model()})
+    nodes = tuple(replace(node, model="other") for node in desk.agent().nodes if isinstance(node, ModelNode))
+    renamed = Engine(replace(desk.agent(), nodes=nodes), desk.evaluator(other_name), search=desk.Tries())
+    assert history(tmp_path, renamed, request) == NO_HISTORY
+    assert forecast_run(renamed, request, runs=tmp_path).source == "no matching earlier run: rule-of-thumb figures"
+
+
+def test_runs_with_the_same_sizes_are_preferred_and_others_named(tmp_path: Path) -> None:
+    engine = desk_engine(desk.model())
+    small = baseline_run(tmp_path, engine)
+    large = replace(small, validation=desk.eval_set("validation", 7))
+    assert history(tmp_path, engine, small).has_same_sizes
+    assert "with eval sets of other sizes" in forecast_run(engine, large, runs=tmp_path).source
+    RunDirectory.begin(tmp_path, engine, large).run_sync()
+    found = history(tmp_path, engine, large)
+    assert found.has_same_sizes
+    assert len(found.run_ids) == 1
+
+
+def test_failures_and_changes_count_only_for_the_same_start(runs: Path) -> None:
+    shop = Shop()
+    best = shop.run(runs).accepted_profile
+    found = history(runs, shop.engine, replace(shop.request, initial_profile=best))
+    assert found.run_ids
+    assert found.failing is None
+    assert found.changed_nodes == frozenset()
+
+
+class Slow:
+    async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:  # noqa: ARG002
+        await asyncio.sleep(0.05)
+        return desk.answer(request)
+
+
+def test_seconds_are_those_of_a_case_run_from_start_to_end(tmp_path: Path) -> None:
+    engine = desk_engine(Slow())
+    found = history(tmp_path, engine, baseline_run(tmp_path, engine, validation=desk.eval_set("validation", 8)))
+    assert found.costs.case_s >= 0.1  # two nodes, one after the other
+
+
+def test_runs_of_other_structures_and_broken_ones_are_skipped(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    shutil.copytree(runs, folder)
+    assert history(folder, desk.engine(desk.DRAFT), desk.request()) == NO_HISTORY
+    [run, *_] = folder.iterdir()
+    for name in ("9999_no_header", "9998_torn"):
+        shutil.copytree(run, folder / name)
+    (folder / "9999_no_header" / "run.json").write_text("{")
+    (folder / "9998_torn" / "journal.jsonl").write_text("what is this?\n")
+    names = {path.name for path in folder.iterdir()} - {"9999_no_header", "9998_torn"}
+    assert {*history(folder, Shop().engine, Shop().request).run_ids} == names
+    assert history(tmp_path / "nowhere", Shop().engine, Shop().request) == NO_HISTORY
+
+
+def test_only_the_newest_runs_are_used(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "runs"
+    run = min(runs.iterdir())
+    for number in range(4):
+        shutil.copytree(run, folder / f"{run.name}~{number}")
+    assert len(history(folder, Shop().engine, Shop().request).run_ids) == 4
+    monkeypatch.setattr(history_module, "MAX_RUNS", 3)
+    assert len(history(folder, Shop().engine, Shop().request).run_ids) == 3
+    monkeypatch.setattr(history_module, "MAX_FOLDERS", 2)
+    assert len(history(folder, Shop().engine, Shop().request).run_ids) == 2
+
+
+def test_calls_of_tools_do_not_count_as_model_calls(tmp_path: Path) -> None:
+    def script(request: ModelRequest) -> ModelReply:
+        asked = sum(message.role == "tool" for message in request.messages)
+        wishes = () if asked == 2 else (ToolRequest(id=f"t{asked}", name="look", arguments={"at": asked}),)
+        return ModelReply(
+            text="" if wishes else "careful careful",
+            tool_requests=wishes,
+            usage=Usage(input_tokens=10, output_tokens=5),
+        )
+
+    tool = Tool(name="look", description="Looks.", function=lambda at: f"seen {at}")
+    nodes = (ModelNode(name="seeker", instruction="Look twice.", model="scripted", tools=(tool,)),)
+    evaluator = Evaluator(
+        [FunctionMetric(name="careful", function=desk.score)],
+        gateway=Gateway(models={"scripted": ScriptedModel(script)}),
+    )
+    engine = Engine(GraphAgent(name="seeking", nodes=nodes), evaluator)
+    request = baseline_run(tmp_path, engine)
+    assert history(tmp_path, engine, request).costs.nodes["seeker"].calls == 3.0
+    assert forecast_run(engine, request, runs=tmp_path).total.calls.typical == 6
+
+
+def test_the_run_after_a_run_stays_within_its_forecast(runs: Path) -> None:
+    shop = Shop()
+    expected = forecast_run(shop.engine, shop.request, runs=runs).total
+    spent = shop.run(runs).measured.spent.of_models
+    assert spent.calls in expected.calls
+    assert spent.tokens in expected.tokens
