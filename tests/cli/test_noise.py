@@ -43,7 +43,7 @@ def test_a_noisy_desk_is_told_how_noisy_and_what_a_gain_needs(run: Run, wavering
         r"Run noise 0\.2\d\d standard deviation between repeats of a case; \d of 8 cases are settled, \d flips? ",
         r"noisiest: \w+ \([0-9. ]+\), ",
         r"A/A gain [+-]0\.\d+ of the last 3 repeats over the first, by the same profile",
-        r"Noise floor 0\.0\d+ with the 6 repeats of a claim, 0\.1\d+ with 3: a profile compared with itself exceeds",
+        r"Noise floor 0\.0\d+ with the 6 repeats of a final test, 0\.1\d+ with 3: a profile compared with itself exceeds",
         r"Smallest gain 0\.2\d+ on 8 cases, 0\.1\d+ on 16, 0\.0\d+ on 32: what a claim shows with 80% power",
         r"0\.1 [━]+[·]+ +2\d%",
         r"Wanted gain 0\.1 is out of reach: underpowered, a claim shows it with a chance of 2\d%",
