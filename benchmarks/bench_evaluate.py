@@ -94,7 +94,7 @@ def stream_of_rows(cases: int) -> int:
             [FunctionMetric(name="exact", function=exact)], options=EvaluationOptions(concurrency=CONCURRENCY)
         )
         passed = 0
-        async for each in evaluator.rows(subject, eval_set, Profile.baseline(subject.describe())):
+        async for each in evaluator.stream_rows(subject, eval_set, Profile.baseline(subject.describe())):
             passed += each.scores[0].passed
         return passed
 

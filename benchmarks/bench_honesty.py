@@ -37,10 +37,10 @@ from typing import TypeAlias
 
 from benchmarks.honest_runs import through_the_engine
 from benchmarks.tables import GAINS, SIZES, goal, head, row
+from promptiter.engine.ablation import choose_part_to_drop
 from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_new_cases, decide_for_these_cases
 from promptiter.evaluation.stats.permutation import PairedScores, sign_flip
 from promptiter.evaluation.stats.power import noise_bar
-from promptiter.evaluation.stats.shares import next_to_drop
 from tests.worlds.chances import BETA, CANDIDATES, ROUNDS
 
 SWEEPS = 3
@@ -233,7 +233,7 @@ def ablated(baseline: Chances, kept: Sequence[Patch], random: Random) -> tuple[C
         seen = passed(left, 0) - passed(rest, 0)
         return seen if seen > 0 else (seen + passed(left, 1) - passed(rest, 1)) / 2
 
-    while len(left) > 1 and (gone := next_to_drop({part: loss(part) for part in left})) is not None:
+    while len(left) > 1 and (gone := choose_part_to_drop({part: loss(part) for part in left})) is not None:
         left = tuple(part for part in left if part != gone)
     return with_parts(baseline, kept, left), len(known) * len(baseline)
 

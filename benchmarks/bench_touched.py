@@ -38,7 +38,7 @@ from promptiter.agents.graph import Choice, Edge, GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode, View
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Session
-from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator, runs_of
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator, list_case_runs
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.stats.permutation import sign_flip
 from promptiter.llm.gateway import Gateway
@@ -195,7 +195,7 @@ class Naive:
         rows = session.accepted.validation.rows
         touched = session.comparisons.touched(rows, ["repair#instruction"])
         cases = tuple(case for case in session.validation.cases if case.id in touched)
-        runs = runs_of(replace(session.validation, cases=cases), [0])
+        runs = list_case_runs(replace(session.validation, cases=cases), [0])
         recorded = {row.case_id: row.scores[0].value or 0.0 for row in rows}
         for surface_id, text in self.patches:
             await session.begin_round()

@@ -27,3 +27,9 @@ def path_from_here(path: Path) -> Path:
     """A path as a person in the current folder writes it."""
     absolute, here = path.absolute(), Path.cwd()
     return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
+
+
+def shorten(value: object, *, limit: int = 120) -> str:
+    """The `repr` of a value: whole if it is short, otherwise its beginning and its length."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"

@@ -412,7 +412,7 @@ async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_cod
     for name, events in (("observed", watcher.events), ("journal", journal.read())):
         search.look(name, "\n".join(event.model_dump_json() for event in events))
     search.look("logs", caplog.text)
-    search.look_below(evaluator.spool.folder, planted=())
+    search.look_below(evaluator.trace_store.folder, planted=())
     search.look_below(tmp_path, planted=())
     assert "observer Gossiping failed" in caplog.text
     search.check("the result", "observed", "journal", "logs", ".json.gz", "calls.jsonl")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptiter.wording import dollars, join_names, plural
+from promptiter.wording import dollars, join_names, plural, shorten
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,8 @@ def test_names_beyond_the_limit_are_counted() -> None:
 
 def test_dollars_have_the_digits_that_matter() -> None:
     assert [dollars(amount) for amount in (0, 0.03121, 1.256, 1200)] == ["$0", "$0.0312", "$1.26", "$1200.00"]
+
+
+def test_a_long_value_is_shortened_to_its_beginning_and_its_length() -> None:
+    assert shorten({"a": 1}) == "{'a': 1}"
+    assert shorten("x" * 2000, limit=4) == "'xxx… (2,002 characters)"

@@ -17,10 +17,10 @@ from promptiter.backprop.step_text import json_leaves
 from promptiter.errors import SetupError, SurfaceValueError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
-from promptiter.evaluation.metrics.metric import shown
 from promptiter.profile import SurfacePatch
 from promptiter.stages.contracts import Rejection
 from promptiter.structure import TEXT_TYPES, Surface
+from promptiter.wording import shorten
 from traces.model import Json
 
 LintRule: TypeAlias = Literal["limits", "placeholder", "no_op", "repeat", "empty", "growth", "copied"]
@@ -154,7 +154,7 @@ def _check_copied(draft: _Draft) -> Iterator[str]:
     before, after = draft.texts
     for passage in _find_passages(after, before, draft.index)[:MOST_PASSAGES]:
         cases = " and ".join(map(repr, passage.case_ids))
-        text = shown(after[passage.start : passage.end])
+        text = shorten(after[passage.start : passage.end])
         yield f"{text} is copied from case {cases}; say the rule behind it, not what a case says"
 
 

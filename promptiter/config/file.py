@@ -11,7 +11,7 @@ Paths are relative to the file. null counts as left out. What is wrong is told a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
 
-from promptiter.config.problems import problems_of
 from promptiter.config.renamed_keys import drop_key, find_renamed_keys
 from promptiter.config.sections import (
     Acceptance,
@@ -43,10 +42,10 @@ from promptiter.config.sections import (
     as_goal,
     as_metrics,
 )
-from promptiter.errors import MetricError, RequestError, SetupError
+from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
-from promptiter.evaluation.metrics.config_fields import Fields
 from promptiter.evaluation.result import Objective
+from promptiter.user_files import Location, describe_problems
 from traces.model import Json
 
 FILE_NAME = "promptiter.yaml"
@@ -146,16 +145,16 @@ def read_document(
     said = merged(given, settings)
     source = os.fspath(file)
     renamed = find_renamed_keys(said)
-    known = reduce(drop_key, renamed, said)
-    document, problems = _with_secrets(known, source, environ=os.environ if environ is None else environ)
-    context = {"folder": file.parent.absolute()}
-    broken = {"models"} if problems else set()
-    problems += [f"{source}: {'.'.join(old)} is now called {new}; rename it" for old, new in renamed.items()]
-    broken |= {key for old, new in renamed.items() for key in (old[0], new.partition(".")[0])}
+    document = reduce(drop_key, renamed, said)
+    problems = [f"{source}: {'.'.join(old)} is now called {new}; rename it" for old, new in renamed.items()]
+    broken = {key for old, new in renamed.items() for key in (old[0], new.partition(".")[0])}
+    context = {"folder": file.parent.absolute(), "environ": os.environ if environ is None else environ}
     try:
         config = RunConfig.model_validate(document, context=context)
     except ValidationError as error:
-        problems += problems_of(error, RunConfig, source=source)
+        problems += describe_problems(
+            error, RunConfig, Location(source), is_secret=lambda keys: keys[:1] == ("models",)
+        )
         broken |= {str(each["loc"][0]) for each in error.errors(include_url=False)}
         kept = {key: value for key, value in document.items() if key not in broken}
         config = RunConfig.model_validate(kept, context=context)
@@ -178,7 +177,7 @@ def read_file(file: Path) -> dict[str, Json]:
         raise SetupError(f"{file}: cannot be read: {error.strerror or error}{hint}") from error
     except UnicodeDecodeError as error:
         raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
-    value = read_yaml(text, file=os.fspath(file)).value
+    value = read_yaml(text, file=os.fspath(file))
     if not isinstance(value, dict):
         raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {value!r:.40}")
     return {key: each if key == "metrics" else _without_nulls(each) for key, each in value.items() if each is not None}
@@ -199,39 +198,3 @@ def merged(document: Mapping[str, Json], settings: Mapping[str, Json]) -> dict[s
             value = merged(below, value)
         both[key] = value
     return both
-
-
-def _with_secrets(
-    document: dict[str, Json], source: str, *, environ: Mapping[str, str]
-) -> tuple[dict[str, Json], list[str]]:
-    """The document with addresses, keys and headers of models expanded, and what went wrong with them."""
-    models = document.get("models")
-    if not isinstance(models, dict):
-        return document, []
-    problems: list[str] = []
-    secured = {
-        name: _secured(settings, name, source=source, environ=environ, problems=problems)
-        if isinstance(settings, dict) and name not in Models.model_fields
-        else settings
-        for name, settings in models.items()
-    }
-    return {**document, "models": secured}, problems
-
-
-def _secured(
-    settings: dict[str, Json], name: str, *, source: str, environ: Mapping[str, str], problems: list[str]
-) -> dict[str, Json]:
-    fields = Fields(settings, source=source, path=f"models.{name}", environ=environ)
-    readers: dict[str, Callable[[str], Json]] = {
-        "api_base": fields.expanded_text,
-        "api_key": fields.secret,
-        "headers": fields.secured_object,
-    }
-    secured = dict(settings)
-    for key in readers.keys() & settings.keys():
-        try:
-            secured[key] = readers[key](key)
-        except MetricError as error:
-            problems.append(str(error))
-            del secured[key]
-    return secured

@@ -86,16 +86,16 @@ def build_evaluator(
     """
     from promptiter.evaluation.evaluator import Evaluator
     from promptiter.evaluation.metrics.builtin import build_metrics
-    from promptiter.evaluation.metrics.judge import judge_builders
-    from promptiter.evaluation.metrics.metric_config import JudgeModel
+    from promptiter.evaluation.metrics.criteria import JudgeModel
+    from promptiter.evaluation.metrics.judge import make_judge_builders
     from promptiter.evaluation.user_simulator import UserSimulator
     from promptiter.llm.secret import secrets_in
 
     gateway.redactor.learn(secrets_in(config))
     default = JudgeModel(model_name=judge) if judge is not None else None
     return Evaluator(
-        build_metrics(config, builders=judge_builders(gateway, default=default)),
+        build_metrics(config, builders=make_judge_builders(gateway, default=default)),
         gateway=gateway,
         options=options,
-        user_simulator=UserSimulator.of_config(config.user_simulator, gateway),
+        user_simulator=UserSimulator.from_config(config.user_simulator, gateway),
     )

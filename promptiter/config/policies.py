@@ -7,7 +7,7 @@ from operator import and_, or_
 
 from promptiter.config.sections import Acceptance, FinalTestSection, Goals, Stop
 from promptiter.errors import SetupError
-from promptiter.evaluation.result import Objective, best_of
+from promptiter.evaluation.result import Objective, get_best_value
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
 from promptiter.policies.constraints import Constraint, TieBreak
 from promptiter.policies.final_test import FinalTest
@@ -71,7 +71,7 @@ def stop_of(section: Stop | None, *, objective: Objective, goal: Goal = SCORE) -
     if section is None and goal.kind != "score":
         return None
     if section is None:
-        return TargetScore(best_of(objective)) | Patience(PATIENCE)
+        return TargetScore(get_best_value(objective)) | Patience(PATIENCE)
     names = section.required_metrics
     policies: list[StopPolicy | None] = [
         RequiredMetrics("all" if names == ("all",) else names) if names else None,

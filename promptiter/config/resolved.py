@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from promptiter.config.build import ConfiguredRun
 from promptiter.config.policies import PATIENCE
 from promptiter.engine.request_checks import check_request
-from promptiter.evaluation.result import best_of
+from promptiter.evaluation.result import get_best_value
 from promptiter.llm.redaction import MASK
 from promptiter.runs.header import without_secrets
 from traces.model import Json
@@ -31,7 +31,7 @@ def effective_config(run: ConfiguredRun) -> EffectiveConfig:
     values["evaluation"]["repeats"] = evaluator.options.repeats
     values["targets"] = list(check_request(run.request, run.engine.describe(), evaluator).targets)
     if config.stop is None and run.request.goal.kind == "score":
-        values["stop"] = {"target_score": best_of(config.objective), "patience": PATIENCE}
+        values["stop"] = {"target_score": get_best_value(config.objective), "patience": PATIENCE}
     if not config.data:
         del values["split"]
     if config.final_test is None:

@@ -11,7 +11,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    InstanceOf,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -19,7 +18,8 @@ from pydantic import (
     model_validator,
 )
 
-from promptiter.llm.secret import Secret, hide_by_name
+from promptiter.llm.secret import hide_by_name
+from promptiter.llm.secret_fields import ExpandedText, SecretText, SecretValues
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
 from promptiter.registry import MODELS
@@ -70,10 +70,6 @@ def _as_switch(value: Json) -> Json:
 
 def _unless_read(value: Json, read: ValidatorFunctionWrapHandler) -> Json:
     return value if isinstance(value, BaseModel) else read(value)
-
-
-def _as_secret(value: Json) -> Json:
-    return Secret(value) if isinstance(value, str) and not isinstance(value, Secret) else value
 
 
 def as_final_test(value: Json) -> Json:
@@ -127,9 +123,9 @@ class ModelSettings(Section):
     `options` (temperature, …) are for the stages that ask this model; the nodes of an agent have their own.
     """
 
-    api_base: str | None = Field(default=None, repr=False)
-    api_key: Annotated[InstanceOf[Secret] | None, BeforeValidator(_as_secret)] = None
-    headers: Annotated[dict[str, Any], BeforeValidator(_as_headers)] = Field(default_factory=dict)
+    api_base: ExpandedText | None = Field(default=None, repr=False)
+    api_key: SecretText = None
+    headers: Annotated[SecretValues, AfterValidator(_as_headers)] = Field(default_factory=dict)
     timeout_s: Above0 | None = None
     options: Annotated[dict[str, Any], BeforeValidator(hide_by_name)] = Field(default_factory=dict)
     price: ModelPrice | None = None

@@ -21,11 +21,11 @@ from promptiter.engine.request_checks import check_request
 from promptiter.engine.run import restored
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import runs_of
+from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
-from promptiter.evaluation.teacher import with_expected_answers
+from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.policies.final_test import FinalTest
 from promptiter.profile import Profile
@@ -74,7 +74,7 @@ class _Measuring:
 
     async def report(self, repeats: int, interrupt: Interrupt) -> NoiseReport:
         stop_reason = await self._stop_reason(repeats, interrupt)
-        found = self.evaluator.evaluation_of(self.rows, self.eval_set, self.profile)
+        found = self.evaluator.build_evaluation(self.rows, self.eval_set, self.profile)
         if found.is_reliable:
             found = replace(found, rows=_whole_repeats(found.rows, len(self.eval_set.cases)))
         return NoiseReport(
@@ -103,14 +103,14 @@ class _Measuring:
     async def _teach(self) -> None:
         if self.teacher is not None:
             gateway, seed = self.evaluator.gateway, self.evaluator.options.seed
-            taught = await with_expected_answers(self.eval_set, self.teacher, gateway=gateway, seed=seed)
+            taught = await write_expected_answers(self.eval_set, self.teacher, gateway=gateway, seed=seed)
             self.eval_set = taught.eval_set
 
     async def _run(self, repeats: int, interrupt: Interrupt) -> None:
         most = self.evaluator.options.max_errored_fraction * len(self.eval_set.cases) * repeats
         failed = 0
-        runs = runs_of(self.eval_set, range(repeats))
-        rows = self.evaluator.rows(self.agent, self.eval_set, self.profile, runs=runs)
+        runs = list_case_runs(self.eval_set, range(repeats))
+        rows = self.evaluator.stream_rows(self.agent, self.eval_set, self.profile, runs=runs)
         async with aclosing(rows):
             async for row in rows:
                 self.rows.append(row)

@@ -7,16 +7,20 @@ part stays: whether that is any good is what the claim tests.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain, combinations
+from typing import TypeVar
 
 from promptiter.engine.session import Session
-from promptiter.evaluation.evaluator import runs_of
+from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.stats.shares import next_to_drop, shapley_shares
 from promptiter.policies.evidence import Evidence
 from promptiter.profile import Profile
 from promptiter.runlog.results import Ablation
+
+Part = TypeVar("Part")
+
+_NO_LOSS = 1e-12
 
 
 async def ablate(session: Session) -> Ablation | None:
@@ -30,15 +34,23 @@ async def ablate(session: Session) -> Ablation | None:
     while len(left) > 1:
         now = {part: await working.loss(left, part) for part in left}
         losses |= now
-        gone = next_to_drop(now)
+        gone = choose_part_to_drop(now)
         if gone is None:
             break
         dropped.append(gone)
         left = tuple(part for part in left if part != gone)
-    found = Ablation(losses=losses, dropped=tuple(dropped), shares=working.shares(left))
+    found = Ablation(losses=losses, dropped=tuple(dropped))
     if dropped:
         session.continue_from(working.profile_with(left), await working.evaluation(left, working.first))
     return found
+
+
+def choose_part_to_drop(losses: Mapping[Part, float]) -> Part | None:
+    """The part with the smallest loss, the first of several, if the profile is no worse without it."""
+    if not losses:
+        return None
+    part = min(losses, key=lambda each: losses[each])
+    return part if losses[part] <= _NO_LOSS else None
 
 
 class _Working:
@@ -84,7 +96,7 @@ class _Working:
                 session.validation,
                 self.profile_with(parts),
                 phase="ablation",
-                runs=runs_of(replace(session.validation, cases=cases), repeats),
+                runs=list_case_runs(replace(session.validation, cases=cases), repeats),
                 kept=[row for row in record.rows if row.case_id not in touched],
                 without=self._left_out(parts),
             )
@@ -95,14 +107,3 @@ class _Working:
 
     def profile_with(self, parts: tuple[str, ...]) -> Profile:
         return self.whole.profile.reset(self._left_out(parts), to=self.initial.profile, snapshot=self.session.snapshot)
-
-    def shares(self, left: tuple[str, ...]) -> dict[str, float]:
-        """Fair shares of the gain, if all combinations were run on the repeats of the first profile's record."""
-        objective = self.session.request.objective
-        known = {
-            name: found.objective(objective) for (name, repeats), found in self.known.items() if repeats == self.first
-        }
-        known[frozenset()] = self.initial.validation.objective(objective)
-        values = {name: value for name, value in known.items() if value is not None}
-        subsets = chain.from_iterable(combinations(left, size) for size in range(len(left) + 1))
-        return shapley_shares(left, values.__getitem__) if all(frozenset(each) in values for each in subsets) else {}

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 from promptiter.engine.audit import UndeclaredRead, find_undeclared_reads
 from promptiter.engine.evaluations import CaseRepeat, Evaluations
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator, runs_of
+from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.evaluation.surface_reads import Reads, joined, may_touch
+from promptiter.evaluation.surface_reads import Reads, may_touch, merge_reads
 from promptiter.policies.evidence import Evidence, MoreEvidence
 from promptiter.profile import Profile
 from promptiter.runlog.events import EventType, Phase
@@ -144,7 +144,7 @@ class Comparisons:
         """What a policy is shown of these arms."""
         session = self._session
         if validation is None:
-            nothing = session.evaluator.evaluation_of((), session.validation, candidate)
+            nothing = session.evaluator.build_evaluation((), session.validation, candidate)
             validation = Arms(accepted=nothing, candidate=nothing)
         of_train = None if train is None else self._evidence(train)
         return replace(self._evidence(validation), train=of_train, characters=self._characters(candidate))
@@ -216,7 +216,7 @@ class Comparisons:
         """
         for row in rows:
             known = self._reads.get(row.case_id, {})
-            self._reads[row.case_id] = joined(known, row.reads)
+            self._reads[row.case_id] = merge_reads(known, row.reads)
         return frozenset(
             case.id
             for case in self._session.validation.cases
@@ -226,7 +226,7 @@ class Comparisons:
     def fresh(self, eval_set: EvalSet, case_ids: frozenset[str], repeats: int) -> list[CaseRepeat]:
         """So many repeats of these cases that no decision has seen yet."""
         wanted = replace(eval_set, cases=tuple(case for case in eval_set.cases if case.id in case_ids))
-        return runs_of(wanted, self.next_repeats(repeats))
+        return list_case_runs(wanted, self.next_repeats(repeats))
 
     def next_repeats(self, count: int) -> range:
         """So many repeats, of any case, that no decision has seen yet."""
@@ -238,7 +238,7 @@ class Comparisons:
     ) -> Evaluation:
         session = self._session
         if not runs and not kept:
-            return session.evaluator.evaluation_of((), eval_set, profile)
+            return session.evaluator.build_evaluation((), eval_set, profile)
         phase: Phase = "validation" if eval_set is session.validation else "train_again"
         return await session.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs, kept=kept)
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from promptiter.agents.base import Agent
 from promptiter.errors import OutageError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator, runs_of
+from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
 from promptiter.runlog.codec import from_plain, to_plain
@@ -58,7 +58,7 @@ class Evaluations:
         """
         if self._busy.locked():
             raise RuntimeError("a session evaluates one profile at a time; await each evaluation before the next")
-        wanted = runs_of(eval_set, range(self._evaluator.options.repeats)) if runs is None else runs
+        wanted = list_case_runs(eval_set, range(self._evaluator.options.repeats)) if runs is None else runs
         async with self._busy:
             self._log.phase = phase
             return await self._evaluate(eval_set, profile, wanted, [_as_kept(row) for row in kept], without)
@@ -99,7 +99,7 @@ class Evaluations:
         while (event := self._log.take_any("case")) is not None:
             keep(event.data)
         if self._log.take("evaluation_finished") is not None:
-            return self._evaluator.evaluation_of(rows.values(), eval_set, profile)
+            return self._evaluator.build_evaluation(rows.values(), eval_set, profile)
         gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some of it already
         for row in kept:
             if (row.case_id, row.repeat) not in rows:
@@ -108,7 +108,7 @@ class Evaluations:
         most_lost = max(1.0, self._evaluator.options.max_errored_fraction * (len(runs) + len(kept)))
         async for row in self._served(eval_set, profile, left, most_lost=most_lost):
             keep((await self._log.append("case", {"evaluation": number, "row": to_plain(row)})).data)
-        found = self._evaluator.evaluation_of(rows.values(), eval_set, profile)
+        found = self._evaluator.build_evaluation(rows.values(), eval_set, profile)
         gateway.recent_from = None
         await self._log.append("evaluation_finished", _figures(found, number))
         return found
@@ -121,7 +121,7 @@ class Evaluations:
         If they are not, they say nothing about the profile: the run fails, and runs them again when it goes on.
         """
         lost: list[CaseRow] = []
-        async with aclosing(self._evaluator.rows(self._agent, eval_set, profile, runs=runs)) as rows:
+        async with aclosing(self._evaluator.stream_rows(self._agent, eval_set, profile, runs=runs)) as rows:
             async for row in rows:
                 if row.outage is None:
                     yield row
@@ -138,14 +138,14 @@ class Evaluations:
 
         They may be gone when a run goes on: after a loss of power, or because nobody wanted to keep them.
         """
-        spool = self._evaluator.spool
+        trace_store = self._evaluator.trace_store
         gone = [
             (row.case_id, row.repeat)
             for row in evaluation.rows
-            if row.origin != "kept" and any(trace_digest not in spool for trace_digest in row.trace_digests)
+            if row.origin != "kept" and any(trace_digest not in trace_store for trace_digest in row.trace_digests)
         ]
         if gone:
-            async for _ in self._evaluator.rows(self._agent, eval_set, profile, runs=gone):
+            async for _ in self._evaluator.stream_rows(self._agent, eval_set, profile, runs=gone):
                 pass
 
 

@@ -19,11 +19,11 @@ from promptiter.engine.evaluations import CaseRepeat
 from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import runs_of
-from promptiter.evaluation.result import best_of
+from promptiter.evaluation.evaluator import list_case_runs
+from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, plan_blocks
 from promptiter.evaluation.stats.permutation import PairedScores
-from promptiter.evaluation.stats.power import run_noise, smallest_gain
+from promptiter.evaluation.stats.power import estimate_run_noise, smallest_gain
 from promptiter.llm.ledger import Spending
 from promptiter.policies.combine import written
 from promptiter.policies.error_rate import error_of, ignores_holdout
@@ -184,7 +184,7 @@ class _FinalTestRun:
 
     async def new_cases(self, test: EvalSet) -> FinalTestResult:
         """One look at the test cases, which nothing has run before."""
-        session, runs = self.session, runs_of(test, range(TEST_SET_REPEATS))
+        session, runs = self.session, list_case_runs(test, range(TEST_SET_REPEATS))
         before, after = [
             await session.evaluations.evaluate(test, profile, phase="test", runs=runs)
             for profile in (session.baseline.profile, session.accepted.profile)
@@ -257,5 +257,5 @@ class _FinalTestRun:
         repeats = [case.before for case in self.paired]
         if all(len(each) < 2 for each in repeats):
             return None
-        noise = run_noise(repeats, best=best_of(self.session.request.objective))
+        noise = estimate_run_noise(repeats, best=get_best_value(self.session.request.objective))
         return smallest_gain(noise, cases=len(repeats), blocks=self.blocks)

@@ -13,7 +13,7 @@ from promptiter.engine.session import Search, Session
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.teacher import LabelledSet, with_expected_answers
+from promptiter.evaluation.teacher import LabelledSet, write_expected_answers
 from promptiter.policies.combine import written
 from promptiter.policies.final_test import Conclusion, Verdict
 from promptiter.policies.goals import check_scores
@@ -158,7 +158,7 @@ class Run:
 
         async def taught() -> tuple[LabelledSet, ...]:
             sets = (session.train, session.validation)
-            return tuple([await with_expected_answers(each, teacher, gateway=gateway, seed=seed) for each in sets])
+            return tuple([await write_expected_answers(each, teacher, gateway=gateway, seed=seed) for each in sets])
 
         train, validation = await session.record("references", tuple[LabelledSet, ...], taught)
         for case_id, error in (*train.errors, *validation.errors):

@@ -18,8 +18,8 @@ from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.review import Reviewer
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator, runs_of
-from promptiter.evaluation.result import Evaluation, best_of
+from promptiter.evaluation.evaluator import Evaluator, list_case_runs
+from promptiter.evaluation.result import Evaluation, get_best_value
 from promptiter.policies.acceptance import AcceptancePolicy, AllOf, Protected
 from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.policies.sequential import decided
@@ -137,7 +137,7 @@ class Session:
 
     def trace(self, trace_digest: str) -> ExecutionTrace:
         """A trace that an evaluation recorded."""
-        return self.evaluator.spool.get(trace_digest)
+        return self.evaluator.trace_store.get(trace_digest)
 
     def redacted(self, text: str) -> str:
         """A text without secrets, as it may be written down."""
@@ -197,7 +197,7 @@ class Session:
         self, eval_set: EvalSet, profile: Profile, *, phase: Phase, repeats: range | None = None
     ) -> Evaluation:
         """Run the cases under a profile. Each row is kept as it comes: a run that goes on later runs only the rest."""
-        runs = None if repeats is None else runs_of(eval_set, repeats)
+        runs = None if repeats is None else list_case_runs(eval_set, repeats)
         return await self.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs)
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
@@ -230,7 +230,7 @@ class Session:
         decision = await self._decided(answer)
         self.candidates_tried += 1
         if decision.accepted:
-            unseen = self.evaluator.evaluation_of((), self.validation, candidate)
+            unseen = self.evaluator.build_evaluation((), self.validation, candidate)
             self.continue_from(candidate, comparison.opening or unseen)
             self.accepted_gain += decision.delta or 0.0
             self._rounds_without_acceptance = 0
@@ -292,4 +292,4 @@ def _until_done(request: RunRequest) -> StopPolicy | None:
     """
     if request.goal.kind != "score":
         return None
-    return TargetScore(best_of(request.objective)) | Patience(3)
+    return TargetScore(get_best_value(request.objective)) | Patience(3)

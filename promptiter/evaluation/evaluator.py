@@ -1,7 +1,7 @@
-"""Evaluator: run an agent over the cases of an eval set under a profile, and score every run.
+"""Evaluator: run an agent on the cases of an eval set under a profile, and score every run.
 
-A failing case is a row with an error; only a spent budget, a cancelled run or a defect of the scripted test ends an
-evaluation. The rows are the same whatever the concurrency.
+A failing case is a row with an error. Only a spent budget, cancellation, or an unexpected call to a scripted model ends
+an evaluation. The rows do not depend on the concurrency.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Subst
 from promptiter.errors import BudgetEndedError, EvalSetError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.executor import CaseJob, Executor, LocalExecutor
-from promptiter.evaluation.metrics.metric import Metric, unscored
+from promptiter.evaluation.metrics.metric import Metric, leave_unscored
 from promptiter.evaluation.result import CaseRow, Evaluation, Measured
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.surface_reads import reads_of
-from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.evaluation.surface_reads import collect_reads
+from promptiter.evaluation.trace_store import TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator, converse
 from promptiter.llm.call_counter import count_calls
 from promptiter.llm.gateway import Gateway
@@ -33,12 +33,12 @@ from traces.model import Snapshot
 from traces.snapshots import escape_surrogates
 
 GRACE_S = 1.0
-"""An agent that does not keep its deadline itself is stopped so much later."""
+"""An agent that ignores its deadline is stopped this much later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
-    """How cases are run. `repeats` repeats each case; `case_timeout_s` bounds one run of one turn."""
+    """How cases are run. `repeats` is how often each case is run; `case_timeout_s` limits one turn of one run."""
 
     repeats: int = 1
     concurrency: int = 16
@@ -53,7 +53,7 @@ class EvaluationOptions:
 
 
 class Evaluator:
-    """Metrics, and what is needed to run cases. One serves many evaluations, also several at once in one event loop."""
+    """Runs cases and scores them. One evaluator serves many evaluations, also several at once in one event loop."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Evaluator:
         gateway: Gateway | None = None,
         options: EvaluationOptions | None = None,
         executor: Executor | None = None,
-        spool: TraceSpool | None = None,
+        trace_store: TraceStore | None = None,
         user_simulator: UserSimulator | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
@@ -73,12 +73,12 @@ class Evaluator:
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
-        self.spool = spool or TraceSpool()
+        self.trace_store = trace_store or TraceStore()
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
 
     def with_options(self, options: EvaluationOptions) -> Evaluator:
-        """The same evaluator with other options; an executor of the user's own keeps its concurrency."""
+        """The same evaluator with other options. A custom executor keeps its own concurrency."""
         other = copy.copy(self)
         other.options = options
         if isinstance(self.executor, LocalExecutor):
@@ -86,11 +86,13 @@ class Evaluator:
         return other
 
     def with_judge(self, model: str) -> Evaluator:
-        """The same evaluator, its judges asking this model."""
+        """The same evaluator with this model as the judge."""
         from promptiter.evaluation.metrics.judge import JudgeMetric
 
         other = copy.copy(self)
-        other.metrics = tuple(each.asking(model) if isinstance(each, JudgeMetric) else each for each in self.metrics)
+        other.metrics = tuple(
+            each.with_model(model) if isinstance(each, JudgeMetric) else each for each in self.metrics
+        )
         return other
 
     async def evaluate(
@@ -101,17 +103,17 @@ class Evaluator:
         *,
         on_row: Callable[[CaseRow], None] | None = None,
     ) -> Evaluation:
-        """Run all cases and repeats, and gather the rows. `on_row` hears of each as it finishes."""
+        """Run every case and repeat, and collect the rows. `on_row` is called with each row as it finishes."""
         profile = profile or Profile.baseline(agent.describe())
         rows = []
-        async for row in self.rows(agent, eval_set, profile):
+        async for row in self.stream_rows(agent, eval_set, profile):
             rows.append(row)
             if on_row is not None:
                 on_row(row)
-        return self.evaluation_of(rows, eval_set, profile)
+        return self.build_evaluation(rows, eval_set, profile)
 
-    def evaluation_of(self, rows: Iterable[CaseRow], eval_set: EvalSet, profile: Profile) -> Evaluation:
-        """The evaluation that such rows make up."""
+    def build_evaluation(self, rows: Iterable[CaseRow], eval_set: EvalSet, profile: Profile) -> Evaluation:
+        """Build the evaluation of these rows."""
         return Evaluation(
             eval_set_id=eval_set.id,
             profile_digest=profile.digest,
@@ -121,7 +123,7 @@ class Evaluator:
             weights=self.weights,
         )
 
-    async def rows(
+    async def stream_rows(
         self,
         agent: Agent,
         eval_set: EvalSet,
@@ -129,68 +131,70 @@ class Evaluator:
         *,
         runs: Sequence[tuple[str, int]] | None = None,
     ) -> AsyncGenerator[CaseRow, None]:
-        """The rows as they finish, in any order; nothing of a row stays here.
+        """Yield the rows as they finish, in any order, without keeping them.
 
-        `runs` are those wanted, each a case id and a repeat; without them, all repeats of all cases.
+        `runs` selects case ids and repeats; the default is every repeat of every case.
         """
         profile.check(agent.describe())
         cases = {case.id: case for case in eval_set.cases}
         if len(cases) < len(eval_set.cases):
-            raise EvalSetError(f"eval set {eval_set.id!r} has case ids that occur twice")
-        self._check(cases)
-        wanted = runs_of(eval_set, range(self.options.repeats)) if runs is None else runs
+            raise EvalSetError(f"eval set {eval_set.id!r} has duplicate case ids")
+        self._check_scenarios(cases)
+        wanted = list_case_runs(eval_set, range(self.options.repeats)) if runs is None else runs
         jobs = (
             CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, repeat=repeat)
             for case_id, repeat in wanted
         )
 
-        async for row in self._executed(agent, cases, jobs):
+        async for row in self._execute(agent, cases, jobs):
             yield row
 
     async def replay(
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
     ) -> CaseRow:
-        """Run one case again with some outputs given, and score it. What does not follow from them is in the cache."""
+        """Run one case again with some outputs substituted, and score it. Unchanged calls come from the cache."""
         job = CaseJob(agent_ref=case.id, case_id=case.id, profile=profile, repeat=repeat, substitutes=substitutes)
-        [row] = [row async for row in self._executed(agent, {case.id: case}, [job])]
+        [row] = [row async for row in self._execute(agent, {case.id: case}, [job])]
         return row
 
-    def _executed(self, agent: Agent, cases: Mapping[str, EvalCase], jobs: Iterable[CaseJob]) -> AsyncIterator[CaseRow]:
+    def _execute(self, agent: Agent, cases: Mapping[str, EvalCase], jobs: Iterable[CaseJob]) -> AsyncIterator[CaseRow]:
         async def work(job: CaseJob) -> CaseRow:
             with self.gateway.active():
-                return await self._row(agent, cases[job.case_id], job)
+                return await self._run_and_score(agent, cases[job.case_id], job)
 
         self.gateway.bind_to_running_loop()
         return self.executor.run(jobs, work)
 
-    def _check(self, cases: Mapping[str, EvalCase]) -> None:
+    def _check_scenarios(self, cases: Mapping[str, EvalCase]) -> None:
         scenarios = [case.id for case in cases.values() if case.scenario is not None]
         if scenarios and self.user_simulator is None:
             raise SetupError(
-                f"case {scenarios[0]!r} is a scenario and needs a simulated user: set user_simulator_config"
+                f"case {scenarios[0]!r} is a scenario and needs a simulated user; set user_simulator_config"
             )
 
-    async def _row(self, agent: Agent, case: EvalCase, job: CaseJob) -> CaseRow:
+    async def _run_and_score(self, agent: Agent, case: EvalCase, job: CaseJob) -> CaseRow:
         started = time.perf_counter()
         with count_calls() as calls:
-            run = await self._run(agent, case, job)
+            run = await self._run_case(agent, case, job)
         try:
             async with asyncio.TaskGroup() as group:
-                judging = [group.create_task(self._score(metric, case, run)) for metric in self.metrics]
+                judging = [group.create_task(self._score_run(metric, case, run)) for metric in self.metrics]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors
         redactor = self.gateway.redactor
         return CaseRow(
             case_id=case.id,
             repeat=job.repeat,
-            scores=tuple(_redacted(each.result(), redactor) for each in judging),
+            scores=tuple(_redact_score(each.result(), redactor) for each in judging),
             output=redactor.redact_known(escape_surrogates(run.output)),
             error=Failure(run.error.type, redactor.redact_text(run.error.message)) if run.error else None,
             usage=run.usage,
             trace_digests=tuple(
-                self.spool.put(turn.trace, redactor=redactor) for turn in run.by_turn if turn.trace is not None
+                self.trace_store.put(turn.trace, redactor=redactor) for turn in run.by_turn if turn.trace is not None
             ),
-            reads=None if run.error else reads_of(turn.trace for turn in run.by_turn),  # it might have gone on
+            reads=None
+            if run.error
+            else collect_reads(turn.trace for turn in run.by_turn),  # a failed run may not have read everything
             measured=Measured(
                 duration_s=time.perf_counter() - started,
                 origin="cache" if calls.cached and not calls.paid else "executed",
@@ -199,9 +203,9 @@ class Evaluator:
             ),
         )
 
-    async def _run(self, agent: Agent, case: EvalCase, job: CaseJob) -> AgentRun:
+    async def _run_case(self, agent: Agent, case: EvalCase, job: CaseJob) -> AgentRun:
         if case.mode == "trace":
-            return _recorded(case)
+            return _replay_recording(case)
         context = RunContext(
             run_id=self.options.run_id,
             case_id=case.id,
@@ -210,27 +214,27 @@ class Evaluator:
             deadline_s=self.options.case_timeout_s,
             substitutes=job.substitutes,
         )
-        guarded = _Guarded(agent)
+        guarded = _GuardedAgent(agent)
         if case.scenario is not None and self.user_simulator is not None:
             return await converse(guarded, case, job.profile, context, self.user_simulator)
-        return await _conversation(guarded, case, job.profile, context)
+        return await _run_conversation(guarded, case, job.profile, context)
 
-    async def _score(self, metric: Metric, case: EvalCase, run: AgentRun) -> Score:
+    async def _score_run(self, metric: Metric, case: EvalCase, run: AgentRun) -> Score:
         try:
             return await metric(case, run)
         except (BudgetEndedError, UnexpectedCallError):
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is the user's code; its failure is unscored
-            return unscored(metric, f"{type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is user code; a failure is unscored
+            return leave_unscored(metric, f"{type(error).__name__}: {error}")
 
 
-def runs_of(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:
-    """All cases of a set with these repeats, repeat after repeat."""
+def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:
+    """The case runs of these repeats: all cases of the first, then of the next."""
     return [(case.id, repeat) for repeat in repeats for case in eval_set.cases]
 
 
-class _Guarded:
-    """An agent that keeps its contract whatever the user's does: its errors are results, its deadline holds."""
+class _GuardedAgent:
+    """Wraps a user's agent so that errors become results and the deadline is enforced."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -250,11 +254,11 @@ class _Guarded:
                 return AgentRun(error=Failure("TimeoutError", f"no answer in {context.deadline_s} s"))
             return AgentRun(error=Failure(type(error).__name__, str(error)))
         if not isinstance(run, AgentRun):
-            return AgentRun(error=Failure("TypeError", f"the agent must give an AgentRun, gave {type(run).__name__}"))
+            return AgentRun(error=Failure("TypeError", f"the agent must return an AgentRun, not {type(run).__name__}"))
         return run
 
 
-def _redacted(score: Score, redactor: Redactor) -> Score:
+def _redact_score(score: Score, redactor: Redactor) -> Score:
     known = redactor.redact_known_json
     findings = (replace(each, expected=known(each.expected), actual=known(each.actual)) for each in score.findings)
     return replace(
@@ -265,8 +269,8 @@ def _redacted(score: Score, redactor: Redactor) -> Score:
     )
 
 
-async def _conversation(agent: Agent, case: EvalCase, profile: Profile, context: RunContext) -> AgentRun:
-    """Run the turns of a case one after the other, each with what was said before."""
+async def _run_conversation(agent: Agent, case: EvalCase, profile: Profile, context: RunContext) -> AgentRun:
+    """Run the turns of a case in order, each with the conversation so far."""
     if not case.turns:
         return AgentRun(error=Failure("EmptyCase", "the case has no turns"))
     history = list(case.context)
@@ -281,12 +285,12 @@ async def _conversation(agent: Agent, case: EvalCase, profile: Profile, context:
     return AgentRun.of_turns(runs)
 
 
-def _recorded(case: EvalCase) -> AgentRun:
-    """A case in trace mode: what was said is scored as it is."""
-    return AgentRun.of_turns([_recorded_turn(case, number, turn) for number, turn in enumerate(case.actual)])
+def _replay_recording(case: EvalCase) -> AgentRun:
+    """The run of a case in trace mode, built from its recorded conversation."""
+    return AgentRun.of_turns([_replay_turn(case, number, turn) for number, turn in enumerate(case.actual)])
 
 
-def _recorded_turn(case: EvalCase, number: int, turn: Turn) -> AgentRun:
+def _replay_turn(case: EvalCase, number: int, turn: Turn) -> AgentRun:
     calls = tuple(
         ToolCall(name=call.name, id=call.id, arguments=call.arguments, result=call.result)
         for call in turn.expected_tool_calls or ()

@@ -1,4 +1,4 @@
-"""Executor: where cases execute. Jobs are plain data, so that they can travel to other processes."""
+"""Executor: where cases run. Jobs are plain data, so that they can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Work: TypeAlias = Callable[[CaseJob], Awaitable[CaseRow]]
 
 
 class Executor(Protocol):
-    """Runs jobs and yields rows as they finish. A row that failed is a row; an exception ends the whole."""
+    """Runs jobs and yields rows as they finish. A failed case is a row; an exception ends the evaluation."""
 
     def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[CaseRow]:
         """Execute all jobs, in any order."""
 
 
 class LocalExecutor:
-    """In this process, under asyncio, so many at once. Jobs are taken as there is room: a million need no memory."""
+    """Runs jobs on the current event loop, at most `concurrency` at a time. Jobs are taken lazily."""
 
     def __init__(self, *, concurrency: int = 16) -> None:
         self.concurrency = max(1, concurrency)
@@ -61,7 +61,7 @@ class LocalExecutor:
 
 
 class ThreadExecutor:
-    """In threads of this process, each with an event loop of its own: for agents that block the loop they run in."""
+    """Runs jobs in threads, each with its own event loop, for agents that block the loop."""
 
     def __init__(self, *, threads: int = 8) -> None:
         self.threads = max(1, threads)
@@ -69,18 +69,18 @@ class ThreadExecutor:
     async def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[CaseRow]:
         loop = asyncio.get_running_loop()
 
-        async def in_a_thread(job: CaseJob) -> CaseRow:
+        async def run_in_thread(job: CaseJob) -> CaseRow:
             here = contextvars.copy_context()
-            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, _finished(work(job))))
+            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, _await_row(work(job))))
 
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case")
         try:
-            async for row in LocalExecutor(concurrency=self.threads).run(jobs, in_a_thread):
+            async for row in LocalExecutor(concurrency=self.threads).run(jobs, run_in_thread):
                 yield row
         finally:
-            # Off the loop: what still runs in the threads waits for calls that are made in this loop.
+            # Not on the loop: jobs that still run in the threads wait for calls that this loop makes.
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
 
 
-async def _finished(row: Awaitable[CaseRow]) -> CaseRow:
+async def _await_row(row: Awaitable[CaseRow]) -> CaseRow:
     return await row

@@ -1,8 +1,8 @@
-"""What an evaluation found: rows, and the figures that follow from them. Never only means.
+"""The result of an evaluation: rows, and the figures computed from them.
 
-A row is one run of one case: its scores, output, error and usage, with the trace under its digest. Everything that two
-equal evaluations share stands in the row itself; clocks stand in `measured`. Means are exact sums over sorted rows, so
-they do not depend on the order in which cases finished.
+A row is one run of one case: its scores, output, error and usage, and the digest of its trace. Everything that is equal
+in two equal evaluations is in the row itself; clocks are in `measured`. Means are exact sums over sorted rows, so they
+do not depend on the order in which cases finished.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from traces.model import sum_usage
 from traces.notebook import html_block, html_heading, html_table
 
 Origin: TypeAlias = Literal["executed", "cache", "kept", "audited"]
-"""Where a row came from: calls that were paid, only known answers, an earlier evaluation, a check of one."""
+"""Where a row came from: paid calls, cached answers only, an earlier evaluation, or a check of one."""
 
 OUTAGES = tuple(each.__name__ for each in (AccessDeniedError, ModelUnavailableError, RateLimitedError))
-"""Errors that a service makes whatever it is asked. A timeout is none: a prompt may be the reason."""
+"""Errors of a service that do not depend on the request. A timeout may depend on the prompt and is not one."""
 
 Objective: TypeAlias = Literal["mean_score", "pass_rate", "weighted_loss"]
 
 
-def best_of(objective: Objective) -> float:
-    """The best figure of an objective with scores up to 1; a loss counts negative, so it is 0."""
+def get_best_value(objective: Objective) -> float:
+    """The best value of an objective with scores up to 1. A loss counts as negative, so its best value is 0."""
     return 0.0 if objective == "weighted_loss" else 1.0
 
 
-def worst_of(objective: Objective) -> float:
-    """The worst figure of an objective with scores from 0: what a run counts that could not be scored."""
-    return best_of(objective) - 1.0
+def get_worst_value(objective: Objective) -> float:
+    """The worst value of an objective with scores from 0, used for runs that could not be scored."""
+    return get_best_value(objective) - 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What differs from run to run of the same thing: clocks, and which answers had to be paid."""
+    """What differs between equal evaluations: clocks, and which answers had to be paid for."""
 
     duration_s: float = 0.0
     origin: Origin = "executed"
@@ -52,7 +52,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRow:
-    """One run of one case under one profile. `reads` are the surfaces that its nodes read; None: nobody knows."""
+    """One run of one case under one profile. `reads` are the surfaces that its nodes read; None: unknown."""
 
     case_id: str
     repeat: int = 0
@@ -74,7 +74,7 @@ class CaseRow:
 
     @property
     def outage(self) -> str | None:
-        """The error, if it is the fault of a model's service and not of what it was asked; None if it is not."""
+        """The error, if a model's service caused it and not the request; otherwise None."""
         if self.error is not None:
             return f"{self.error.type}: {self.error.message}" if self.error.type in OUTAGES else None
         errors = (score.error for score in self.scores if score.error is not None)
@@ -87,7 +87,7 @@ class CaseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """One case over all its repeats: the mean of each metric, None where nothing was scored."""
+    """One case over all its repeats: the mean of each metric, None if nothing was scored."""
 
     case_id: str
     means: Mapping[str, float | None]
@@ -118,13 +118,13 @@ class Evaluation:
 
     @cached_property
     def cases(self) -> tuple[CaseResult, ...]:
-        """One result a case. A metric's score is its mean over the repeats that could be scored."""
+        """One result per case. The score of a metric is its mean over the repeats that could be scored."""
         by_case: dict[str, list[CaseRow]] = {}
         for row in self.rows:
             by_case.setdefault(row.case_id, []).append(row)
-        return tuple(self._case(case_id, rows) for case_id, rows in by_case.items())
+        return tuple(self._summarize_case(case_id, rows) for case_id, rows in by_case.items())
 
-    def _case(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
+    def _summarize_case(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
         values: dict[str, list[float]] = {metric: [] for metric in self.thresholds}
         for row in rows:
             for score in row.scores:
@@ -142,7 +142,7 @@ class Evaluation:
     @property
     def mean_score(self) -> float | None:
         """The mean over scored cases of their mean over metrics; None if no case was scored."""
-        return _mean(case.score for case in self.cases)
+        return _average(case.score for case in self.cases)
 
     @property
     def pass_rate(self) -> float | None:
@@ -160,18 +160,18 @@ class Evaluation:
             total = math.fsum(weights.values())
             got = math.fsum(weights[metric] * (mean or 0.0) for metric, mean in case.means.items())
             losses.append(min(1.0, max(0.0, 1.0 - got / total)) if total else 1.0)
-        return _mean(losses)
+        return _average(losses)
 
     def objective(self, name: Objective = "mean_score") -> float | None:
-        """The figure that is optimized; higher is better, so a loss counts negative."""
+        """The figure that is optimized. Higher is better, so a loss counts as negative."""
         if name == "weighted_loss":
             return None if self.weighted_loss is None else -self.weighted_loss
         return self.mean_score if name == "mean_score" else self.pass_rate
 
     @property
     def metric_means(self) -> dict[str, float | None]:
-        """Per metric, the mean over the cases it could score."""
-        return {metric: _mean(case.means[metric] for case in self.cases) for metric in self.thresholds}
+        """The mean of each metric over the cases it could score."""
+        return {metric: _average(case.means[metric] for case in self.cases) for metric in self.thresholds}
 
     @property
     def usage(self) -> Usage:
@@ -179,7 +179,7 @@ class Evaluation:
 
     @property
     def errored_fraction(self) -> float:
-        """The worst share of case runs, or of one metric's scores, that ended in an error."""
+        """The share of case runs, or of the scores of one metric, that failed; the largest of these."""
         if not self.rows:
             return 0.0
         failed = [sum(row.error is not None for row in self.rows)]
@@ -188,7 +188,7 @@ class Evaluation:
 
     @property
     def commonest_errors(self) -> str:
-        """Why runs could not be scored: the three errors that occur most, each with its number."""
+        """Why runs could not be scored: the three most common errors, with their counts."""
         errors = Counter(
             str(row.error or next((score.error for score in row.scores if score.error), "unscored"))
             for row in self.rows
@@ -198,7 +198,7 @@ class Evaluation:
 
     @property
     def is_reliable(self) -> bool:
-        """Whether few enough runs and scores failed for the figures to mean something."""
+        """Whether few enough runs and scores failed for the figures to be meaningful."""
         return self.errored_fraction <= self.max_errored_fraction
 
     def _repr_html_(self) -> str:
@@ -217,6 +217,6 @@ def _written(figure: float | None) -> str:
     return "unscored" if figure is None else f"{figure:.3f}"
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _average(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None

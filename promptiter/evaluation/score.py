@@ -1,4 +1,4 @@
-"""Score and Finding: what a metric says of one run, in words that later stages can use."""
+"""Score and Finding: the judgement of one run, in a form that later stages can use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN_LIMITS = frozenset(("max_duration_s", "max_cost_usd"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One atom of a failure: something expected is missing, something is wrong, or a predicate is violated.
+    """One part of a failure: something expected is missing, something is wrong, or a predicate is violated.
 
     `where` is a place inside the output: a JSON path, `characters 4-9`, `tool call 2`. `predicate` names the rule that
     was violated (`max_length`, `regex`, `json_schema`, `tool_name`, …) and `expected` is its parameter.

@@ -1,4 +1,4 @@
-"""Which surfaces a run read, node by node: what decides whether a patch can change anything about a case."""
+"""Which surfaces each node of a run read. This decides whether a patch can change the run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TypeAlias
 from traces import ExecutionTrace
 
 Reads: TypeAlias = Mapping[str, tuple[str, ...] | None]
-"""Of each node that ran, the surfaces that it read; None: nobody knows, so it may have read everything."""
+"""The surfaces that each node read; None: unknown, so it may have read everything."""
 
 
-def reads_of(traces: Iterable[ExecutionTrace | None]) -> Reads | None:
-    """What the runs of a conversation's turns read. None: one of them left no trace, so nobody knows."""
+def collect_reads(traces: Iterable[ExecutionTrace | None]) -> Reads | None:
+    """The reads of the turns of a conversation; None, which is unknown, if a turn has no trace."""
     found: dict[str, set[str] | None] = {}
     for trace in traces:
         if trace is None:
@@ -26,8 +26,8 @@ def reads_of(traces: Iterable[ExecutionTrace | None]) -> Reads | None:
     return {node: None if read is None else tuple(sorted(read)) for node, read in sorted(found.items())}
 
 
-def joined(one: Reads | None, other: Reads | None) -> Reads | None:
-    """What either run read, node by node."""
+def merge_reads(one: Reads | None, other: Reads | None) -> Reads | None:
+    """What either run read, for each node."""
     if one is None or other is None:
         return None
     found = dict(one)
@@ -37,8 +37,8 @@ def joined(one: Reads | None, other: Reads | None) -> Reads | None:
     return found
 
 
-def unread(surface_ids: Iterable[str], runs: Iterable[Reads | None]) -> frozenset[str]:
-    """Those surfaces that no run has read. A run of which nobody knows what it read may have read them all."""
+def find_unread(surface_ids: Iterable[str], runs: Iterable[Reads | None]) -> frozenset[str]:
+    """The surfaces that no run has read. A run with unknown reads may have read all of them."""
     left = frozenset(surface_ids)
     for reads in runs:
         left = frozenset(each for each in left if not may_touch(reads, (each,)))
@@ -46,7 +46,7 @@ def unread(surface_ids: Iterable[str], runs: Iterable[Reads | None]) -> frozense
 
 
 def may_touch(reads: Reads | None, surface_ids: Collection[str], *, unsure: Collection[str] = ()) -> bool:
-    """Whether a change of these surfaces may change such a run. What nodes that are `unsure` read, nobody knows."""
+    """Whether changing these surfaces may change the run. The reads of `unsure` nodes count as unknown."""
     if reads is None:
         return True
     return any(read is None or node in unsure or not set(surface_ids).isdisjoint(read) for node, read in reads.items())

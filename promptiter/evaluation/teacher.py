@@ -1,6 +1,6 @@
-"""The teacher: an agent or a model that writes the expected answers that an eval set lacks, once, before a run.
+"""The teacher: an agent or a model that writes missing expected answers, once, before a run.
 
-It answers under its own baseline, never under a candidate's profile: references do not move while agents are compared.
+It always runs with its own baseline, never with a candidate profile, so references do not change between candidates.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ from promptiter.llm.messages import CallSite, Message, ModelRequest
 from promptiter.profile import Profile
 
 GENERATED = "generated_expected"
-"""The key of a case's metadata that lists the turns whose expected answer a teacher wrote."""
+"""The metadata key that lists the turns whose expected answer was written by a teacher."""
 
-CASES_AT_ONCE = 16
+MAX_CONCURRENT_CASES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledSet:
-    """An eval set with the teacher's answers, and the cases that it could not answer: (case id, error)."""
+    """An eval set with the teacher's answers, and the cases that it failed on: (case id, error)."""
 
     eval_set: EvalSet
     errors: tuple[tuple[str, str], ...] = ()
 
 
-async def with_expected_answers(
+async def write_expected_answers(
     eval_set: EvalSet, teacher: Agent | str, *, gateway: Gateway, seed: int = 0
 ) -> LabelledSet:
-    """Write each missing expected answer, by an agent or by the model of that name; given answers stay as they are.
+    """Write the missing expected answers with an agent, or with the model of this name. Existing answers are kept.
 
-    Scenarios and recorded conversations are left alone. A case that the teacher fails on stays as it was, whole. `seed`
-    is the repeat of its answers. A spent budget and a wrong set-up end it all.
+    Scenarios and recorded conversations are not changed, nor are cases that the teacher fails on. `seed` is the repeat
+    of its answers. Raises BudgetEndedError if the budget is spent, and SetupError if the teacher is set up wrongly.
     """
-    slots = asyncio.Semaphore(CASES_AT_ONCE)
-    answer = _by_model(teacher, gateway, seed) if isinstance(teacher, str) else _by_agent(teacher, seed)
+    slots = asyncio.Semaphore(MAX_CONCURRENT_CASES)
+    answer = (
+        _answer_with_model(teacher, gateway, seed) if isinstance(teacher, str) else _answer_with_agent(teacher, seed)
+    )
 
-    async def taught(case: EvalCase) -> EvalCase:
+    async def label_case(case: EvalCase) -> EvalCase:
         async with slots:
-            return await _taught(case, answer)
+            return await _label_case(case, answer)
 
     with gateway.active():
-        results = await asyncio.gather(*map(taught, eval_set.cases), return_exceptions=True)
+        results = await asyncio.gather(*map(label_case, eval_set.cases), return_exceptions=True)
     cases, errors = [], []
     for case, result in zip(eval_set.cases, results, strict=True):
         if isinstance(result, EvalCase):
@@ -56,12 +58,12 @@ async def with_expected_answers(
         if isinstance(result, _ENDING) or not isinstance(result, Exception):
             raise result
         cases.append(case)
-        errors.append((case.id, gateway.redactor.redact_text(_told(result))))
+        errors.append((case.id, gateway.redactor.redact_text(_describe_error(result))))
     return LabelledSet(eval_set=replace(eval_set, cases=tuple(cases)), errors=tuple(errors))
 
 
 Answer: TypeAlias = Callable[[EvalCase, str, tuple[Message, ...]], Awaitable[str]]
-"""Answers the user's words of a case, after what was said before."""
+"""Answers the user's message of a case, given the conversation so far."""
 
 _ENDING = (BudgetEndedError, UnexpectedCallError, SetupError)
 
@@ -70,26 +72,26 @@ class _TeacherFailedError(PromptiterError):
     """The teacher has no answer; the message says why."""
 
 
-async def _taught(case: EvalCase, answer: Answer) -> EvalCase:
+async def _label_case(case: EvalCase, answer: Answer) -> EvalCase:
     missing = [index for index, turn in enumerate(case.turns) if turn.expected is None]
     if not missing or case.scenario is not None or case.mode == "trace":
         return case
-    said = list(case.context)
+    history = list(case.context)
     turns: list[Turn] = []
     for turn in case.turns[: missing[-1] + 1]:
         if turn.expected is None:
-            text = await answer(case, turn.user, tuple(said))
+            text = await answer(case, turn.user, tuple(history))
             if not text.strip():
                 raise _TeacherFailedError(f"the answer to turn {len(turns)} is empty")
             turn = replace(turn, expected=text)
         turns.append(turn)
-        said += [Message("user", turn.user), Message("assistant", turn.expected or "")]
+        history += [Message("user", turn.user), Message("assistant", turn.expected or "")]
     before = case.metadata.get(GENERATED)
     marked = sorted({*(before if isinstance(before, list) else ()), *missing})
     return replace(case, turns=(*turns, *case.turns[len(turns) :]), metadata={**case.metadata, GENERATED: marked})
 
 
-def _by_agent(agent: Agent, seed: int) -> Answer:
+def _answer_with_agent(agent: Agent, seed: int) -> Answer:
     profile = Profile.baseline(agent.describe())
 
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
@@ -102,7 +104,7 @@ def _by_agent(agent: Agent, seed: int) -> Answer:
     return answer
 
 
-def _by_model(model: str, gateway: Gateway, seed: int) -> Answer:
+def _answer_with_model(model: str, gateway: Gateway, seed: int) -> Answer:
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
         request = ModelRequest(model=model, messages=(*history, Message("user", text)))
         site = CallSite(role="teacher", case_id=case.id, repeat=seed)
@@ -111,5 +113,5 @@ def _by_model(model: str, gateway: Gateway, seed: int) -> Answer:
     return answer
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return str(error) if isinstance(error, _TeacherFailedError) else f"{type(error).__name__}: {error}"

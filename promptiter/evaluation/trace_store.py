@@ -1,4 +1,4 @@
-"""Traces on disk under their digest, compressed: ten thousand cases do not hold ten thousand traces in memory."""
+"""Traces on disk, compressed and named by their digest, so that an evaluation does not hold them in memory."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from traces.files import from_json, to_json, write_atomically
 _TIMES = re.compile(rb',"(?:start|end)_ns":\d+')
 
 
-class TraceSpool:
-    """A folder of traces. Without a path it is a temporary one that goes with the object.
+class TraceStore:
+    """A folder of traces. Without a path it is a temporary folder that is deleted with the object.
 
-    One that is `durable` remembers what was put until it is synced.
+    With `durable`, `sync` makes new traces survive a power failure.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = False) -> None:
@@ -36,17 +36,17 @@ class TraceSpool:
         self._unsynced: list[Path] = []
 
     def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
-        """Keep a trace and give its digest: of what happened, not of when, so that equal runs have equal digests.
+        """Store a trace and return its digest. Times are left out of the digest, so equal runs have equal digests.
 
-        What is kept, and what the digest is of, has no secrets that the redactor knows.
+        Known secrets are redacted before the trace is stored and the digest is computed.
         """
         if redactor is None:
             raw = to_json(trace)
         else:
-            raw = redactor.redact_known_document(to_json(_with_safe_errors(trace, redactor.redact_text)))
+            raw = redactor.redact_known_document(to_json(_redact_errors(trace, redactor.redact_text)))
         name = digest(_TIMES.sub(b"", raw))
         path = self._path(name)
-        if not self._is_whole(path):
+        if not self._is_complete(path):
             path.parent.mkdir(exist_ok=True)
             with write_atomically(path) as file:
                 file.write(raw)
@@ -56,7 +56,7 @@ class TraceSpool:
 
     @cached_property
     def folder(self) -> Path:
-        """Where the traces are; made when it is first needed."""
+        """The folder of the traces, created when it is first needed."""
         if self._given is not None:
             self._given.mkdir(parents=True, exist_ok=True)
             return self._given
@@ -65,7 +65,7 @@ class TraceSpool:
         return folder
 
     def sync(self) -> None:
-        """Make what was put survive a loss of power too."""
+        """Flush new traces to disk."""
         written, self._unsynced = self._unsynced, []
         for path in (*written, *{path.parent for path in written}):
             file = os.open(path, os.O_RDONLY)
@@ -75,21 +75,21 @@ class TraceSpool:
                 os.close(file)
 
     def __contains__(self, name: str) -> bool:
-        return self._is_whole(self._path(name))
+        return self._is_complete(self._path(name))
 
     def get(self, name: str) -> ExecutionTrace:
-        """The trace of that digest."""
+        """The trace with this digest."""
         try:
             return from_json(gzip.decompress(self._path(name).read_bytes()))
         except (OSError, EOFError, zlib.error, TraceError) as error:
-            told = getattr(error, "strerror", None) or error
-            raise SetupError(f"the trace {name[:12]}… cannot be read in {self.folder}: {told}") from error
+            problem = getattr(error, "strerror", None) or error
+            raise SetupError(f"the trace {name[:12]}… in {self.folder} cannot be read: {problem}") from error
 
     def _path(self, name: str) -> Path:
         return self.folder / name[:2] / f"{name}.json.gz"
 
-    def _is_whole(self, path: Path) -> bool:
-        """Whether a trace is there. What an earlier process wrote, a loss of power may have cut."""
+    def _is_complete(self, path: Path) -> bool:
+        """Whether a trace is stored completely. A power failure may have truncated one of an earlier process."""
         if not path.exists():
             return False
         if path.stat().st_mtime >= self._opened_at:
@@ -100,16 +100,16 @@ class TraceSpool:
             return False
 
 
-def _with_safe_errors(trace: ExecutionTrace, redact: Callable[[str], str]) -> ExecutionTrace:
-    """The trace with the errors of its steps and tool calls redacted: they are texts of users' code, and no data."""
+def _redact_errors(trace: ExecutionTrace, redact: Callable[[str], str]) -> ExecutionTrace:
+    """Redact the errors of steps and tool calls, which are free text from user code."""
     if not any(step.error or any(call.error for call in step.tool_calls) for step in trace.steps):
         return trace
 
-    def safe(error: Failure | None) -> Failure | None:
+    def redact_failure(error: Failure | None) -> Failure | None:
         return error and replace(error, message=redact(error.message))
 
-    def safe_step(step: Step) -> Step:
-        calls = tuple(replace(call, error=safe(call.error)) for call in step.tool_calls)
-        return replace(step, error=safe(step.error), tool_calls=calls)
+    def redact_step(step: Step) -> Step:
+        calls = tuple(replace(call, error=redact_failure(call.error)) for call in step.tool_calls)
+        return replace(step, error=redact_failure(step.error), tool_calls=calls)
 
-    return replace(trace, steps=tuple(map(safe_step, trace.steps)))
+    return replace(trace, steps=tuple(map(redact_step, trace.steps)))

@@ -1,12 +1,11 @@
-"""The simulated user: a model that leads the conversation of a scenario by its plan, until it is over.
+"""The simulated user: a model that plays the user of a scenario, following its plan.
 
-The agent's answers are quoted to it as data. Its own calls have the role `user`, with the case's repeat.
+The agent's answers are quoted to it as data. Its calls have the role `user` and the repeat of the case.
 """
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import EvalSetError, ModelError, SetupError
 from promptiter.evaluation.data.case import EvalCase, Scenario
-from promptiter.evaluation.metrics.judge_prompts import quoted, render_conversation
+from promptiter.evaluation.metrics.judge_prompts import quote_data, render_conversation
+from promptiter.evaluation.metrics.metric_config import UserSimulatorConfig
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
 from promptiter.llm.secret import secrets_in
@@ -44,7 +44,7 @@ Answer with one JSON object: {{"done": true or false, "message": "what the user 
 
 
 class UserSimulator:
-    """A model as the user. One serves many conversations, also at the same time."""
+    """A model that plays the user. One simulator serves many conversations, also concurrently."""
 
     def __init__(
         self,
@@ -55,89 +55,84 @@ class UserSimulator:
         options: Mapping[str, Json] | None = None,
     ) -> None:
         if max_turns < 1:
-            raise SetupError(f"max_turns of a simulated user is {max_turns}; a conversation has at least 1 turn")
+            raise SetupError(f"max_turns of the simulated user is {max_turns}; give at least 1")
         self.gateway = gateway
         self.model = model
         self.max_turns = max_turns
         self.options = dict(options or {})
 
     @staticmethod
-    def of_config(config: Mapping[str, Json], gateway: Gateway) -> UserSimulator | None:
-        """The simulated user of a `user_simulator_config`: a model, and at most how many turns; None if it is empty."""
-        if not config:
+    def from_config(config: UserSimulatorConfig | None, gateway: Gateway) -> UserSimulator | None:
+        """The simulated user of a metric file, if it configures one."""
+        if config is None:
             return None
-        plain = {re.sub(r"(?<=[a-z])([A-Z])", r"_\1", key).lower(): value for key, value in config.items()}
-        unknown = sorted(set(plain) - {"model", "model_name", "max_turns", "max_allowed_invocations", "options"})
-        model = plain.get("model") or plain.get("model_name")
-        if unknown or not isinstance(model, str):
-            told = f"unknown keys {', '.join(unknown)}" if unknown else f"model is {model!r}"
-            raise SetupError(f"user_simulator_config: {told}; give a model, and optionally max_turns and options")
         gateway.redactor.learn(secrets_in(config))
-        turns = plain.get("max_turns") or plain.get("max_allowed_invocations") or MAX_TURNS
-        return UserSimulator(gateway, model=model, max_turns=int(turns), options=plain.get("options"))
+        return UserSimulator(
+            gateway, model=config.model, max_turns=config.max_turns or MAX_TURNS, options=config.options
+        )
 
     async def next_message(self, case: EvalCase, history: Sequence[Message], *, repeat: int) -> str | None:
-        """What the user says next; None: the conversation is over. It begins with the scenario's own words.
+        """The user's next message; None if the conversation is over. The first one is the scenario's starting prompt.
 
-        `history` is what was said since then, without the case's context. Raises a ModelError if the model fails.
+        `history` is the conversation so far, without the context of the case. Raises ModelError if the model fails.
         """
-        scenario = _scenario(case)
+        scenario = _require_scenario(case)
         if not history:
             return scenario.starting_prompt
         if sum(message.role == "user" for message in history) >= self.max_turns:
             return None
         request = ModelRequest(
-            model=self.model, messages=render_user(scenario, [*case.context, *history]), options=self.options
+            model=self.model, messages=render_user_prompt(scenario, [*case.context, *history]), options=self.options
         )
         site = CallSite(role="user", case_id=case.id, repeat=repeat)
-        return await ask_for(_message_shape(), request, site, self.gateway, node_id="user")
+        return await ask_for(_make_message_shape(), request, site, self.gateway, node_id="user")
 
 
 async def converse(
     agent: Agent, case: EvalCase, profile: Profile, context: RunContext, simulator: UserSimulator
 ) -> AgentRun:
-    """Let the simulated user and an agent talk until it is over. A turn that fails ends it, as does a failing user."""
-    said: list[Message] = []
+    """Run a conversation of the simulated user and an agent to its end, or until a turn or the user fails."""
+    history: list[Message] = []
     runs: list[AgentRun] = []
     while True:
         try:
-            text = await simulator.next_message(case, said, repeat=context.repeat)
+            text = await simulator.next_message(case, history, repeat=context.repeat)
         except ModelError as error:
-            told = simulator.gateway.redactor.redact_text(str(error))
-            return AgentRun.of_turns(runs, Failure(type(error).__name__, f"the simulated user failed: {told}"))
+            problem = simulator.gateway.redactor.redact_text(str(error))
+            return AgentRun.of_turns(runs, Failure(type(error).__name__, f"the simulated user failed: {problem}"))
         if text is None:
             return AgentRun.of_turns(runs)
-        asked = CaseInput(text=text, history=(*case.context, *said), state=copy.deepcopy(case.state))
+        asked = CaseInput(text=text, history=(*case.context, *history), state=copy.deepcopy(case.state))
         run = await agent.run(asked, profile, replace(context, turn=len(runs)))
         runs.append(run)
         if run.error is not None:
             return AgentRun.of_turns(runs)
-        said += [Message("user", text), Message("assistant", run.output)]
+        history += [Message("user", text), Message("assistant", run.output)]
 
 
-def render_user(scenario: Scenario, history: Sequence[Message]) -> tuple[Message, ...]:
-    """The question what the user says next."""
-    told = quoted("conversation", render_conversation(history))
-    return Message("system", USER.format(plan=scenario.plan)), Message("user", told)
+def render_user_prompt(scenario: Scenario, history: Sequence[Message]) -> tuple[Message, ...]:
+    """Ask for the user's next message."""
+    conversation = quote_data("conversation", render_conversation(history))
+    return Message("system", USER.format(plan=scenario.plan)), Message("user", conversation)
 
 
-def _scenario(case: EvalCase) -> Scenario:
+def _require_scenario(case: EvalCase) -> Scenario:
     if case.scenario is None:
         raise EvalSetError(f"case {case.id!r} has no scenario for a simulated user; give it a conversation_scenario")
     return case.scenario
 
 
 @cache
-def _message_shape() -> TypeAdapter[str | None]:
+def _make_message_shape() -> TypeAdapter[str | None]:
     from pydantic import AfterValidator, TypeAdapter, create_model
 
-    def next_words(said: Any) -> str | None:
-        if said.done:
+    def read_message(reply: Any) -> str | None:
+        if reply.done:
             return None
-        if not said.message.strip():
+        if not reply.message.strip():
             raise ValueError("the message is empty although the conversation is not done; say something, or be done")
-        return str(said.message)
+        return str(reply.message)
 
     answer: Any = create_model("Answer", done=(bool, ...), message=(str, ""))
-    shape: Any = Annotated[answer, AfterValidator(next_words)]
+    shape: Any = Annotated[answer, AfterValidator(read_message)]
     return TypeAdapter(shape)

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.result import Evaluation, Objective, worst_of
+from promptiter.evaluation.result import Evaluation, Objective, get_worst_value
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.policies.combine import is_number
 
@@ -240,7 +240,7 @@ def _counting(arm: Mapping[int, float | None], repeats: Iterable[int], worst: fl
 
 
 def _worst(objective: Objective, figures: Iterable[float]) -> float:
-    return min([worst_of(objective), *figures])
+    return min([get_worst_value(objective), *figures])
 
 
 def _figures(evaluation: Evaluation, objective: Objective) -> dict[str, tuple[float, float]]:

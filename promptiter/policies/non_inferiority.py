@@ -14,8 +14,8 @@ from statistics import pstdev
 from typing import get_args
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.per_run import PerRun, per_common_run
-from promptiter.evaluation.result import CaseRow, Evaluation, worst_of
+from promptiter.evaluation.mean_usage import MeanUsage, average_common_usage
+from promptiter.evaluation.result import CaseRow, Evaluation, get_worst_value
 from promptiter.policies.acceptance import Policy
 from promptiter.policies.combine import is_number
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
@@ -50,7 +50,7 @@ class NonInferior(Policy):
             return evidence.reject(evidence.problem or f"there is no gain in {evidence.objective}")
         if _height(evidence) <= self.margin:
             return evidence.reject(f"the accepted profile has no quality to lose: all of it is within {self.margin:g}")
-        before, after = (self._of(each) for each in per_common_run(evidence.baseline, evidence.candidate))
+        before, after = (self._of(each) for each in average_common_usage(evidence.baseline, evidence.candidate))
         if before is None or after is None:
             whose = "the accepted profile" if before is None else "the candidate"
             what = "dollars" if self.figure == "usd" else "tokens"
@@ -66,7 +66,7 @@ class NonInferior(Policy):
             return MoreEvidence(repeats=1, reason=f"{loss} is beyond the margin {self.margin:g}, but may be noise")
         return evidence.reject(f"{loss} is beyond the margin {self.margin:g}")
 
-    def _of(self, taken: PerRun) -> float | None:
+    def _of(self, taken: MeanUsage) -> float | None:
         return taken.usd if self.figure == "usd" else taken.tokens
 
     def _may_be_noise(self, evidence: Evidence, *, beyond: float) -> bool:
@@ -80,7 +80,7 @@ class NonInferior(Policy):
 
 def _height(evidence: Evidence) -> float:
     """How far the accepted profile is above the worst."""
-    return (evidence.baseline.objective(evidence.objective) or 0.0) - worst_of(evidence.objective)
+    return (evidence.baseline.objective(evidence.objective) or 0.0) - get_worst_value(evidence.objective)
 
 
 def has_noise(evaluation: Evaluation) -> bool:

@@ -134,15 +134,10 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
-    """What the working profile loses without each part, and which parts went because it loses nothing.
-
-    `shares` divides the gain over the first profile fairly among the parts that stay, where all that this takes was
-    run anyway; else it is empty.
-    """
+    """What the working profile loses without each part, and which parts were dropped because it loses nothing."""
 
     losses: Mapping[str, float] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
-    shares: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

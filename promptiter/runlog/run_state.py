@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from promptiter.errors import JournalError
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.evaluation.surface_reads import unread
+from promptiter.evaluation.surface_reads import find_unread
 from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.policies.final_test import Conclusion
 from promptiter.policies.goals import SCORE, Goal
@@ -111,7 +111,7 @@ class State:
     def _on_case(self, event: Event) -> None:
         row: CaseRow = from_plain(CaseRow, event.data["row"])
         self._rows.append(row)
-        self._unread = unread(self._unread, [row.reads])
+        self._unread = find_unread(self._unread, [row.reads])
 
     def _on_evaluation_finished(self, event: Event) -> None:
         if self._head is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.evaluation.trace_store import TraceStore
 from promptiter.runlog.codec import from_plain
 from promptiter.runlog.events import Phase
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
@@ -76,5 +76,5 @@ def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
 
 def read_traces(folder: str | os.PathLike[str], run: CaseRun) -> list[ExecutionTrace]:
     """The traces of one run of a case, one for each turn; those that were not kept are left out."""
-    spool = TraceSpool(Path(folder) / "traces")
-    return [spool.get(name) for name in run.row.trace_digests if name in spool]
+    trace_store = TraceStore(Path(folder) / "traces")
+    return [trace_store.get(name) for name in run.row.trace_digests if name in trace_store]

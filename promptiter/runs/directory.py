@@ -32,7 +32,7 @@ from promptiter.engine.request_checks import check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import RunOutcome
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
-from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
@@ -169,7 +169,7 @@ class RunDirectory:
         """The files of the run, open, with the engine writing into them."""
         self._tidy()
         gateway, evaluator = self._engine.evaluator.gateway, self._engine.evaluator
-        cache, spool = gateway.cache, evaluator.spool
+        cache, trace_store = gateway.cache, evaluator.trace_store
         if isinstance(cache, CallLog):
             raise SetupError(
                 "another run of this engine is under way; give each run an engine and a gateway of its own"
@@ -179,12 +179,12 @@ class RunDirectory:
             closing(CallLog(self.path / CALLS, shared=shared)) as calls,
             FileJournal(self.path / JOURNAL, lock=lock) as journal,
         ):
-            kept = _Kept(journal, calls, TraceSpool(self.path / TRACES, durable=True))
-            gateway.cache, evaluator.spool = calls, kept.traces
+            kept = _Kept(journal, calls, TraceStore(self.path / TRACES, durable=True))
+            gateway.cache, evaluator.trace_store = calls, kept.traces
             try:
                 yield kept
             finally:
-                gateway.cache, evaluator.spool = cache, spool
+                gateway.cache, evaluator.trace_store = cache, trace_store
                 if journal.dropped:
                     self.notes.append(journal.dropped)
 
@@ -209,7 +209,7 @@ class _Kept:
 
     journal: FileJournal
     calls: CallLog
-    traces: TraceSpool
+    traces: TraceStore
 
     async def append(self, event: Event) -> None:
         if event.type in DECISIONS:

@@ -110,4 +110,4 @@ def _tested(look: Look) -> str:
         return "no gain" if not look.margin else "worse by more than the margin"
     if look.has_run_noise:
         return f"p = {look.p_value:.2g}"
-    return "same in every repeat" if look.claims else "too few repeats to rule out noise"
+    return "same in every repeat" if look.is_shown else "too few repeats to rule out noise"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.per_run import per_run
+from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
@@ -235,7 +235,7 @@ def _per_run(result: RunResult) -> tuple[FigureChange, ...]:
     """What one run of a case takes before and after, where that is what the run is for."""
     if result.goal.kind not in SAVINGS or result.baseline is None or result.accepted is None:
         return ()
-    before, after = per_run(result.baseline), per_run(result.accepted)
+    before, after = average_usage(result.baseline), average_usage(result.accepted)
     return (
         FigureChange(name="tokens", before=before.tokens, after=after.tokens),
         FigureChange(name="input tokens", before=before.input_tokens, after=after.input_tokens),

@@ -17,7 +17,7 @@ from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.surface_reads import reads_of, unread
+from promptiter.evaluation.surface_reads import collect_reads, find_unread
 from promptiter.profile import Profile
 from promptiter.runlog.events import Phase
 from promptiter.runlog.results import PassResult, TraceBlame
@@ -189,7 +189,7 @@ class BlameFinder:
     def _drop_invalid(self, result: BackwardResult, request: AttributeRequest) -> BackwardResult:
         """Drop gradients on surfaces that are not targets or were not read, and on steps that the trace lacks."""
         steps, case = {step.id for step in request.trace.steps}, request.case_loss
-        unread_here = unread(request.targets, [reads_of([request.trace])])
+        unread_here = find_unread(request.targets, [collect_reads([request.trace])])
         gradients = tuple(
             replace(gradient, case_id=case.case_id, repeat=case.repeat, turn=case.turn)
             for gradient in result.gradients

@@ -243,8 +243,8 @@ class _RunCheck:
     ) -> CorrectionRequest | None:
         runs = self.runs
         only = replace(runs.eval_set, cases=(self.case,))
-        evaluation = runs.evaluator.evaluation_of([state.row], only, runs.profile)
-        losses = extract_losses(evaluation, only, runs.evaluator.spool.get)
+        evaluation = runs.evaluator.build_evaluation([state.row], only, runs.profile)
+        losses = extract_losses(evaluation, only, runs.evaluator.trace_store.get)
         loss = next((each for each in losses if each.turn == self.turn), None)
         if loss is None:
             return None
@@ -270,7 +270,7 @@ class _RunCheck:
         return self._rows[key]
 
     def _load_trace(self, row: CaseRow) -> ExecutionTrace:
-        return self.runs.evaluator.spool.get(row.trace_digests[self.turn])
+        return self.runs.evaluator.trace_store.get(row.trace_digests[self.turn])
 
     def _is_better(self, row: CaseRow, other: CaseRow) -> bool:
         """Whether the score rose; at equal scores, whether there are fewer findings: another fault may keep it down."""

@@ -19,7 +19,7 @@ from statistics import fmean
 from promptiter.backprop.lint import LintRule, lint
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
-from promptiter.evaluation.per_run import per_run
+from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.models import estimate_tokens
 from promptiter.policies.goals import SHORTENED
@@ -89,7 +89,7 @@ class PromptShortening:
     async def _find_removable(self, session: Session, text: _PromptTexts) -> tuple[Piece, ...]:
         """The pieces that can be removed together without a loss on the train cases."""
         screening = await Screening.of(session, most=self.most_cases, first=self.first_cases)
-        least = LEAST_SHARE * (per_run(screening.before).tokens or 0.0)
+        least = LEAST_SHARE * (average_usage(screening.before).tokens or 0.0)
         groups = deque((group, _NO_SUSPECTS) for group in await _group_pieces(session, text, screening))
         gone: tuple[Piece, ...] = ()
         while groups:

@@ -22,15 +22,15 @@ from promptiter.errors import (
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.criteria import FinalResponseCriterion
 from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json_text
-from promptiter.evaluation.metrics.metric_config import FinalResponseCriterion
 from promptiter.evaluation.metrics.text_match import (
     NumericCriterion,
     TextCriterion,
     TextMatch,
     compare_number,
     compare_text,
-    rouge_findings,
+    find_word_differences,
 )
 from promptiter.evaluation.metrics.trajectory import ToolCriterion, TrajectoryCriterion, compare_tool_calls
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -394,7 +394,7 @@ def expected_call(name: str, arguments: Any = None, result: Any = None) -> Expec
         ((), "response"),
         (text_findings("ho", "hi"), "response"),
         (text_findings("ho", "hi", "contains"), "response"),
-        (rouge_findings("a b", "a c"), "response"),
+        (find_word_differences("a b", "a c"), "response"),
         (compare_number("I do not know", "4", NumericCriterion()), "response"),
         (compare_number("5", "4", NumericCriterion()), "response"),
         ((Finding(kind="wrong", expected="hi", actual="ho"),), "response"),
@@ -484,7 +484,7 @@ async def test_losses_of_a_real_evaluation(tested: GraphAgent, place: str, categ
     evaluator = Evaluator([metric])
     eval_set = EvalSet(id="set", cases=(EvalCase(id="a", turns=(Turn(user="hello", expected="hi"),)),))
     evaluation = await evaluator.evaluate(tested, eval_set)
-    (found,) = extract_losses(evaluation, eval_set, evaluator.spool.get)
+    (found,) = extract_losses(evaluation, eval_set, evaluator.trace_store.get)
     (loss,) = found.losses
     assert (loss.step_id, loss.category, loss.severity, loss.expected) == (place, category, "P0", "hi")
     assert found.input == "hello"

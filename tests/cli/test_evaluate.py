@@ -113,7 +113,9 @@ def test_a_teacher_writes_missing_references_and_a_simulated_user_leads_scenario
     assert {"agent", "teacher"} <= roles
     metrics["user_simulator_config"] = {"modell": "x"}
     (tmp_path / "test_config.json").write_bytes(orjson.dumps(metrics))
-    assert "unknown keys modell" in run("evaluate", AGENT, "-e", tmp_path / "set.evalset.json", code=2)
+    assert "unknown key 'modell' (did you mean 'model'?)" in run(
+        "evaluate", AGENT, "-e", tmp_path / "set.evalset.json", code=2
+    )
 
 
 def test_wrong_input_is_told_before_anything_is_spent(run: Run, tmp_path: Path) -> None:

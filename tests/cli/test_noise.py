@@ -135,7 +135,7 @@ def test_a_budget_that_ends_gives_what_was_measured_and_exits_6(run: Run, waveri
         "all cases have\n"
     )
     in_file(wavering, budget={"max_calls": 50})
-    assert "every case needs 2 repeats or more before noise shows, and some have 1" in run("noise", code=6)
+    assert "every case needs at least 2 repeats to measure noise, and some have 1" in run("noise", code=6)
 
 
 def test_too_many_failures_exit_7_and_say_what_failed(run: Run, desk: Path) -> None:

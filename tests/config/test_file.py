@@ -143,18 +143,18 @@ def test_all_problems_of_a_file_are_told_with_their_places(folder: Path) -> None
         """,
     )
     assert told == [
+        "agent: must be a string, not 7",
+        "metrics: must be a metrics file, or a list of metrics, not 4",
+        "models.stage: must be an object, not a string (did you mean 'stages'?)",
         "models.gpt-x.api_key: the environment variable 'NOT_SET' is not set; export it",
-        "agent: is 7; it must be a text",
-        "metrics: must be a metrics file, or a list of metrics; it is 4",
-        "models.stage: is a text; it must be a mapping of keys (did you mean 'stages'?)",
         "models.gpt-x.price.output_usd_per_million: is missing",
-        "objective: is 'passrate'; it must be 'mean_score', 'pass_rate' or 'weighted_loss' (did you mean 'pass_rate'?)",
-        "stop.minutes: is -1; it must be above 0",
+        "objective: must be 'mean_score', 'pass_rate' or 'weighted_loss', not 'passrate' (did you mean 'pass_rate'?)",
+        "stop.minutes: must be above 0, not -1",
         "stop: unknown key 'patiance' (did you mean 'patience'?)",
-        "max_rounds: is 'many'; it must be a whole number",
-        "evaluation.concurrency: is True; it must be a whole number",
-        "hints[0].severity: is 'P9'; it must be 'P0', 'P1', 'P2' or 'P3'",
-        "review: is 'maybe'; it must be true or false",
+        "max_rounds: must be a whole number, not 'many'",
+        "evaluation.concurrency: must be a whole number, not true",
+        "hints[0].severity: must be 'P0', 'P1', 'P2' or 'P3', not 'P9'",
+        "review: must be true or false, not 'maybe'",
         "unknown key 'trian' (did you mean 'train'?)",
         "unknown key 'repeats'; it belongs under 'final_test' or 'evaluation'",
         "train: is missing; name its eval set, or `data` to split",
@@ -346,9 +346,7 @@ def test_all_that_is_secret_about_a_model_is_known_to_the_redactor(folder: Path)
 
 
 def test_a_key_in_a_wrong_place_or_in_an_error_of_the_agent_is_not_shown(folder: Path) -> None:
-    assert "models.api_key: is a text; it must be a mapping of keys" in problems(
-        folder, "models: {api_key: qwe-123-rty}"
-    )
+    assert "models.api_key: must be an object, not a string" in problems(folder, "models: {api_key: qwe-123-rty}")
     (folder / "config_agent.py").write_text('raise ValueError("qwe-123-rty is refused")')
     [told] = problems(folder, FILE + "models: {gpt-x: {api_key: qwe-123-rty}}")
     assert "ValueError: *** is refused" in told
@@ -452,7 +450,7 @@ def test_the_simulated_model_has_settings(folder: Path) -> None:
     run = loaded(folder, "models: {simulated: {compliance: 1.0, knowledge: {the capital of france: Paris}}}")
     assert run.config.models.registered["simulated"].model_dump()["compliance"] == 1.0
     assert problems(folder, FILE + "models: {simulated: {compliance: 2}}") == [
-        "models.simulated.compliance: is 2; it must be at most 1"
+        "models.simulated.compliance: must be at most 1, not 2"
     ]
 
 
@@ -538,12 +536,12 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
     [
         (
             "goal: fame",
-            "goal: must be score, cheaper or fewer_tokens, or a mapping with one of the last two; it is 'fame'",
+            "goal: must be score, cheaper or fewer_tokens, or a mapping with one of the last two, not 'fame'",
         ),
         ("goal: {}", "goal: must be score, cheaper or fewer_tokens"),
         ("goal: {cheaper: {}, fewer_tokens: {}}", "goal: must be score, cheaper or fewer_tokens"),
-        ("goal: {fewer_tokens: {margin: 0}}", "goal.fewer_tokens.margin: is 0; it must be above 0"),
-        ("goal: {fewer_tokens: {margin: 1}}", "goal.fewer_tokens.margin: is 1; it must be below 1"),
+        ("goal: {fewer_tokens: {margin: 0}}", "goal.fewer_tokens.margin: must be above 0, not 0"),
+        ("goal: {fewer_tokens: {margin: 1}}", "goal.fewer_tokens.margin: must be below 1, not 1"),
         ("goal: {fewer_tokens: {margn: 0.1}}", "unknown key 'margn' (did you mean 'margin'?)"),
         (
             "goal: fewer_tokens\nreview: true",

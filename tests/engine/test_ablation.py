@@ -4,6 +4,7 @@ from collections.abc import Callable
 from random import Random
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.engine.ablation import choose_part_to_drop
 from promptiter.engine.engine import Engine
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import MaxRounds
@@ -72,20 +73,25 @@ async def test_of_two_parts_that_do_the_same_one_stays() -> None:
     assert (result.verdict, [change.surface_id for change in result.changes]) == ("improved", [P])
 
 
-async def test_shares_add_up_to_the_gain() -> None:
+async def test_parts_that_help_stay() -> None:
     result = await desk.engine(DRAFT, POLISH).run(request())
     assert result.ablation is not None
     assert result.ablation.dropped == ()
-    assert result.ablation.shares == {D: 0.5, P: 0.5}
     assert result.conclusion is not None
     assert (result.conclusion.before, result.conclusion.after) == (0.0, 1.0)
 
 
-async def test_of_parts_that_work_only_together_each_has_its_share() -> None:
+async def test_of_parts_that_work_only_together_neither_is_dropped() -> None:
     result = await run_of(Told(lambda draft, polish: float(draft and polish)), BOTH)
     assert result.ablation is not None
     assert result.ablation.losses == {D: 1.0, P: 1.0}
-    assert result.ablation.shares == {D: 0.5, P: 0.5}
+    assert result.ablation.dropped == ()
+
+
+def test_the_most_harmful_part_is_dropped_first() -> None:
+    assert choose_part_to_drop({"a": 0.0, "b": -0.1, "c": 0.3}) == "b"
+    assert choose_part_to_drop({"a": 0.1}) is None
+    assert choose_part_to_drop({}) is None
 
 
 async def test_a_profile_of_one_part_has_nothing_to_take_out() -> None:

@@ -191,7 +191,7 @@ async def test_sealed_cases_that_gain_too_little_leave_the_claim_for_these() -> 
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 4)))
     assert outcome(result) == ("improved", "these cases", ["shown", "not_shown"])
     assert result.conclusion is not None
-    assert "with so few cases no gain could be shown" in result.conclusion.reasons[1]
+    assert "too few cases to show any gain" in result.conclusion.reasons[1]
 
 
 async def test_sealed_cases_that_get_worse_are_a_risk_of_overfitting_and_nothing_is_adopted() -> None:

@@ -20,7 +20,7 @@ from promptiter.evaluation.executor import Executor, ThreadExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
-from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -249,10 +249,10 @@ async def test_a_spent_budget_ends_the_evaluation() -> None:
 async def test_traces_lie_on_disk_and_are_fetched_by_digest() -> None:
     subject = evaluator()
     found = await subject.evaluate(shout, questions(3))
-    trace = subject.spool.get(found.rows[0].trace_digests[0])
+    trace = subject.trace_store.get(found.rows[0].trace_digests[0])
     assert trace.steps[0].output.text == "Q0"
-    with pytest.raises(SetupError, match="cannot be read in"):
-        subject.spool.get("0" * 64)
+    with pytest.raises(SetupError, match="cannot be read: "):
+        subject.trace_store.get("0" * 64)
 
 
 async def test_rows_are_heard_of_as_they_finish() -> None:
@@ -360,14 +360,14 @@ async def test_known_secrets_reach_neither_outputs_nor_reasons_nor_traces() -> N
     gateway = Gateway(redactor=Redactor(["topsecretvalue"]))
     subject = evaluator(Leaky(), gateway=gateway)
     found = await subject.evaluate(chain("say", say), questions(2))
-    traces = [subject.spool.get(row.trace_digests[0]) for row in found.rows]
+    traces = [subject.trace_store.get(row.trace_digests[0]) for row in found.rows]
     assert "topsecret" not in repr([found.rows, traces])
     said = f"{look} ***"
     assert (found.rows[0].output, found.rows[0].scores[0].reason) == (said, f"not {said}")
     assert found.rows[0].scores[0].findings == (Finding(kind="wrong", expected=["***"], actual=said, where="c0000"),)
     assert (traces[0].steps[0].output.text, str(traces[1].steps[0].error)) == (said, "ValueError: *** ***")
     for row, trace in zip(found.rows, traces, strict=True):
-        assert TraceSpool(subject.spool.folder / "again").put(trace) == row.trace_digests[0]
+        assert TraceStore(subject.trace_store.folder / "again").put(trace) == row.trace_digests[0]
 
 
 async def test_an_output_that_utf8_cannot_hold_is_spelled_out() -> None:

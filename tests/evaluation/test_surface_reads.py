@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.evaluation.surface_reads import Reads, joined, may_touch, reads_of, unread
+from promptiter.evaluation.surface_reads import Reads, collect_reads, find_unread, may_touch, merge_reads
 from traces import ExecutionTrace, Step
 
 SURFACES = ("draft#instruction", "draft#model", "polish#instruction")
@@ -21,17 +21,17 @@ def trace(found: list[tuple[str, dict[str, str] | None]]) -> ExecutionTrace:
 def test_what_two_runs_read_is_what_one_run_of_both_reads(
     one: ExecutionTrace | None, other: ExecutionTrace | None
 ) -> None:
-    assert joined(reads_of([one]), reads_of([other])) == reads_of([one, other])
+    assert merge_reads(collect_reads([one]), collect_reads([other])) == collect_reads([one, other])
 
 
 @given(found=steps.map(trace), surface=st.sampled_from(SURFACES))
 def test_a_change_touches_who_read_it_and_who_may_have(found: ExecutionTrace, surface: str) -> None:
     expected = any(step.surface_reads is None or surface in step.surface_reads for step in found.steps)
-    assert may_touch(reads_of([found]), [surface]) == expected
+    assert may_touch(collect_reads([found]), [surface]) == expected
 
 
 def test_what_a_node_that_is_not_trusted_read_nobody_knows() -> None:
-    known = reads_of([trace([("draft", {"draft#instruction": "digest"})])])
+    known = collect_reads([trace([("draft", {"draft#instruction": "digest"})])])
     assert not may_touch(known, ["polish#instruction"])
     assert may_touch(known, ["polish#instruction"], unsure={"draft"})
     assert not may_touch(known, ["polish#instruction"], unsure={"polish"})
@@ -49,4 +49,4 @@ def test_what_a_node_that_is_not_trusted_read_nobody_knows() -> None:
     ],
 )
 def test_a_surface_is_unread_only_if_every_run_tells_so(runs: list[Reads | None], left: set[str]) -> None:
-    assert unread(["a#x", "b#x"], runs) == left
+    assert find_unread(["a#x", "b#x"], runs) == left

@@ -9,7 +9,7 @@ from promptiter.agents.function import agent, ask
 from promptiter.agents.nodes import surface
 from promptiter.errors import BudgetEndedError, ModelUnavailableError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Scenario, Turn
-from promptiter.evaluation.teacher import with_expected_answers
+from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
@@ -46,7 +46,7 @@ async def test_a_model_writes_what_is_missing_and_leaves_the_rest() -> None:
         context=(Message("user", "before"),),
         metadata={"topic": "sums"},
     )
-    taught = await with_expected_answers(eval_set(given), "m", gateway=gateway)
+    taught = await write_expected_answers(eval_set(given), "m", gateway=gateway)
     (done,) = taught.eval_set.cases
     assert [turn.expected for turn in done.turns] == ["answer to one", "given", "answer to three", "last"]
     assert done.metadata == {"topic": "sums", "generated_expected": [0, 2]}
@@ -68,7 +68,7 @@ async def test_cases_that_lack_nothing_scenarios_and_recordings_are_left_alone()
         EvalCase(id="s", scenario=Scenario(starting_prompt="hi", plan="buy")),
         replace(case(("one", None), case_id="t"), mode="trace", actual=(Turn(user="one", expected="said"),)),
     )
-    taught = await with_expected_answers(eval_set(*cases), "m", gateway=Gateway(models={"m": ScriptedModel([])}))
+    taught = await write_expected_answers(eval_set(*cases), "m", gateway=Gateway(models={"m": ScriptedModel([])}))
     assert taught.eval_set.cases == cases
 
 
@@ -76,19 +76,19 @@ async def test_answers_are_written_once_and_come_from_the_cache_after() -> None:
     model = ScriptedModel(echo)
     gateway = Gateway(models={"m": model})
     cases = eval_set(case(("one", None)))
-    first = await with_expected_answers(cases, "m", gateway=gateway)
-    assert await with_expected_answers(cases, "m", gateway=gateway) == first
+    first = await write_expected_answers(cases, "m", gateway=gateway)
+    assert await write_expected_answers(cases, "m", gateway=gateway) == first
     assert len(model.requests) == 1
-    await with_expected_answers(cases, "m", gateway=gateway, seed=1)
+    await write_expected_answers(cases, "m", gateway=gateway, seed=1)
     assert len(model.requests) == 2
-    again = await with_expected_answers(first.eval_set, "m", gateway=gateway)
+    again = await write_expected_answers(first.eval_set, "m", gateway=gateway)
     assert again.eval_set == first.eval_set
 
 
 async def test_an_agent_teaches_under_its_own_baseline_and_role() -> None:
     model = ScriptedModel(echo)
     gateway = Gateway(models={"m": model})
-    taught = await with_expected_answers(eval_set(case(("one", None))), tutor, gateway=gateway)
+    taught = await write_expected_answers(eval_set(case(("one", None))), tutor, gateway=gateway)
     assert taught.eval_set.cases[0].turns[0].expected == "answer to one"
     assert model.requests[0].messages[0] == Message("system", "Be exact.")
     assert list(gateway.ledger.snapshot().by_role()) == ["teacher"]
@@ -124,7 +124,7 @@ async def test_a_failing_teacher_leaves_its_case_without_reference_and_is_report
         case(("empty", None), case_id="d"),
     )
     gateway = Gateway(redactor=Redactor(["canary-value"]))
-    taught = await with_expected_answers(eval_set(*cases), teacher, gateway=gateway, seed=3)
+    taught = await write_expected_answers(eval_set(*cases), teacher, gateway=gateway, seed=3)
     assert [done == given for done, given in zip(taught.eval_set.cases, cases, strict=True)] == [
         True,
         False,
@@ -148,7 +148,7 @@ class Down:
 async def test_a_model_that_is_down_is_reported() -> None:
     gateway = Gateway(models={"m": Down()}, retries=Retries(attempts=1))
     given = eval_set(case(("one", None)))
-    taught = await with_expected_answers(given, "m", gateway=gateway)
+    taught = await write_expected_answers(given, "m", gateway=gateway)
     assert taught.eval_set == given
     assert taught.errors == (("c1", "ModelUnavailableError: 'm' failed 1 times, last: 503"),)
 
@@ -157,7 +157,7 @@ async def test_a_model_that_is_down_is_reported() -> None:
 async def test_a_spent_budget_and_an_unexpected_call_end_the_teaching(teacher: object) -> None:
     cases = eval_set(case(("one", None)), case(("two", "given"), case_id="c2"))
     with pytest.raises(UnexpectedCallError):
-        await with_expected_answers(cases, teacher, gateway=Gateway(models={"m": ScriptedModel([])}))  # type: ignore[arg-type]
+        await write_expected_answers(cases, teacher, gateway=Gateway(models={"m": ScriptedModel([])}))  # type: ignore[arg-type]
     spent = Gateway(models={"m": ScriptedModel(echo)}, budget=Budget(max_tokens=10))
     with pytest.raises(BudgetEndedError):
-        await with_expected_answers(cases, teacher, gateway=spent)  # type: ignore[arg-type]
+        await write_expected_answers(cases, teacher, gateway=spent)  # type: ignore[arg-type]

@@ -118,7 +118,7 @@ async def test_what_a_node_should_hand_on_gets_lost_at_the_faulty_node(name: str
         evaluator = subject.evaluator()
         for case, row in await failing_rows(subject, evaluator):
             value = wanted(case, fix)
-            assert loses(evaluator.spool.get(row.trace_digests[0]).steps, surface_id, value)
+            assert loses(evaluator.trace_store.get(row.trace_digests[0]).steps, surface_id, value)
             assert value not in row.output
     assert looked_at == len(SOME_SEEDS)
 
@@ -140,7 +140,7 @@ async def test_a_masked_fault_shows_only_when_the_one_before_it_is_mended(seed: 
     for profile, loser in ((None, first), (subject.mended([first]), second)):
         rows = await failing_rows(subject, evaluator, profile)
         for case, row in rows:
-            steps = evaluator.spool.get(row.trace_digests[0]).steps
+            steps = evaluator.trace_store.get(row.trace_digests[0]).steps
             assert [each for each in (first, second) if loses(steps, each, wanted(case, fix))] == [loser]
         assert len(rows) == len(subject.train.cases)
 
@@ -157,7 +157,7 @@ async def test_the_loop_goes_round_again_for_some_cases() -> None:
     evaluator = subject.evaluator()
     found = await evaluator.evaluate(subject.agent, subject.train, subject.correct)
     visits = [
-        sum(step.node_id == "reviewer" for step in evaluator.spool.get(row.trace_digests[0]).steps)
+        sum(step.node_id == "reviewer" for step in evaluator.trace_store.get(row.trace_digests[0]).steps)
         for row in found.rows
     ]
     assert sorted(visits) == [1, 1, 2, 2]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.per_run import per_common_run, per_run
+from promptiter.evaluation.mean_usage import average_common_usage, average_usage
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.policies.acceptance import NoRegression
@@ -117,14 +117,14 @@ def test_what_is_no_margin_or_figure_is_told() -> None:
 def test_a_mean_over_runs_is_unknown_if_one_of_them_is() -> None:
     known, unknown = row("a", 1.0, usd=0.2), row("b", 1.0, usd=None)
     both = Evaluation(eval_set_id="v", profile_digest="p", rows=(known, unknown), thresholds={"exact": 0.5})
-    assert per_run(both).usd is None
-    assert per_run(both).tokens == 110.0
+    assert average_usage(both).usd is None
+    assert average_usage(both).tokens == 110.0
 
 
 def test_runs_that_failed_in_one_arm_do_not_count_in_the_other() -> None:
     before, after = arm([1.0, 1.0]), arm([1.0, None], tokens=50)
     long = row("c01", 1.0, tokens=1000)
     before = Evaluation(eval_set_id="v", profile_digest="p", rows=(before.rows[0], long), thresholds={"exact": 0.5})
-    first, second = per_common_run(before, after)
+    first, second = average_common_usage(before, after)
     assert (first.tokens, second.tokens) == (110.0, 60.0)
-    assert per_run(arm([None])).tokens is None
+    assert average_usage(arm([None])).tokens is None

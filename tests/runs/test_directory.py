@@ -288,9 +288,9 @@ def test_a_shared_cache_serves_other_runs_and_each_run_has_its_own_answers(tmp_p
 
 def test_the_engine_has_its_own_cache_and_spool_back_after_a_run(tmp_path: Path) -> None:
     shop = Shop()
-    cache, spool = shop.gateway.cache, shop.engine.evaluator.spool
+    cache, trace_store = shop.gateway.cache, shop.engine.evaluator.trace_store
     shop.run(tmp_path)
-    assert (shop.gateway.cache, shop.engine.evaluator.spool) == (cache, spool)
+    assert (shop.gateway.cache, shop.engine.evaluator.trace_store) == (cache, trace_store)
 
 
 def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

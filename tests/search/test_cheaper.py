@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptiter.evaluation.per_run import per_run
+from promptiter.evaluation.mean_usage import average_usage
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import Goal
 from promptiter.policies.non_inferiority import NonInferior
@@ -38,7 +38,7 @@ async def test_a_cheaper_model_that_is_as_good_is_taken_and_one_that_is_worse_is
     assert (result.verdict, result.stop_reason, result.accepted_score) == ("improved", "exhausted", 1.0)
     assert result.baseline is not None
     assert result.accepted is not None
-    before, after = per_run(result.baseline).usd, per_run(result.accepted).usd
+    before, after = average_usage(result.baseline).usd, average_usage(result.accepted).usd
     assert before is not None
     assert after == pytest.approx(before / 10, rel=0.01)
     assert "beyond the margin 0.05" in str(result.rounds[0].decision)

@@ -10,7 +10,7 @@ from promptiter.engine.run import RunFailedError
 from promptiter.errors import StageError
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
-from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.stopping import TargetScore
 from promptiter.runlog.journal import MemoryJournal
@@ -198,8 +198,10 @@ async def test_the_surface_that_is_most_worth_it_is_written_and_run_again_first(
 
 
 async def test_a_run_that_goes_on_asks_no_stage_again() -> None:
-    whole, spool = MemoryJournal(), TraceSpool()
-    expected = await engine(BlamesTheEarliest(), spool=spool).run(desk.request(stop=TargetScore(1.0)), journal=whole)
+    whole, trace_store = MemoryJournal(), TraceStore()
+    expected = await engine(BlamesTheEarliest(), trace_store=trace_store).run(
+        desk.request(stop=TargetScore(1.0)), journal=whole
+    )
     events = list(whole.read())
     assert len(events) >= 39
     for count in range(1, len(events) - 1):
@@ -207,7 +209,7 @@ async def test_a_run_that_goes_on_asks_no_stage_again() -> None:
         for event in events[:count]:
             await journal.append(event)
         backwarder, optimizer = BlamesTheEarliest(), Writes()
-        going_on = engine(backwarder, optimizer, spool=spool)
+        going_on = engine(backwarder, optimizer, trace_store=trace_store)
         result = await going_on.run(desk.request(stop=TargetScore(1.0)), journal=journal)
         assert result == expected
         written = sum(event.type == "patches" for event in events[:count])

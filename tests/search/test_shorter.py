@@ -10,8 +10,8 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.metrics.builtin import FunctionMetric
-from promptiter.evaluation.per_run import per_run
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.llm.models import ScriptedModel
@@ -46,7 +46,7 @@ async def test_a_verbose_instruction_loses_its_useless_sentences_and_keeps_those
     assert (result.verdict, result.stop_reason, result.accepted_score) == ("improved", "exhausted", 1.0)
     assert result.baseline is not None
     assert result.accepted is not None
-    before, after = per_run(result.baseline), per_run(result.accepted)
+    before, after = average_usage(result.baseline), average_usage(result.accepted)
     assert before.input_tokens == 104.0
     assert after.input_tokens == 39.0
     validated = [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "validation"]

@@ -8,8 +8,8 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.criteria import FinalResponseCriterion
 from promptiter.evaluation.metrics.json_match import JsonCriterion
-from promptiter.evaluation.metrics.metric_config import FinalResponseCriterion
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel

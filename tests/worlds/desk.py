@@ -11,7 +11,7 @@ from promptiter.engine.session import Search, Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
-from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
@@ -58,12 +58,12 @@ def score(_case: EvalCase, run: object) -> float:
     return str(getattr(run, "output", "")).count("careful") / 2
 
 
-def evaluator(gateway: Gateway | None = None, *, spool: TraceSpool | None = None, **options: int) -> Evaluator:
+def evaluator(gateway: Gateway | None = None, *, trace_store: TraceStore | None = None, **options: int) -> Evaluator:
     return Evaluator(
         [FunctionMetric(name="careful", function=score)],
         gateway=gateway or Gateway(models={"scripted": model()}),
         options=EvaluationOptions(**options),  # type: ignore[arg-type]
-        spool=spool,
+        trace_store=trace_store,
     )
 
 

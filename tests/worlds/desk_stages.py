@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from promptiter.engine.engine import Engine
-from promptiter.evaluation.trace_store import TraceSpool
+from promptiter.evaluation.trace_store import TraceStore
 from promptiter.profile import SurfacePatch
 from promptiter.stages.contracts import (
     AggregateRequest,
@@ -82,7 +82,7 @@ class Writes:
 
 
 def engine(
-    backwarder: Blames | None = None, optimizer: Writes | None = None, *, spool: TraceSpool | None = None
+    backwarder: Blames | None = None, optimizer: Writes | None = None, *, trace_store: TraceStore | None = None
 ) -> Engine:
-    evaluator = desk.evaluator(spool=spool)
+    evaluator = desk.evaluator(trace_store=trace_store)
     return Engine(desk.agent(), evaluator, backwarder or Blames(), Merges(), optimizer or Writes())

@@ -14,9 +14,9 @@ from random import Random
 from typing import Literal, TypeAlias, get_args
 
 from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.criteria import FinalResponseCriterion
 from promptiter.evaluation.metrics.json_match import JsonCriterion
 from promptiter.evaluation.metrics.metric import Metric
-from promptiter.evaluation.metrics.metric_config import FinalResponseCriterion
 from promptiter.evaluation.metrics.text_match import TextCriterion
 
 SPARED = 4

@@ -22,7 +22,7 @@ from promptiter.backprop.llm.prompts import Point, compute_points_room, render_a
 from promptiter.backprop.llm.truncation import approximate_tokens, cut
 from promptiter.backprop.support_aggregator import support_of
 from promptiter.errors import ModelError
-from promptiter.evaluation.data.health import folded
+from promptiter.evaluation.data.health import normalize_text
 from promptiter.evaluation.data.near_duplicates import NEAR
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
@@ -138,7 +138,7 @@ def collect_points(gradients: Iterable[SurfaceGradient]) -> list[Point]:
     """Merge equal and near-equal gradients into points, the most severe and most frequent first."""
     by_words: dict[str, list[SurfaceGradient]] = {}
     for gradient in gradients:
-        by_words.setdefault(folded(escape_surrogates(gradient.text)), []).append(gradient)
+        by_words.setdefault(normalize_text(escape_surrogates(gradient.text)), []).append(gradient)
     equal = {words: _build_point(by_words[words]) for words in sorted(by_words)}
     return sorted(_cluster_points(equal), key=_rank_key)
 

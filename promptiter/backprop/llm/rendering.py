@@ -8,7 +8,7 @@ import orjson
 
 from promptiter.backprop.llm.truncation import Quote, Section
 from promptiter.backprop.step_text import json_leaves
-from promptiter.evaluation.metrics.metric import in_words
+from promptiter.evaluation.metrics.metric import summarize_findings
 from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
 from promptiter.stages.contracts import BackwardRequest, Rejection, StepExample
@@ -102,7 +102,7 @@ def quote_numbered(name: str, texts: Iterable[str]) -> tuple[Quote, ...]:
 
 
 def describe_findings(findings: Iterable[Finding]) -> list[str]:
-    return list(dict.fromkeys(in_words([finding]) for finding in findings))
+    return list(dict.fromkeys(summarize_findings([finding]) for finding in findings))
 
 
 def collect_incoming_findings(request: BackwardRequest) -> tuple[Finding, ...]:

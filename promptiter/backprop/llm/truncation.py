@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from promptiter.evaluation.metrics.judge_prompts import quoted
+from promptiter.evaluation.metrics.judge_prompts import quote_data
 from traces.snapshots import escape_surrogates
 
 SHORTEST_SHOWN = 60
@@ -85,19 +85,19 @@ class Quote:
 
     @property
     def size(self) -> int:
-        return approximate_tokens(quoted(self.name, self.text, limit=len(self.text))) + 1
+        return approximate_tokens(quote_data(self.name, self.text, limit=len(self.text))) + 1
 
     @property
     def least(self) -> int:
         """The minimum room for the quote to be shown."""
-        return min(self.size, approximate_tokens(quoted(self.name, "")) + 1 + SHORTEST_SHOWN)
+        return min(self.size, approximate_tokens(quote_data(self.name, "")) + 1 + SHORTEST_SHOWN)
 
     def fit(self, limit: int, *, around: Sequence[str] = ()) -> str:
         """Render the quote in at most `limit` tokens. Quoting escapes marks, so a cut text may have to be cut again."""
         room = limit
         while True:
             shown = cut(self.text, room, around=around)
-            block = quoted(self.name, shown, limit=len(shown))
+            block = quote_data(self.name, shown, limit=len(shown))
             excess = approximate_tokens(block) + 1 - limit
             if excess <= 0 or not shown:
                 return block

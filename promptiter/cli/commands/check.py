@@ -53,19 +53,19 @@ def check(
     flip. Exits 7 if references contradict each other, eval sets overlap, or no case can be scored.
     """
     from promptiter.evaluation.data.evalset import load_eval_set
-    from promptiter.evaluation.data.health import overlaps, static_findings
+    from promptiter.evaluation.data.health import check_cases, find_overlaps
 
     subject = load_agent(agent) if agent is not None else None
     loaded = [(source, load_eval_set(source)) for source in eval_sets]
     evaluators = [_evaluator(source, metrics) if metrics or subject is not None else None for source, _ in loaded]
     checked = [
-        Checked(source, eval_set, static_findings(eval_set, needs_reference=_needs_reference(evaluator)))
+        Checked(source, eval_set, check_cases(eval_set, needs_reference=_needs_reference(evaluator)))
         for (source, eval_set), evaluator in zip(loaded, evaluators, strict=True)
     ]
     if subject is not None:
         judged = [evaluator for evaluator in evaluators if evaluator is not None]
         checked = asyncio.run(_measured(subject, checked, judged, repeats=repeats))
-    shared = overlaps(loaded)
+    shared = find_overlaps(loaded)
     if as_json:
         write_text(findings_as_json(checked, shared), output)
     else:
@@ -93,16 +93,16 @@ async def _measured(
     agent: Agent, checked: Sequence[Checked], evaluators: Sequence[Evaluator], *, repeats: int
 ) -> list[Checked]:
     from promptiter.cli.views.evaluation import progress
-    from promptiter.evaluation.data.health import run_findings
-    from promptiter.evaluation.stats.metric_noise import metric_noise
+    from promptiter.evaluation.data.health import check_runs
+    from promptiter.evaluation.stats.metric_noise import measure_metric_noise
 
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):
         with progress(len(each.eval_set.cases) * repeats, each.source) as on_row:
-            found = await metric_noise(
+            found = await measure_metric_noise(
                 evaluator, agent, each.eval_set, repeats=repeats, judge_repeats=JUDGE_REPEATS, on_row=on_row
             )
-        of_runs = run_findings([found.evaluation])
+        of_runs = check_runs([found.evaluation])
         failing = sum(finding.kind == "always_errors" for finding in of_runs)
         health = replace(
             each.health,

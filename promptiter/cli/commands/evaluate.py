@@ -63,8 +63,8 @@ def evaluate(
     from promptiter.evaluation.data.evalset import load_eval_set
     from promptiter.evaluation.evaluator import EvaluationOptions
     from promptiter.evaluation.metrics.metric_config import load_eval_config
-    from promptiter.evaluation.surface_reads import unread
-    from promptiter.evaluation.teacher import with_expected_answers
+    from promptiter.evaluation.surface_reads import find_unread
+    from promptiter.evaluation.teacher import write_expected_answers
     from promptiter.llm.budget import Budget
     from promptiter.llm.cache.cache import open_cache
     from promptiter.llm.gateway import Gateway
@@ -89,7 +89,7 @@ def evaluate(
     under = Profile.load(profile) if profile else None
     if teacher is not None:
         by = load_agent(teacher) if ":" in teacher else teacher
-        taught = asyncio.run(with_expected_answers(cases, by, gateway=gateway, seed=seed))
+        taught = asyncio.run(write_expected_answers(cases, by, gateway=gateway, seed=seed))
         cases = taught.eval_set
         for case_id, error in taught.errors:
             typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)
@@ -103,7 +103,7 @@ def evaluate(
         screen = console(output)
         evaluation_view.print_evaluation(screen, found, cases, gateway)
         evaluation_view.print_never_read(
-            screen, sorted(unread(subject.describe().surface_ids, (row.reads for row in found.rows)))
+            screen, sorted(find_unread(subject.describe().surface_ids, (row.reads for row in found.rows)))
         )
     gateway.cache.close()
     if not found.is_reliable or not evaluation_view.reaches_thresholds(found):

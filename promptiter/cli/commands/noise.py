@@ -69,7 +69,7 @@ def noise(
             configured.gateway.cache.close()
     is_simulated = any_simulated(configured.gateway.ledger.snapshot().by_model())
     wanted = gain or (configured.request.final_test or FinalTest()).min_detectable_gain
-    reach = None if report.problem else report.reach(wanted)
+    reach = None if report.problem else report.estimate_required_size(wanted)
     code = noise_view.exit_code(report, None if gain is None else reach)
     if problem := noise_view.problem_of(report):
         say_error(problem)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES
 from promptiter.cli.output import json_text, print_rows
-from promptiter.evaluation.stats.noise import CaseScores, NoiseReport, Reach
+from promptiter.evaluation.stats.noise import CaseScores, NoiseReport, RequiredSize
 from promptiter.evaluation.stats.power import POWER
 from promptiter.wording import dollars
 from traces.model import Json
@@ -23,7 +23,7 @@ NAMED = 3
 POINTS, WIDTH = 10, 32
 
 
-def exit_code(report: NoiseReport, reach: Reach | None) -> int:
+def exit_code(report: NoiseReport, reach: RequiredSize | None) -> int:
     """What the command exits with; `reach` is that of a gain that was asked for."""
     if report.stop_reason is not None:
         return CANCELLED if report.stop_reason == "user_stop" else EXIT_CODES["budget_ended"]
@@ -41,7 +41,7 @@ def problem_of(report: NoiseReport) -> str | None:
     return f"{why}; {report.problem or f'these are the {report.repeats} repeats that all cases have'}"
 
 
-def print_noise(screen: Console, report: NoiseReport, reach: Reach, *, is_simulated: bool) -> None:
+def print_noise(screen: Console, report: NoiseReport, reach: RequiredSize, *, is_simulated: bool) -> None:
     """In the order of the questions: how noisy is it, what shows through it, what would it take."""
     found, cases = report.evaluation, report.cases
     runs = [passed for case in cases for passed in case.passed]
@@ -60,7 +60,7 @@ def print_noise(screen: Console, report: NoiseReport, reach: Reach, *, is_simula
     print_rows(screen, _reach_rows(report, reach))
 
 
-def print_wanted(screen: Console, report: NoiseReport, reach: Reach) -> None:
+def print_wanted(screen: Console, report: NoiseReport, reach: RequiredSize) -> None:
     """One line: whether the wanted gain would show."""
     name, told = next(_reach_rows(report, reach))
     screen.print(Text.assemble((f"{name}  ", "bold"), told))
@@ -132,7 +132,7 @@ def as_plain(report: NoiseReport) -> dict[str, Json]:
     }
 
 
-def noise_as_json(report: NoiseReport, reach: Reach | None, *, is_simulated: bool, code: int) -> str:
+def noise_as_json(report: NoiseReport, reach: RequiredSize | None, *, is_simulated: bool, code: int) -> str:
     """Everything, for machines; what differs from run to run stands under `measured`."""
     found, cost = report.evaluation, report.case_run_cost
     can_tell = report.problem is None
@@ -173,8 +173,8 @@ def _print_curve(screen: Console, report: NoiseReport) -> None:
     screen.print()
 
 
-def _wanted(report: NoiseReport, reach: Reach) -> dict[str, Json]:
-    new = report.reach(reach.gain, scope="new cases")
+def _wanted(report: NoiseReport, reach: RequiredSize) -> dict[str, Json]:
+    new = report.estimate_required_size(reach.gain, scope="new cases")
     return {
         "gain": reach.gain,
         "power": reach.power,
@@ -190,7 +190,7 @@ def _wanted(report: NoiseReport, reach: Reach) -> dict[str, Json]:
     }
 
 
-def _reach_rows(report: NoiseReport, reach: Reach) -> Iterator[tuple[str, str]]:
+def _reach_rows(report: NoiseReport, reach: RequiredSize) -> Iterator[tuple[str, str]]:
     gain, count = f"{reach.gain:g}", len(report.cases)
     if reach.gain > report.noise.room:
         least = f"only {report.noise.room:.3g} is left to gain, so no number of such cases shows {gain}"
@@ -212,7 +212,7 @@ def _reach_rows(report: NoiseReport, reach: Reach) -> Iterator[tuple[str, str]]:
     yield "New cases", _new_cases(report, reach)
 
 
-def _ways(report: NoiseReport, reach: Reach) -> Iterator[str]:
+def _ways(report: NoiseReport, reach: RequiredSize) -> Iterator[str]:
     if reach.cases is not None:
         price = _price(report, report.final_test_runs(cases=reach.cases))
         yield f"{reach.cases:,} cases with {report.final_test_repeats} repeats: at most {price}"
@@ -221,10 +221,10 @@ def _ways(report: NoiseReport, reach: Reach) -> Iterator[str]:
         yield f"{reach.repeats:,} repeats of these cases: at most {_price(report, runs)}"
 
 
-def _new_cases(report: NoiseReport, reach: Reach) -> str:
+def _new_cases(report: NoiseReport, reach: RequiredSize) -> str:
     """Repeats say nothing of other cases: only test cases do, which the search never saw."""
     least = report.smallest_gain(scope="new cases")
-    needed = report.reach(reach.gain, scope="new cases").cases
+    needed = report.estimate_required_size(reach.gain, scope="new cases").cases
     told = "no gain" if least is None else f"a gain of {least:.3f}"
     wanted = "no number of them shows" if needed is None else f"it takes {needed:,} to show"
     return f"{_counted(len(report.cases), 'test case')} like these would show {told}; {wanted} {reach.gain:g}"

@@ -1,4 +1,4 @@
-"""EvalSet and EvalCase: the data that says what good means."""
+"""EvalSet and EvalCase: what an agent is asked and what a good answer looks like."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CaseMode: TypeAlias = Literal["run", "trace"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedToolCall:
-    """A tool call that a good answer makes; also an actual one, when it is compared."""
+    """A tool call that a good answer makes. Recorded calls of a case in trace mode have this form, too."""
 
     name: str
     arguments: Json = None
@@ -26,7 +26,7 @@ class ExpectedToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One exchange: what the user says, a good answer (None: no reference), the tools it calls (None: any)."""
+    """One exchange: the user's message, the expected answer (None: no reference) and tool calls (None: any)."""
 
     user: str
     expected: str | None = None
@@ -36,7 +36,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A conversation that a simulated user leads."""
+    """A conversation that is driven by a simulated user."""
 
     starting_prompt: str
     plan: str
@@ -44,9 +44,9 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalCase:
-    """One case: turns with references, or a scenario, or a recorded conversation (`mode` trace: `actual` was said).
+    """One case: turns with references, a scenario, or a recorded conversation.
 
-    `actual` holds recorded turns, with `expected` as what the agent really answered.
+    In `mode` trace the agent is not run: `actual` holds the recorded turns, with the agent's answer as `expected`.
     """
 
     id: str
@@ -60,7 +60,7 @@ class EvalCase:
 
     @property
     def content_digest(self) -> str:
-        """The hash of all that the case asks and expects, without its id: two cases of one digest are the same case."""
+        """The hash of everything the case asks and expects. Its id and metadata do not count."""
         return digest([self.turns, self.scenario, self.mode, self.actual, self.context, self.state])
 
 

@@ -1,95 +1,141 @@
-"""What is said in an eval set: contents with their text, tool calls and tool responses, read and written.
+"""Contents of an eval set: text, tool calls and tool responses, read from files and written back.
 
-A content is `{"parts": [{"text": …}, {"function_call": …}], "role": …}`, or, as Go writes it, `{"role": …,
+A content is `{"parts": [{"text": …}, {"function_call": …}], "role": …}` or, as Go writes it, `{"role": …,
 "content": "text"}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import get_args
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
+
+import orjson
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from promptiter.evaluation.data.case import ExpectedToolCall
-from promptiter.evaluation.data.document import Fields, Item
 from promptiter.llm.messages import Message, MessageRole, ToolRequest
+from promptiter.user_files import FileObject
 from traces.model import Json
 
-_ROLES: Mapping[str, MessageRole] = {role: role for role in get_args(MessageRole)} | {"model": "assistant"}
+
+def as_json_text(value: Json) -> str:
+    """Text as it is, anything else as its JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError as error:
+        raise ValueError(f"cannot be written as JSON: {error}") from error
 
 
-@dataclass(slots=True)
-class Content:
-    """The parts of one content by kind. A response is a call of which only the result is known."""
-
-    role: MessageRole = "user"
-    texts: list[str] = field(default_factory=list)
-    calls: list[ExpectedToolCall] = field(default_factory=list)
-    responses: list[ExpectedToolCall] = field(default_factory=list)
-
-    def add(self, other: Content) -> None:
-        self.texts += other.texts
-        self.calls += other.calls
-        self.responses += other.responses
+JsonText = Annotated[str, BeforeValidator(as_json_text)]
 
 
-def read_content(item: Item) -> Content:
-    fields = item.fields(("parts", "role", "content"))
-    if "parts" in fields and "content" in fields:
-        raise item.wrong("has both 'parts' and 'content'; keep one of them")
-    content = read_parts(fields.need("parts")) if "parts" in fields else Content()
-    if "content" in fields:
-        content.texts.append(fields.text("content"))
-    if role := fields.text("role"):
-        if role not in _ROLES:
-            raise fields.need("role").wrong(f"is {role!r}; known are {', '.join(sorted(_ROLES))}")
-        content.role = _ROLES[role]
+class ToolUse(FileObject):
+    id: str | None = None
+    name: str
+    args: Any = None
+
+    @property
+    def call(self) -> ExpectedToolCall:
+        return ExpectedToolCall(name=self.name, arguments=self.args, id=self.id)
+
+
+class ToolResponse(FileObject):
+    id: str | None = None
+    name: str
+    response: Any = None
+
+    @property
+    def call(self) -> ExpectedToolCall:
+        """A call of which only the result is known."""
+        return ExpectedToolCall(name=self.name, result=self.response, id=self.id)
+
+
+class Part(FileObject):
+    text: str | None = None
+    function_call: ToolUse | None = None
+    function_response: ToolResponse | None = None
+
+
+def list_texts(parts: Iterable[Part]) -> list[str]:
+    return [part.text for part in parts if part.text is not None]
+
+
+def list_calls(parts: Iterable[Part]) -> list[ExpectedToolCall]:
+    return [part.function_call.call for part in parts if part.function_call is not None]
+
+
+def list_responses(parts: Iterable[Part]) -> list[ExpectedToolCall]:
+    return [part.function_response.call for part in parts if part.function_response is not None]
+
+
+class Content(FileObject):
+    parts: list[Part] | None = None
+    role: Annotated[
+        Literal["system", "user", "assistant", "model", "tool"],
+        BeforeValidator(lambda role: "user" if role == "" else role),
+    ] = "user"
+    content: str | None = None
+
+    @model_validator(mode="after")
+    def _check_one_form(self) -> Self:
+        if self.parts is not None and self.content is not None:
+            raise ValueError("has both 'parts' and 'content'; keep one of them")
+        return self
+
+    @property
+    def all_parts(self) -> list[Part]:
+        """The parts; a plain text is one part."""
+        return [Part(text=self.content)] if self.content is not None else self.parts or []
+
+    @property
+    def text(self) -> str | None:
+        """The texts of the parts, one on each line."""
+        texts = list_texts(self.all_parts)
+        return "\n".join(texts) if texts else None
+
+    @property
+    def speaker(self) -> MessageRole:
+        return "assistant" if self.role == "model" else self.role
+
+
+def _check_question(content: Content) -> Content:
+    if content.text is None or list_calls(content.all_parts) or list_responses(content.all_parts):
+        raise ValueError('must hold text and nothing else: {"parts": [{"text": "…"}]}')
     return content
 
 
-def read_parts(parts: Item) -> Content:
-    content = Content()
-    for part in parts.elements():
-        fields = part.fields(("text", "function_call", "function_response"))
-        if "text" in fields:
-            content.texts.append(fields.text("text"))
-        if "function_call" in fields:
-            content.calls.append(read_call(fields.need("function_call")))
-        if "function_response" in fields:
-            content.responses.append(read_response(fields.need("function_response")))
-    return content
+Question = Annotated[Content, AfterValidator(_check_question)]
 
 
-def read_call(item: Item) -> ExpectedToolCall:
-    fields = item.fields(("id", "name", "args"))
-    return ExpectedToolCall(name=fields.need("name").text(), arguments=fields.value("args"), id=_id(fields))
+def _check_messages(contents: list[Content]) -> list[Content]:
+    read_messages(contents)
+    return contents
 
 
-def read_response(item: Item) -> ExpectedToolCall:
-    fields = item.fields(("id", "name", "response"))
-    return ExpectedToolCall(name=fields.need("name").text(), result=fields.value("response"), id=_id(fields))
+Messages = Annotated[list[Content], AfterValidator(_check_messages)]
 
 
-def read_messages(contents: Iterable[Item]) -> tuple[Message, ...]:
-    """Context messages; a function response inside one becomes a `tool` message of its own."""
+def read_messages(contents: Iterable[Content]) -> tuple[Message, ...]:
+    """Context messages; a function response inside a content becomes a `tool` message of its own."""
     messages: list[Message] = []
-    for item in contents:
-        content = read_content(item)
-        answers = [
-            Message("tool", replace(item, value=response.result).json_text(), tool_request_id=response.id)
-            for response in content.responses
+    for content in contents:
+        calls, responses = list_calls(content.all_parts), list_responses(content.all_parts)
+        if content.text is not None or calls or not responses:
+            requests = tuple(ToolRequest(call.id or "", call.name, call.arguments) for call in calls)
+            messages.append(Message(content.speaker, content.text or "", tool_requests=requests))
+        messages += [
+            Message("tool", as_json_text(response.result), tool_request_id=response.id) for response in responses
         ]
-        if content.texts or content.calls or not answers:
-            requests = tuple(ToolRequest(call.id or "", call.name, call.arguments) for call in content.calls)
-            messages.append(Message(content.role, "\n".join(content.texts), tool_requests=requests))
-        messages.extend(answers)
     return tuple(messages)
 
 
-def with_results(
+def add_results(
     calls: Sequence[ExpectedToolCall], responses: Sequence[ExpectedToolCall]
 ) -> tuple[ExpectedToolCall, ...]:
-    """Each response goes to the first unanswered call of its id, else of its name; failing both, it is a call."""
+    """Give each response to the first unanswered call of its id, else of its name; failing both, it is a call."""
     answered = list(calls)
     waiting = list(range(len(calls)))
     for response in responses:
@@ -108,7 +154,7 @@ def with_results(
     return tuple(answered)
 
 
-def message_documents(messages: Sequence[Message]) -> list[Json]:
+def write_messages(messages: Sequence[Message]) -> list[Json]:
     """Messages as the contents that `read_messages` reads."""
     documents: list[Json] = []
     names: dict[str, str] = {}
@@ -117,22 +163,18 @@ def message_documents(messages: Sequence[Message]) -> list[Json]:
         parts: list[Json] = []
         if message.role == "tool" and message.tool_request_id is not None:
             name = names.get(message.tool_request_id, "")
-            parts.append({"function_response": call_document(message.tool_request_id, name, response=message.content)})
+            parts.append({"function_response": write_call(message.tool_request_id, name, response=message.content)})
         elif message.content or not message.tool_requests:
             parts.append({"text": message.content})
         parts += [
-            {"function_call": call_document(request.id or None, request.name, args=request.arguments)}
+            {"function_call": write_call(request.id or None, request.name, args=request.arguments)}
             for request in message.tool_requests
         ]
         documents.append({"parts": parts, "role": "model" if message.role == "assistant" else message.role})
     return documents
 
 
-def call_document(call_id: str | None, name: str, **values: Json) -> dict[str, Json]:
+def write_call(call_id: str | None, name: str, **values: Json) -> dict[str, Json]:
     """A call or response, without what is None."""
     known = {key: value for key, value in values.items() if value is not None}
     return {"name": name, **known} if call_id is None else {"id": call_id, "name": name, **known}
-
-
-def _id(fields: Fields) -> str | None:
-    return fields.text("id") if "id" in fields else None

@@ -1,12 +1,13 @@
-"""Eval sets in files: the neighbours' EvalSet JSON, and plain cases as JSON, JSON lines, CSV or YAML.
+"""Eval sets in files: the EvalSet JSON of ADK and trpc-agent, and plain cases as JSON, JSON lines, CSV or YAML.
 
-The ending of the name says which: `.json`, `.jsonl` (or `.ndjson`), `.csv`, `.yaml` (or `.yml`).
+The suffix of the file says which: `.json`, `.jsonl` (or `.ndjson`), `.csv`, `.yaml` (or `.yml`).
 """
 
 from __future__ import annotations
 
 import codecs
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,42 +15,49 @@ import orjson
 
 from promptiter.errors import EvalSetError, nearest
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.data.document import Item, ReadSet
-from promptiter.evaluation.data.evalset_json import eval_set_document, is_eval_set, read_eval_set
+from promptiter.evaluation.data.evalset_json import is_eval_set, read_eval_set, write_eval_set
 from promptiter.evaluation.data.evalset_rows import read_csv, read_lines, read_rows
 from promptiter.evaluation.data.evalset_yaml import read_yaml
-from traces.errors import Place
-from traces.model import holds_non_finite
+from promptiter.user_files import Location
+from promptiter.wording import join_names
+from traces.model import Json, holds_non_finite
 
-_ENDINGS = (".json", ".jsonl", ".ndjson", ".csv", ".yaml", ".yml")
+_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".yaml", ".yml")
 
 
 def load_eval_set(source: str | os.PathLike[str]) -> EvalSet:
-    """The eval set of a file, or of `file.json:case_id` that case alone; EvalSetError says what is wrong, and where."""
-    file, case_id = _file_and_case(os.fspath(source))
-    eval_set = _read(_text(file), file).checked()
-    return eval_set if case_id is None else _only(eval_set, case_id, file)
+    """Read an eval set from a file, or one case of it from `file.json:case_id`.
+
+    Raises EvalSetError, which says what is wrong and where.
+    """
+    file, case_id = _split_case_id(os.fspath(source))
+    eval_set, locations = _read(_read_text(file), file)
+    _check_cases(eval_set, locations, Location(file))
+    return eval_set if case_id is None else _select_case(eval_set, case_id, file)
 
 
 def dump_eval_set(eval_set: EvalSet) -> bytes:
-    """The eval set as the neighbours' JSON, in snake_case. Loading it gives an equal one, or EvalSetError says why."""
-    document = eval_set_document(eval_set)
+    """The eval set as EvalSet JSON in snake_case. Loading it gives an equal one, or EvalSetError says why not."""
+    document = write_eval_set(eval_set)
     if holds_non_finite(document):
         raise EvalSetError(f"eval set {eval_set.id!r} holds a NaN or infinite number; write it as text")
     try:
         raw = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     except TypeError as error:
         raise EvalSetError(f"eval set {eval_set.id!r} holds a value that JSON cannot: {error}") from error
-    again = read_eval_set(Item(orjson.loads(raw), Place(f"eval set {eval_set.id!r}"))).checked()
+    location = Location(f"eval set {eval_set.id!r}")
+    again, locations = read_eval_set(orjson.loads(raw), location)
+    _check_cases(again, locations, location)
     for case, read in zip(eval_set.cases, again.cases, strict=True):
         if case != read:
             raise EvalSetError(
-                f"case {case.id!r} of eval set {eval_set.id!r} holds what the format cannot; it would be read as {read}"
+                f"case {case.id!r} of eval set {eval_set.id!r} cannot be written in this format; "
+                f"it would be read as {read}"
             )
     return raw
 
 
-def _file_and_case(source: str) -> tuple[str, str | None]:
+def _split_case_id(source: str) -> tuple[str, str | None]:
     """A file's own name may hold colons, so the longest name that exists is the file and the rest is a case id."""
     file, case_id = source, None
     while not Path(file).is_file() and ":" in file:
@@ -58,35 +66,34 @@ def _file_and_case(source: str) -> tuple[str, str | None]:
     return (file, case_id) if Path(file).is_file() else (source, None)
 
 
-def _only(eval_set: EvalSet, case_id: str, file: str) -> EvalSet:
+def _select_case(eval_set: EvalSet, case_id: str, file: str) -> EvalSet:
     cases = tuple(case for case in eval_set.cases if case.id == case_id)
     if not cases:
         ids = [case.id for case in eval_set.cases]
-        listed = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-        raise EvalSetError(f"{file}: has no case {case_id!r}{nearest(case_id, ids)}; its cases are {listed}")
+        known = join_names([repr(each) for each in ids], limit=5)
+        raise EvalSetError(f"{file}: has no case {case_id!r}{nearest(case_id, ids)}; its cases are {known}")
     return replace(eval_set, cases=cases)
 
 
-def _text(file: str) -> str:
-    whole = Item(None, Place(file))
+def _read_text(file: str) -> str:
     try:
         raw = Path(file).read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
-        raise whole.wrong(f"cannot be read: {reason or error}; check the path") from error
+        raise EvalSetError(f"{file}: cannot be read: {reason or error}; check the path") from error
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise whole.wrong("is UTF-16 text; save it as UTF-8")
+        raise EvalSetError(f"{file}: is UTF-16 text; save it as UTF-8")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = Item(None, Place(file, line=raw.count(b"\n", 0, error.start) + 1))
-        raise line.wrong(f"invalid UTF-8 at byte {error.start} of the file; save it as UTF-8") from error
+        line = Location(file, line=raw.count(b"\n", 0, error.start) + 1)
+        raise EvalSetError(f"{line}: invalid UTF-8 at byte {error.start} of the file; save it as UTF-8") from error
     if not text or text.isspace():
-        raise whole.wrong("is empty; write at least one case")
+        raise EvalSetError(f"{file}: is empty; write at least one case")
     return text
 
 
-def _read(text: str, file: str) -> ReadSet:
+def _read(text: str, file: str) -> tuple[EvalSet, list[Location]]:
     path = Path(file)
     match path.suffix.lower():
         case ".jsonl" | ".ndjson":
@@ -94,28 +101,48 @@ def _read(text: str, file: str) -> ReadSet:
         case ".csv":
             return read_csv(text, file=file, name=path.stem)
         case ".yaml" | ".yml":
-            return _read_document(read_yaml(text, file=file), name=path.stem)
+            return _read_document(read_yaml(text, file=file), Location(file), name=path.stem)
         case ".json":
-            return _read_document(_read_json(text, file), name=path.stem)
-    raise EvalSetError(f"{file}: the ending {path.suffix!r} is no known format; known are {', '.join(_ENDINGS)}")
+            return _read_document(_parse_json(text, file), Location(file), name=path.stem)
+    raise EvalSetError(f"{file}: the suffix {path.suffix!r} is not a known format; known are {', '.join(_SUFFIXES)}")
 
 
-def _read_json(text: str, file: str) -> Item:
+def _parse_json(text: str, file: str) -> Json:
     try:
-        return Item(orjson.loads(text), Place(file))
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        place = Item(None, Place(file, line=error.lineno))
-        raise place.wrong(
-            f"is not valid JSON: {error.msg} at column {error.colno}; mend it there (JSON lines end in .jsonl)"
+        raise EvalSetError(
+            f"{Location(file, line=error.lineno)}: is not valid JSON: {error.msg} at column {error.colno}; "
+            "fix it there (files of JSON lines end in .jsonl)"
         ) from error
 
 
-def _read_document(document: Item, *, name: str) -> ReadSet:
+def _read_document(document: Json, location: Location, *, name: str) -> tuple[EvalSet, list[Location]]:
     if is_eval_set(document):
-        return read_eval_set(document)
-    if isinstance(document.value, list) or (isinstance(document.value, dict) and "cases" in document.value):
-        return read_rows(document, name=name)
-    raise document.wrong(
-        'is no eval set: expected {"eval_set_id": …, "eval_cases": […]}, {"cases": […]} '
+        return read_eval_set(document, location)
+    if isinstance(document, list) or (isinstance(document, dict) and "cases" in document):
+        return read_rows(document, location, name=name)
+    raise EvalSetError(
+        f'{location}: is not an eval set: expected {{"eval_set_id": …, "eval_cases": […]}}, {{"cases": […]}} '
         'or a list of {"input": …, "expected": …}'
     )
+
+
+def _check_cases(eval_set: EvalSet, locations: Sequence[Location], whole: Location) -> None:
+    """There must be cases, with unique ids, and with values that JSON can hold: content hashes are taken of JSON."""
+    if not eval_set.cases:
+        raise EvalSetError(f"{whole}: has no cases; write at least one")
+    first: dict[str, Location] = {}
+    for case, location in zip(eval_set.cases, locations, strict=True):
+        if not case.id:
+            raise EvalSetError(f"{location}: the id of the case is empty; give it one")
+        if case.id in first:
+            taken = first[case.id].in_file
+            raise EvalSetError(f"{location}: the id {case.id!r} is already that of {taken}; give each case its own id")
+        first[case.id] = location
+        try:
+            orjson.dumps(case)
+        except TypeError as error:
+            raise EvalSetError(
+                f"{location}: case {case.id!r} holds a value that cannot be written as JSON: {error}"
+            ) from error

@@ -1,6 +1,6 @@
 """Plain cases: rows with `input` and `expected`, from JSON, JSON lines, CSV or YAML.
 
-A row may also have `id`, `metadata`, `state`, `context` (messages) and `tool_calls`, and several exchanges as
+A row may also have `id`, `metadata`, `state`, `context` (messages) and `tool_calls`, or several exchanges as
 `turns: [{input, expected, tool_calls}]`. A CSV file has the columns `input`, `expected`, `id`, `metadata` (JSON text)
 and `metadata.NAME`. A row without an id is called `case-N` after its position.
 """
@@ -8,130 +8,156 @@ and `metadata.NAME`. A row without an id is called `case-N` after its position.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Self
 
 import orjson
+from pydantic import BeforeValidator, Field, model_validator
 
-from promptiter.errors import nearest
-from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Turn
-from promptiter.evaluation.data.content import read_messages
-from promptiter.evaluation.data.document import Fields, Item, ReadSet
-from traces.errors import Place
+from promptiter.errors import EvalSetError, nearest
+from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
+from promptiter.evaluation.data.content import JsonText, Messages, read_messages
+from promptiter.user_files import FileObject, Location, read_object
 from traces.model import Json
 
-_TURN = ("input", "expected", "tool_calls")
-_ROW = ("id", *_TURN, "turns", "metadata", "state", "context")
 _COLUMNS = ("id", "input", "expected", "metadata")
 _CELL = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^",\r\n][^,\r\n]*)?)(,|\r\n|\r|\n|\Z)')
 
-
-def read_rows(document: Item, *, name: str) -> ReadSet:
-    """The cases of a list of rows, or of `{id?, name?, description?, cases: [row, …]}`."""
-    if isinstance(document.value, list):
-        return ReadSet(id=name, source=document, cases=_cases(document.elements()))
-    fields = document.fields(("id", "name", "description", "cases"))
-    return ReadSet(
-        id=_id(fields) or name,
-        source=fields.need("cases"),
-        cases=_cases(fields.need("cases").elements()),
-        name=fields.text("name"),
-        description=fields.text("description"),
-    )
+_Id = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+"""YAML and JSON may write an id as a whole number."""
 
 
-def read_lines(text: str, *, file: str, name: str) -> ReadSet:
-    """The cases of JSON lines."""
-    rows = []
+class _ToolCall(FileObject):
+    id: str | None = None
+    name: str
+    arguments: Any = None
+    result: Any = None
+
+
+class _Answer(FileObject):
+    expected: JsonText | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+    def turn(self, question: str, *, turn_id: str = "") -> Turn:
+        calls = self.tool_calls
+        return Turn(
+            user=question,
+            expected=self.expected,
+            expected_tool_calls=None if calls is None else tuple(ExpectedToolCall(**dict(call)) for call in calls),
+            id=turn_id,
+        )
+
+
+class _Turn(_Answer):
+    id: _Id = ""
+    input: str
+
+
+class _Row(_Answer):
+    id: _Id = ""
+    input: str | None = None
+    turns: list[_Turn] | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    state: dict[str, Any] = Field(default_factory=dict)
+    context: Messages = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _check_turns(self) -> Self:
+        if self.turns is None:
+            if self.input is None:
+                raise ValueError("'input' is missing; add it")
+            return self
+        given = {"input": self.input, "expected": self.expected, "tool_calls": self.tool_calls}
+        if extra := next((name for name, value in given.items() if value is not None), None):
+            raise ValueError(f"{extra!r} is given next to 'turns'; move it into one of the turns")
+        if not self.turns:
+            raise ValueError("'turns' is empty; write at least one turn")
+        return self
+
+    def case(self, position: int) -> EvalCase:
+        if self.turns is None:
+            turns: tuple[Turn, ...] = (self.turn(self.input or ""),)
+        else:
+            turns = tuple(turn.turn(turn.input, turn_id=turn.id) for turn in self.turns)
+        return EvalCase(
+            id=self.id or f"case-{position}",
+            turns=turns,
+            context=read_messages(self.context),
+            state=self.state,
+            metadata=self.metadata,
+        )
+
+
+class _Rows(FileObject):
+    id: _Id = ""
+    name: str = ""
+    description: str = ""
+    cases: list[Any]
+
+
+def read_rows(document: Json, location: Location, *, name: str) -> tuple[EvalSet, list[Location]]:
+    """The cases of a list of rows, or of `{id?, name?, description?, cases: [row, …]}`, and where each one is."""
+    if isinstance(document, list):
+        return _read_cases({location.below(index): row for index, row in enumerate(document)}, set_id=name)
+    header = read_object(_Rows, document, location, error=EvalSetError)
+    rows = {location.below("cases", index): row for index, row in enumerate(header.cases)}
+    return _read_cases(rows, set_id=header.id or name, name=header.name, description=header.description)
+
+
+def read_lines(text: str, *, file: str, name: str) -> tuple[EvalSet, list[Location]]:
+    """The cases of JSON lines, and where each one is."""
+    rows: dict[Location, Json] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         if not line or line.isspace():
             continue
-        row = Item(None, Place(file, line=number))
+        location = Location(file, line=number)
         try:
-            rows.append(Item(orjson.loads(line), row.place))
+            rows[location] = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise row.wrong(
-                f"is not valid JSON: {error.msg} at column {error.colno}; write one object a line"
+            raise EvalSetError(
+                f"{location}: is not valid JSON: {error.msg} at column {error.colno}; write one object a line"
             ) from error
-    return ReadSet(id=name, source=Item(None, Place(file)), cases=_cases(rows))
+    return _read_cases(rows, set_id=name)
 
 
-def read_csv(text: str, *, file: str, name: str) -> ReadSet:
-    """The cases of a CSV file with a header. An empty cell says nothing, a quoted empty one (`""`) is empty text."""
-    rows = _csv_rows(text, file)
-    header, columns = next(rows, (Item(None, Place(file)), []))
+def read_csv(text: str, *, file: str, name: str) -> tuple[EvalSet, list[Location]]:
+    """The cases of a CSV file with a header. An empty cell is left out, a quoted empty one (`""`) is empty text."""
+    lines = _read_csv_lines(text, file)
+    header, columns = next(lines, (Location(file), []))
     names = [(column or "").strip() for column in columns]
-    _check_header(header, names)
-    cases = []
-    for row, cells in rows:
+    _check_header(names, header)
+    rows: dict[Location, Json] = {}
+    for location, cells in lines:
         if len(cells) != len(names):
-            raise row.wrong(f"has {len(cells)} cells, and the header has {len(names)}; quote cells that hold commas")
+            raise EvalSetError(
+                f"{location}: has {len(cells)} cells, and the header has {len(names)}; quote cells that hold commas"
+            )
         filled = {column: cell for column, cell in zip(names, cells, strict=True) if cell is not None}
-        cases.append(Item(_row_of_cells(filled, row), row.place))
-    return ReadSet(id=name, source=Item(None, Place(file)), cases=_cases(cases))
+        rows[location] = _read_cells(filled, location)
+    return _read_cases(rows, set_id=name)
 
 
-def _cases(rows: Sequence[Item]) -> list[tuple[Item, EvalCase]]:
-    return [(row, _case(row, position)) for position, row in enumerate(rows, start=1)]
-
-
-def _case(row: Item, position: int) -> EvalCase:
-    fields = row.fields(_ROW)
-    return EvalCase(
-        id=_id(fields) or f"case-{position}",
-        turns=_turns(fields),
-        context=read_messages(fields.elements("context")),
-        state=fields.mapping("state"),
-        metadata=fields.mapping("metadata"),
+def _read_cases(
+    rows: Mapping[Location, Json], *, set_id: str, name: str = "", description: str = ""
+) -> tuple[EvalSet, list[Location]]:
+    cases = tuple(
+        read_object(_Row, row, location, error=EvalSetError).case(position)
+        for position, (location, row) in enumerate(rows.items(), start=1)
     )
+    return EvalSet(id=set_id, cases=cases, name=name, description=description), list(rows)
 
 
-def _id(fields: Fields) -> str:
-    """The id as text; YAML and JSON may write it as a whole number."""
-    written = fields.value("id")
-    return str(written) if isinstance(written, int) and not isinstance(written, bool) else fields.text("id")
-
-
-def _turns(fields: Fields) -> tuple[Turn, ...]:
-    if "turns" not in fields:
-        return (_turn(fields, turn_id=""),)
-    if extra := next((name for name in _TURN if name in fields), None):
-        raise fields.need(extra).wrong("stands beside 'turns'; move it into one of the turns")
-    rows = [item.fields((*_TURN, "id")) for item in fields.elements("turns")]
-    turns = tuple(_turn(row, turn_id=_id(row)) for row in rows)
-    if not turns:
-        raise fields.need("turns").wrong("is empty; write at least one turn")
-    return turns
-
-
-def _turn(fields: Fields, *, turn_id: str) -> Turn:
-    expected, calls = fields.get("expected"), fields.get("tool_calls")
-    return Turn(
-        user=fields.need("input").text(),
-        expected=None if expected is None else expected.json_text(),
-        expected_tool_calls=None if calls is None else tuple(_tool_call(call) for call in calls.elements()),
-        id=turn_id,
-    )
-
-
-def _tool_call(item: Item) -> ExpectedToolCall:
-    fields = item.fields(("id", "name", "arguments", "result"))
-    return ExpectedToolCall(
-        name=fields.need("name").text(),
-        arguments=fields.value("arguments"),
-        result=fields.value("result"),
-        id=fields.text("id") if "id" in fields else None,
-    )
-
-
-def _csv_rows(text: str, file: str) -> Iterator[tuple[Item, list[str | None]]]:
+def _read_csv_lines(text: str, file: str) -> Iterator[tuple[Location, list[str | None]]]:
     """The rows with their first line. Written by hand: the csv module hides whether an empty cell was quoted."""
     position, line = 0, 1
     cells: list[str | None] = []
-    row = Item(None, Place(file, line=line))
+    row = Location(file, line=line)
     while position < len(text) or cells:
         cell = _CELL.match(text, position)
         if cell is None:
-            raise row.wrong('holds a quote that is not closed, or text after a closing quote; write "" for a quote')
+            raise EvalSetError(
+                f'{row}: has a quote that is not closed, or text after a closing quote; write "" for a quote'
+            )
         quoted, plain, separator = cell.groups()
         cells.append(plain if quoted is None else quoted.replace('""', '"'))
         line += len(re.findall(r"\r\n|\r|\n", cell[0]))
@@ -139,37 +165,42 @@ def _csv_rows(text: str, file: str) -> Iterator[tuple[Item, list[str | None]]]:
         if separator != ",":
             if any(written is not None and not written.isspace() for written in cells):
                 yield row, cells
-            cells, row = [], Item(None, Place(file, line=line))
+            cells, row = [], Location(file, line=line)
 
 
-def _check_header(header: Item, names: Sequence[str]) -> None:
+def _check_header(names: Sequence[str], header: Location) -> None:
     for name in names:
         if name not in _COLUMNS and not name.startswith("metadata."):
-            raise header.wrong(
-                f"{name!r} is not a known column{nearest(name, _COLUMNS)}; known are {', '.join(_COLUMNS)} and "
-                "metadata.NAME for anything else"
+            raise EvalSetError(
+                f"{header}: {name!r} is not a known column{nearest(name, _COLUMNS)}; known are {', '.join(_COLUMNS)} "
+                "and metadata.NAME for anything else"
             )
         if names.count(name) > 1:
-            raise header.wrong(f"the column {name!r} occurs twice; remove one")
+            raise EvalSetError(f"{header}: the column {name!r} occurs twice; remove one")
     if "input" not in names:
-        listed = ", ".join(map(repr, names)) or "empty cells"
-        raise header.wrong(f"there is no column 'input', only {listed}; name the columns in the first line")
+        found = ", ".join(map(repr, names)) or "empty cells"
+        raise EvalSetError(f"{header}: there is no column 'input', only {found}; name the columns in the first line")
 
 
-def _row_of_cells(cells: dict[str, str], row: Item) -> dict[str, Json]:
+def _read_cells(cells: dict[str, str], row: Location) -> dict[str, Json]:
+    """The cells of a line as the row that JSON would have."""
     metadata: dict[str, Json] = {}
     if written := cells.pop("metadata", None):
         try:
-            metadata = Item(orjson.loads(written), row.place, "metadata").mapping()
+            metadata = orjson.loads(written)
         except orjson.JSONDecodeError as error:
-            raise row.wrong(f"metadata: is not valid JSON: {error.msg}; got {written!r}") from error
-    fields: dict[str, Json] = {}
+            raise EvalSetError(f"{row}: metadata: is not valid JSON: {error.msg}; got {written!r}") from error
+    fields: dict[str, Json] = {"metadata": metadata}
     for column, cell in cells.items():
         if not column.startswith("metadata."):
             fields[column] = cell
             continue
         name = column.removeprefix("metadata.")
+        if not isinstance(metadata, dict):
+            continue
         if name in metadata:
-            raise row.wrong(f"metadata {name!r} is given by the column 'metadata' and by {column!r}; keep one of them")
+            raise EvalSetError(
+                f"{row}: metadata {name!r} is given by the column 'metadata' and by {column!r}; keep one of them"
+            )
         metadata[name] = cell
-    return fields | {"metadata": metadata}
+    return fields

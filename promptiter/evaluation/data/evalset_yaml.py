@@ -1,7 +1,7 @@
-"""YAML as JSON with less punctuation: what JSON reads as a number, true, false or null is one, all else is text.
+"""YAML files, read as JSON with less punctuation: only what JSON would read as a number, boolean or null is one.
 
-So `expected: yes`, `expected: 2024-05-01` and `expected: 007` stay what was written, which plain YAML 1.1 would turn
-into a boolean, a date and an octal number.
+`expected: yes`, `expected: 2024-05-01` and `expected: 007` stay text. Plain YAML 1.1 would turn them into a boolean, a
+date and an octal number.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 from functools import cache
 from typing import Any
 
-from promptiter.evaluation.data.document import Item
-from traces.errors import Place
+from promptiter.errors import EvalSetError
+from promptiter.user_files import Location
 from traces.model import Json
 
 _TAG = "tag:yaml.org,2002:"
 _MAX_DEPTH = 100
 _MAX_VALUES = 1_000_000
-_WHOLE = r"-?(?:0|[1-9][0-9]{0,17})"  # longer ones would not fit into 64 bits, and stay text
+_WHOLE = r"-?(?:0|[1-9][0-9]{0,17})"  # longer numbers do not fit into 64 bits and stay text
 _PLAIN = (
     ("null", r"~|null|Null|NULL|", "~nN"),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -29,27 +29,28 @@ _PLAIN = (
 _KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
 
 
-def read_yaml(text: str, *, file: str) -> Item:
+def read_yaml(text: str, *, file: str) -> Json:
     """The one document of a YAML file."""
     import yaml
 
-    whole = Item(None, Place(file))
     try:
-        _check_depth(text, whole)
-        document = Item(yaml.load(text, Loader=_loader()), whole.place)
+        _check_depth(text, file)
+        document = yaml.load(text, Loader=_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = Item(None, Place(file, line=None if mark is None else mark.line + 1))
+        location = Location(file, line=None if mark is None else mark.line + 1)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise place.wrong(f"is not valid YAML: {problem}; check the indentation and quotes there") from error
+        raise EvalSetError(
+            f"{location}: is not valid YAML: {problem}; check the indentation and quotes there"
+        ) from error
     except (ValueError, LookupError) as error:  # `!!int five`, `!!bool maybe`
-        raise whole.wrong(f"holds a tagged value that cannot be read: {error}; remove the tag") from error
-    _check_values(document)
+        raise EvalSetError(f"{file}: holds a tagged value that cannot be read: {error}; remove the tag") from error
+    _check_values(document, file)
     return document
 
 
-def _check_depth(text: str, whole: Item) -> None:
-    """The C loader would crash the process on a document nested some thousand levels deep."""
+def _check_depth(text: str, file: str) -> None:
+    """The C loader would crash the process on a document that is nested several thousand levels deep."""
     import yaml
 
     depth = 0
@@ -59,26 +60,28 @@ def _check_depth(text: str, whole: Item) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > _MAX_DEPTH:
-            raise whole.wrong(f"is nested more than {_MAX_DEPTH} levels deep; flatten it")
+            raise EvalSetError(f"{file}: is nested more than {_MAX_DEPTH} levels deep; flatten it")
 
 
-def _check_values(document: Item) -> None:
-    """Only what JSON can hold. Aliases that hold aliases can stand for endless values, so they are counted."""
-    waiting: list[Json] = [document.value]
+def _check_values(document: Json, file: str) -> None:
+    """Only what JSON can hold. Values are counted, since aliases of aliases can expand without end."""
+    waiting: list[Json] = [document]
     count = 0
     while waiting:
         value = waiting.pop()
         count += 1
         if count > _MAX_VALUES:
-            raise document.wrong(f"holds more than {_MAX_VALUES} values, or an alias that holds itself; use JSON lines")
+            raise EvalSetError(
+                f"{file}: holds more than {_MAX_VALUES} values, or an alias that holds itself; use JSON lines"
+            )
         if isinstance(value, dict):
             if odd := [key for key in value if not isinstance(key, str)]:
-                raise document.wrong(f"the key {odd[0]!r} is not text; put it in quotes")
+                raise EvalSetError(f"{file}: the key {odd[0]!r} is not text; put it in quotes")
             waiting.extend(value.values())
         elif isinstance(value, list):
             waiting.extend(value)
         elif isinstance(value, float) and not math.isfinite(value):
-            raise document.wrong(f"holds the number {value!r}, which JSON cannot; put it in quotes")
+            raise EvalSetError(f"{file}: holds the number {value!r}, which JSON cannot; put it in quotes")
 
 
 @cache

@@ -1,7 +1,7 @@
-"""The health of an eval set: what in the data, in the runs and in the judges keeps a score from meaning something.
+"""The health of an eval set: problems in the cases or in their runs that make scores misleading.
 
-`static_findings` looks at the cases alone, `run_findings` at cases that were run several times; the noise of agent and
-judge is measured next door. Nothing here changes a case.
+`check_cases` looks at the cases alone, `check_runs` at cases that were run several times. How much of the noise is the
+agent's and how much the judge's is measured in `stats.metric_noise`. Nothing here changes a case.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import orjson
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
-from promptiter.evaluation.data.near_duplicates import near_groups
-from promptiter.evaluation.data.splits import likeness
-from promptiter.evaluation.metrics.metric import shown
+from promptiter.evaluation.data.near_duplicates import group_near_duplicates
+from promptiter.evaluation.data.splits import digest_input
 from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
 
@@ -42,7 +42,7 @@ HealthKind: TypeAlias = Literal[
 ]
 
 SERIOUS: frozenset[HealthKind] = frozenset(("contradiction", "overlap"))
-"""With one of these, no score on the eval set means what it says."""
+"""With one of these, scores on the eval set are not meaningful."""
 
 SHINGLE = 3
 LONG_CHARACTERS = 2_000
@@ -52,9 +52,9 @@ SHORTEST_LEAK = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFinding:
-    """One thing to look at. `value` is a similarity, a rate of passing or a length, as the kind has it.
+    """One thing to look at. `value` is a similarity, a pass rate or a length, depending on the kind.
 
-    `sources` names the eval set of each case id where the cases are of several.
+    `sources` names the eval set of each case id if the cases are from several.
     """
 
     kind: HealthKind
@@ -66,7 +66,7 @@ class HealthFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What was found in one eval set. `scorable` counts the cases that its metrics can judge."""
+    """The findings in one eval set. `scorable` counts the cases that its metrics can judge."""
 
     eval_set_id: str
     cases: int
@@ -82,20 +82,20 @@ class Health:
         return self.scorable == 0 or any(finding.kind in SERIOUS for finding in self.findings)
 
 
-def static_findings(eval_set: EvalSet, *, needs_reference: bool = True) -> Health:
-    """What the cases alone show. `needs_reference` says whether a metric compares with expected answers."""
+def check_cases(eval_set: EvalSet, *, needs_reference: bool = True) -> Health:
+    """Check the cases without running them. `needs_reference`: whether a metric compares with expected answers."""
     by_question: dict[str, list[EvalCase]] = {}
     for case in eval_set.cases:
-        by_question.setdefault(_question(case), []).append(case)
+        by_question.setdefault(_digest_question(case), []).append(case)
     groups = list(by_question.values())
-    referenced = sum(_is_referenced(case) or case.scenario is not None for case in eval_set.cases)
+    referenced = sum(_has_reference(case) or case.scenario is not None for case in eval_set.cases)
     findings = (
-        *_contradictions(groups),
-        *_duplicates(groups),
-        *_near_duplicates([group[0] for group in groups]),
-        *(_references(eval_set.cases) if needs_reference else ()),
-        *_leaks(eval_set.cases),
-        *_long_inputs(eval_set.cases),
+        *_find_contradictions(groups),
+        *_find_duplicates(groups),
+        *_find_near_duplicates([group[0] for group in groups]),
+        *(_check_references(eval_set.cases) if needs_reference else ()),
+        *_find_leaks(eval_set.cases),
+        *_find_long_inputs(eval_set.cases),
     )
     return Health(
         eval_set_id=eval_set.id,
@@ -105,12 +105,12 @@ def static_findings(eval_set: EvalSet, *, needs_reference: bool = True) -> Healt
     )
 
 
-def overlaps(sets: Sequence[tuple[str, EvalSet]]) -> tuple[HealthFinding, ...]:
-    """Cases that are alike and stand in several of the named sets; `splits.likeness` says what is alike."""
+def find_overlaps(sets: Sequence[tuple[str, EvalSet]]) -> tuple[HealthFinding, ...]:
+    """Cases with the same input (see `splits.digest_input`) that are in several of the named sets."""
     found: dict[str, list[tuple[int, str]]] = {}
     for number, (_, eval_set) in enumerate(sets):
         for case in eval_set.cases:
-            found.setdefault(likeness(case), []).append((number, case.id))
+            found.setdefault(digest_input(case), []).append((number, case.id))
     return tuple(
         HealthFinding(
             kind="overlap",
@@ -122,10 +122,10 @@ def overlaps(sets: Sequence[tuple[str, EvalSet]]) -> tuple[HealthFinding, ...]:
     )
 
 
-def run_findings(evaluations: Iterable[Evaluation]) -> tuple[HealthFinding, ...]:
-    """Cases that always pass, never pass, flip or always fail to be scored, over all runs of each.
+def check_runs(evaluations: Iterable[Evaluation]) -> tuple[HealthFinding, ...]:
+    """Cases that always pass, never pass, flip, or can never be scored, over all runs of each.
 
-    A run passes when all its metrics do. SetupError if an evaluation ran no case twice: one run proves nothing.
+    A run passes when all its metrics do. Raises SetupError if an evaluation ran every case once only.
     """
     by_case: dict[str, list[CaseRow]] = {}
     for evaluation in evaluations:
@@ -133,12 +133,12 @@ def run_findings(evaluations: Iterable[Evaluation]) -> tuple[HealthFinding, ...]
             raise SetupError(f"eval set {evaluation.eval_set_id!r} was run once a case; run it with at least 2 repeats")
         for row in evaluation.rows:
             by_case.setdefault(row.case_id, []).append(row)
-    found = [_of_runs(case_id, rows) for case_id, rows in sorted(by_case.items()) if len(rows) > 1]
+    found = [_classify_runs(case_id, rows) for case_id, rows in sorted(by_case.items()) if len(rows) > 1]
     return tuple(finding for finding in found if finding is not None)
 
 
-def folded(text: str) -> str:
-    """A text for comparing: case, whitespace and the marks around words make no difference; `3.5` and `C++` stay."""
+def normalize_text(text: str) -> str:
+    """A text without letter case, extra whitespace and the punctuation around words; `3.5` and `C++` stay."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(_MARKS.sub(" ", plain).split()) or " ".join(plain.split())
 
@@ -148,68 +148,72 @@ _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _TOKEN = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+|[^\w\s]")
 
 
-def _said(case: EvalCase) -> list[str]:
+def _list_inputs(case: EvalCase) -> list[str]:
     if case.scenario is not None:
         return [case.scenario.starting_prompt, case.scenario.plan]
     return [turn.user for turn in case.turns or case.actual]
 
 
-def _question(case: EvalCase) -> str:
-    return digest([[folded(text) for text in _said(case)], case.scenario is None, case.context, case.state])
+def _digest_question(case: EvalCase) -> str:
+    return digest(
+        [[normalize_text(text) for text in _list_inputs(case)], case.scenario is None, case.context, case.state]
+    )
 
 
-def _answer(expected: str) -> Json:
-    """What an expected answer says: JSON whatever its layout, other text folded."""
+def _normalize_answer(expected: str) -> Json:
+    """An expected answer for comparison: JSON regardless of its layout, other text normalized."""
     if expected.lstrip().startswith(("{", "[")):
         try:
             return digest(orjson.loads(expected))
         except orjson.JSONDecodeError:
             pass
-    return folded(expected)
+    return normalize_text(expected)
 
 
-def _calls(turn: Turn) -> Json:
+def _list_calls(turn: Turn) -> Json:
     return turn.expected_tool_calls and [[call.name, call.arguments, call.result] for call in turn.expected_tool_calls]
 
 
-def _is_referenced(case: EvalCase) -> bool:
+def _has_reference(case: EvalCase) -> bool:
     return any((turn.expected or "").strip() or turn.expected_tool_calls is not None for turn in case.turns)
 
 
-def _contradictions(groups: Iterable[Sequence[EvalCase]]) -> Iterator[HealthFinding]:
+def _find_contradictions(groups: Iterable[Sequence[EvalCase]]) -> Iterator[HealthFinding]:
     for group in groups:
-        if len(group) > 1 and (detail := _contradiction(group)):
+        if len(group) > 1 and (detail := _describe_contradiction(group)):
             yield HealthFinding(kind="contradiction", case_ids=tuple(case.id for case in group), detail=detail)
 
 
-def _contradiction(group: Sequence[EvalCase]) -> str:
-    """What the cases of one question expect that cannot both be right; a case that expects nothing agrees with all."""
+def _describe_contradiction(group: Sequence[EvalCase]) -> str:
+    """Two expectations of the same question that cannot both be right. A case without expectations agrees with all."""
     for turns in zip(*(case.turns for case in group if case.turns), strict=False):
-        answers = {str(_answer(turn.expected)): turn.expected for turn in turns if (turn.expected or "").strip()}
+        answers = {
+            str(_normalize_answer(turn.expected)): turn.expected for turn in turns if (turn.expected or "").strip()
+        }
         if len(answers) > 1:
-            return "expected " + " or ".join(shown(answer) for answer in list(answers.values())[:3])
-        calls = {digest(_calls(turn)): turn for turn in turns if turn.expected_tool_calls is not None}
+            return "expected " + " or ".join(shorten(answer) for answer in list(answers.values())[:3])
+        calls = {digest(_list_calls(turn)): turn for turn in turns if turn.expected_tool_calls is not None}
         if len(calls) > 1:
-            return "expected tool calls " + " or ".join(shown(_calls(turn)) for turn in list(calls.values())[:3])
+            return "expected tool calls " + " or ".join(shorten(_list_calls(turn)) for turn in list(calls.values())[:3])
     return ""
 
 
-def _duplicates(groups: Iterable[Sequence[EvalCase]]) -> Iterator[HealthFinding]:
+def _find_duplicates(groups: Iterable[Sequence[EvalCase]]) -> Iterator[HealthFinding]:
     for group in groups:
         alike: dict[str, list[str]] = {}
         for case in group:
-            answers = [[turn.expected and _answer(turn.expected), _calls(turn)] for turn in case.turns]
+            answers = [[turn.expected and _normalize_answer(turn.expected), _list_calls(turn)] for turn in case.turns]
             alike.setdefault(digest([answers, case.mode, case.actual]), []).append(case.id)
         yield from (HealthFinding(kind="duplicate", case_ids=tuple(ids)) for ids in alike.values() if len(ids) > 1)
 
 
-def _near_duplicates(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
-    """Groups of cases, linked by similar questions in the same context; of equal questions one is given."""
+def _find_near_duplicates(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
+    """Groups of cases with similar questions in the same context. Of equal questions, `cases` holds one."""
     by_context: dict[str, list[EvalCase]] = {}
     for case in cases:
         by_context.setdefault(digest([case.scenario is None, case.context, case.state]), []).append(case)
     for alike in by_context.values():
-        for numbers, similarity in near_groups([_shingles(case) for case in alike]):
+        for numbers, similarity in group_near_duplicates([_make_shingles(case) for case in alike]):
             yield HealthFinding(
                 kind="near_duplicate",
                 case_ids=tuple(alike[number].id for number in numbers),
@@ -218,35 +222,35 @@ def _near_duplicates(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
             )
 
 
-def _shingles(case: EvalCase) -> frozenset[int]:
-    tokens = [token for text in _said(case) for token in (*_TOKEN.findall(folded(text)), "\n")]
+def _make_shingles(case: EvalCase) -> frozenset[int]:
+    tokens = [token for text in _list_inputs(case) for token in (*_TOKEN.findall(normalize_text(text)), "\n")]
     parts = ["\x1f".join(tokens[at : at + SHINGLE]) for at in range(max(1, len(tokens) - SHINGLE + 1))]
     return frozenset(int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest()) for part in parts)
 
 
-def _references(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
+def _check_references(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
     for case in cases:
         blank = [at for at, turn in enumerate(case.turns) if turn.expected is not None and not turn.expected.strip()]
         if blank:
             turns = f"turn {', '.join(map(str, blank))}" if len(case.turns) > 1 else ""
             yield HealthFinding(kind="empty_reference", case_ids=(case.id,), detail=turns)
-        elif not _is_referenced(case) and case.scenario is None:
+        elif not _has_reference(case) and case.scenario is None:
             yield HealthFinding(kind="missing_reference", case_ids=(case.id,))
 
 
-def _leaks(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
+def _find_leaks(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
     for case in cases:
-        said = ""
+        asked = ""
         for turn in case.turns:
-            said += turn.user + "\n"
+            asked += turn.user + "\n"
             expected = (turn.expected or "").strip()
-            if len(expected) >= SHORTEST_LEAK and expected in said:
-                yield HealthFinding(kind="leaked_reference", case_ids=(case.id,), detail=shown(expected))
+            if len(expected) >= SHORTEST_LEAK and expected in asked:
+                yield HealthFinding(kind="leaked_reference", case_ids=(case.id,), detail=shorten(expected))
                 break
 
 
-def _long_inputs(cases: Sequence[EvalCase]) -> Iterator[HealthFinding]:
-    lengths = [sum(map(len, _said(case))) for case in cases]
+def _find_long_inputs(cases: Sequence[EvalCase]) -> Iterator[HealthFinding]:
+    lengths = [sum(map(len, _list_inputs(case))) for case in cases]
     limit = max(LONG_CHARACTERS, LONG_TIMES_MEDIAN * statistics.median(lengths)) if lengths else 0
     for case, length in zip(cases, lengths, strict=True):
         if length > limit:
@@ -255,7 +259,7 @@ def _long_inputs(cases: Sequence[EvalCase]) -> Iterator[HealthFinding]:
             )
 
 
-def _of_runs(case_id: str, rows: Sequence[CaseRow]) -> HealthFinding | None:
+def _classify_runs(case_id: str, rows: Sequence[CaseRow]) -> HealthFinding | None:
     scored = [row for row in rows if row.is_scored]
     passed = sum(all(score.passed for score in row.scores) for row in scored)
     unscored = len(rows) - len(scored)

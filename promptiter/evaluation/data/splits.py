@@ -1,7 +1,7 @@
-"""Splitting an eval set into train, validation and test, and proving that sets do not overlap.
+"""Split an eval set into train, validation and test sets, and check that sets do not overlap.
 
-Cases are alike when they say the same to the agent in the same context, whatever their ids, references, case and
-whitespace: one that is in train must not be in validation, or validation measures memory.
+Two cases are alike when the agent is given the same input in the same context. Ids, references, letter case and
+whitespace do not count. If a case in train is also in validation, validation measures memory.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import combinations
 
 from promptiter.errors import EvalSetError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.wording import join_names, plural
 from traces import digest
 
 _SHOWN = 5
@@ -21,7 +22,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Three eval sets that do not overlap; a part whose share is 0 has no cases."""
+    """Three eval sets that do not overlap. A set whose share is 0 has no cases."""
 
     train: EvalSet
     validation: EvalSet
@@ -29,70 +30,70 @@ class Split:
 
 
 def split(eval_set: EvalSet, *, train: float, validation: float, test: float = 0.0, seed: int) -> Split:
-    """Deal the cases out by their shares of the whole; what the shares leave over is in no part.
+    """Split the cases by the share of each set. If the shares add up to less than 1, some cases are in no set.
 
-    Who goes where, and in which order, depends on the seed and the cases' content alone. Cases that are alike stay
+    The result depends only on the seed and on the content of the cases, not on their order. Cases that are alike stay
     together and count as one.
     """
     shares = {"train": train, "validation": validation, "test": test}
     _check_shares(shares)
-    groups = _shuffled_groups(eval_set.cases, seed)
-    counts = _counts(shares, len(groups), eval_set.id)
+    groups = _shuffle_groups(eval_set.cases, seed)
+    counts = _count_cases(shares, len(groups), eval_set.id)
     parts: dict[str, EvalSet] = {}
-    dealt = 0
+    taken = 0
     for name, count in counts.items():
-        cases = tuple(case for group in groups[dealt : dealt + count] for case in group)
+        cases = tuple(case for group in groups[taken : taken + count] for case in group)
         parts[name] = replace(eval_set, id=f"{eval_set.id}-{name}", cases=cases)
-        dealt += count
+        taken += count
     return Split(train=parts["train"], validation=parts["validation"], test=parts["test"])
 
 
 def check_disjoint(train: EvalSet, validation: EvalSet, test: EvalSet | None = None) -> None:
-    """Raise EvalSetError when two of the sets have cases that are alike."""
+    """Raise EvalSetError if two of the sets have cases that are alike."""
     sets = {"train": train, "validation": validation} | ({} if test is None else {"test": test})
     problems = [
-        _overlap(first, second, names=(first_name, second_name))
+        _describe_overlap(first, second, names=(first_name, second_name))
         for (first_name, first), (second_name, second) in combinations(sets.items(), 2)
     ]
     if found := [problem for problem in problems if problem]:
         raise EvalSetError(f"{'; '.join(found)}; keep each case in one of the sets")
 
 
-def likeness(case: EvalCase) -> str:
-    """A hash that cases share when they are alike: of what is said to the agent, with case and whitespace folded."""
-    said = [_folded(turn.user) for turn in case.turns or case.actual]
-    scenario = case.scenario and [_folded(case.scenario.starting_prompt), _folded(case.scenario.plan)]
-    return digest([said, scenario, case.context, case.state])
+def digest_input(case: EvalCase) -> str:
+    """A hash of the input of a case. Cases that are alike have the same one."""
+    messages = [_fold(turn.user) for turn in case.turns or case.actual]
+    scenario = case.scenario and [_fold(case.scenario.starting_prompt), _fold(case.scenario.plan)]
+    return digest([messages, scenario, case.context, case.state])
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
 def _check_shares(shares: Mapping[str, float]) -> None:
     for name, share in shares.items():
         if not math.isfinite(share) or share < 0:
-            raise EvalSetError(f"the share of {name} is {share!r}; it must be a number from 0 to 1")
+            raise EvalSetError(f"the share of {name} is {share!r}; give a number from 0 to 1")
     total = math.fsum(shares.values())
     if total > 1 + 1e-9:
         raise EvalSetError(
-            f"the shares of train, validation and test add up to {total:g}; make them at most 1 together"
+            f"the shares of train, validation and test add up to {total:g}; make them add up to at most 1"
         )
     if total == 0:
-        raise EvalSetError("the shares of train, validation and test are all 0; give at least one of them some")
+        raise EvalSetError("the shares of train, validation and test are all 0; give at least one of them a share")
 
 
-def _shuffled_groups(cases: Sequence[EvalCase], seed: int) -> list[list[EvalCase]]:
+def _shuffle_groups(cases: Sequence[EvalCase], seed: int) -> list[list[EvalCase]]:
     groups: dict[str, list[EvalCase]] = {}
     for case in cases:
-        groups.setdefault(likeness(case), []).append(case)
+        groups.setdefault(digest_input(case), []).append(case)
     for group in groups.values():
         group.sort(key=lambda case: (case.content_digest, case.id))
     return [groups[key] for key in sorted(groups, key=lambda key: hashlib.sha256(f"{seed}:{key}".encode()).digest())]
 
 
-def _counts(shares: Mapping[str, float], total: int, set_id: str) -> dict[str, int]:
-    """Whole numbers nearest to the shares (largest remainder first), with at least one for every positive share."""
+def _count_cases(shares: Mapping[str, float], total: int, set_id: str) -> dict[str, int]:
+    """How many groups each set gets: rounded by largest remainder, at least one for every positive share."""
     wanted = [name for name, share in shares.items() if share > 0]
     if total < len(wanted):
         raise EvalSetError(
@@ -107,19 +108,21 @@ def _counts(shares: Mapping[str, float], total: int, set_id: str) -> dict[str, i
         counts[name] += 1
     for name in wanted:
         if counts[name] == 0:
-            donor = max(counts, key=lambda name: (counts[name], name == ""))  # of equals, what is left over gives first
+            donor = max(
+                counts, key=lambda name: (counts[name], name == "")
+            )  # on a tie, take from the cases that are in no set
             counts[donor] -= 1
             counts[name] = 1
     return {name: counts[name] for name in shares}
 
 
-def _overlap(first: EvalSet, second: EvalSet, *, names: tuple[str, str]) -> str:
+def _describe_overlap(first: EvalSet, second: EvalSet, *, names: tuple[str, str]) -> str:
     known: dict[str, str] = {}
     for case in first.cases:
-        known.setdefault(likeness(case), case.id)
-    pairs = [(known[key], case.id) for case in second.cases if (key := likeness(case)) in known]
+        known.setdefault(digest_input(case), case.id)
+    pairs = [(known[key], case.id) for case in second.cases if (key := digest_input(case)) in known]
     if not pairs:
         return ""
-    listed = ", ".join(repr(one) if one == other else f"{one!r} = {other!r}" for one, other in pairs[:_SHOWN])
-    more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
-    return f"{names[0]} and {names[1]} share {len(pairs)} case{'s' if len(pairs) > 1 else ''}: {listed}{more}"
+    cases = [repr(one) if one == other else f"{one!r} = {other!r}" for one, other in pairs]
+    shared = join_names(cases, limit=_SHOWN)
+    return f"{names[0]} and {names[1]} share {plural(len(pairs), 'case')}: {shared}"

@@ -1,6 +1,7 @@
-"""The metrics that need no model, and building metrics from their configuration.
+"""The built-in metrics that need no model, and `build_metrics`.
 
-A metric's findings are what the backward pass starts from: each says what was expected, what came, and where they part.
+The backward pass starts from the findings of a metric: what was expected, what the agent answered, and where they
+differ.
 """
 
 from __future__ import annotations
@@ -16,27 +17,29 @@ from typing import Any, SupportsFloat, TypeAlias
 from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, Turn
+from promptiter.evaluation.metrics.criteria import FinalResponseCriterion, Limit, Options
 from promptiter.evaluation.metrics.json_match import compare_json_text
-from promptiter.evaluation.metrics.metric import Metric, TurnScore, failure_of, score_by_turn, shown, unscored
-from promptiter.evaluation.metrics.metric_config import (
-    EvalConfig,
-    FinalResponseCriterion,
-    Limit,
-    MetricConfig,
-    Options,
+from promptiter.evaluation.metrics.metric import (
+    Metric,
+    TurnScore,
+    describe_failure,
+    leave_unscored,
+    score_by_turn,
 )
+from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig
 from promptiter.evaluation.metrics.text_match import (
     NumericCriterion,
     RougeCriterion,
     compare_number,
     compare_text,
+    find_word_differences,
     rouge_f1,
-    rouge_findings,
 )
 from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compare_tool_calls
 from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.secret import reveal
 from promptiter.registry import REGISTRY, Registry
+from promptiter.wording import shorten
 from traces import Usage
 
 MetricBuilder: TypeAlias = Callable[[MetricConfig], Metric]
@@ -46,7 +49,7 @@ ScoreFunction: TypeAlias = Callable[..., Judgement | Awaitable[Judgement]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalResponseMetric:
-    """1 for a turn whose answer fits the criterion, else 0."""
+    """1 for a turn whose answer matches the criterion, otherwise 0."""
 
     name: str
     criterion: FinalResponseCriterion
@@ -68,7 +71,7 @@ class FinalResponseMetric:
             findings += compare_json_text(run.output, reference, self.criterion.json, data=run.data)
         if (rouge := self.criterion.rouge) is not None and reference is not None:
             is_near = rouge_f1(run.output, reference, rouge.type) >= rouge.threshold
-            findings += () if is_near else rouge_findings(run.output, reference, rouge.type)
+            findings += () if is_near else find_word_differences(run.output, reference, rouge.type)
         return TurnScore(0.0 if findings else 1.0, findings)
 
 
@@ -88,12 +91,12 @@ class RougeMetric:
         reference = (turn.expected if turn else None) or ""
         value = rouge_f1(run.output, reference, self.criterion.type)
         is_enough = value >= self.threshold
-        return TurnScore(value, () if is_enough else rouge_findings(run.output, reference, self.criterion.type))
+        return TurnScore(value, () if is_enough else find_word_differences(run.output, reference, self.criterion.type))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericMetric:
-    """1 for a turn whose number is that of the reference within the tolerance, else 0."""
+    """1 for a turn whose number equals that of the reference within the tolerance, otherwise 0."""
 
     name: str
     criterion: NumericCriterion
@@ -113,7 +116,7 @@ class NumericMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryMetric:
-    """1 for a turn whose tool calls fit the expected ones, else 0. A run without a trace is unscored."""
+    """1 for a turn whose tool calls match the expected ones, otherwise 0. A run without a trace is unscored."""
 
     name: str
     criterion: TrajectoryCriterion
@@ -135,51 +138,55 @@ class TrajectoryMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyMetric:
-    """1 for a run within the limit, else limit / actual, from the recorded duration of the whole run."""
+    """1 for a run within the limit, otherwise limit / actual. Uses the recorded duration of the whole run."""
 
     name: str
     limit_s: float
     threshold: float = 1.0
     needs_reference: bool = False
 
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - a Metric is given both
-        return _within(self, run, actual=_duration_s(run), limit=self.limit_s, predicate="max_duration_s")
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - part of the protocol
+        return _score_against_limit(
+            self, run, actual=_find_duration_s(run), limit=self.limit_s, predicate="max_duration_s"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostMetric:
-    """1 for a run within the limit, else limit / actual, from the recorded cost of the whole run. Unknown: unscored."""
+    """1 for a run within the limit, otherwise limit / actual. Uses the cost of the whole run; unscored if unknown."""
 
     name: str
     limit_usd: float
     threshold: float = 1.0
     needs_reference: bool = False
 
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - a Metric is given both
-        return _within(self, run, actual=_cost_usd(run), limit=self.limit_usd, predicate="max_cost_usd")
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - part of the protocol
+        return _score_against_limit(
+            self, run, actual=_find_cost_usd(run), limit=self.limit_usd, predicate="max_cost_usd"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionMetric:
     """Any function `(case, run) -> float | bool | Score | (value, reason)`, sync (run in a thread) or async.
 
-    An exception of the function makes the run unscored, with its type and message.
+    If the function raises, the run is unscored, with the type and message of the exception.
     """
 
     name: str
-    function: ScoreFunction = field(repr=False)  # with its options, which may hold secrets
+    function: ScoreFunction = field(repr=False)  # its options may hold secrets
     threshold: float = 1.0
     needs_reference: bool = False
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
-        if problem := failure_of(run):
-            return unscored(self, problem)
+        if problem := describe_failure(run):
+            return leave_unscored(self, problem)
         if self.needs_reference and not any(turn.expected is not None for turn in case.turns):
-            return unscored(self, f"{self.name} needs a reference and case {case.id!r} has none")
+            return leave_unscored(self, f"{self.name} needs a reference and case {case.id!r} has none")
         try:
             return self._score(await self._call(case, run))
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; one bad case never kills a run
-            return unscored(self, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            return leave_unscored(self, f"{type(error).__name__}: {error}")
 
     async def _call(self, case: EvalCase, run: AgentRun) -> Any:
         if inspect.iscoroutinefunction(self.function):
@@ -192,17 +199,17 @@ class FunctionMetric:
             return replace(answer, metric=self.name, threshold=self.threshold)
         value, reason = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
         if not isinstance(value, SupportsFloat) or not math.isfinite(float(value)):
-            raise TypeError(f"{self.name} returned {shown(answer)}; return a finite number, a bool or a Score")
+            raise TypeError(f"{self.name} returned {shorten(answer)}; return a finite number, a bool or a Score")
         return Score(metric=self.name, value=float(value), threshold=self.threshold, reason=str(reason))
 
 
 def build_metrics(
     config: EvalConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = REGISTRY
 ) -> tuple[Metric, ...]:
-    """The metrics of a configuration. One UnknownNameError lists all names that nobody knows.
+    """The metrics of a configuration. Raises one UnknownNameError with all unknown names.
 
-    `builders` answer names first: this is where LLM judges come in. Then come the metrics of this module, the
-    configuration's own `evaluators`, and the registry, which also takes `module:attr`.
+    Names are looked up in `builders` (LLM judges, for example), then among the metrics of this module, the `evaluators`
+    of the configuration, and the registry, which also takes `module:attr`.
     """
     given = {**_BUILDERS, **(builders or {})}
     known = {*given, *config.evaluators}
@@ -215,7 +222,7 @@ def build_metrics(
     return tuple(
         given[metric.evaluator](metric)
         if metric.evaluator in given
-        else _from_user(items[paths[metric.evaluator]], metric)
+        else _build_user_metric(items[paths[metric.evaluator]], metric)
         for metric in config.metrics
     )
 
@@ -223,16 +230,16 @@ def build_metrics(
 def build_metric(
     config: MetricConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = REGISTRY
 ) -> Metric:
-    """One metric of its configuration."""
+    """Build one metric."""
     return build_metrics(EvalConfig(metrics=(config,)), builders=builders, registry=registry)[0]
 
 
-def _from_user(item: Any, config: MetricConfig) -> Metric:
-    """A user's metric: a function `(case, run, **options)`, or a builder that takes the MetricConfig."""
+def _build_user_metric(item: Any, config: MetricConfig) -> Metric:
+    """Build a user's metric from a function `(case, run, **options)`, or a builder that takes the MetricConfig."""
     try:
         parameters = inspect.signature(item).parameters.values()
     except (TypeError, ValueError) as error:
-        raise MetricError(f"{config.place}: {config.evaluator!r} is {shown(item)}, which cannot be called") from error
+        raise MetricError(f"{config.place}: {config.evaluator!r} is {shorten(item)}, which cannot be called") from error
     needed = [
         parameter
         for parameter in parameters
@@ -252,11 +259,11 @@ def _from_user(item: Any, config: MetricConfig) -> Metric:
     return FunctionMetric(name=config.name, function=partial(item, **options), threshold=config.threshold)
 
 
-def _within(metric: Metric, run: AgentRun, *, actual: float | None, limit: float, predicate: str) -> Score:
-    if problem := failure_of(run):
-        return unscored(metric, problem)
+def _score_against_limit(metric: Metric, run: AgentRun, *, actual: float | None, limit: float, predicate: str) -> Score:
+    if problem := describe_failure(run):
+        return leave_unscored(metric, problem)
     if actual is None:
-        return unscored(metric, f"{predicate} cannot be judged: the run does not say, and unknown is not 0")
+        return leave_unscored(metric, f"{predicate} cannot be judged because the run does not report it")
     if actual <= limit:
         reason = f"{actual:g} is within {predicate} {limit:g}"
         return Score(metric=metric.name, value=1.0, threshold=metric.threshold, reason=reason)
@@ -269,16 +276,16 @@ def _within(metric: Metric, run: AgentRun, *, actual: float | None, limit: float
     )
 
 
-def _duration_s(run: AgentRun) -> float | None:
-    """The recorded duration; a run that reports 0 did not measure it, so its turns and its trace are asked."""
+def _find_duration_s(run: AgentRun) -> float | None:
+    """The recorded duration. A run that reports 0 did not measure it; then the turns and the trace are used."""
     if duration := run.duration_s or math.fsum(turn.duration_s for turn in run.turns):
         return duration
     recorded = run.trace.duration_ns if run.trace is not None else None
     return None if recorded is None else recorded / 1e9
 
 
-def _cost_usd(run: AgentRun) -> float | None:
-    """The recorded cost, unless a part of it is unknown."""
+def _find_cost_usd(run: AgentRun) -> float | None:
+    """The recorded cost; None if a part of it is unknown."""
     steps = [step.usage for turn in run.by_turn if turn.trace is not None for step in turn.trace.steps]
     for usages in ([turn.usage for turn in run.turns], [usage for usage in steps if usage is not None]):
         if any(usage.cost_usd is not None for usage in usages) and any(map(_is_unpriced, usages)):
@@ -290,29 +297,31 @@ def _is_unpriced(usage: Usage) -> bool:
     return usage.tokens > 0 and usage.cost_usd is None
 
 
-def _criterion(config: MetricConfig, kind: type[Any]) -> Any:
+def _require_criterion(config: MetricConfig, kind: type[Any]) -> Any:
     if not isinstance(config.criterion, kind):
         raise MetricError(f"{config.place}: {config.evaluator} takes a {kind.__name__}, not {config.criterion!r}")
     return config.criterion
 
 
-def _builder(metric: type[Any], criterion: type[Any]) -> MetricBuilder:
-    return lambda config: metric(name=config.name, criterion=_criterion(config, criterion), threshold=config.threshold)
+def _make_builder(metric: type[Any], criterion: type[Any]) -> MetricBuilder:
+    return lambda config: metric(
+        name=config.name, criterion=_require_criterion(config, criterion), threshold=config.threshold
+    )
 
 
-def _latency(config: MetricConfig) -> Metric:
-    limit: Limit = _criterion(config, Limit)
+def _build_latency(config: MetricConfig) -> Metric:
+    limit: Limit = _require_criterion(config, Limit)
     return LatencyMetric(name=config.name, limit_s=limit.value, threshold=config.threshold)
 
 
-def _cost(config: MetricConfig) -> Metric:
-    limit: Limit = _criterion(config, Limit)
+def _build_cost(config: MetricConfig) -> Metric:
+    limit: Limit = _require_criterion(config, Limit)
     return CostMetric(name=config.name, limit_usd=limit.value, threshold=config.threshold)
 
 
-_FINAL_RESPONSE = _builder(FinalResponseMetric, FinalResponseCriterion)
-_ROUGE = _builder(RougeMetric, RougeCriterion)
-_TRAJECTORY = _builder(TrajectoryMetric, TrajectoryCriterion)
+_FINAL_RESPONSE = _make_builder(FinalResponseMetric, FinalResponseCriterion)
+_ROUGE = _make_builder(RougeMetric, RougeCriterion)
+_TRAJECTORY = _make_builder(TrajectoryMetric, TrajectoryCriterion)
 _BUILDERS: Mapping[str, MetricBuilder] = {
     "final_response_avg_score": _FINAL_RESPONSE,
     "exact_match": _FINAL_RESPONSE,
@@ -322,9 +331,9 @@ _BUILDERS: Mapping[str, MetricBuilder] = {
     "json_match": _FINAL_RESPONSE,
     "response_match_score": _ROUGE,
     "rouge": _ROUGE,
-    "numeric": _builder(NumericMetric, NumericCriterion),
+    "numeric": _make_builder(NumericMetric, NumericCriterion),
     "tool_trajectory_avg_score": _TRAJECTORY,
     "tool_trajectory": _TRAJECTORY,
-    "latency": _latency,
-    "cost": _cost,
+    "latency": _build_latency,
+    "cost": _build_cost,
 }

@@ -1,101 +1,96 @@
-"""Criteria of texts, JSON and tool calls, as configuration files say them."""
+"""Criteria: what a metric compares, and how. Those of text, JSON and tool calls are defined with their comparison."""
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
-from promptiter.errors import MetricError
-from promptiter.evaluation.metrics.config_fields import Fields
-from promptiter.evaluation.metrics.json_match import DEFAULT_NUMBER_TOLERANCE, JsonCriterion
-from promptiter.evaluation.metrics.text_match import (
-    NumberChoice,
-    NumericCriterion,
-    RougeCriterion,
-    RougeType,
-    TextCriterion,
-    TextMatch,
+from promptiter.evaluation.metrics.json_match import JsonCriterion
+from promptiter.evaluation.metrics.text_match import NumericCriterion, RougeCriterion, TextCriterion
+from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion
+from promptiter.llm.secret import Secret
+from traces.model import Json
+
+ModelsAggregator: TypeAlias = Literal[
+    "all_pass", "any_pass", "majority_pass", "avg", "weighted_avg", "weighted_majority"
+]
+
+JUDGE_METRICS = (
+    "llm_final_response",
+    "llm_rubric_response",
+    "llm_rubric_critic",
+    "llm_rubric_reference_critic",
+    "llm_rubric_knowledge_recall",
 )
-from promptiter.evaluation.metrics.trajectory import ToolCriterion, TrajectoryCriterion
 
 
-def read_text(fields: Fields) -> TextCriterion:
-    match = fields.choice("match", get_args(TextMatch), default="exact")
-    length = fields.object("length") or fields.at("length", {})
-    minimum, maximum = length.optional_integer("min", minimum=0), length.optional_integer("max", minimum=0)
-    length.close()
-    return read_fixed_text(fields, match=match, min_length=minimum, max_length=maximum)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalResponseCriterion:
+    """How an answer is compared. All parts that are given must match."""
 
+    text: TextCriterion | None = None
+    json: JsonCriterion | None = None
+    rouge: RougeCriterion | None = None
 
-def read_fixed_text(
-    fields: Fields, *, match: TextMatch, min_length: int | None = None, max_length: int | None = None
-) -> TextCriterion:
-    case_insensitive, ignore = fields.flag("case_insensitive"), fields.flag("ignore")
-    expected = fields.text("expected")
-    fields.close()
-    with fields.naming_place():
-        return TextCriterion(
-            match=match,
-            case_insensitive=case_insensitive,
-            min_length=min_length,
-            max_length=max_length,
-            ignore=ignore,
-            expected=expected,
+    @property
+    def needs_reference(self) -> bool:
+        return self.rouge is not None or any(
+            part is not None and part.needs_reference for part in (self.text, self.json)
         )
 
 
-def read_json(fields: Fields) -> JsonCriterion:
-    fields.choice("match", ("exact",), default="exact")
-    ignore_tree, only_tree = fields.tree("ignore_tree"), fields.tree("only_tree")
-    tolerance = fields.number("number_tolerance", default=DEFAULT_NUMBER_TOLERANCE, minimum=0)
-    schema, ignore = fields.tree("schema"), fields.flag("ignore")
-    fields.close()
-    with fields.naming_place():
-        return JsonCriterion(
-            ignore_tree=ignore_tree, only_tree=only_tree, number_tolerance=tolerance, schema=schema, ignore=ignore
-        )
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a run may take: seconds or dollars, depending on the metric."""
+
+    value: float
 
 
-def read_rouge(fields: Fields) -> RougeCriterion:
-    spelled = fields.text("type") or "rouge1"
-    known: dict[str, RougeType] = {name.lower(): name for name in get_args(RougeType)}
-    kind = known.get(spelled.lower().replace("-", "").replace("_", ""))
-    if kind is None:
-        raise MetricError(f"{fields.place}.type: is {spelled!r}; known are rouge-1, rouge-2, rouge-L")
-    threshold = fields.number("threshold", default=1.0)
-    fields.close()
-    return RougeCriterion(type=kind, threshold=threshold)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeModel:
+    """A model that judges. Values that may be secret are wrapped; `reveal` unwraps them for the call itself."""
+
+    model_name: str
+    provider_name: str = ""
+    variant: str = ""
+    base_url: str | None = field(default=None, repr=False)
+    api_key: Secret | None = None
+    extra_fields: Mapping[str, Json] = field(default_factory=dict)
+    num_samples: int = 1
+    generation_config: Mapping[str, Json] = field(default_factory=dict)
+    weight: float = 1.0
+    think: bool | None = None
 
 
-def read_numeric(fields: Fields) -> NumericCriterion:
-    criterion = NumericCriterion(
-        which=fields.choice("which", get_args(NumberChoice), default="last"),
-        tolerance=fields.number("tolerance", default=0.0, minimum=0),
-        relative_tolerance=fields.number("relative_tolerance", default=0.0, minimum=0),
-        expected=fields.optional_number("expected"),
-    )
-    fields.close()
-    return criterion
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rubric:
+    """One question that a judge answers with yes or no."""
+
+    id: str
+    text: str
+    description: str = ""
+    type: str = ""
 
 
-def read_trajectory(fields: Fields) -> TrajectoryCriterion:
-    given = fields.object("default")
-    default = _tool(given, ToolCriterion()) if given else ToolCriterion()
-    overrides = fields.object("overrides") or fields.at("overrides", {})
-    by_tool = {}
-    for name in overrides.names():
-        by_tool[name] = _tool(overrides.at(name, overrides.take(name, any_spelling=False)), default)
-    order_sensitive, subset_matching = fields.flag("order_sensitive"), fields.flag("subset_matching")
-    fields.close()
-    return TrajectoryCriterion(
-        default=default, overrides=by_tool, order_sensitive=order_sensitive, subset_matching=subset_matching
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeConfig:
+    """Which models judge, by which rubrics, and how their verdicts are combined. No models: the caller's default."""
+
+    models: tuple[JudgeModel, ...] = ()
+    models_aggregator: ModelsAggregator = "all_pass"
+    parallel: bool = True
+    rubrics: tuple[Rubric, ...] = ()
+    knowledge_tool_names: tuple[str, ...] = ()
 
 
-def _tool(fields: Fields, otherwise: ToolCriterion) -> ToolCriterion:
-    name, arguments, result = fields.object("name"), fields.object("arguments"), fields.object("result")
-    fields.close()
-    return ToolCriterion(
-        name=read_text(name) if name else otherwise.name,
-        arguments=read_json(arguments) if arguments else otherwise.arguments,
-        result=read_json(result) if result else otherwise.result,
-    )
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The criterion of a metric that is built elsewhere, as given. `reveal` unwraps secrets in it."""
+
+    values: Mapping[str, Json] = field(default_factory=dict)
+
+
+Criterion: TypeAlias = (
+    FinalResponseCriterion | RougeCriterion | NumericCriterion | TrajectoryCriterion | Limit | JudgeConfig | Options
+)

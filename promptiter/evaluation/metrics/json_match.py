@@ -1,6 +1,6 @@
-"""JSON compared by structure: numbers within a tolerance, parts left out or picked out, and JSON schemas.
+"""JSON comparison by structure: number tolerance, ignored or selected parts, and JSON schemas.
 
-Findings carry paths like `$.a[2].b`. Values may be deep, so nothing here recurses.
+Findings have paths such as `$.a[2].b`. Values may be deeply nested, so nothing here is recursive.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from promptiter.errors import MetricError
-from promptiter.evaluation.metrics.metric import shown
 from promptiter.evaluation.score import Finding
+from promptiter.wording import shorten
 from traces.model import Json
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 Tree: TypeAlias = Mapping[str, Any]
-"""Nested objects with `true` at what is meant. `*` is any key or item of a list: `{"items": {"*": {"id": true}}}`."""
+"""Nested objects with `true` at the selected parts; `*` is any key or list item: `{"items": {"*": {"id": true}}}`."""
 
 DEFAULT_NUMBER_TOLERANCE = 1e-6
 
@@ -32,8 +32,8 @@ DEFAULT_NUMBER_TOLERANCE = 1e-6
 class JsonCriterion:
     """How a JSON value is compared with its reference.
 
-    `ignore_tree` marks what is not compared, `only_tree` what alone is. `number_tolerance` is absolute. `schema` is a
-    JSON schema for the value; with `ignore` it is all that is checked.
+    `ignore_tree` selects parts to skip, `only_tree` the only parts to compare. `number_tolerance` is absolute. `schema`
+    is a JSON schema for the value; with `ignore`, only the schema is checked.
     """
 
     ignore_tree: Tree | None = None
@@ -54,11 +54,11 @@ class JsonCriterion:
 
 
 class NotJsonError(ValueError):
-    """A text that is no JSON, not even inside a code fence."""
+    """A text that is not JSON, not even inside a code fence."""
 
 
 def parse_json(text: str) -> Json:
-    """The JSON of a text: the text itself, or that of its last code fence that holds any."""
+    """Parse a text as JSON, or else the last code fence in it that holds JSON."""
     bare = text.strip().removeprefix("\ufeff")
     try:
         return orjson.loads(bare)
@@ -74,7 +74,7 @@ def parse_json(text: str) -> Json:
 def compare_json_text(
     actual: str, reference: str | None, criterion: JsonCriterion, *, data: Json = None
 ) -> tuple[Finding, ...]:
-    """What parts a text that should be JSON from its reference. `data` is used if the text is no JSON."""
+    """Compare a JSON text with its reference. `data` is used if the text is not JSON."""
     try:
         value = parse_json(actual)
     except NotJsonError as error:
@@ -82,20 +82,20 @@ def compare_json_text(
             return (Finding(kind="violated", expected=str(error), actual=actual, where="$", predicate="valid_json"),)
         value = data
     if criterion.ignore:
-        return schema_findings(value, criterion)
+        return check_against_schema(value, criterion)
     try:
         expected = parse_json(reference or "")
     except NotJsonError as error:
-        raise MetricError(f"the reference {shown(reference)} is no JSON: {error}") from error
+        raise MetricError(f"the reference {shorten(reference)} is not JSON: {error}") from error
     if criterion.only_tree is not None and not _reaches(expected, criterion.only_tree):
         raise MetricError(
-            f"only_tree {shown(criterion.only_tree)} picks nothing out of the reference {shown(reference)}"
+            f"only_tree {shorten(criterion.only_tree)} selects nothing in the reference {shorten(reference)}"
         )
     return compare_json(value, expected, criterion)
 
 
 def compare_json(actual: Json, expected: Json, criterion: JsonCriterion) -> tuple[Finding, ...]:
-    """What parts two JSON values, in the order of the reference."""
+    """Compare two JSON values. Findings are in the order of the reference."""
     findings: list[Finding] = []
     waiting = [_Pair("$", actual, expected, ignore=criterion.ignore_tree, only=criterion.only_tree)]
     if criterion.ignore:
@@ -106,19 +106,21 @@ def compare_json(actual: Json, expected: Json, criterion: JsonCriterion) -> tupl
             waiting += reversed(pair.children())
         elif (finding := pair.finding(criterion.number_tolerance)) is not None:
             findings.append(finding)
-    return (*findings, *schema_findings(actual, criterion))
+    return (*findings, *check_against_schema(actual, criterion))
 
 
-def schema_findings(actual: Json, criterion: JsonCriterion) -> tuple[Finding, ...]:
-    """What violates the criterion's schema, with the keyword that does not hold: `{"required": ["city"]}`."""
+def check_against_schema(actual: Json, criterion: JsonCriterion) -> tuple[Finding, ...]:
+    """Violations of the criterion's schema, with the keyword that failed: `{"required": ["city"]}`."""
     if criterion.schema is None:
         return ()
     from referencing.exceptions import Unresolvable
 
     try:
-        errors = list(_validator(dict(criterion.schema)).iter_errors(actual))
+        errors = list(_build_validator(dict(criterion.schema)).iter_errors(actual))
     except Unresolvable as error:
-        raise MetricError(f"the JSON schema refers to {error}; put it under $defs, nothing is fetched") from error
+        raise MetricError(
+            f"the JSON schema refers to {error}; put it under $defs, because references are not fetched"
+        ) from error
     except RecursionError as error:
         raise MetricError("the value is nested too deeply to be checked against the JSON schema") from error
     findings = [
@@ -126,7 +128,7 @@ def schema_findings(actual: Json, criterion: JsonCriterion) -> tuple[Finding, ..
             kind="violated",
             expected={str(error.validator): error.validator_value},
             actual=error.instance,
-            where=json_path(error.absolute_path),
+            where=format_json_path(error.absolute_path),
             predicate="json_schema",
         )
         for error in errors
@@ -134,18 +136,18 @@ def schema_findings(actual: Json, criterion: JsonCriterion) -> tuple[Finding, ..
     return tuple(sorted(findings, key=lambda finding: (finding.where, str(finding.expected))))
 
 
-def json_path(parts: Iterable[str | int]) -> str:
-    """`$.a[2].b`; a key that is no plain name is quoted: `$['odd key']`."""
-    return "$" + "".join(_path_part(part) for part in parts)
+def format_json_path(parts: Iterable[str | int]) -> str:
+    """Format a path as `$.a[2].b`. A key that is not an identifier is quoted: `$['odd key']`."""
+    return "$" + "".join(_format_path_part(part) for part in parts)
 
 
-# A fence of lines of its own first: a JSON string may hold three backticks.
+# Prefer fences on lines of their own: a JSON string may contain three backticks.
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n`]*\n(.*?)^[ \t]*(?:```|~~~)[ \t]*$", re.MULTILINE | re.DOTALL)
 _ONE_LINE_FENCE = re.compile(r"```(?:json[c5]?)?\s*(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
 class _Absent:
-    """Stands for a value that is not there: None is a JSON value."""
+    """Marks a value that is absent, since None is a JSON value."""
 
 
 _ABSENT = _Absent()
@@ -153,7 +155,7 @@ _ABSENT = _Absent()
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two values at one path. A tree is a mapping: look below; True: all of it; None or False: not marked."""
+    """Two values at one path. `ignore` and `only` are a mapping (look below), True (all), None or False (nothing)."""
 
     path: str
     actual: Json
@@ -163,7 +165,7 @@ class _Pair:
 
     @property
     def can_descend(self) -> bool:
-        """Whether the two are compared part by part: both are containers, or one is and only some of it counts."""
+        """Whether they are compared part by part: both are containers, or one is and only some of its parts count."""
         if _is_container(self.actual) and _is_container(self.expected):
             return isinstance(self.actual, Mapping) == isinstance(self.expected, Mapping)
         if self.actual is _ABSENT or self.expected is _ABSENT:
@@ -172,15 +174,15 @@ class _Pair:
         return False
 
     def children(self) -> list[_Pair]:
-        ours, theirs = _parts(self.expected), _parts(self.actual)
+        ours, theirs = _list_parts(self.expected), _list_parts(self.actual)
         pairs = []
         for key in [*ours, *(key for key in theirs if key not in ours)]:
-            ignore, only = _below(self.ignore, key), _below(self.only, key)
+            ignore, only = _descend(self.ignore, key), _descend(self.only, key)
             is_picked = not isinstance(self.only, Mapping) or only not in (None, False)
             if ignore is True or not is_picked:
                 continue
             actual, expected = theirs.get(key, _ABSENT), ours.get(key, _ABSENT)
-            pairs.append(_Pair(self.path + _path_part(key), actual, expected, ignore=ignore, only=only))
+            pairs.append(_Pair(self.path + _format_path_part(key), actual, expected, ignore=ignore, only=only))
         return pairs
 
     def finding(self, tolerance: float) -> Finding | None:
@@ -189,29 +191,29 @@ class _Pair:
         if self.expected is _ABSENT:
             return Finding(kind="unexpected", actual=self.actual, where=self.path, predicate="json")
         if isinstance(self.only, Mapping) and not _is_container(self.expected):
-            return None  # what is picked out lies below, and the reference has nothing there
-        if _equal(self.actual, self.expected, tolerance):
+            return None  # the selected parts are below, where the reference has nothing
+        if _are_equal(self.actual, self.expected, tolerance):
             return None
         return Finding(kind="wrong", expected=self.expected, actual=self.actual, where=self.path, predicate="json")
 
 
-def _equal(actual: Json, expected: Json, tolerance: float) -> bool:
-    """Equality of two values that are not both objects or both lists."""
+def _are_equal(actual: Json, expected: Json, tolerance: float) -> bool:
+    """Compare two values that are not both objects or both lists."""
     if _is_number(actual) and _is_number(expected):
-        return _near(actual, expected, tolerance)
+        return _are_near(actual, expected, tolerance)
     return type(actual) is type(expected) and not _is_container(actual) and bool(actual == expected)
 
 
-def _near(actual: float, expected: float, tolerance: float) -> bool:
+def _are_near(actual: float, expected: float, tolerance: float) -> bool:
     if actual == expected:
         return True
     if isinstance(actual, int) and isinstance(expected, int):
         return abs(actual - expected) <= tolerance
     try:
         is_finite = math.isfinite(actual) and math.isfinite(expected)
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer too large for a float
         return False
-    # As they are written: 1.1 is within 0.1 of 1, though not in binary.
+    # Compared as written: 1.1 is within 0.1 of 1, though not in binary.
     return is_finite and abs(Decimal(repr(actual)) - Decimal(repr(expected))) <= Decimal(repr(tolerance))
 
 
@@ -223,33 +225,33 @@ def _is_container(value: Json) -> bool:
     return isinstance(value, Mapping | list | tuple)
 
 
-def _parts(value: Json) -> dict[Any, Json]:
+def _list_parts(value: Json) -> dict[Any, Json]:
     if isinstance(value, Mapping):
         return dict(value)
     return dict(enumerate(value)) if isinstance(value, list | tuple) else {}
 
 
-def _below(tree: Json, key: str | int) -> Json:
+def _descend(tree: Json, key: str | int) -> Json:
     if not isinstance(tree, Mapping):
         return None
     return tree[str(key)] if str(key) in tree else tree.get("*")
 
 
-def _path_part(key: str | int) -> str:
+def _format_path_part(key: str | int) -> str:
     if isinstance(key, int):
         return f"[{key}]"
     return f".{key}" if key.isidentifier() else f"[{key!r}]"
 
 
 def _reaches(value: Json, tree: Tree) -> bool:
-    """Whether a tree marks anything of a value."""
+    """Whether a tree selects any part of a value."""
     waiting: list[tuple[Json, Json]] = [(value, tree)]
     while waiting:
         value, marks = waiting.pop()
         if marks is True:
             return True
         if isinstance(marks, Mapping):
-            waiting.extend((part, _below(marks, key)) for key, part in _parts(value).items())
+            waiting.extend((part, _descend(marks, key)) for key, part in _list_parts(value).items())
     return False
 
 
@@ -260,14 +262,16 @@ def _check_tree(name: str, tree: Json) -> None:
         if isinstance(node, Mapping):
             waiting.extend((f"{place}.{key}", below) for key, below in node.items())
         elif not isinstance(node, bool):
-            raise MetricError(f"{place} is {shown(node)}; a tree holds objects and, where something is meant, true")
+            raise MetricError(
+                f"{place} is {shorten(node)}; a tree consists of objects, with true at the selected parts"
+            )
 
 
-def _validator(schema: dict[str, Json]) -> Validator:
+def _build_validator(schema: dict[str, Json]) -> Validator:
     from jsonschema.validators import Draft202012Validator, validator_for
     from referencing import Registry
 
-    # An own, empty registry: without it, jsonschema would fetch references from the network.
+    # Without an empty registry, jsonschema would fetch references from the network.
     return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
 
 
@@ -279,5 +283,5 @@ def _check_schema(schema: dict[str, Json]) -> None:
         validator_for(schema, default=Draft202012Validator).check_schema(schema)
     except SchemaError as error:
         raise MetricError(
-            f"the JSON schema is not valid at {json_path(error.absolute_path)}: {error.message}"
+            f"the JSON schema is not valid at {format_json_path(error.absolute_path)}: {error.message}"
         ) from error

@@ -1,11 +1,11 @@
-"""LLM judges: metrics that ask models for verdicts, several times and several models if need be.
+"""LLM judges: metrics that ask one or more models for verdicts, once or several times.
 
-Every rubric that is configured is answered exactly once, or the answer is shown to the judge as wrong. A judge that
-fails makes the score unscored; a spent budget ends the evaluation.
+A judge must answer every configured rubric exactly once; otherwise it is shown its mistake and asked again. If a judge
+fails, the score is unscored. A spent budget ends the evaluation.
 
-The models' values of a turn become one value so that it reaches the threshold exactly if the aggregator's rule holds:
-the lowest value reaches it if all pass, the highest if any does, and the value that more than half of the models
-reach, if the majority does. One model's value stays as it is.
+The values that several models give a turn are combined so that the result reaches the threshold exactly if the rule of
+the aggregator holds: the lowest value if all must pass, the highest if any must, and the value that more than half of
+the models reach if the majority must.
 """
 
 from __future__ import annotations
@@ -22,32 +22,26 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError, ModelError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.metrics.builtin import MetricBuilder
-from promptiter.evaluation.metrics.judge_model import Judge, judges_of
+from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, JudgeConfig, JudgeModel, ModelsAggregator, Rubric
+from promptiter.evaluation.metrics.judge_model import Judge, build_judges
 from promptiter.evaluation.metrics.judge_prompts import (
     Exchange,
     RubricKind,
-    cut,
     render_final_response,
     render_rubrics,
     render_tool_output,
+    truncate_middle,
 )
 from promptiter.evaluation.metrics.metric import (
     TurnScore,
-    failure_of,
-    in_words,
+    describe_failure,
+    leave_unscored,
     mean,
-    paired_turns,
+    pair_turns,
     score_by_turn,
-    unscored,
+    summarize_findings,
 )
-from promptiter.evaluation.metrics.metric_config import (
-    JUDGE_METRICS,
-    JudgeConfig,
-    JudgeModel,
-    MetricConfig,
-    ModelsAggregator,
-    Rubric,
-)
+from promptiter.evaluation.metrics.metric_config import MetricConfig
 from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
@@ -61,7 +55,7 @@ T = TypeVar("T")
 JudgeKind: TypeAlias = Literal["final_response"] | RubricKind
 
 SHOWN_REASON = 300
-"""So many characters of a judge's reason are kept in a finding."""
+"""A finding keeps at most this many characters of a judge's reason."""
 
 _VALID = Rubric(id="valid", text="")
 _NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference_critic"))
@@ -69,7 +63,7 @@ _NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one sample says of one rubric."""
+    """The verdict of one sample on one rubric."""
 
     rubric_id: str
     passed: bool
@@ -78,7 +72,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class JudgedTurn:
-    """The judgement of one turn, with the judge's reasons for what failed in words."""
+    """The judgement of one turn, with the judge's reasons for what failed."""
 
     score: TurnScore
     reasons: tuple[str, ...] = ()
@@ -86,7 +80,7 @@ class JudgedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeMetric:
-    """The mean of verdicts over rubrics, or the verdict whether a response is valid; then the mean over turns."""
+    """The mean verdict over rubrics, or the verdict whether a response is valid, averaged over turns."""
 
     name: str
     kind: JudgeKind
@@ -103,43 +97,43 @@ class JudgeMetric:
     def rubrics(self) -> tuple[Rubric, ...]:
         return (_VALID,) if self.kind == "final_response" else self.config.rubrics
 
-    def asking(self, model: str) -> JudgeMetric:
-        """The same judge, asking another model, once for each question."""
+    def with_model(self, model: str) -> JudgeMetric:
+        """The same judge with another model, asked once per question."""
         return replace(self, judges=(Judge(model=model),))
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
-        if problem := failure_of(run):
-            return unscored(self, problem)
+        if problem := describe_failure(run):
+            return leave_unscored(self, problem)
         try:
-            exchanges = self._exchanges(case, run)
+            exchanges = self._collect_exchanges(case, run)
             asked = [partial(self._judge_turn, exchange) for exchange in exchanges.values()]
-            judged = await _all_of(asked, parallel=self.config.parallel)
+            judged = await _gather(asked, parallel=self.config.parallel)
         except ModelError as error:
-            told = self.gateway.redactor.redact_text(f"{type(error).__name__}: {error}")
-            return unscored(self, f"the judge failed: {told}")
+            problem = self.gateway.redactor.redact_text(f"{type(error).__name__}: {error}")
+            return leave_unscored(self, f"the judge failed: {problem}")
         except MetricError as error:
-            return unscored(self, f"case {case.id!r} cannot be judged: {error}")
+            return leave_unscored(self, f"case {case.id!r} cannot be judged: {error}")
         answers = iter(judged)
         score = score_by_turn(self, case, run, judge=lambda _turn, _run: next(answers).score)
         if not score.is_scored:
             return score
-        return replace(score, reason=self._reason(score, dict(zip(exchanges, judged, strict=True))))
+        return replace(score, reason=self._write_reason(score, dict(zip(exchanges, judged, strict=True))))
 
-    def _exchanges(self, case: EvalCase, run: AgentRun) -> dict[int, Exchange]:
-        """The turns that are judged: a missing one is not, nor one without the reference that this judge needs."""
+    def _collect_exchanges(self, case: EvalCase, run: AgentRun) -> dict[int, Exchange]:
+        """The turns to judge: all but missing ones and those without a reference that this judge needs."""
         earlier = list(case.context)
         exchanges = {}
-        for index, (turn, turn_run) in enumerate(paired_turns(case, run)):
+        for index, (turn, turn_run) in enumerate(pair_turns(case, run)):
             if turn_run is None:
                 break
-            question = _question(case, index, turn_run)
+            question = _find_question(case, index, turn_run)
             reference = turn.expected if turn is not None and self.needs_reference else None
             if not self.needs_reference or reference is not None:
-                exchanges[index] = self._exchange(turn_run, question, reference, tuple(earlier))
+                exchanges[index] = self._build_exchange(turn_run, question, reference, tuple(earlier))
             earlier += [Message("user", question or ""), Message("assistant", turn_run.output)]
         return exchanges
 
-    def _exchange(
+    def _build_exchange(
         self, run: AgentRun, question: str | None, reference: str | None, earlier: tuple[Message, ...]
     ) -> Exchange:
         if self.kind != "knowledge_recall":
@@ -153,46 +147,50 @@ class JudgeMetric:
     async def _judge_turn(self, exchange: Exchange) -> JudgedTurn:
         if exchange.tool_output == "":
             tools = " or ".join(self.config.knowledge_tool_names) or "any tool"
-            return self._judged(
+            return self._build_turn(
                 0.0, {rubric.id: f"the agent did not call {tools}" for rubric in self.rubrics}, exchange
             )
-        asked = [partial(self._verdicts, exchange, judge, repeat) for judge in self.judges for repeat in judge.repeats]
-        answers = iter(await _all_of(asked, parallel=self.config.parallel))
+        asked = [
+            partial(self._ask_verdicts, exchange, judge, repeat) for judge in self.judges for repeat in judge.repeats
+        ]
+        answers = iter(await _gather(asked, parallel=self.config.parallel))
         by_judge = [[next(answers) for _ in judge.repeats] for judge in self.judges]
         weights = [judge.weight for judge in self.judges]
-        value = aggregate(self.config.models_aggregator, [self._value(samples) for samples in by_judge], weights)
-        return self._judged(value, self._failed(value, by_judge), exchange)
+        value = aggregate(
+            self.config.models_aggregator, [self._average_samples(samples) for samples in by_judge], weights
+        )
+        return self._build_turn(value, self._find_failed_rubrics(value, by_judge), exchange)
 
-    async def _verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[Verdict, ...]:
-        """One sample: a verdict on each rubric, in the order of the configuration."""
+    async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[Verdict, ...]:
+        """Ask for one sample: a verdict on each rubric, in the order of the configuration."""
         if self.kind == "final_response":
-            messages, shape = render_final_response(exchange), _valid_shape()
+            messages, shape = render_final_response(exchange), _make_valid_shape()
         else:
             messages = render_rubrics(self.kind, self.rubrics, exchange)
-            shape = _rubric_shape(tuple(rubric.id for rubric in self.rubrics))
+            shape = _make_rubric_shape(tuple(rubric.id for rubric in self.rubrics))
         request = ModelRequest(model=judge.model, messages=messages, options=judge.options)
         return await ask_for(shape, request, CallSite(role="judge", repeat=repeat), self.gateway, node_id=self.name)
 
-    def _value(self, samples: Sequence[tuple[Verdict, ...]]) -> float:
-        """What one model says: the mean over rubrics and samples, or whether most samples say valid."""
+    def _average_samples(self, samples: Sequence[tuple[Verdict, ...]]) -> float:
+        """The value of one model: the mean over rubrics and samples, or whether most samples are valid."""
         value = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in zip(*samples, strict=True)])
         return float(value > 0.5) if self.kind == "final_response" else value
 
-    def _failed(self, value: float, by_judge: Sequence[Sequence[tuple[Verdict, ...]]]) -> dict[str, str]:
+    def _find_failed_rubrics(self, value: float, by_judge: Sequence[Sequence[tuple[Verdict, ...]]]) -> dict[str, str]:
         """The failed rubrics, each with the first reason given.
 
-        A rubric has failed if at most half of the samples pass it; on a turn below the threshold, if not all do.
+        A rubric fails if at most half of the samples pass it. On a turn below the threshold all samples must pass it.
         """
         failed = {}
         for index, rubric in enumerate(self.rubrics):
-            said = [[verdicts[index] for verdicts in samples] for samples in by_judge]
-            share = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in said])
-            reasons = [verdict.reason for verdicts in said for verdict in verdicts if not verdict.passed]
+            given = [[verdicts[index] for verdicts in samples] for samples in by_judge]
+            share = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in given])
+            reasons = [verdict.reason for verdicts in given for verdict in verdicts if not verdict.passed]
             if reasons and (share <= 0.5 or value < self.threshold):
-                failed[rubric.id] = cut(reasons[0].strip(), SHOWN_REASON)
+                failed[rubric.id] = truncate_middle(reasons[0].strip(), SHOWN_REASON)
         return failed
 
-    def _judged(self, value: float, failed: Mapping[str, str], exchange: Exchange) -> JudgedTurn:
+    def _build_turn(self, value: float, failed: Mapping[str, str], exchange: Exchange) -> JudgedTurn:
         if self.kind == "final_response":
             wrong = Finding(kind="wrong", expected=exchange.reference, actual=exchange.response)
             reasons = tuple(f"invalid: {reason}" for reason in failed.values())
@@ -205,47 +203,47 @@ class JudgeMetric:
         reasons = tuple(f"rubric {name!r} failed: {reason}" for name, reason in failed.items())
         return JudgedTurn(TurnScore(value, findings), reasons)
 
-    def _reason(self, score: Score, judged: Mapping[int, JudgedTurn]) -> str:
-        """One sentence for people and models: turns that are missing or too many, then what failed and why."""
+    def _write_reason(self, score: Score, judged: Mapping[int, JudgedTurn]) -> str:
+        """One sentence for people and models: missing and extra turns, then what failed and why."""
         others = [finding for finding in score.findings if finding.predicate == "turn"]
         turns = len(judged) + len(others)
-        said = [in_words([finding], turns=turns) for finding in others]
+        sentences = [summarize_findings([finding], turns=turns) for finding in others]
         for index, turn in judged.items():
-            said += (reason + (f" (turn {index})" if turns > 1 else "") for reason in turn.reasons)
-        if said:
-            return "; ".join(said)
+            sentences += (reason + (f" (turn {index})" if turns > 1 else "") for reason in turn.reasons)
+        if sentences:
+            return "; ".join(sentences)
         passed = "valid" if self.kind == "final_response" else f"all {len(self.rubrics)} rubrics passed"
         return passed if turns == 1 else f"{passed}, in all {turns} turns"
 
 
-def judge_builders(gateway: Gateway, *, default: JudgeModel | None = None) -> Mapping[str, MetricBuilder]:
-    """The judges, to hand to `build_metrics`. `default` judges where a configuration names no model."""
+def make_judge_builders(gateway: Gateway, *, default: JudgeModel | None = None) -> Mapping[str, MetricBuilder]:
+    """Builders of judge metrics for `build_metrics`. `default` is the model of judges that name none."""
 
     def builder(evaluator: str) -> MetricBuilder:
-        return lambda config: _build(evaluator, config, gateway, default)
+        return lambda config: _build_judge_metric(evaluator, config, gateway, default)
 
     return {evaluator: builder(evaluator) for evaluator in JUDGE_METRICS}
 
 
 def aggregate(how: ModelsAggregator, values: Sequence[float], weights: Sequence[float]) -> float:
-    """One value of the models' values; it reaches any threshold exactly if the rule holds at that threshold."""
+    """Combine the values of several models. The result reaches a threshold exactly if the rule holds at it."""
     match how:
         case "all_pass":
             return min(values)
         case "any_pass":
             return max(values)
         case "majority_pass":
-            return _reached_by_most(values, [1.0] * len(values))
+            return _find_majority_value(values, [1.0] * len(values))
         case "weighted_majority":
-            return _reached_by_most(values, weights)
+            return _find_majority_value(values, weights)
         case "avg":
             return mean(values)
         case "weighted_avg":
             return fsum(value * weight for value, weight in zip(values, weights, strict=True)) / fsum(weights)
 
 
-def _reached_by_most(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The highest value that models of more than half of the weight reach."""
+def _find_majority_value(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The highest value that models with more than half of the weight reach."""
     half = fsum(weights) / 2
     return max(
         reached
@@ -254,24 +252,24 @@ def _reached_by_most(values: Sequence[float], weights: Sequence[float]) -> float
     )
 
 
-def _build(evaluator: str, config: MetricConfig, gateway: Gateway, default: JudgeModel | None) -> JudgeMetric:
+def _build_judge_metric(
+    evaluator: str, config: MetricConfig, gateway: Gateway, default: JudgeModel | None
+) -> JudgeMetric:
     criterion, kind = config.criterion, _KINDS[evaluator]
     if not isinstance(criterion, JudgeConfig):
         raise MetricError(f"{config.place}: {evaluator} takes a JudgeConfig, not {criterion!r}")
     if kind == "final_response" and criterion.rubrics:
         raise MetricError(f"{config.place}: {evaluator} takes no rubrics; use llm_rubric_response for them")
     if kind != "final_response" and not criterion.rubrics:
-        raise MetricError(
-            f"{config.place}: {evaluator} judges by rubrics and has none; list them under llm_judge.rubrics"
-        )
+        raise MetricError(f"{config.place}: {evaluator} needs rubrics; list them under llm_judge.rubrics")
     models = criterion.models or ((default,) if default is not None else ())
     if not models:
-        raise MetricError(f"{config.place}: {evaluator} has no model to ask; give llm_judge a judge_model")
+        raise MetricError(f"{config.place}: {evaluator} has no model; give llm_judge a judge_model")
     return JudgeMetric(
         name=config.name,
         kind=kind,
         config=criterion,
-        judges=judges_of(models, gateway, place=config.place),
+        judges=build_judges(models, gateway, place=config.place),
         gateway=gateway,
         threshold=config.threshold,
     )
@@ -286,16 +284,16 @@ _KINDS: Mapping[str, JudgeKind] = {
 }
 
 
-def _question(case: EvalCase, index: int, run: AgentRun) -> str | None:
-    """The user's words of a turn: the case's, or those that the trace begins with."""
+def _find_question(case: EvalCase, index: int, run: AgentRun) -> str | None:
+    """The user's message in a turn, from the case or from the first step of the trace."""
     for turns in (case.turns, case.actual):
         if index < len(turns):
             return turns[index].user
     return run.trace.steps[0].input.text if run.trace is not None else None
 
 
-async def _all_of(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool) -> list[T]:
-    """All answers in order. Of several errors the first that no judge can help is raised, else the first."""
+async def _gather(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool) -> list[T]:
+    """Await all answers, in order. Of several errors, raises the first that is not a judge's, or else the first."""
     if not parallel:
         return [await ask() for ask in asked]
     answers = await asyncio.gather(*(ask() for ask in asked), return_exceptions=True)
@@ -306,31 +304,31 @@ async def _all_of(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool
 
 
 @cache
-def _valid_shape() -> TypeAdapter[tuple[Verdict, ...]]:
+def _make_valid_shape() -> TypeAdapter[tuple[Verdict, ...]]:
     from pydantic import AfterValidator, TypeAdapter, create_model
 
     answer: Any = create_model("Answer", reason=(str, ...), valid=(bool, ...))
-    shape: Any = Annotated[answer, AfterValidator(lambda said: (Verdict(_VALID.id, said.valid, said.reason),))]
+    shape: Any = Annotated[answer, AfterValidator(lambda reply: (Verdict(_VALID.id, reply.valid, reply.reason),))]
     return TypeAdapter(shape)
 
 
 @lru_cache(maxsize=64)
-def _rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[Verdict, ...]]:
-    """Verdicts on exactly these rubrics, given in any order; they come out in the order of the ids."""
+def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[Verdict, ...]]:
+    """Verdicts on exactly these rubrics, accepted in any order and returned in the order of the ids."""
     from pydantic import AfterValidator, Field, TypeAdapter, create_model
 
-    def once_each(said: Any) -> tuple[Verdict, ...]:
-        counts = Counter(each.id for each in said.verdicts)
+    def check_each_once(reply: Any) -> tuple[Verdict, ...]:
+        counts = Counter(each.id for each in reply.verdicts)
         if missing := [name for name in ids if not counts[name]]:
             raise ValueError(f"there is no verdict on {', '.join(missing)}; judge every rubric")
         if repeated := [name for name in ids if counts[name] > 1]:
             raise ValueError(f"there are several verdicts on {', '.join(repeated)}; judge every rubric once")
-        given = {each.id: Verdict(each.id, each.passed, each.reason) for each in said.verdicts}
+        given = {each.id: Verdict(each.id, each.passed, each.reason) for each in reply.verdicts}
         return tuple(given[name] for name in ids)
 
     known: Any = Literal[ids]
     verdict: Any = create_model("Verdict", id=(known, ...), reason=(str, ...), passed=(bool, ...))
     one_each = Field(json_schema_extra={"minItems": len(ids), "maxItems": len(ids)})
     answer: Any = create_model("Answer", verdicts=(list[verdict], one_each))
-    shape: Any = Annotated[answer, AfterValidator(once_each)]
+    shape: Any = Annotated[answer, AfterValidator(check_each_once)]
     return TypeAdapter(shape)

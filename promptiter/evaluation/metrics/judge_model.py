@@ -1,19 +1,19 @@
-"""Judging models as the gateway knows them: their names, options, addresses and keys.
+"""Judging models in the gateway: their names, options, addresses and keys.
 
-A judge with an address or a key of its own becomes a model of the gateway under a name of its own, so that it neither
-serves nor is served by calls to a model of the same name elsewhere. Keys never reach a request: they are revealed when
-the model is built, and other secrets while it is called. The gateway's redactor knows all of them.
+A judge with its own address or key is registered in the gateway under a unique name, so that it is not mixed up with a
+model of the same name elsewhere. Keys are never part of a request: they are revealed when the model is built, other
+secrets while it is called. The gateway's redactor knows all of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from promptiter.errors import MetricError
-from promptiter.evaluation.metrics.config_fields import field_name
-from promptiter.evaluation.metrics.metric_config import JudgeModel
+from promptiter.evaluation.metrics.criteria import JudgeModel
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -25,7 +25,7 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """A judging model: its name in the gateway, and which repeats are its samples."""
+    """A judging model: its name in the gateway, and the repeats that are its samples."""
 
     model: str
     options: Mapping[str, Json] = field(default_factory=dict)
@@ -33,13 +33,13 @@ class Judge:
     weight: float = 1.0
 
 
-def judges_of(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -> tuple[Judge, ...]:
-    """The judges, made known to the gateway. A model that is listed twice has samples of its own each time."""
+def build_judges(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -> tuple[Judge, ...]:
+    """Register the models in the gateway. A model that is listed twice gets separate samples."""
     drawn: Counter[str] = Counter()
     judges = []
     for model in models:
-        options = request_options(model, place=place)
-        name = _name_in(gateway, model)
+        options = build_request_options(model, place=place)
+        name = _register_model(gateway, model)
         key = digest([name, options])
         repeats = range(drawn[key], drawn[key] + model.num_samples)
         drawn[key] = repeats.stop
@@ -47,8 +47,8 @@ def judges_of(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -
     return tuple(judges)
 
 
-def litellm_name(model: JudgeModel) -> str:
-    """The name by which litellm finds the provider. A variant is a dialect of OpenAI's protocol and needs none."""
+def name_for_litellm(model: JudgeModel) -> str:
+    """The name under which litellm finds the provider. A variant of OpenAI's protocol needs none."""
     name, provider = model.model_name, model.provider_name
     if name in MODELS:
         return name
@@ -57,18 +57,19 @@ def litellm_name(model: JudgeModel) -> str:
     return f"openai/{name}" if model.base_url and "/" not in name else name
 
 
-def request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
-    """`generation_config`, `think` and `extra_fields` as options of a request; secrets in them stay wrapped."""
+def build_request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
+    """`generation_config`, `think` and `extra_fields` as request options. Secrets in them stay wrapped."""
     options: dict[str, Json] = {}
     for key, value in model.generation_config.items():
-        name = _OPTION_NAMES.get(field_name(key), field_name(key))
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
+        name = _OPTION_NAMES.get(name, name)
         if name in _OWN_OPTIONS:
             raise MetricError(f"{place}: generation_config cannot set {key!r}; {_OWN_OPTIONS[name]}")
         if value is not None and name not in _NOT_FOR_JUDGES:
             options[name] = value
     most = options.get("max_tokens", 1)
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise MetricError(f"{place}: generation_config.max_tokens is {most!r}; it must be a whole number from 1 on")
+        raise MetricError(f"{place}: generation_config.max_tokens is {most!r}; give a whole number of at least 1")
     if model.think is not None:
         options.setdefault("reasoning_effort", "medium" if model.think else "none")
     if model.extra_fields:
@@ -78,7 +79,7 @@ def request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeEndpoint(LiteLLMModel):
-    """A litellm model under a name that only the gateway knows, with what is secret in the options of its requests."""
+    """A litellm model under a name that only the gateway knows. `in_options` are the secrets in its request options."""
 
     served_as: str
     in_options: tuple[str, ...] = field(default=(), repr=False)
@@ -100,23 +101,23 @@ _OPTION_NAMES = {
 }
 _NOT_FOR_JUDGES = frozenset(("stream", "stream_options", "n", "candidate_count"))
 _OWN_OPTIONS = {
-    "model": "say it as model_name",
-    "messages": "the judge's prompt is promptiter's",
-    "tools": "a judge has none",
-    "response_format": "promptiter asks for its own",
-    "api_base": "say it as base_url",
-    "base_url": "say it beside generation_config",
-    "api_key": "say it beside generation_config",
+    "model": "use model_name",
+    "messages": "promptiter writes the prompt of a judge",
+    "tools": "judges have no tools",
+    "response_format": "promptiter sets it",
+    "api_base": "use base_url",
+    "base_url": "put it beside generation_config",
+    "api_key": "put it beside generation_config",
     "extra_headers": "leave it out",
-    "timeout": "the gateway has one",
+    "timeout": "the gateway sets it",
     "num_retries": "the gateway retries",
     "max_retries": "the gateway retries",
     "drop_params": "leave it out",
 }
 
 
-def _name_in(gateway: Gateway, model: JudgeModel) -> str:
-    name = litellm_name(model)
+def _register_model(gateway: Gateway, model: JudgeModel) -> str:
+    name = name_for_litellm(model)
     in_options = secrets_in([model.generation_config, model.extra_fields])
     gateway.redactor.learn(secrets_in(model))
     if name in MODELS or not (model.base_url or model.api_key or in_options):
@@ -129,7 +130,7 @@ def _name_in(gateway: Gateway, model: JudgeModel) -> str:
         served_as=name,
         in_options=in_options,
     )
-    own = _own_name(name, model)
+    own = _make_unique_name(name, model)
     free, number = own, 1
     while isinstance(known := gateway.model(free), JudgeEndpoint) and known != endpoint:
         number += 1
@@ -138,8 +139,8 @@ def _name_in(gateway: Gateway, model: JudgeModel) -> str:
     return free
 
 
-def _own_name(name: str, model: JudgeModel) -> str:
-    """The same in every process, whatever the key's value is. What follows the first `/` is on litellm's price list."""
+def _make_unique_name(name: str, model: JudgeModel) -> str:
+    """A name that is the same in every process and for every key. litellm finds the price by what follows the `/`."""
     origin = digest([name, model.base_url, str(model.api_key or "")])[:8]
     provider, _, bare = name.partition("/")
     return f"judge-{origin}/{bare if provider in _LISTED_BARE and bare else name}"

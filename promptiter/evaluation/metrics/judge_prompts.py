@@ -1,8 +1,8 @@
-"""What judges are told. The rules and the rubrics are ours; everything else is quoted as data.
+"""Prompts of judges. Rules and rubrics are instructions; everything else is quoted as data.
 
-An agent's words, references and tool results stand between `<data name="…">` and `</data>`. Such marks inside a text
-are escaped, so that no response can close its quotes and speak to the judge. A text longer than MAX_QUOTED is cut
-around its middle, and says so.
+The agent's answers, references and tool results are between `<data name="…">` and `</data>`. These tags are escaped
+inside a text, so that a response cannot end its quotation and address the judge. A text longer than MAX_QUOTED is
+truncated in the middle, with a note.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Literal, TypeAlias
 
 import orjson
 
-from promptiter.evaluation.metrics.metric_config import Rubric
+from promptiter.evaluation.metrics.criteria import Rubric
 from promptiter.llm.messages import Message
 from traces import ToolCall
 from traces.model import Json
 
 MAX_QUOTED = 20_000
-"""So many characters of one text are shown: the first half and the last half of them."""
+"""At most this many characters of a text are shown, half from its beginning and half from its end."""
 
 SHORTEST_QUOTED = 500
-"""Each tool result is shown at least so far, however many there are."""
+"""At least this many characters of each tool result are shown, however many there are."""
 
 RubricKind: TypeAlias = Literal["response", "critic", "reference_critic", "knowledge_recall"]
 
@@ -72,7 +72,7 @@ knowledge that the rubric asks for, explicitly and correctly.""",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One turn as a judge sees it. What is None is not shown."""
+    """One turn as a judge sees it. Fields that are None are not shown."""
 
     question: str | None
     response: str | None = None
@@ -82,34 +82,36 @@ class Exchange:
 
 
 def render_final_response(exchange: Exchange) -> tuple[Message, ...]:
-    """The question whether a response is valid."""
-    return Message("system", FINAL_RESPONSE.format(data_rule=DATA_RULE)), Message("user", _shown(exchange))
+    """Ask whether a response is valid."""
+    return Message("system", FINAL_RESPONSE.format(data_rule=DATA_RULE)), Message("user", _render_exchange(exchange))
 
 
 def render_rubrics(kind: RubricKind, rubrics: Sequence[Rubric], exchange: Exchange) -> tuple[Message, ...]:
-    """The question which rubrics have passed."""
-    told = RUBRICS.format(task=RUBRIC_TASKS[kind], rubrics="\n".join(map(_rubric_line, rubrics)), data_rule=DATA_RULE)
-    return Message("system", told), Message("user", _shown(exchange))
+    """Ask which rubrics pass."""
+    rules = RUBRICS.format(
+        task=RUBRIC_TASKS[kind], rubrics="\n".join(map(_render_rubric, rubrics)), data_rule=DATA_RULE
+    )
+    return Message("system", rules), Message("user", _render_exchange(exchange))
 
 
 def render_tool_output(calls: Sequence[ToolCall]) -> str:
-    """The calls with their results, in their order; the more there are, the earlier each is cut."""
+    """The calls with their results, in order. The more there are, the shorter each is cut."""
     limit = max(SHORTEST_QUOTED, MAX_QUOTED // max(1, len(calls)))
-    return "\n\n".join(cut(_call(call), limit) for call in calls)
+    return "\n\n".join(truncate_middle(_render_call(call), limit) for call in calls)
 
 
 def render_conversation(messages: Sequence[Message]) -> str:
-    """What was said, one speaker after the other."""
+    """The messages of a conversation, each with its role."""
     return "\n\n".join(f"{message.role}: {message.content}" for message in messages)
 
 
-def quoted(name: str, text: str, *, limit: int = MAX_QUOTED) -> str:
-    """A text between marks that it cannot close itself."""
-    return f'<data name="{name}">\n{_MARK.sub("&lt;", cut(text, limit))}\n</data>'
+def quote_data(name: str, text: str, *, limit: int = MAX_QUOTED) -> str:
+    """A text between tags that it cannot close itself."""
+    return f'<data name="{name}">\n{_MARK.sub("&lt;", truncate_middle(text, limit))}\n</data>'
 
 
-def cut(text: str, limit: int) -> str:
-    """The text, or its beginning and its end with a note of how much is left out between them."""
+def truncate_middle(text: str, limit: int) -> str:
+    """The text, or its beginning and its end with a note of how much is left out."""
     if len(text) <= limit:
         return text
     head, tail = (limit + 1) // 2, limit // 2
@@ -119,7 +121,7 @@ def cut(text: str, limit: int) -> str:
 _MARK = re.compile(r"<(?=\s*/?\s*data\b)", re.IGNORECASE)
 
 
-def _shown(exchange: Exchange) -> str:
+def _render_exchange(exchange: Exchange) -> str:
     earlier = render_conversation(exchange.earlier) if exchange.earlier else None
     texts = {
         "earlier conversation": earlier,
@@ -128,25 +130,25 @@ def _shown(exchange: Exchange) -> str:
         "reference": exchange.reference,
         "response": exchange.response,
     }
-    return "\n\n".join(quoted(name, text) for name, text in texts.items() if text is not None)
+    return "\n\n".join(quote_data(name, text) for name, text in texts.items() if text is not None)
 
 
-def _rubric_line(rubric: Rubric) -> str:
+def _render_rubric(rubric: Rubric) -> str:
     more = f" ({rubric.description})" if rubric.description else ""
-    return f"- {_json(rubric.id)}: {rubric.text}{more}"
+    return f"- {_to_json(rubric.id)}: {rubric.text}{more}"
 
 
-def _call(call: ToolCall) -> str:
-    given = f"error: {call.error}" if call.error is not None else _text(call.result)
-    return f"{call.name}({_json(call.arguments)})\n{given}"
+def _render_call(call: ToolCall) -> str:
+    given = f"error: {call.error}" if call.error is not None else _render_value(call.result)
+    return f"{call.name}({_to_json(call.arguments)})\n{given}"
 
 
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else _json(value)
+def _render_value(value: Json) -> str:
+    return value if isinstance(value, str) else _to_json(value)
 
 
-def _json(value: Json) -> str:
+def _to_json(value: Json) -> str:
     try:
         return orjson.dumps(value).decode()
-    except TypeError:  # what a tool gives back need not be JSON
+    except TypeError:  # a tool may return something that is not JSON
         return repr(value)

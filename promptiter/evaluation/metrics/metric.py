@@ -1,7 +1,7 @@
-"""Metric: what judges one run of one case, and the rules that all metrics share.
+"""The Metric protocol, and the rules that all metrics share.
 
-A metric's value is the mean over turns. A turn that is missing counts 0, a turn too many counts too, and what cannot be
-judged is unscored: it is neither 0 nor left out. All indices in findings (turns, characters, tool calls) count from 0.
+The value of a metric is the mean over turns. A missing turn counts as 0, and an extra turn counts, too. What cannot be
+judged is unscored: it is neither 0 nor left out. All indices in findings (turns, characters, tool calls) start at 0.
 """
 
 from __future__ import annotations
@@ -16,33 +16,32 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.score import Finding, Score
-from traces.model import Json
+from promptiter.wording import shorten
 
 MAX_FINDINGS = 100
-"""So many findings of a score are kept; its reason counts the others."""
+"""A score keeps at most this many findings. Its reason counts the others."""
 
 SHOWN_FINDINGS = 3
-SHOWN_CHARACTERS = 120
 
 
 class Metric(Protocol):
-    """Judges runs. Called by the evaluator once for each run of a case, many at once, so it must not block the loop.
+    """Judges runs. The evaluator calls it once per run of a case, concurrently, so it must not block the event loop.
 
     What cannot be judged (a failed run, a case without a reference, a judge that fails) is an unscored Score with an
-    error, never an exception; an exception out of a metric is a defect, and the evaluator makes it an unscored Score.
+    error, never an exception. If a metric raises anyway, the evaluator records an unscored Score.
     """
 
     @property
     def name(self) -> str:
-        """The name in reports; unique among the metrics of an evaluation."""
+        """The name in reports, unique among the metrics of an evaluation."""
 
     @property
     def threshold(self) -> float:
-        """A value at or above it passes."""
+        """A value at or above the threshold passes."""
 
     @property
     def needs_reference(self) -> bool:
-        """Whether a case must say what is expected."""
+        """Whether a case needs an expected answer."""
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         """The score of one run."""
@@ -50,14 +49,14 @@ class Metric(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TurnScore:
-    """The judgement of one turn. Its findings need not say which turn."""
+    """The judgement of one turn. Its findings need not name the turn."""
 
     value: float
     findings: tuple[Finding, ...] = ()
 
 
 TurnJudge: TypeAlias = Callable[[Turn | None, AgentRun], TurnScore]
-"""Judges one turn. The Turn is None only when the metric needs no reference. MetricError: the reference is unusable."""
+"""Judges one turn. The Turn is None only if the metric needs no reference. Raises MetricError on a bad reference."""
 
 
 def score_by_turn(
@@ -68,43 +67,42 @@ def score_by_turn(
     judge: TurnJudge,
     has_reference: Callable[[Turn], bool] = lambda turn: turn.expected is not None,
 ) -> Score:
-    """The mean of what `judge` says of each turn.
+    """The mean of what `judge` returns for each turn.
 
-    Turns whose author gave no reference are not counted by a metric that needs one; if no turn has one, the case is
-    unscored.
+    A metric that needs a reference skips turns that have none. If no turn has one, the case is unscored.
     """
-    if problem := failure_of(run):
-        return unscored(metric, problem)
+    if problem := describe_failure(run):
+        return leave_unscored(metric, problem)
     if metric.needs_reference and not any(has_reference(turn) for turn in case.turns):
-        return unscored(metric, f"{metric.name} needs a reference and case {case.id!r} has none")
+        return leave_unscored(metric, f"{metric.name} needs a reference and case {case.id!r} has none")
 
     values: list[float] = []
     findings: list[Finding] = []
-    for index, (turn, turn_run) in enumerate(paired_turns(case, run)):
+    for index, (turn, turn_run) in enumerate(pair_turns(case, run)):
         if metric.needs_reference and turn is not None and not has_reference(turn):
             continue
         try:
             judged = _judge_turn(metric, case, turn, turn_run, judge)
         except MetricError as error:
-            return unscored(metric, f"turn {index} of case {case.id!r} cannot be judged: {error}")
+            return leave_unscored(metric, f"turn {index} of case {case.id!r} cannot be judged: {error}")
         values.append(judged.value)
         findings += (replace(finding, turn=index) for finding in judged.findings)
     return Score(
         metric=metric.name,
         value=mean(values),
         threshold=metric.threshold,
-        reason=in_words(findings, turns=len(values)),
+        reason=summarize_findings(findings, turns=len(values)),
         findings=tuple(findings[:MAX_FINDINGS]),
     )
 
 
-def paired_turns(case: EvalCase, run: AgentRun) -> list[tuple[Turn | None, AgentRun | None]]:
-    """Each turn's reference beside what came: the one is None for a turn too many, the other for a missing turn."""
+def pair_turns(case: EvalCase, run: AgentRun) -> list[tuple[Turn | None, AgentRun | None]]:
+    """Pair the turns of case and run. The first of a pair is None for an extra turn, the second for a missing one."""
     return list(zip_longest(case.turns, run.by_turn))
 
 
-def failure_of(run: AgentRun) -> str | None:
-    """Why a run cannot be judged: its own error, or that of one of its turns."""
+def describe_failure(run: AgentRun) -> str | None:
+    """Why a run cannot be judged: its own error or that of one of its turns; None if it can."""
     if run.error is not None:
         return f"the run failed: {run.error}"
     for index, turn in enumerate(run.turns):
@@ -113,7 +111,7 @@ def failure_of(run: AgentRun) -> str | None:
     return None
 
 
-def unscored(metric: Metric, error: str) -> Score:
+def leave_unscored(metric: Metric, error: str) -> Score:
     return Score(metric=metric.name, value=None, threshold=metric.threshold, error=error)
 
 
@@ -121,30 +119,22 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def in_words(findings: Sequence[Finding], *, turns: int = 1) -> str:
+def summarize_findings(findings: Sequence[Finding], *, turns: int = 1) -> str:
     """One sentence for people and models: the first findings, and how many more there are."""
     if not findings:
         return "as expected" if turns == 1 else f"all {turns} turns are as expected"
-    said = [
-        _finding_in_words(finding) + (f" (turn {finding.turn})" if turns > 1 else "")
+    sentences = [
+        _describe_finding(finding) + (f" (turn {finding.turn})" if turns > 1 else "")
         for finding in findings[:SHOWN_FINDINGS]
     ]
     if len(findings) > SHOWN_FINDINGS:
-        said.append(f"and {len(findings) - SHOWN_FINDINGS} more")
-    return "; ".join(said)
+        sentences.append(f"and {len(findings) - SHOWN_FINDINGS} more")
+    return "; ".join(sentences)
 
 
-def characters(start: int, end: int) -> str:
-    """A range of an output's text, as findings name it."""
+def name_characters(start: int, end: int) -> str:
+    """A range of the output, as findings refer to it: `characters 4-9`."""
     return f"characters {start}-{end}"
-
-
-def shown(value: Json) -> str:
-    """A value for a sentence: whole if short, else its beginning and its length."""
-    text = repr(value)
-    if len(text) <= SHOWN_CHARACTERS:
-        return text
-    return f"{text[:SHOWN_CHARACTERS]}… ({len(text):,} characters)"
 
 
 def _judge_turn(metric: Metric, case: EvalCase, turn: Turn | None, run: AgentRun | None, judge: TurnJudge) -> TurnScore:
@@ -159,18 +149,18 @@ def _judge_turn(metric: Metric, case: EvalCase, turn: Turn | None, run: AgentRun
     return TurnScore(judged.value, (*extra, *judged.findings))
 
 
-def _finding_in_words(finding: Finding) -> str:
+def _describe_finding(finding: Finding) -> str:
     if finding.kind == "violated":
-        said = f"{finding.predicate} {shown(finding.expected)} is violated by {shown(finding.actual)}"
+        text = f"{finding.predicate} {shorten(finding.expected)} is violated by {shorten(finding.actual)}"
     else:
-        what = _names(finding.predicate)
-        said = {
-            "missing": f"{what}{shown(finding.expected)} is missing",
-            "unexpected": f"{what}{shown(finding.actual)} is not expected",
-            "wrong": f"{what}expected {shown(finding.expected)}, got {shown(finding.actual)}",
+        what = _label(finding.predicate)
+        text = {
+            "missing": f"{what}{shorten(finding.expected)} is missing",
+            "unexpected": f"{what}{shorten(finding.actual)} is not expected",
+            "wrong": f"{what}expected {shorten(finding.expected)}, got {shorten(finding.actual)}",
         }[finding.kind]
-    return f"{said} at {finding.where}" if finding.where else said
+    return f"{text} at {finding.where}" if finding.where else text
 
 
-def _names(predicate: str) -> str:
+def _label(predicate: str) -> str:
     return f"{predicate.replace('_', ' ')}: " if predicate else ""

@@ -1,7 +1,7 @@
-"""Texts compared: exact, contains, regex and length, ROUGE, and the numbers inside them.
+"""Text comparison: exact, contains, regex and length, ROUGE, and numbers in the text.
 
-A comparison gives findings; none means a match. A reference that cannot be compared with (empty under contains, no
-valid pattern, no number) is a MetricError: it makes the case unscored, and says what to mend in the eval set.
+A comparison returns findings; none means a match. A reference that cannot be used (empty under contains, an invalid
+pattern, no number) raises MetricError, which makes the case unscored and says what to fix in the eval set.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from promptiter.errors import MetricError
-from promptiter.evaluation.metrics.metric import characters, shown
+from promptiter.evaluation.metrics.metric import name_characters
 from promptiter.evaluation.score import Finding
+from promptiter.wording import shorten
 
 TextMatch: TypeAlias = Literal["exact", "contains", "regex"]
 RougeType: TypeAlias = Literal["rouge1", "rouge2", "rougeL"]
@@ -26,9 +27,9 @@ NumberChoice: TypeAlias = Literal["last", "first", "only"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextCriterion:
-    """How a text is compared with its reference, which is the pattern under `regex`.
+    """How a text is compared with its reference. Under `regex` the reference is the pattern.
 
-    `expected` stands in for the references of the cases. `ignore` leaves out the comparison; the length still counts.
+    `expected` replaces the references of the cases. `ignore` skips the comparison; the length is still checked.
     """
 
     match: TextMatch = "exact"
@@ -50,8 +51,8 @@ class TextCriterion:
 
 
 def compare_text(actual: str, reference: str | None, criterion: TextCriterion) -> tuple[Finding, ...]:
-    """What parts a text from its reference. The reference may be None if the criterion needs none."""
-    findings = _length_findings(actual, criterion)
+    """Compare a text with its reference, which may be None if the criterion needs none."""
+    findings = _check_length(actual, criterion)
     if criterion.ignore:
         return findings
     expected = reference if criterion.expected is None else criterion.expected
@@ -59,15 +60,15 @@ def compare_text(actual: str, reference: str | None, criterion: TextCriterion) -
         raise MetricError("there is no reference to compare the text with")
     _check_reference(expected, criterion)
     if criterion.match == "regex":
-        return findings + _regex_findings(actual, expected, criterion)
+        return findings + _check_regex(actual, expected, criterion)
     if criterion.match == "contains":
-        return findings + _contains_findings(actual, expected, criterion)
-    return findings + _exact_findings(actual, expected, criterion)
+        return findings + _check_contains(actual, expected, criterion)
+    return findings + _check_exact(actual, expected, criterion)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RougeCriterion:
-    """Which ROUGE F1, and from where on it counts as a match within final_response."""
+    """Which ROUGE F1 to use, and the value from which it counts as a match within final_response."""
 
     type: RougeType = "rouge1"
     threshold: float = 1.0
@@ -75,42 +76,42 @@ class RougeCriterion:
 
 def rouge_f1(actual: str, reference: str, kind: RougeType = "rouge1") -> float:
     """The F1 of shared words (rouge1), word pairs (rouge2), or the longest common subsequence of words (rougeL)."""
-    units, wanted = _rouge_units(actual, kind), _rouge_units(reference, kind)
+    units, wanted = _split_rouge_units(actual, kind), _split_rouge_units(reference, kind)
     if not wanted:
-        raise MetricError(f"empty reference: {shown(reference)} has no words that {kind} could compare")
+        raise MetricError(f"empty reference: {shorten(reference)} has no words that {kind} could compare")
     if kind == "rougeL":
-        shared = _longest_common_subsequence(units, wanted)
+        shared = _count_common_subsequence(units, wanted)
     else:
         shared = (Counter(units) & Counter(wanted)).total()
     return 2 * shared / (len(units) + len(wanted))
 
 
-def rouge_findings(actual: str, reference: str, kind: RougeType = "rouge1") -> tuple[Finding, ...]:
-    """The words that the output lacks, and those that it has too many. (None if only their order is wrong.)"""
-    words, wanted = Counter(words_of(actual)), Counter(words_of(reference))
+def find_word_differences(actual: str, reference: str, kind: RougeType = "rouge1") -> tuple[Finding, ...]:
+    """The missing and the extra words; if only their order differs, one finding with both texts."""
+    words, wanted = Counter(split_words(actual)), Counter(split_words(reference))
     findings = []
-    if lacking := list((wanted - words).elements()):
-        findings.append(Finding(kind="missing", expected=lacking, predicate=kind))
-    if needless := list((words - wanted).elements()):
-        findings.append(Finding(kind="unexpected", actual=needless, predicate=kind))
+    if missing := list((wanted - words).elements()):
+        findings.append(Finding(kind="missing", expected=missing, predicate=kind))
+    if extra := list((words - wanted).elements()):
+        findings.append(Finding(kind="unexpected", actual=extra, predicate=kind))
     return tuple(findings) or (Finding(kind="wrong", expected=reference, actual=actual, predicate=kind),)
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a text in any script, without case and punctuation; a Chinese or Japanese character is a word."""
+def split_words(text: str) -> list[str]:
+    """The words of a text without case and punctuation. Each Chinese or Japanese character is a word."""
     spaced = []
     for character in unicodedata.normalize("NFKC", text).casefold():
         if _is_cjk(character):
             spaced.append(f" {character} ")
         else:
-            # Marks belong to words: without them Hindi would fall apart.
+            # Combining marks belong to words, in Hindi for example.
             spaced.append(character if unicodedata.category(character)[0] in "LNM" else " ")
     return "".join(spaced).split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericCriterion:
-    """Which number of a text counts, and how far it may be from that of the reference (the larger tolerance holds)."""
+    """Which number of a text is compared, and how far it may be off (the larger tolerance applies)."""
 
     which: NumberChoice = "last"
     tolerance: float = 0.0
@@ -123,24 +124,26 @@ class NumericCriterion:
 
 
 def compare_number(actual: str, reference: str | None, criterion: NumericCriterion) -> tuple[Finding, ...]:
-    """What parts the number of a text from that of its reference."""
-    wanted = _expected_number(reference, criterion)
-    numbers = numbers_in(actual)
+    """Compare the number in a text with that of its reference."""
+    wanted = _find_expected_number(reference, criterion)
+    numbers = find_numbers(actual)
     if not numbers:
-        return (Finding(kind="missing", expected=_plain(wanted), predicate="number"),)
+        return (Finding(kind="missing", expected=_to_json_number(wanted), predicate="number"),)
     if criterion.which == "only" and len(numbers) > 1:
-        found = [_plain(number.value) for number in numbers]
-        return (Finding(kind="violated", expected=_plain(wanted), actual=found, predicate="only_number"),)
+        found = [_to_json_number(number.value) for number in numbers]
+        return (Finding(kind="violated", expected=_to_json_number(wanted), actual=found, predicate="only_number"),)
     number = numbers[0] if criterion.which == "first" else numbers[-1]
-    slack = max(_decimal(criterion.tolerance), _EXACT.multiply(_decimal(criterion.relative_tolerance), abs(wanted)))
+    slack = max(
+        _to_decimal(criterion.tolerance), _EXACT.multiply(_to_decimal(criterion.relative_tolerance), abs(wanted))
+    )
     if number.value == wanted or abs(_EXACT.subtract(number.value, wanted)) <= slack:
         return ()
     return (
         Finding(
             kind="wrong",
-            expected=_plain(wanted),
-            actual=_plain(number.value),
-            where=characters(number.start, number.end),
+            expected=_to_json_number(wanted),
+            actual=_to_json_number(number.value),
+            where=name_characters(number.start, number.end),
             predicate="number",
         ),
     )
@@ -153,8 +156,8 @@ class NumberInText:
     end: int
 
 
-def numbers_in(text: str) -> list[NumberInText]:
-    """The numbers of a text: `1,234.5`, `-3`, `2e-3`. A number inside a name (`gpt4`, `v1.2`) is none."""
+def find_numbers(text: str) -> list[NumberInText]:
+    """The numbers in a text: `1,234.5`, `-3`, `2e-3`. Digits inside a name (`gpt4`, `v1.2`) do not count."""
     found = []
     for match in _NUMBER.finditer(text):
         try:
@@ -166,7 +169,7 @@ def numbers_in(text: str) -> list[NumberInText]:
 
 
 _EXACT = Context(prec=60, traps=[])
-# Not \w before a number: a Chinese character may stand there. A minus after a digit is a range or a difference.
+# Not \w before a number: it may follow a Chinese character. A minus after a digit is a range or a difference.
 _NUMBER = re.compile(
     r"(?<![\d.A-Za-z_])[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:(?<=\d)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 )
@@ -179,34 +182,36 @@ def _check_reference(expected: str, criterion: TextCriterion) -> None:
         try:
             re.compile(expected)
         except re.error as error:
-            raise MetricError(f"the reference {shown(expected)} is no regular expression: {error}") from error
+            raise MetricError(
+                f"the reference {shorten(expected)} is not a valid regular expression: {error}"
+            ) from error
 
 
-def _length_findings(actual: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+def _check_length(actual: str, criterion: TextCriterion) -> tuple[Finding, ...]:
     length = len(actual)
     if criterion.min_length is not None and length < criterion.min_length:
         return (Finding(kind="violated", expected=criterion.min_length, actual=length, predicate="min_length"),)
     if criterion.max_length is not None and length > criterion.max_length:
-        where = characters(criterion.max_length, length)
+        where = name_characters(criterion.max_length, length)
         return (
             Finding(kind="violated", expected=criterion.max_length, actual=length, where=where, predicate="max_length"),
         )
     return ()
 
 
-def _regex_findings(actual: str, pattern: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+def _check_regex(actual: str, pattern: str, criterion: TextCriterion) -> tuple[Finding, ...]:
     # The flag, not lower(): that would turn \S into \s.
     if re.search(pattern, actual, re.IGNORECASE if criterion.case_insensitive else 0):
         return ()
     return (Finding(kind="violated", expected=pattern, actual=actual, predicate="regex"),)
 
 
-def _contains_findings(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
-    haystack, origins = _comparable(actual, criterion)
-    needle, _ = _comparable(expected, criterion)
+def _check_contains(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+    haystack, origins = _fold_case(actual, criterion)
+    needle, _ = _fold_case(expected, criterion)
     if needle in haystack:
         return ()
-    # The longest beginning of the reference that is there shows where they part.
+    # The longest prefix of the reference that is present shows where they differ.
     present, absent = 0, len(needle)
     while absent - present > 1:
         middle = (present + absent) // 2
@@ -215,28 +220,28 @@ def _contains_findings(actual: str, expected: str, criterion: TextCriterion) -> 
         else:
             absent = middle
     start = haystack.find(needle[:present])
-    where = characters(origins[start], origins[start + present]) if present else ""
+    where = name_characters(origins[start], origins[start + present]) if present else ""
     return (Finding(kind="missing", expected=expected, actual=actual, where=where, predicate="contains"),)
 
 
-def _exact_findings(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
-    came, origins = _comparable(actual, criterion)
-    wanted, _ = _comparable(expected, criterion)
+def _check_exact(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
+    came, origins = _fold_case(actual, criterion)
+    wanted, _ = _fold_case(expected, criterion)
     if came == wanted:
         return ()
-    start = _shared_beginning(came, wanted)
-    same_end = _shared_beginning(came[start:][::-1], wanted[start:][::-1])
-    where = characters(origins[start], origins[len(came) - same_end])
+    start = _count_common_prefix(came, wanted)
+    same_end = _count_common_prefix(came[start:][::-1], wanted[start:][::-1])
+    where = name_characters(origins[start], origins[len(came) - same_end])
     return (Finding(kind="wrong", expected=expected, actual=actual, where=where, predicate="exact"),)
 
 
-def _shared_beginning(first: str, second: str) -> int:
+def _count_common_prefix(first: str, second: str) -> int:
     shorter = min(len(first), len(second))
     return next((index for index in range(shorter) if first[index] != second[index]), shorter)
 
 
-def _comparable(text: str, criterion: TextCriterion) -> tuple[str, Sequence[int]]:
-    """The text as it is compared, and for each of its positions the one in the original: ß folds to two letters."""
+def _fold_case(text: str, criterion: TextCriterion) -> tuple[str, Sequence[int]]:
+    """The text as it is compared, and the original position of each character, since ß folds to two letters."""
     if not criterion.case_insensitive:
         return text, range(len(text) + 1)
     folded = [character.casefold() for character in text]
@@ -244,13 +249,13 @@ def _comparable(text: str, criterion: TextCriterion) -> tuple[str, Sequence[int]
     return "".join(folded), [*origins, len(text)]
 
 
-def _rouge_units(text: str, kind: RougeType) -> list[str] | list[tuple[str, str]]:
-    words = words_of(text)
+def _split_rouge_units(text: str, kind: RougeType) -> list[str] | list[tuple[str, str]]:
+    words = split_words(text)
     return list(pairwise(words)) if kind == "rouge2" else words
 
 
-def _longest_common_subsequence(first: Sequence[object], second: Sequence[object]) -> int:
-    """Its length, a row at a time as the bits of one integer (Hyyrö 2004)."""
+def _count_common_subsequence(first: Sequence[object], second: Sequence[object]) -> int:
+    """The length of the longest common subsequence, with each row held in the bits of one integer (Hyyrö 2004)."""
     places: dict[object, int] = {}
     for index, item in enumerate(first):
         places[item] = places.get(item, 0) | 1 << index
@@ -275,24 +280,26 @@ _CJK = (
 )
 
 
-def _expected_number(reference: str | None, criterion: NumericCriterion) -> Decimal:
+def _find_expected_number(reference: str | None, criterion: NumericCriterion) -> Decimal:
     if criterion.expected is not None:
-        return _decimal(criterion.expected)
-    numbers = numbers_in(reference or "")
+        return _to_decimal(criterion.expected)
+    numbers = find_numbers(reference or "")
     if not numbers:
-        raise MetricError(f"the reference {shown(reference)} holds no number")
+        raise MetricError(f"the reference {shorten(reference)} has no number")
     if criterion.which == "only" and len(numbers) > 1:
-        raise MetricError(f"the reference {shown(reference)} holds {len(numbers)} numbers; `which: only` wants one")
+        raise MetricError(
+            f"the reference {shorten(reference)} has {len(numbers)} numbers; `which: only` needs exactly one"
+        )
     return (numbers[0] if criterion.which == "first" else numbers[-1]).value
 
 
-def _decimal(number: float) -> Decimal:
-    """The number as it is written: 0.3, not 0.299999999999999988897769753748."""
+def _to_decimal(number: float) -> Decimal:
+    """The number as written: 0.3, not 0.299999999999999988897769753748."""
     return Decimal(repr(number))
 
 
-def _plain(number: Decimal) -> int | float:
-    """For JSON: whole numbers keep all their digits."""
+def _to_json_number(number: Decimal) -> int | float:
+    """A number for JSON. Whole numbers keep all their digits."""
     exponent = number.as_tuple().exponent
     is_whole = isinstance(exponent, int) and abs(exponent) < 30 and number == number.to_integral_value()
     return int(number) if is_whole else float(number)

@@ -1,7 +1,8 @@
-"""Tool calls compared with those that a good answer makes: which tools, with what arguments, in what order.
+"""Compare the tool calls of a turn with the expected ones: which tools, with which arguments, in which order.
 
-Unordered calls are paired by a maximum matching, not greedily: `search(*)` must not take the call that only
-`search(city)` could have taken.
+Calls in any order are paired by a maximum matching, not greedily: `search(*)` must not take the call that only
+`search(city)` could have taken. If not all expected calls can be paired, the earlier ones are: that decides which are
+reported as missing. (Hopcroft-Karp, as in networkx, gives a matching of the same size but no such preference.)
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from promptiter.evaluation.data.case import ExpectedToolCall
 from promptiter.evaluation.metrics.json_match import (
     JsonCriterion,
     NotJsonError,
+    check_against_schema,
     compare_json,
     parse_json,
-    schema_findings,
 )
 from promptiter.evaluation.metrics.text_match import TextCriterion, compare_text
 from promptiter.evaluation.score import Finding
@@ -28,7 +29,7 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCriterion:
-    """How one call is compared. Results are compared only if `result` says how; None in a reference means anything."""
+    """How one call is compared. Results are compared only if `result` is given; a reference of None allows any."""
 
     name: TextCriterion = field(default_factory=TextCriterion)
     arguments: JsonCriterion = field(default_factory=JsonCriterion)
@@ -37,7 +38,7 @@ class ToolCriterion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryCriterion:
-    """How a turn's calls are compared. `overrides` go by the expected name; `subset_matching` allows more calls."""
+    """How the calls of a turn are compared. `overrides` are by tool name; `subset_matching` allows extra calls."""
 
     default: ToolCriterion = field(default_factory=ToolCriterion)
     overrides: Mapping[str, ToolCriterion] = field(default_factory=dict)
@@ -49,22 +50,22 @@ class TrajectoryCriterion:
 
 
 Fits: TypeAlias = Callable[[int, int], bool]
-"""Whether the expected call of an index and the actual call of an index match."""
+"""Whether the expected call at the first index matches the actual call at the second."""
 
 
 def compare_tool_calls(
     actual: Sequence[ToolCall], expected: Sequence[ExpectedToolCall], criterion: TrajectoryCriterion
 ) -> tuple[Finding, ...]:
-    """What parts the calls of a turn from the expected ones; nothing: they match.
+    """Compare the calls of a turn with the expected ones. No findings means that they match.
 
-    A call that is nearly right (the same tool) is reported by what is wrong in it, any other as missing or unexpected.
+    A call of the right tool is reported with its differences, any other as missing or unexpected.
     """
 
     @cache
     def fits(wanted: int, came: int) -> bool:
-        return not _call_findings(actual[came], expected[wanted], came, criterion)
+        return not _compare_call(actual[came], expected[wanted], came, criterion)
 
-    match = longest_common_order if criterion.order_sensitive else maximum_matching
+    match = match_in_order if criterion.order_sensitive else match_in_any_order
     paired = match(len(expected), len(actual), fits)
     taken = set(paired.values())
     spare = [index for index in range(len(actual)) if index not in taken]
@@ -72,13 +73,13 @@ def compare_tool_calls(
     for wanted, call in enumerate(expected):
         if wanted in paired:
             continue
-        nearest = _nearest_call(call, wanted, spare, actual, fits=fits, criterion=criterion)
+        nearest = _find_nearest_call(call, wanted, spare, actual, fits=fits, criterion=criterion)
         if nearest is None:
             where = f"expected tool call {wanted}"
-            findings.append(Finding(kind="missing", expected=_call_json(call), where=where, predicate="tool_call"))
+            findings.append(Finding(kind="missing", expected=_call_to_json(call), where=where, predicate="tool_call"))
             continue
         spare.remove(nearest)
-        findings += _call_findings(actual[nearest], call, nearest, criterion) or (
+        findings += _compare_call(actual[nearest], call, nearest, criterion) or (
             Finding(
                 kind="wrong",
                 expected={"name": call.name, "position": wanted},
@@ -90,29 +91,32 @@ def compare_tool_calls(
     if not criterion.subset_matching:
         findings += (
             Finding(
-                kind="unexpected", actual=_call_json(actual[index]), where=f"tool call {index}", predicate="tool_call"
+                kind="unexpected",
+                actual=_call_to_json(actual[index]),
+                where=f"tool call {index}",
+                predicate="tool_call",
             )
             for index in spare
         )
     return tuple(findings)
 
 
-def maximum_matching(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
-    """The largest pairing of expected with actual calls in any order: expected index to actual index."""
+def match_in_any_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
+    """The largest pairing of expected and actual calls in any order, as expected index to actual index."""
     taken_by: dict[int, int] = {}
     for start in range(wanted_count):
         _augment(start, came_count, fits, taken_by)
     return {wanted: came for came, wanted in sorted(taken_by.items(), key=lambda pair: pair[1])}
 
 
-def longest_common_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
-    """The largest pairing of expected with actual calls that keeps the order of both."""
+def match_in_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
+    """The largest pairing of expected and actual calls that keeps the order of both."""
     paired: dict[int, int] = {}
     start = 0
     while start < min(wanted_count, came_count) and fits(start, start):
         paired[start] = start
         start += 1
-    # best[i][j]: the size of the largest pairing of what follows expected i and actual j
+    # best[i][j]: the size of the largest pairing of expected[i:] and actual[j:]
     best = [[0] * (came_count + 1) for _ in range(wanted_count + 1)]
     for wanted in range(wanted_count - 1, start - 1, -1):
         for came in range(came_count - 1, start - 1, -1):
@@ -131,7 +135,7 @@ def longest_common_order(wanted_count: int, came_count: int, fits: Fits) -> dict
 
 
 def _augment(start: int, came_count: int, fits: Fits, taken_by: dict[int, int]) -> None:
-    """Give one more expected call a partner, moving others along an augmenting path (Kuhn, breadth first)."""
+    """Pair one more expected call by moving others along an augmenting path (Kuhn's algorithm, breadth first)."""
     reached_from: dict[int, int] = {}
     waiting = deque([start])
     while waiting:
@@ -155,7 +159,7 @@ def _shift(came: int, reached_from: Mapping[int, int], taken_by: dict[int, int])
         free = partner_of.get(wanted)
 
 
-def _nearest_call(
+def _find_nearest_call(
     call: ExpectedToolCall,
     wanted: int,
     spare: Sequence[int],
@@ -164,21 +168,21 @@ def _nearest_call(
     fits: Fits,
     criterion: TrajectoryCriterion,
 ) -> int | None:
-    """The spare call that was probably meant: one in the wrong place, or the tool's with the fewest differences."""
+    """The spare call that was meant: one in the wrong position, or the same tool with the fewest differences."""
     same_tool = [
         index for index in spare if not compare_text(actual[index].name, call.name, criterion.for_tool(call.name).name)
     ]
     return min(
         same_tool,
         key=lambda index: (
-            0 if fits(wanted, index) else len(_call_findings(actual[index], call, index, criterion)),
+            0 if fits(wanted, index) else len(_compare_call(actual[index], call, index, criterion)),
             abs(index - wanted),
         ),
         default=None,
     )
 
 
-def _call_findings(
+def _compare_call(
     actual: ToolCall, expected: ExpectedToolCall, index: int, criterion: TrajectoryCriterion
 ) -> tuple[Finding, ...]:
     strategy = criterion.for_tool(expected.name)
@@ -186,16 +190,16 @@ def _call_findings(
     if compare_text(actual.name, expected.name, strategy.name):
         return (Finding(kind="wrong", expected=expected.name, actual=actual.name, where=where, predicate="tool_name"),)
     arguments = {} if actual.arguments is None else actual.arguments
-    findings = _part_findings("arguments", arguments, expected.arguments, strategy.arguments)
+    findings = _compare_part("arguments", arguments, expected.arguments, strategy.arguments)
     if strategy.result is not None:
-        findings += _part_findings("result", actual.result, expected.result, strategy.result)
+        findings += _compare_part("result", actual.result, expected.result, strategy.result)
     return tuple(replace(finding, where=f"{where}, {finding.where}") for finding in findings)
 
 
-def _part_findings(part: str, actual: Json, expected: Json, criterion: JsonCriterion) -> list[Finding]:
-    actual, expected = _alike(actual, expected), _alike(expected, actual)
+def _compare_part(part: str, actual: Json, expected: Json, criterion: JsonCriterion) -> list[Finding]:
+    actual, expected = _parse_like(actual, expected), _parse_like(expected, actual)
     is_any = expected is None
-    found = schema_findings(actual, criterion) if is_any else compare_json(actual, expected, criterion)
+    found = check_against_schema(actual, criterion) if is_any else compare_json(actual, expected, criterion)
     return [
         replace(
             finding,
@@ -206,8 +210,8 @@ def _part_findings(part: str, actual: Json, expected: Json, criterion: JsonCrite
     ]
 
 
-def _alike(value: Json, other: Json) -> Json:
-    """Some traces record arguments and results as JSON text: parse it where the other side is no text."""
+def _parse_like(value: Json, other: Json) -> Json:
+    """Some traces record arguments and results as JSON text. Parse it if the other side is not text."""
     if isinstance(value, str) and isinstance(other, Mapping | list | tuple):
         try:
             return parse_json(value)
@@ -216,5 +220,5 @@ def _alike(value: Json, other: Json) -> Json:
     return value
 
 
-def _call_json(call: ToolCall | ExpectedToolCall) -> Json:
+def _call_to_json(call: ToolCall | ExpectedToolCall) -> Json:
     return {"name": call.name, "arguments": call.arguments}

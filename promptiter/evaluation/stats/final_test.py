@@ -1,15 +1,15 @@
-"""The claim at the end of a run: is the profile that the search kept better than the baseline?
+"""The statistics of the final test: is the best profile of the search better than the baseline?
 
-Both run afresh, in blocks of repeats; after each block there is one look. A look claims if its p-value is at most its
-share of the alpha, gives up if there is no gain, and else wants the next block. The shares add up to the error of the
-whole claim, whatever depends on what. `decide_for_these_cases` goes through all looks again from the repeats in their
-order: the same repeats give the same claim, on resume and in an audit too.
+Both profiles are run again in blocks of repeats, with one look at the scores after each block. A look shows a gain if
+its p-value is at most its share of alpha. It stops the test early if there is no gain; otherwise the next block is run.
+The shares add up to alpha, so the false-positive rate of the whole test is at most alpha. `decide_for_these_cases`
+repeats all looks from the scores in their order: the same scores give the same result, also on resume and in an audit.
 
-Where no run noise was seen, six equal repeats say what one says, and the difference is what it is on these cases. It is
-claimed if it is above 0 and chance can hardly have hidden the noise. How likely that is has two bounds, and the smaller
-counts: the test's own p-value, which is tiny if several cases changed and none for the worse; and 0.25 ** repeats, the
-chance that one coin flip among cases without noise looks like this, which 4 repeats settle whatever else changed. It is
-no evidence at all for new cases.
+If no run noise was seen, six equal repeats say no more than one, and the difference on these cases is simply what it
+is. A gain counts as shown if it is unlikely that noise was there but not seen. That probability has two bounds, and the
+smaller is used: the p-value of the test, which is tiny if several cases improved and none got worse; and 0.25 **
+repeats, the probability that one coin flip among cases without noise looks like this. None of this says anything about
+new cases.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from promptiter.evaluation.stats.permutation import (
     sign_flip,
     within_case_permutation,
 )
+from promptiter.wording import plural
 
 Scope: TypeAlias = Literal["these cases", "new cases"]
 
 FinalTestOutcome: TypeAlias = Literal["shown", "not_shown", "futile", "open"]
-"""`futile`: given up early, there was no gain. `open`: wants the repeats of the next block."""
+"""`futile`: stopped early because there was no gain. `open`: needs the repeats of the next block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """So many further repeats of each case in each arm, and the error that the look after them may spend."""
+    """Further repeats of each case in each arm, and the share of alpha for the look after them."""
 
     repeats: int = 2
     alpha: float
 
 
 def plan_blocks(alpha: float, *, repeats: int = 2) -> tuple[Block, ...]:
-    """The blocks of a claim with this error in all, most of it for the last look."""
+    """The blocks of a final test at this alpha, most of which is spent on the last look."""
     return tuple(Block(repeats=repeats, alpha=round(alpha * share, 12)) for share in (0.2, 0.3, 0.5))
 
 
@@ -51,9 +52,9 @@ BLOCKS = plan_blocks(0.05)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What was seen after a block. Without run noise, `p_value` is the chance that noise hid so well.
+    """The result after a block. Without run noise, `p_value` bounds the probability that noise was there but not seen.
 
-    What is claimed is a gain above `-margin`: with no margin *better*, with one *no worse*.
+    A look tests for a gain above `-margin`: *better* without a margin, *no worse* with one.
     """
 
     repeats: int
@@ -64,13 +65,13 @@ class Look:
     margin: float = 0.0
 
     @property
-    def claims(self) -> bool:
+    def is_shown(self) -> bool:
         return self.gain > -self.margin and self.p_value <= self.alpha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalTestResult:
-    """What the test says of a profile, for which cases, after which looks; `needed_repeats` are still to be run."""
+    """The outcome for one scope, with the looks it is based on; `needed_repeats` must still be run."""
 
     scope: Scope
     outcome: FinalTestOutcome
@@ -94,12 +95,11 @@ class FinalTestResult:
 def decide_for_these_cases(
     cases: Sequence[PairedScores], *, blocks: Sequence[Block] = BLOCKS, seed: int = 0
 ) -> FinalTestResult:
-    """Whether the after arm is better on these cases, with the repeats so far; `open` as long as a further block
-    decides.
+    """Whether the after arm is better on these cases, given the repeats so far; `open` if another block must decide.
 
-    Repeats beyond the looks that were needed are not used, so it does not matter whether they were run.
+    Repeats after the deciding look are not used, so it does not matter whether they were run.
     """
-    check_claim(cases, blocks)
+    check_inputs(cases, blocks)
     available = min(case.repeats for case in cases)
     looks: list[Look] = []
     repeats = 0
@@ -107,41 +107,43 @@ def decide_for_these_cases(
         repeats += block.repeats
         if repeats > available:
             wanted = repeats - available
-            reason = f"{_told(looks[-1])}; " if looks else ""
-            return _these("open", looks, f"{reason}block {number} of {len(blocks)} is to be run", needed_repeats=wanted)
-        look = _look([case.first(repeats) for case in cases], repeats, alpha=block.alpha, seed=seed)
+            reason = f"{_describe_look(looks[-1])}; " if looks else ""
+            return _conclude(
+                "open", looks, f"{reason}block {number} of {len(blocks)} has not been run", needed_repeats=wanted
+            )
+        look = _take_look([case.first(repeats) for case in cases], repeats, alpha=block.alpha, seed=seed)
         looks.append(look)
-        if look.claims:
-            return _these("shown", looks, _told(look))
+        if look.is_shown:
+            return _conclude("shown", looks, _describe_look(look))
         if look.gain <= 0:
-            return _these("futile", looks, f"{_told(look)}: given up after block {number} of {len(blocks)}")
-    return _these("not_shown", looks, _told(looks[-1]))
+            return _conclude("futile", looks, f"{_describe_look(look)}; stopped after block {number} of {len(blocks)}")
+    return _conclude("not_shown", looks, _describe_look(looks[-1]))
 
 
 def decide_for_new_cases(cases: Sequence[PairedScores], *, alpha: float = 0.05, seed: int = 0) -> FinalTestResult:
-    """Whether the after arm is better on cases like these, none of which the search ever used: one look.
+    """Whether the after arm is better on cases like these, none of which the search has used. There is one look.
 
-    Each case counts once, by its mean over repeats, so repeats make a case less noisy and are no further evidence.
+    Each case counts once, with its mean over repeats: repeats reduce its noise but are not additional evidence.
     """
-    check_claim(cases, [Block(repeats=1, alpha=alpha)])
+    check_inputs(cases, [Block(repeats=1, alpha=alpha)])
     test = sign_flip([case.gain for case in cases], seed=seed)
     repeats = min(case.repeats for case in cases)
     look = Look(repeats=repeats, gain=test.gain, p_value=test.p_value, alpha=alpha)
-    told = f"{_told(look)} over {len(cases)} test cases"
-    if look.claims:
-        return FinalTestResult(scope="new cases", outcome="shown", looks=(look,), reason=told)
+    reason = f"{_describe_look(look)} over {plural(len(cases), 'test case')}"
+    if look.is_shown:
+        return FinalTestResult(scope="new cases", outcome="shown", looks=(look,), reason=reason)
     if (least := 0.5 ** len(cases)) > alpha:
-        told += f"; with so few cases no gain could be shown, the p-value is at least {least:.2g}"
-    return FinalTestResult(scope="new cases", outcome="not_shown", looks=(look,), reason=told)
+        reason += f"; too few cases to show any gain: the p-value is at least {least:.2g}"
+    return FinalTestResult(scope="new cases", outcome="not_shown", looks=(look,), reason=reason)
 
 
-def _look(cases: Sequence[PairedScores], repeats: int, *, alpha: float, seed: int) -> Look:
+def _take_look(cases: Sequence[PairedScores], repeats: int, *, alpha: float, seed: int) -> Look:
     test, has_noise = within_case_permutation(cases, seed=seed), has_run_noise(cases)
     p_value = test.p_value if has_noise else min(test.p_value, 0.25**repeats)
     return Look(repeats=repeats, gain=test.gain, p_value=p_value, alpha=alpha, has_run_noise=has_noise)
 
 
-def _these(
+def _conclude(
     outcome: FinalTestOutcome, looks: Sequence[Look], reason: str, *, needed_repeats: int = 0
 ) -> FinalTestResult:
     return FinalTestResult(
@@ -149,28 +151,28 @@ def _these(
     )
 
 
-def _told(look: Look) -> str:
+def _describe_look(look: Look) -> str:
     gain = f"gain {look.gain:+.3f}"
     if look.gain <= 0:
-        return f"{gain}: none" if look.gain == 0 else f"{gain}: worse"
+        return "no gain" if look.gain == 0 else f"loss of {-look.gain:.3f}"
     if not look.has_run_noise:
-        same = f"no case differed from itself in {look.repeats} repeats"
-        if look.claims:
-            return f"{gain} and no run noise: {same}, so it is no chance on these cases"
-        return f"{gain}: {same}, and so few of them may hide noise"
-    sign = "<=" if look.claims else ">"
-    return f"{gain}, p = {look.p_value:.2g} {sign} {look.alpha:g} after {look.repeats} repeats"
+        same = f"every case scored the same in {plural(look.repeats, 'repeat')}"
+        if look.is_shown:
+            return f"{gain}; {same}, so run-to-run noise does not explain it"
+        return f"{gain}; {same}, but that is too few to rule out noise"
+    sign = "<=" if look.is_shown else ">"
+    return f"{gain}, p = {look.p_value:.2g} {sign} {look.alpha:g} after {plural(look.repeats, 'repeat')}"
 
 
-def check_claim(cases: Sequence[PairedScores], blocks: Sequence[Block]) -> None:
-    """SetupError if these cases and blocks make no claim."""
+def check_inputs(cases: Sequence[PairedScores], blocks: Sequence[Block]) -> None:
+    """Raise SetupError if these cases and blocks cannot be tested."""
     if not cases:
-        raise SetupError("there are no cases to claim a gain on; give at least one")
+        raise SetupError("the final test has no cases; give at least one")
     if len({case.case_id for case in cases}) < len(cases):
-        raise SetupError("a case is given twice to a claim; join its repeats in one PairedScores")
+        raise SetupError("a case is given twice to the final test; put its repeats in one PairedScores")
     if not blocks or any(block.repeats < 1 or not block.alpha > 0 for block in blocks):
         raise SetupError(
-            f"the blocks of a claim are {list(blocks)!r}; give each at least 1 repeat and an error above 0"
+            f"the blocks of the final test are {list(blocks)!r}; give each at least 1 repeat and an alpha above 0"
         )
     if (total := math.fsum(block.alpha for block in blocks)) >= 1:
-        raise SetupError(f"the errors of a claim's blocks add up to {total:g}; keep them below 1, such as 0.05")
+        raise SetupError(f"the alphas of the blocks add up to {total:g}; keep the sum below 1, such as 0.05")

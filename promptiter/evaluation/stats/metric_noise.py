@@ -1,4 +1,4 @@
-"""Metric noise: how much of a metric's run noise comes from the agent, and how much from the judge."""
+"""Metric noise: how much of the run noise of a metric comes from the agent, and how much from the judge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from promptiter.agents.base import Agent, AgentRun
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.evaluator import Evaluator, runs_of
+from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -22,12 +22,12 @@ from promptiter.llm.prices import Price
 from promptiter.profile import Profile
 
 SAMPLES_APART = 1_000
-"""Repeats of a judgement are so many repeats apart; a judge takes fewer samples for one."""
+"""The offset between the repeats of two judgements. One judgement takes fewer samples than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNoise:
-    """The scatter of one metric: between runs of a case, and between judgements of one output. None: unknown."""
+    """The variance of one metric between runs of a case, and between judgements of one output. None: unknown."""
 
     metric: str
     agent_variance: float | None
@@ -35,7 +35,7 @@ class MetricNoise:
 
     @property
     def judge_share(self) -> float | None:
-        """The judge's part of the variance of one score; None if there is none, or it is unknown."""
+        """The judge's share of the variance of one score; None if it is unknown or there is no variance."""
         if self.agent_variance is None or self.judge_variance is None:
             return None
         total = self.agent_variance + self.judge_variance
@@ -44,14 +44,14 @@ class MetricNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNoiseReport:
-    """The noise of each metric, and the evaluation it was measured on: its scores are the first judgement of each."""
+    """The noise of each metric, and the evaluation it was measured on, with the first judgement of each run."""
 
     judge_repeats: int
     metrics: tuple[MetricNoise, ...]
     evaluation: Evaluation
 
 
-async def metric_noise(
+async def measure_metric_noise(
     evaluator: Evaluator,
     agent: Agent,
     eval_set: EvalSet,
@@ -60,10 +60,10 @@ async def metric_noise(
     judge_repeats: int,
     on_row: Callable[[CaseRow], None] | None = None,
 ) -> MetricNoiseReport:
-    """Run each case `repeats` times and judge each output `judge_repeats` times, and tell the two scatters apart.
+    """Run each case `repeats` times, judge each output `judge_repeats` times, and separate the two sources of noise.
 
-    A judge is really asked again: each judgement has repeats of its own in the cache, so the same report costs nothing
-    a second time. This holds for LLM judges, and for metrics that ask `current_gateway()`.
+    A judge is really asked again: each judgement has its own repeats in the cache, so measuring a second time costs
+    nothing. This holds for LLM judges and for metrics that use `current_gateway()`.
     """
     if repeats < 2 or judge_repeats < 2:
         raise SetupError(
@@ -71,7 +71,7 @@ async def metric_noise(
         )
     profile = Profile.baseline(agent.describe())
     rows: list[CaseRow] = []
-    for repeat in range(repeats):  # one repeat at a time: a metric does not know of which repeat a run is
+    for repeat in range(repeats):  # one repeat at a time, because a metric does not know the repeat of a run
         first = repeat * judge_repeats
         samples = [
             _Sample(metric, number, evaluator.gateway)
@@ -83,27 +83,27 @@ async def metric_noise(
             gateway=evaluator.gateway,
             options=evaluator.options,
             executor=evaluator.executor,
-            spool=evaluator.spool,
+            trace_store=evaluator.trace_store,
             user_simulator=evaluator.user_simulator,
         )
-        async for row in once.rows(agent, eval_set, profile, runs=runs_of(eval_set, [repeat])):
+        async for row in once.stream_rows(agent, eval_set, profile, runs=list_case_runs(eval_set, [repeat])):
             rows.append(row)
             if on_row is not None:
                 on_row(row)
-    rows.sort(key=lambda row: (row.case_id, row.repeat))  # sums of floats must not depend on which case was quicker
+    rows.sort(key=lambda row: (row.case_id, row.repeat))  # sums of floats must not depend on which case finished first
     names = [metric.name for metric in evaluator.metrics]
-    judged_once = (replace(row, scores=_named(row.scores, names)) for row in rows)
-    metrics = tuple(_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
-    evaluation = evaluator.evaluation_of(judged_once, eval_set, profile)
+    judged_once = (replace(row, scores=_take_first_judgements(row.scores, names)) for row in rows)
+    metrics = tuple(_estimate_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
+    evaluation = evaluator.build_evaluation(judged_once, eval_set, profile)
     return MetricNoiseReport(judge_repeats=judge_repeats, metrics=metrics, evaluation=evaluation)
 
 
-def variance_components(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[float | None, float | None]:
+def estimate_variances(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[float | None, float | None]:
     """The variances (between runs, within a run) of scores given as case, run, judgement: one-way random effects.
 
-    Sums of squares and their degrees of freedom are pooled over the cases, so that differences between cases count for
-    neither. With unequal numbers of judgements these are the usual ANOVA estimators (Searle, Casella and McCulloch,
-    Variance Components, 3.6). A negative estimate is 0. None: there are too few scores to tell.
+    Sums of squares and their degrees of freedom are pooled over the cases, so that differences between cases do not
+    count. With unequal numbers of judgements these are the usual ANOVA estimators (Searle, Casella and McCulloch,
+    Variance Components, 3.6). A negative estimate becomes 0. None: there are too few scores.
     """
     between, within, between_df, within_df, per_run = 0.0, 0.0, 0, 0, 0.0
     for runs in cases:
@@ -111,7 +111,7 @@ def variance_components(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[flo
         values = [value for run in known for value in run]
         if not values:
             continue
-        grand = statistics.mean(values)  # exact: equal values have a scatter of exactly 0
+        grand = statistics.mean(values)  # exact: equal values have a variance of exactly 0
         means = [statistics.mean(run) for run in known]
         within += math.fsum((value - mean) ** 2 for run, mean in zip(known, means, strict=True) for value in run)
         between += math.fsum(len(run) * (mean - grand) ** 2 for run, mean in zip(known, means, strict=True))
@@ -124,23 +124,23 @@ def variance_components(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[flo
     return max(0.0, (between - between_df * judge) / per_run), judge
 
 
-def _named(scores: Sequence[Score], names: Sequence[str]) -> tuple[Score, ...]:
+def _take_first_judgements(scores: Sequence[Score], names: Sequence[str]) -> tuple[Score, ...]:
     """The first judgement by each metric, under the metric's own name."""
     return tuple(replace(score, metric=name) for score, name in zip(scores, names, strict=False))
 
 
-def _metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step: int) -> MetricNoise:
+def _estimate_metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step: int) -> MetricNoise:
     by_case: dict[str, list[list[float]]] = {}
     for row in rows:
         values = [score.value for score in row.scores[at::step] if score.value is not None]
         by_case.setdefault(row.case_id, []).append(values)
-    agent, judge = variance_components(by_case.values())
+    agent, judge = estimate_variances(by_case.values())
     return MetricNoise(metric=name, agent_variance=agent, judge_variance=judge)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A metric as a metric of its own: one judgement of several, with answers that no other one gets."""
+    """One of several judgements by a metric, as a metric of its own with separate answers in the cache."""
 
     metric: Metric
     number: int
@@ -161,13 +161,13 @@ class _Sample:
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         metric, shift = self.metric, self.number * SAMPLES_APART
         if isinstance(metric, JudgeMetric):
-            metric = replace(metric, gateway=_Shifted(metric.gateway, shift))
-        with _Shifted(self.gateway, shift).active():
+            metric = replace(metric, gateway=_ShiftedGateway(metric.gateway, shift))
+        with _ShiftedGateway(self.gateway, shift).active():
             return await metric(case, run)
 
 
-class _Shifted(Gateway):
-    """A gateway behind which every repeat is another: answers of the cache that were given before do not serve."""
+class _ShiftedGateway(Gateway):
+    """A gateway that shifts every repeat, so that cached answers of other judgements are not used."""
 
     def __init__(self, gateway: Gateway, shift: int) -> None:
         super().__init__(

@@ -1,8 +1,8 @@
-"""Run noise: how much the repeats of one profile differ from each other, and which gains show through that.
+"""Run noise: how much the repeats of one profile differ, and which gains can be detected despite that.
 
-An A/A run compares a profile with itself, so whatever it sees is noise. `NoiseReport` is made of any evaluation with
-two repeats or more of each case; what it says of gains is planned from the noise, never from a gain that was observed.
-An evaluation whose figures mean nothing has a `problem`, in words, and no noise.
+An A/A run compares a profile with itself, so every difference is noise. A `NoiseReport` can be made from any evaluation
+with two or more repeats of each case. What it says about gains is planned from the noise, never from an observed gain.
+If the figures of the evaluation are not meaningful, `problem` says why.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from promptiter.evaluation.result import Evaluation, Objective, best_of, worst_of
+from promptiter.evaluation.result import Evaluation, Objective, get_best_value, get_worst_value
 from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
 from promptiter.evaluation.stats.permutation import PairedScores, mean_gain
 from promptiter.evaluation.stats.power import (
     POWER,
     RunNoise,
     cases_needed,
+    estimate_run_noise,
     noise_floor,
     pooled_std,
     power,
     repeats_needed,
-    run_noise,
     smallest_gain,
 )
 from promptiter.llm.ledger import NOTHING, Spending
 
 REPEATS = sum(block.repeats for block in BLOCKS)
-"""So many repeats of each case a claim takes at most, in each of its two arms."""
+"""The most repeats of each case in a default final test, in each of its two arms."""
 
 ARMS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseScores:
-    """The repeats of one case, in figures of the objective: higher is better, a loss counts negative.
+    """The objective in each repeat of one case. Higher is better, and a loss counts as negative.
 
     A repeat that could not be scored counts as the worst.
     """
@@ -52,24 +52,23 @@ class CaseScores:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all repeats have the same figure."""
+        """Whether all repeats have the same value."""
         return len(set(self.figures)) < 2
 
     @property
     def flips(self) -> bool:
-        """Whether it passes in some repeats only."""
+        """Whether it passes in some repeats and fails in others."""
         return len(set(self.passed)) > 1
 
 
 def collect_case_scores(evaluation: Evaluation, objective: Objective = "mean_score") -> tuple[CaseScores, ...]:
-    """What each case got in each of its repeats, by case id and in the order of the repeats.
+    """The objective of each case in each repeat, by case id and in the order of the repeats.
 
-    As in a decision about a candidate, the worst is 0, a loss of 1, or the lowest figure of any repeat if that is
-    lower.
+    As in decisions about candidates, the worst is 0, a loss of 1, or the lowest value of any repeat if that is lower.
     """
     single = [(row, replace(evaluation, rows=(row,))) for row in evaluation.rows]
     found = [(row, one, one.objective(objective)) for row, one in single]
-    worst = min([worst_of(objective), *(figure for _, _, figure in found if figure is not None)])
+    worst = min([get_worst_value(objective), *(figure for _, _, figure in found if figure is not None)])
     cases = []
     for case_id, group in groupby(found, key=lambda each: each[0].case_id):
         repeats = list(group)
@@ -85,10 +84,10 @@ def collect_case_scores(evaluation: Evaluation, objective: Objective = "mean_sco
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """Whether a wanted gain can be claimed: the power, and how many cases, or repeats of these cases, it needs.
+class RequiredSize:
+    """What it takes to show a gain: the power of these cases, and how many cases, or repeats of them, are needed.
 
-    None: no number of them is enough.
+    None: no number is enough.
     """
 
     gain: float
@@ -103,7 +102,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRunCost:
-    """What one run of one case costs on average; `usd` is None if a price is unknown."""
+    """The mean cost of one case run. `usd` is None if a price is unknown."""
 
     tokens: float
     usd: float | None
@@ -111,9 +110,9 @@ class CaseRunCost:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseReport:
-    """The noise of one profile on these cases. `stop_reason` says what cut the measuring short, if something did.
+    """The noise of one profile on these cases. `stop_reason` says why the measurement ended early, if it did.
 
-    `spent` is what `paid_runs` runs of cases cost while it was measured; `blocks` are those of the claim to come.
+    `spent` is the cost of `paid_runs` case runs of the measurement; `blocks` are those of the planned final test.
     """
 
     evaluation: Evaluation
@@ -129,28 +128,28 @@ class NoiseReport:
 
     @property
     def repeats(self) -> int:
-        """How many repeats every case has."""
+        """The number of repeats that every case has."""
         return min((len(case.figures) for case in self.cases), default=0)
 
     @cached_property
     def problem(self) -> str | None:
-        """Why nothing can be said of noise, in words; None if it can."""
+        """Why the noise cannot be determined; None if it can."""
         evaluation = self.evaluation
         if not evaluation.is_reliable:
             share, limit = evaluation.errored_fraction, evaluation.max_errored_fraction
             return (
                 f"{share:.0%} of the runs or scores failed, the limit is {limit:.0%}: {evaluation.commonest_errors}; "
-                "mend the agent, the metric or the cases, then measure again"
+                "fix the agent, the metric or the cases, then measure again"
             )
         if evaluation.rows and not any(case.is_scored for case in evaluation.cases):
             return f"none of the {len(self.cases)} cases could be scored: {evaluation.commonest_errors}"
         if self.repeats < 2:
-            return f"every case needs 2 repeats or more before noise shows, and some have {self.repeats}"
+            return f"every case needs at least 2 repeats to measure noise, and some have {self.repeats}"
         return None
 
     @cached_property
     def noise(self) -> RunNoise:
-        return run_noise([case.figures for case in self.cases], best=best_of(self.objective))
+        return estimate_run_noise([case.figures for case in self.cases], best=get_best_value(self.objective))
 
     @property
     def settled(self) -> tuple[CaseScores, ...]:
@@ -162,7 +161,7 @@ class NoiseReport:
 
     @property
     def noisiest(self) -> tuple[CaseScores, ...]:
-        """The cases that are not settled, those that differ most from themselves first."""
+        """The cases with different values in their repeats, the noisiest first."""
         return tuple(sorted((case for case in self.cases if not case.is_settled), key=lambda case: -case.std))
 
     @property
@@ -171,7 +170,7 @@ class NoiseReport:
 
     @cached_property
     def gain(self) -> float:
-        """What the last half of the repeats gained over the first: the same profile, so a gain of noise alone."""
+        """The gain of the last half of the repeats over the first. The profile is the same, so this is noise."""
         half = self.repeats_in_half
         halves = [
             PairedScores(case_id=case.case_id, before=case.figures[:half], after=case.figures[-half:])
@@ -181,28 +180,28 @@ class NoiseReport:
 
     @property
     def final_test_repeats(self) -> int:
-        """How many repeats of a case the claim takes at most, in each arm."""
+        """The most repeats of a case in the final test, in each arm."""
         return sum(block.repeats for block in self.blocks)
 
     def final_test_runs(self, *, cases: int | None = None, repeats: int | None = None) -> int:
-        """How many runs of cases the claim takes at most: both arms, all blocks."""
+        """The most case runs in the final test: both arms, all blocks."""
         return ARMS * (cases or len(self.cases)) * (repeats or self.final_test_repeats)
 
     def floor(self, repeats: int | None = None) -> float:
-        """The gain that a profile compared with itself exceeds in 5%, with so many repeats in each arm."""
+        """The gain that an A/A comparison exceeds in 5% of all cases, with this many repeats per arm."""
         return noise_floor(self.noise, cases=len(self.cases), repeats=repeats or self.final_test_repeats)
 
     def power(self, gain: float, *, scope: Scope = "these cases") -> float:
-        """The chance that a candidate with this gain is claimed on these cases, or on as many cases of a test set."""
+        """The probability of showing this gain on these cases, or on a test set of as many cases."""
         return power(self.noise, gain, cases=len(self.cases), blocks=self.blocks, scope=scope)
 
     def smallest_gain(self, *, times: int = 1, scope: Scope = "these cases") -> float | None:
-        """The smallest gain that a claim shows with 80% power, also on so many times the cases. None: no gain."""
+        """The smallest gain that is shown with 80% power, on `times` as many cases; None if none is."""
         return smallest_gain(self.noise, cases=times * len(self.cases), blocks=self.blocks, scope=scope)
 
-    def reach(self, gain: float, *, scope: Scope = "these cases") -> Reach:
-        """Whether this gain is within reach, and what it takes."""
-        return Reach(
+    def estimate_required_size(self, gain: float, *, scope: Scope = "these cases") -> RequiredSize:
+        """Whether this gain can be shown, and how many cases or repeats that takes."""
+        return RequiredSize(
             gain=gain,
             power=self.power(gain, scope=scope),
             cases=cases_needed(self.noise, gain, blocks=self.blocks, scope=scope),
@@ -211,7 +210,7 @@ class NoiseReport:
 
     @property
     def case_run_cost(self) -> CaseRunCost:
-        """What a run of a case costs, judges included; what its agent once cost if all answers were known already."""
+        """The cost of a case run, including judges. If all answers were cached, the original cost of the agent."""
         if self.paid_runs:
             usd = None if self.spent.unpriced_calls else self.spent.cost_usd
             return _cost(self.spent.tokens, usd, self.paid_runs)

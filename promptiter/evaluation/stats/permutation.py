@@ -1,18 +1,18 @@
-"""Exact tests of whether the repeats of one arm are better than those of the other.
+"""Exact permutation tests: are the repeats of one arm better than those of the other?
 
-Two questions, two tests, one machinery. *These cases*: if both arms behave alike, the repeats of a case could have come
-up in either arm, so each way to deal them out is as likely as the one that was seen. *New cases*: if a change helps as
-often as it hurts, the sign of each case's change is a coin flip; that is the same deal with one repeat in each arm.
+Two questions use the same algorithm. *These cases*: if both arms behave alike, each repeat of a case could have come
+from either arm, so every assignment of the repeats to the arms is equally likely. *New cases*: if a change helps as
+often as it hurts, the sign of each case's change is a coin flip, which is the same with one repeat in each arm.
 
-The statistic is the mean over cases of (mean after - mean before). Its distribution is found by convolution over the
-cases, in integers, so that ties are ties; an outcome as good as the observed one counts against the claim. A score is
-read as the simplest fraction it stands for (three thirds make one), or else to nine digits. That is a fixed function of
-the pooled repeats, so the test keeps its error exactly: rounding can cost power, never honesty.
+The statistic is the mean over cases of (mean after - mean before). Its distribution is computed by convolution over the
+cases, in integers, so that ties are exact; outcomes equal to the observed one count towards the p-value. A score is
+read as the simplest fraction near it (three thirds make one), or else to nine digits. This is a fixed function of the
+pooled repeats, so the false-positive rate is exact: rounding can cost power, but not validity.
 
-Scores of many digits have too many sums to list. Then the deals are sampled, with a fixed seed, and the observed one
-counts among them: (1 + as good) / (1 + samples) keeps the error level too (Phipson and Smyth 2010), only the p-value
-scatters, by `error`. A coarser grid would be exact again, but too coarse to be of use: with 100 cases and 6 repeats,
-steps of 0.05 already take longer than the samples.
+Scores of many digits have too many sums to list. Then assignments are sampled with a fixed seed, and the observed one
+is counted among them: (1 + as good) / (1 + samples) keeps the false-positive rate, too (Phipson and Smyth 2010). Only
+the p-value varies, by `std_error`. A coarser grid would be exact again, but too coarse to be useful: with 100 cases and
+6 repeats, steps of 0.05 already take longer than sampling.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from typing import TypeAlias
 
 from promptiter.errors import SetupError
 
-MOST_STEPS = 4_000_000
-"""So many products the convolution may take, about a second; beyond, deals are sampled."""
+MAX_STEPS = 4_000_000
+"""The most products in the convolution, about a second; beyond that, assignments are sampled."""
 
-MOST_SUMS = 100_000
-"""So many different sums are held in memory, of one case or of all; beyond, deals are sampled."""
+MAX_SUMS = 100_000
+"""The most distinct sums held in memory, of one case or of all; beyond that, assignments are sampled."""
 
 SAMPLES = 9_999
-"""Sampled deals: near an error of 0.01 the p-value scatters by 0.001."""
+"""The number of sampled assignments. Near 0.01 the p-value has a standard error of 0.001."""
 
 _LARGEST_DENOMINATOR, _NEAR, _DIGITS = 1_000, Fraction(1, 10**9), 10**9
 
 _Sums: TypeAlias = tuple[tuple[int, int], ...]
-"""The sums that the after arm of one case can get, each with the number of deals that give it."""
+"""The possible sums of the after arm of one case, each with the number of assignments that give it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedScores:
-    """The scores of one case under two profiles, higher is better, in the order of the repeats."""
+    """The scores of one case under two profiles, in the order of the repeats. Higher is better."""
 
     case_id: str
     before: tuple[float, ...]
@@ -54,7 +54,9 @@ class PairedScores:
 
     def __post_init__(self) -> None:
         if not self.before or not self.after:
-            raise SetupError(f"case {self.case_id!r} has no repeat in one of its arms; count a failed run as the worst")
+            raise SetupError(
+                f"case {self.case_id!r} has no repeat in one of its arms; give a failed run the worst score"
+            )
         if wrong := [score for score in (*self.before, *self.after) if not math.isfinite(score)]:
             raise SetupError(f"case {self.case_id!r} has the score {wrong[0]!r}; give finite numbers")
 
@@ -64,7 +66,7 @@ class PairedScores:
 
     @property
     def repeats(self) -> int:
-        """How many repeats both arms have."""
+        """The number of repeats that both arms have."""
         return min(len(self.before), len(self.after))
 
     def first(self, repeats: int) -> PairedScores:
@@ -73,52 +75,52 @@ class PairedScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermutationTest:
-    """How likely such a gain or more is by chance; `error` is the standard error of the p-value, 0 if it is exact."""
+    """The probability of this gain or more by chance. `std_error` is that of the p-value, 0 if it is exact."""
 
     gain: float
     p_value: float
-    error: float = 0.0
+    std_error: float = 0.0
 
 
 def within_case_permutation(cases: Iterable[PairedScores], *, seed: int = 0) -> PermutationTest:
-    """One-sided: is the after arm better on these cases, beyond what run noise makes of equal arms?
+    """One-sided: is the after arm better on these cases than run noise alone would explain?
 
-    Exact if the repeats are independent. With common repeats (one seed for both arms of a repeat) arms that behave
-    alike come out closer to each other than a deal does, so it errs less often still.
+    Exact if the repeats are independent. If both arms of a repeat share a seed, arms that behave alike differ less than
+    random assignments do, so false positives are rarer still.
     """
-    return _tested(sorted(cases, key=lambda case: case.case_id), seed)
+    return _run_test(sorted(cases, key=lambda case: case.case_id), seed)
 
 
 def sign_flip(deltas: Sequence[float], *, seed: int = 0) -> PermutationTest:
-    """One-sided: is the mean of these changes, one a case, above what coin flips for their signs would give?
+    """One-sided: is the mean of these changes, one per case, above what coin flips for their signs would give?
 
-    Exact if a change that helps nobody is as likely to lift a case by some amount as to lower it by as much.
+    Exact if a change without effect is as likely to raise a case by some amount as to lower it by the same amount.
     """
-    return _tested([PairedScores(case_id="", before=(0.0,), after=(delta,)) for delta in sorted(deltas)], seed)
+    return _run_test([PairedScores(case_id="", before=(0.0,), after=(delta,)) for delta in sorted(deltas)], seed)
 
 
 def has_run_noise(cases: Iterable[PairedScores]) -> bool:
-    """Whether some case differs from itself: two repeats of it, in the same arm, with different scores."""
+    """Whether some case has different scores in two repeats of the same arm."""
     return any(len(set(arm)) > 1 for case in cases for arm in (case.before, case.after))
 
 
 def mean_gain(cases: Sequence[PairedScores]) -> float:
-    """The mean over cases of the gain of each; rounded to 12 digits, so that 0.7 after 0.2 is 0.5."""
+    """The mean gain over cases, rounded to 12 digits, so that 0.7 after 0.2 is 0.5."""
     if not cases:
         raise SetupError("there are no cases to compare; give at least one")
     return round(math.fsum(case.gain for case in cases) / len(cases), 12) + 0.0  # no -0.0
 
 
-def _tested(cases: Sequence[PairedScores], seed: int) -> PermutationTest:
+def _run_test(cases: Sequence[PairedScores], seed: int) -> PermutationTest:
     gain = mean_gain(cases)
-    deals = [deal for deal in _deals(cases) if len(set(deal.pooled)) > 1]  # equal repeats can be dealt in one way only
+    deals = [deal for deal in _make_deals(cases) if len(set(deal.pooled)) > 1]  # equal repeats have one assignment only
     tables = [deal.sums for deal in deals]
     observed = sum(deal.observed for deal in deals)
     known = [table for table in tables if table is not None]
-    total = _convolved(known) if len(known) == len(tables) else None
+    total = _convolve(known) if len(known) == len(tables) else None
     if total is None:
-        p_value = _sampled(deals, observed, Random(seed))
-        return PermutationTest(gain=gain, p_value=p_value, error=math.sqrt(p_value * (1 - p_value) / SAMPLES))
+        p_value = _sample_p_value(deals, observed, Random(seed))
+        return PermutationTest(gain=gain, p_value=p_value, std_error=math.sqrt(p_value * (1 - p_value) / SAMPLES))
     as_good = sum(ways for outcome, ways in total.items() if outcome >= observed)
     p_value = float(Fraction(as_good, sum(total.values())))
     return PermutationTest(gain=gain, p_value=max(p_value, sys.float_info.min))
@@ -126,7 +128,7 @@ def _tested(cases: Sequence[PairedScores], seed: int) -> PermutationTest:
 
 @dataclass(frozen=True, slots=True)
 class _Deal:
-    """The repeats of one case as integers, weighted so that the sums of all after arms together order the gains."""
+    """The repeats of one case as integers, weighted so that the sum over all after arms orders the gains."""
 
     pooled: tuple[int, ...]
     after: int
@@ -134,17 +136,17 @@ class _Deal:
 
     @property
     def sums(self) -> _Sums | None:
-        return _sums(self.pooled, self.after)
+        return _count_sums(self.pooled, self.after)
 
-    def samples(self, random: Random) -> list[int]:
+    def sample(self, random: Random) -> list[int]:
         if (sums := self.sums) is not None:
             return random.choices([value for value, _ in sums], [ways for _, ways in sums], k=SAMPLES)
         return [sum(random.sample(self.pooled, self.after)) for _ in range(SAMPLES)]
 
 
-def _deals(cases: Sequence[PairedScores]) -> list[_Deal]:
-    integers = _as_integers({score for case in cases for score in (*case.before, *case.after)})
-    # Given the pooled repeats, a case's gain is (1/after + 1/before) times the sum of its after arm, less a constant.
+def _make_deals(cases: Sequence[PairedScores]) -> list[_Deal]:
+    integers = _scale_to_integers({score for case in cases for score in (*case.before, *case.after)})
+    # Given the pooled repeats, a case's gain is (1/after + 1/before) times the sum of its after arm, minus a constant.
     weights = [Fraction(1, len(case.after)) + Fraction(1, len(case.before)) for case in cases]
     unit = math.lcm(*(weight.denominator for weight in weights))
     shared = math.gcd(*(int(weight * unit) for weight in weights))
@@ -157,8 +159,8 @@ def _deals(cases: Sequence[PairedScores]) -> list[_Deal]:
     return deals
 
 
-def _as_integers(scores: Iterable[float]) -> dict[float, int]:
-    """Scores as multiples of their common unit, or of 1e-9 if they have no simple one."""
+def _scale_to_integers(scores: Iterable[float]) -> dict[float, int]:
+    """Scores as multiples of a common unit, or of 1e-9 if there is no simple one."""
     exact = {score: Fraction(score) for score in scores}
     simple = {score: value.limit_denominator(_LARGEST_DENOMINATOR) for score, value in exact.items()}
     if all(abs(simple[score] - value) <= _NEAR for score, value in exact.items()):
@@ -168,7 +170,7 @@ def _as_integers(scores: Iterable[float]) -> dict[float, int]:
 
 
 @lru_cache(maxsize=4_096)
-def _sums(pooled: tuple[int, ...], after: int) -> _Sums | None:
+def _count_sums(pooled: tuple[int, ...], after: int) -> _Sums | None:
     """All sums of `after` of the pooled repeats; None if there are too many to list."""
     ways: list[dict[int, int]] = [{0: 1}, *({} for _ in range(after))]
     for value in pooled:
@@ -176,28 +178,28 @@ def _sums(pooled: tuple[int, ...], after: int) -> _Sums | None:
             grown = ways[chosen]
             for reached, count in ways[chosen - 1].items():
                 grown[reached + value] = grown.get(reached + value, 0) + count
-        if sum(map(len, ways)) > MOST_SUMS:
+        if sum(map(len, ways)) > MAX_SUMS:
             return None
     return tuple(ways[after].items())
 
 
-def _convolved(tables: Iterable[_Sums]) -> dict[int, int] | None:
-    """In how many ways each total comes up; None if that takes too long."""
+def _convolve(tables: Iterable[_Sums]) -> dict[int, int] | None:
+    """The number of ways to get each total; None if that takes too long."""
     total, steps = {0: 1}, 0
     for table in sorted(tables, key=len):
         steps += len(total) * len(table)
-        if steps > MOST_STEPS:
+        if steps > MAX_STEPS:
             return None
         grown: defaultdict[int, int] = defaultdict(int)
         for reached, ways in total.items():
             for value, count in table:
                 grown[reached + value] += ways * count
-            if len(grown) > MOST_SUMS:
+            if len(grown) > MAX_SUMS:
                 return None
         total = grown
     return total
 
 
-def _sampled(deals: Iterable[_Deal], observed: int, random: Random) -> float:
-    totals = map(sum, zip(*(deal.samples(random) for deal in deals), strict=True))
+def _sample_p_value(deals: Iterable[_Deal], observed: int, random: Random) -> float:
+    totals = map(sum, zip(*(deal.sample(random) for deal in deals), strict=True))
     return (1 + sum(total >= observed for total in totals)) / (1 + SAMPLES)

@@ -1,11 +1,12 @@
-"""Before anything is tried: how noisy an eval set is, which gains it can show, and what a wanted gain would need.
+"""Power: how noisy an eval set is, which gains it can show, and how many cases or repeats a gain needs.
 
-All of it comes from runs of one profile against itself, never from a gain that was observed: power at the observed gain
-only repeats its p-value. Three figures describe the runs: the mean score, the variance between repeats of a case, and
-how far cases are from the best score, squared. The gain is modelled as failures mended: a candidate with gain g gives
-the best score with chance g / (best - mean), and else what the baseline gives: for *these cases* in each repeat anew,
-which adds run noise, for *new cases* once for each case, which makes cases differ more. A candidate that also hurts
-some cases needs more. The mean gain is taken as normal; from 6 cases on that is within 0.06 of the exact claim's power.
+Everything is planned from runs of one profile against itself, never from an observed gain: power at the observed gain
+only restates its p-value. Three figures describe the runs: the mean score, the variance between repeats of a case, and
+the squared distance of cases from the best score. A gain is modelled as fixed failures: a candidate with gain g gives
+the best score with probability g / (best - mean), and otherwise the baseline's score. For *these cases* this is drawn
+in each repeat, which adds run noise; for *new cases* once per case, which makes cases differ more. A candidate that
+also makes some cases worse needs more. The mean gain is taken as normal; with 6 cases or more the power is within 0.06
+of that of the exact test.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from statistics import NormalDist, fmean, pstdev
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
+from promptiter.wording import plural
 
 POWER = 0.8
-MOST_CASES, MAX_REPEATS = 100_000, 1_000
+MAX_CASES, MAX_REPEATS = 100_000, 1_000
 _NORMAL = NormalDist()
 _TRIALS = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNoise:
-    """What runs of one profile tell: `variance` is between repeats of a case, `square_room` the mean over cases of how
-    far their mean is from the best score, squared."""
+    """The noise of one profile. `variance` is between repeats of a case; `square_room` is the mean over cases of the
+    squared distance of their mean from the best score."""
 
     cases: int
     mean: float
@@ -39,7 +41,7 @@ class RunNoise:
 
     @property
     def room(self) -> float:
-        """The largest gain there can be."""
+        """The largest possible gain."""
         return self.best - self.mean
 
     @property
@@ -47,15 +49,17 @@ class RunNoise:
         return math.sqrt(self.variance)
 
 
-def run_noise(repeats: Iterable[Sequence[float]], *, best: float = 1.0) -> RunNoise:
-    """The noise of the repeats of each case, all of one profile; both arms of an A/A run together."""
+def estimate_run_noise(repeats: Iterable[Sequence[float]], *, best: float = 1.0) -> RunNoise:
+    """Estimate the noise from the repeats of each case, all of one profile (both arms of an A/A run together)."""
     cases = [list(scores) for scores in repeats if scores]
     if all(len(scores) < 2 for scores in cases):
-        raise SetupError(f"run noise needs a case with at least 2 repeats; got {len(cases)} cases with one at most")
+        raise SetupError(
+            f"run noise needs a case with at least 2 repeats; got {plural(len(cases), 'case')} with one at most"
+        )
     best = max(best, *(max(scores) for scores in cases))
     variance = pooled_std(cases) ** 2
     mean = fmean(map(fmean, cases))
-    # The mean of a few repeats is itself noisy: its square is too large by the variance over the repeats.
+    # The mean of a few repeats is itself noisy: its square is too large by the variance divided by the repeats.
     squares = fmean((best - fmean(scores)) ** 2 - variance / len(scores) for scores in cases)
     return RunNoise(
         cases=len(cases),
@@ -71,14 +75,14 @@ def pooled_std(repeats: Iterable[Sequence[float]]) -> float:
     squares, freedom = [], 0
     for scores in repeats:
         if len(scores) > 1:
-            mean = scores[0] if len(set(scores)) == 1 else fmean(scores)  # equal scores have a scatter of exactly 0
+            mean = scores[0] if len(set(scores)) == 1 else fmean(scores)  # equal scores have a deviation of exactly 0
             squares += [(score - mean) ** 2 for score in scores]
             freedom += len(scores) - 1
     return math.sqrt(math.fsum(squares) / freedom) if freedom else 0.0
 
 
 def noise_bar(before: Sequence[float], after: Sequence[float], *, sigma: float = 1.0) -> float:
-    """The gain that the sigma rule asks for: `sigma` times the pooled spread of whole sweeps over the cases."""
+    """The gain that the sigma rule requires: `sigma` times the pooled spread of whole sweeps over the cases."""
     return sigma * math.hypot(pstdev(before), pstdev(after))
 
 
@@ -95,13 +99,16 @@ def power(
     blocks: Sequence[Block] = BLOCKS,
     scope: Scope = "these cases",
 ) -> float:
-    """The chance that a candidate with this gain is claimed on so many cases; for *new cases*, so many cases of a test
-    set.
+    """The probability that a candidate with this gain is shown to be better, on this number of cases.
+
+    For *new cases* these are the cases of a test set.
     """
     if not 0 < gain <= noise.room:
         return 0.0
     return (
-        _power_these(noise, gain, cases, blocks) if scope == "these cases" else _power_new(noise, gain, cases, blocks)
+        _compute_power_on_these_cases(noise, gain, cases, blocks)
+        if scope == "these cases"
+        else _compute_power_on_new_cases(noise, gain, cases, blocks)
     )
 
 
@@ -113,7 +120,7 @@ def smallest_gain(
     wanted: float = POWER,
     scope: Scope = "these cases",
 ) -> float | None:
-    """The smallest gain that is claimed with the wanted power; 0: any gain, there is no noise. None: no gain at all."""
+    """The smallest gain that is shown with the wanted power; 0 if any is (there is no noise), None if none is."""
     if not noise.variance and scope == "these cases":
         return 0.0
     if power(noise, noise.room, cases=cases, blocks=blocks, scope=scope) < wanted:
@@ -136,8 +143,10 @@ def cases_needed(
     wanted: float = POWER,
     scope: Scope = "these cases",
 ) -> int | None:
-    """How many cases it takes to claim this gain with the wanted power; None: no number of them does."""
-    return _least(lambda cases: power(noise, gain, cases=cases, blocks=blocks, scope=scope) >= wanted, MOST_CASES)
+    """The number of cases needed to show this gain with the wanted power; None if no number is enough."""
+    return _find_smallest(
+        lambda cases: power(noise, gain, cases=cases, blocks=blocks, scope=scope) >= wanted, MAX_CASES
+    )
 
 
 def repeats_needed(
@@ -149,31 +158,31 @@ def repeats_needed(
     wanted: float = POWER,
     scope: Scope = "these cases",
 ) -> int | None:
-    """How many repeats of each case and arm it takes, in as many equal blocks; None: no number of them does."""
+    """The repeats needed per case and arm, in as many equal blocks; None if no number is enough."""
 
     def suffices(repeats: int) -> bool:
         equal = [Block(repeats=repeats, alpha=block.alpha) for block in blocks]
         return power(noise, gain, cases=cases, blocks=equal, scope=scope) >= wanted
 
-    each = _least(suffices, MAX_REPEATS // len(blocks))
+    each = _find_smallest(suffices, MAX_REPEATS // len(blocks))
     return None if each is None else each * len(blocks)
 
 
-def _power_these(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
+def _compute_power_on_these_cases(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
     if not noise.variance:
-        return 1.0  # a plain difference, claimed as it is
-    mended = gain / noise.room
-    after = (1 - mended) * (noise.variance + mended * noise.square_room)
+        return 1.0  # without noise any difference is shown
+    fixed = gain / noise.room
+    after = (1 - fixed) * (noise.variance + fixed * noise.square_room)
     both = noise.variance + after
     bars, done = [], 0
     for block in blocks:
         done += block.repeats
-        # Dealt out anew, the repeats of a case scatter by the difference of the arms too, not by their noise alone.
-        dealt = both / 2 + done * mended**2 * noise.square_room / (2 * (2 * done - 1))
-        half_step = 1 / (done * cases)  # of scores that are 0 or 1; the bar lies between two steps
-        bars.append(_NORMAL.inv_cdf(1 - block.alpha) * math.sqrt(2 * dealt / (done * cases)) + half_step)
+        # Permuted repeats of a case vary by the difference of the arms, too, not only by their noise.
+        permuted = both / 2 + done * fixed**2 * noise.square_room / (2 * (2 * done - 1))
+        half_step = 1 / (done * cases)  # for scores of 0 or 1 the bar is between two steps
+        bars.append(_NORMAL.inv_cdf(1 - block.alpha) * math.sqrt(2 * permuted / (done * cases)) + half_step)
     spreads = [math.sqrt(both * block.repeats / cases) for block in blocks]
-    return fmean(_is_shown(trial, gain, blocks, spreads, bars) for trial in _trials(len(blocks)))
+    return fmean(_is_shown(trial, gain, blocks, spreads, bars) for trial in _simulate_trials(len(blocks)))
 
 
 def _is_shown(
@@ -190,18 +199,18 @@ def _is_shown(
     return False
 
 
-def _power_new(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
+def _compute_power_on_new_cases(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
     alpha, repeats = math.fsum(block.alpha for block in blocks), sum(block.repeats for block in blocks)
     if 0.5**cases > alpha:
         return 0.0
-    mended = gain / noise.room
-    square = (2 - mended) * noise.variance / repeats + mended * noise.square_room
+    fixed = gain / noise.room
+    square = (2 - fixed) * noise.variance / repeats + fixed * noise.square_room
     spread = math.sqrt(max(square - gain**2, 0.0) / cases)
     above = gain - _NORMAL.inv_cdf(1 - alpha) * math.sqrt(square / cases)
     return _NORMAL.cdf(above / spread) if spread else float(above >= 0)
 
 
-def _least(suffices: Callable[[int], bool], most: int) -> int | None:
+def _find_smallest(suffices: Callable[[int], bool], most: int) -> int | None:
     high = 1
     while not suffices(high):
         if high >= most:
@@ -215,7 +224,7 @@ def _least(suffices: Callable[[int], bool], most: int) -> int | None:
 
 
 @lru_cache(maxsize=8)
-def _trials(blocks: int) -> tuple[tuple[float, ...], ...]:
-    """The same for every question, so that a larger gain never looks less powerful by chance."""
+def _simulate_trials(blocks: int) -> tuple[tuple[float, ...], ...]:
+    """The same random numbers for every question, so that a larger gain never has less power by chance."""
     random = Random(0)
     return tuple(tuple(random.gauss() for _ in range(blocks)) for _ in range(_TRIALS))

@@ -17,7 +17,7 @@ from promptiter.evaluation.data.evalset import dump_eval_set, load_eval_set
 from promptiter.llm.messages import Message, ToolRequest
 from tests.traces.strategies import json_values, texts
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+SHARED = Path(__file__).parents[4] / "shared" / "data"
 
 INVOCATION: dict[str, Any] = {
     "invocation_id": "i-1",
@@ -215,62 +215,74 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("colour", 1, r"colour: 'colour' is not a known key; known are eval_set_id, "),
-        ("eval_cases.0.evalid", "x", r"eval_cases\[0\].evalid: .* \(did you mean 'eval_id'\?\)"),
+        ("colour", 1, r"bad.json: unknown key 'colour'; known are app_name, .*, eval_set_id, name"),
+        ("eval_cases.0.evalid", "x", r"eval_cases\[0\]: unknown key 'evalid' \(did you mean 'eval_id'\?\)"),
         (
             "eval_cases.0.evalId",
             "x",
-            r"eval_cases\[0\].evalId: 'evalId' says again what 'eval_cases\[0\].eval_id' says",
+            r"eval_cases\[0\]: 'evalId' is another spelling of 'eval_id', which is given too; keep one",
         ),
         (
             "eval_cases.0.conversation.0.finalRespons",
             {},
-            r"eval_cases\[0\].conversation\[0\].finalRespons: .* \(did you mean 'finalResponse'\?\)",
+            r"eval_cases\[0\].conversation\[0\]: unknown key 'finalRespons' \(did you mean 'finalResponse'\?\)",
         ),
         (
             "eval_cases.0.conversation.0.user_content.parts.0.txt",
             "x",
-            r"eval_cases\[0\].conversation\[0\].user_content.parts\[0\].txt: 'txt' is not a known key",
+            r"eval_cases\[0\].conversation\[0\].user_content.parts\[0\]: unknown key 'txt' \(did you mean 'text'\?\)",
         ),
         (
             "eval_cases.0.conversation.0.intermediate_data.tool_uses.0.arguments",
             {},
-            r"intermediate_data.tool_uses\[0\].arguments: 'arguments' is not a known key",
+            r"intermediate_data.tool_uses\[0\]: unknown key 'arguments' \(did you mean 'args'\?\)",
         ),
-        ("eval_cases.0.session_input.stat", {}, r"eval_cases\[0\].session_input.stat: "),
-        ("eval_cases.0.session_input.user_id", ..., r"eval_cases\[0\].session_input: 'user_id' is missing; add it"),
-        ("eval_cases.0.eval_id", ..., r"eval_cases\[0\]: 'eval_id' is missing"),
-        ("eval_cases.0.eval_id", 7, r"eval_cases\[0\].eval_id: must be text, got 7"),
+        (
+            "eval_cases.0.session_input.stat",
+            {},
+            r"eval_cases\[0\].session_input: unknown key 'stat' \(did you mean 'state'\?\)",
+        ),
+        ("eval_cases.0.session_input.user_id", ..., r"eval_cases\[0\].session_input.user_id: is missing"),
+        ("eval_cases.0.eval_id", ..., r"eval_cases\[0\].eval_id: is missing"),
+        ("eval_cases.0.eval_id", 7, r"eval_cases\[0\].eval_id: must be a string, not 7"),
         ("eval_cases.0.eval_id", "", r"eval_cases\[0\]: the id of the case is empty"),
-        ("eval_cases.0.eval_mode", "replay", r"eval_cases\[0\].eval_mode: is 'replay'; write 'trace'"),
+        (
+            "eval_cases.0.eval_mode",
+            "replay",
+            r"eval_cases\[0\]: 'eval_mode' is 'replay'; write 'trace', or leave it out",
+        ),
         ("eval_cases.0.eval_mode", "trace", r"eval_cases\[0\]: a case in trace mode needs 'actual_conversation'"),
-        ("eval_cases.0.actual_conversation", [INVOCATION], r"actual_conversation: is only read in trace mode"),
+        ("eval_cases.0.actual_conversation", [INVOCATION], r"'actual_conversation' is only read in trace mode"),
         ("eval_cases.0.conversation", ..., r"eval_cases\[0\]: needs one of .*, and has neither"),
         (
             "eval_cases.0.conversation_scenario",
             {"starting_prompt": "a", "conversation_plan": "b"},
             r"eval_cases\[0\]: needs one of .*, and has both",
         ),
-        ("eval_cases.0.conversation", [], r"eval_cases\[0\].conversation: is empty"),
-        ("eval_cases.0.conversation", "hi", r"eval_cases\[0\].conversation: must be a list, got 'hi'"),
-        ("eval_cases.0.conversation.0", None, r"eval_cases\[0\].conversation\[0\]: must be an object, got null"),
-        ("eval_cases.0.conversation.0.user_content", ..., r"conversation\[0\]: 'user_content' is missing"),
+        ("eval_cases.0.conversation", [], r"eval_cases\[0\]: 'conversation' is empty"),
+        ("eval_cases.0.conversation", "hi", r"eval_cases\[0\].conversation: must be a list, not 'hi'"),
+        ("eval_cases.0.conversation.0", None, r"eval_cases\[0\].conversation\[0\]: must be an object, not null"),
+        ("eval_cases.0.conversation.0.user_content", ..., r"conversation\[0\].user_content: is missing"),
         ("eval_cases.0.conversation.0.user_content", {"parts": []}, r"user_content: must hold text and nothing else"),
         (
             "eval_cases.0.conversation.0.user_content",
             {"parts": [], "content": "x"},
             r"user_content: has both 'parts' and 'content'",
         ),
-        ("eval_cases.0.conversation.0.user_content.role", "robot", r"user_content.role: is 'robot'; known are "),
+        (
+            "eval_cases.0.conversation.0.user_content.role",
+            "robot",
+            r"user_content.role: must be 'system', .* or 'tool', not 'robot'",
+        ),
         (
             "eval_cases.0.conversation.0.intermediate_data.intermediate_responses.0",
             ["agent"],
-            r"intermediate_responses\[0\]: must be \[author, \[part, …\]\], got a list of 1",
+            r"intermediate_responses\[0\]\[1\]: is missing",
         ),
         ("eval_cases.0.creation_timestamp", "today", r"eval_cases\[0\].creation_timestamp: must be a number"),
-        ("eval_cases", [], "eval_cases: holds no cases"),
+        ("eval_cases", [], "bad.json: has no cases"),
         ("eval_cases", {}, "eval_cases: must be a list"),
-        ("eval_set_id", ..., "'eval_set_id' is missing"),
+        ("eval_set_id", ..., "eval_set_id: is missing"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, path: str, value: object, message: str) -> None:
@@ -288,7 +300,7 @@ def test_a_scenario_has_no_place_in_a_trace(tmp_path: Path) -> None:
         "actual_conversation": [INVOCATION],
         "conversation_scenario": scenario,
     }
-    with pytest.raises(EvalSetError, match=r"eval_cases\[0\].conversation_scenario: has no meaning in trace mode"):
+    with pytest.raises(EvalSetError, match=r"eval_cases\[0\]: 'conversation_scenario' has no meaning in trace mode"):
         load_eval_set(write(tmp_path, "t.json", changed("eval_cases", [case])))
 
 
@@ -434,9 +446,9 @@ BOMB = "- &a0 [x, x]\n" + "".join(f"- &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a
         ("- " * 3_000, r"y.yaml: is nested more than 100 levels deep"),
         ("- &a [*a]", r"y.yaml: holds more than 1000000 values, or an alias that holds itself"),
         (BOMB, r"y.yaml: holds more than 1000000 values"),
-        ("# nothing", r"y.yaml: is no eval set"),
-        ("- {input: a, expect: b}", r"y.yaml: \[0\].expect: .* \(did you mean 'expected'\?\)"),
-        ("cases: [{inptu: a}]", r"y.yaml: cases\[0\].inptu: .* \(did you mean 'input'\?\)"),
+        ("# nothing", r"y.yaml: is not an eval set"),
+        ("- {input: a, expect: b}", r"y.yaml: \[0\]: unknown key 'expect' \(did you mean 'expected'\?\)"),
+        ("cases: [{inptu: a}]", r"y.yaml: cases\[0\]: unknown key 'inptu' \(did you mean 'input'\?\)"),
     ],
 )
 def test_bad_yaml_is_a_typed_error(tmp_path: Path, text: str, message: str) -> None:
@@ -449,19 +461,19 @@ def test_bad_yaml_is_a_typed_error(tmp_path: Path, text: str, message: str) -> N
     [
         ("{broken", r"is not valid JSON: .* at column 2; write one object a line"),
         ('{"input": NaN}', "is not valid JSON"),
-        ("17", "must be an object, got 17"),
+        ("17", "must be an object, not 17"),
         ('{"expected": "x"}', "'input' is missing"),
-        ('{"input": 5}', "input: must be text, got 5; write it as text"),
-        ('{"input": "a", "inputs": 5}', r"inputs: 'inputs' is not a known key \(did you mean 'input'\?\)"),
-        ('{"input": "a", "id": true}', "id: must be text, got True"),
-        ('{"input": "a", "metadata": "x"}', "metadata: must be an object, got 'x'"),
-        ('{"input": "a", "state": []}', "state: must be an object, got a list of 0"),
+        ('{"input": 5}', "input: must be a string, not 5"),
+        ('{"input": "a", "inputs": 5}', r"unknown key 'inputs' \(did you mean 'input'\?\)"),
+        ('{"input": "a", "id": true}', "id: must be a string, not true"),
+        ('{"input": "a", "metadata": "x"}', "metadata: must be an object, not 'x'"),
+        ('{"input": "a", "state": []}', "state: must be an object, not a list of 0"),
         ('{"input": "a", "context": ["x"]}', r"context\[0\]: must be an object"),
-        ('{"input": "a", "tool_calls": [{"args": {}}]}', r"tool_calls\[0\].args: 'args' is not a known key"),
-        ('{"input": %s}' % ("[" * 1000 + "]" * 1000), "input: must be text, got a list of 1"),
-        ('{"turns": []}', "turns: is empty"),
-        ('{"turns": [{"expected": "x"}]}', r"turns\[0\]: 'input' is missing"),
-        ('{"turns": [{"input": "x"}], "expected": "y"}', "expected: stands beside 'turns'; move it into"),
+        ('{"input": "a", "tool_calls": [{"args": {}}]}', r"tool_calls\[0\]: unknown key 'args'"),
+        ('{"input": %s}' % ("[" * 1000 + "]" * 1000), "input: must be a string, not a list of 1"),
+        ('{"turns": []}', "'turns' is empty"),
+        ('{"turns": [{"expected": "x"}]}', r"turns\[0\].input: is missing"),
+        ('{"turns": [{"input": "x"}], "expected": "y"}', "'expected' is given next to 'turns'; move it into"),
         ('{"input": "a", "expected": %s}' % ("[" * 400 + "]" * 400), "expected: cannot be written as JSON: "),
         ('{"input": "a", "state": {"a": %s}}' % ("[" * 400 + "]" * 400), "case 'case-2' holds a value that cannot"),
     ],
@@ -503,7 +515,7 @@ def test_csv_written_by_the_csv_module_is_read_back(
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("input", "expected"), *rows])
     kept = [row for row in rows if any(not cell.isspace() for cell in row)]  # a row of blanks is a blank row
     if not kept:
-        with pytest.raises(EvalSetError, match="holds no cases"):
+        with pytest.raises(EvalSetError, match="has no cases"):
             load_eval_set(path)
         return
     turns = [case.turns[0] for case in load_eval_set(path).cases]
@@ -518,13 +530,13 @@ def test_csv_written_by_the_csv_module_is_read_back(
         ("id,expected\na,b\n", r"t.csv, line 1: there is no column 'input', only 'id', 'expected'"),
         ("input,input\na,b\n", r"t.csv, line 1: the column 'input' occurs twice"),
         (",\n", r"t.csv: there is no column 'input', only empty cells"),
-        ("input,expected\n", r"t.csv: holds no cases"),
+        ("input,expected\n", r"t.csv: has no cases"),
         ('input,expected\n"a\n\nb",c\nd,e,f\n', r"t.csv, line 5: has 3 cells, and the header has 2"),
-        ('input,expected\na,b\n"c,d\n', r"t.csv, line 3: holds a quote that is not closed"),
-        ('input,expected\n"a"b,c\n', r"t.csv, line 2: holds a quote that is not closed, or text after"),
+        ('input,expected\na,b\n"c,d\n', r"t.csv, line 3: has a quote that is not closed"),
+        ('input,expected\n"a"b,c\n', r"t.csv, line 2: has a quote that is not closed, or text after"),
         ("input,expected\n,b\n", r"t.csv, line 2: 'input' is missing"),
         ("input,metadata\na,{x\n", r"t.csv, line 2: metadata: is not valid JSON: .*; got '{x'"),
-        ("input,metadata\na,[]\n", r"t.csv, line 2: metadata: must be an object, got a list of 0"),
+        ("input,metadata\na,[]\n", r"t.csv, line 2: metadata: must be an object, not a list of 0"),
         ('input,metadata,metadata.x\na,"{""x"": 1}",2\n', r"line 2: metadata 'x' is given by .* and by 'metadata.x'"),
         ("id,input\na,b\na,c\n", r"t.csv, line 3: the id 'a' is already that of line 2"),
     ],
@@ -549,12 +561,15 @@ def test_files_without_text_are_typed_errors(tmp_path: Path, name: str) -> None:
     ("raw", "message"),
     [
         (b'{"eval_set_id": "a",\n "eval_cases": oops}', r"f.json, line 2: is not valid JSON: .* at column"),
-        (b'{"input": "a"}\n{"input": "b"}', r"f.json, line 2: is not valid JSON: .*\(JSON lines end in .jsonl\)"),
+        (
+            b'{"input": "a"}\n{"input": "b"}',
+            r"f.json, line 2: is not valid JSON: .*\(files of JSON lines end in .jsonl\)",
+        ),
         (b"[" * 100_000, r"f.json, line 1: is not valid JSON"),
-        (b'{"hello": 1}', r"f.json: is no eval set: expected "),
-        (b"17", r"f.json: is no eval set"),
-        (b"[]", r"f.json: holds no cases"),
-        (b"[17]", r"f.json: \[0\]: must be an object, got 17"),
+        (b'{"hello": 1}', r"f.json: is not an eval set: expected "),
+        (b"17", r"f.json: is not an eval set"),
+        (b"[]", r"f.json: has no cases"),
+        (b"[17]", r"f.json: \[0\]: must be an object, not 17"),
     ],
 )
 def test_json_that_is_no_eval_set_says_so(tmp_path: Path, raw: bytes, message: str) -> None:
@@ -571,7 +586,7 @@ def test_files_that_cannot_be_opened_say_so(tmp_path: Path) -> None:
         load_eval_set(tmp_path)
     with pytest.raises(EvalSetError, match=r"cannot be read: .*null byte"):
         load_eval_set("a\0.json")
-    with pytest.raises(EvalSetError, match=r"the ending '.txt' is no known format; known are .json, .jsonl"):
+    with pytest.raises(EvalSetError, match=r"the suffix '.txt' is not a known format; known are .json, .jsonl"):
         load_eval_set(write(tmp_path, "f.txt", "hello"))
 
 
@@ -658,7 +673,7 @@ def test_a_dump_is_what_the_neighbours_write() -> None:
         (EvalCase(id="a", turns=(Turn(user="\ud800"),)), "'s' holds a value that JSON cannot"),
         (
             EvalCase(id="a", turns=(Turn(user="x"),), context=(Message("user", "y", tool_request_id="1"),)),
-            "case 'a' of eval set 's' holds what the format cannot",
+            "case 'a' of eval set 's' cannot be written in this format",
         ),
     ],
 )

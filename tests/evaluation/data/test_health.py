@@ -15,16 +15,23 @@ from promptiter.agents.function import agent, ask
 from promptiter.errors import SetupError
 from promptiter.evaluation.data import near_duplicates
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
-from promptiter.evaluation.data.health import HealthFinding, HealthKind, folded, overlaps, run_findings, static_findings
-from promptiter.evaluation.data.near_duplicates import near_groups
+from promptiter.evaluation.data.health import (
+    HealthFinding,
+    HealthKind,
+    check_cases,
+    check_runs,
+    find_overlaps,
+    normalize_text,
+)
+from promptiter.evaluation.data.near_duplicates import group_near_duplicates
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
-from promptiter.evaluation.metrics.judge import judge_builders
+from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.stats.metric_noise import MetricNoise, metric_noise, variance_components
+from promptiter.evaluation.stats.metric_noise import MetricNoise, estimate_variances, measure_metric_noise
 from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from traces import Failure
@@ -41,7 +48,7 @@ def eval_set(*cases: EvalCase) -> EvalSet:
 
 
 def found(kind: HealthKind, *cases: EvalCase) -> list[tuple[str, ...]]:
-    return [finding.case_ids for finding in static_findings(eval_set(*cases)).findings if finding.kind == kind]
+    return [finding.case_ids for finding in check_cases(eval_set(*cases)).findings if finding.kind == kind]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +62,7 @@ def found(kind: HealthKind, *cases: EvalCase) -> list[tuple[str, ...]]:
     ],
 )
 def test_case_whitespace_and_marks_make_no_other_question(one: str, other: str) -> None:
-    assert folded(one) == folded(other)
+    assert normalize_text(one) == normalize_text(other)
     assert found("contradiction", case("a", one, "1"), case("b", other, "2")) == [("a", "b")]
 
 
@@ -69,11 +76,11 @@ def test_marks_that_mean_something_make_another_question(one: str, other: str) -
 
 @given(st.text())
 def test_folding_twice_is_folding_once_for_what_is_compared(text: str) -> None:
-    assert folded(f"  {text}\n") == folded(text)
+    assert normalize_text(f"  {text}\n") == normalize_text(text)
 
 
 def test_a_contradiction_says_what_is_expected() -> None:
-    checked = static_findings(eval_set(case("a", "q", "Paris"), case("b", "q", "Lyon")))
+    checked = check_cases(eval_set(case("a", "q", "Paris"), case("b", "q", "Lyon")))
     assert checked.findings == (
         HealthFinding(kind="contradiction", case_ids=("a", "b"), detail="expected 'Paris' or 'Lyon'"),
     )
@@ -87,7 +94,7 @@ def test_the_same_words_in_another_context_or_state_are_another_question() -> No
         case("b", "go on", "2", context=(Message("user", "count"),)),
         case("c", "go on", "3", state={"at": 3}),
     ]
-    assert static_findings(eval_set(*cases)).findings == ()
+    assert check_cases(eval_set(*cases)).findings == ()
 
 
 def test_answers_that_say_the_same_are_duplicates_and_no_contradiction() -> None:
@@ -114,13 +121,13 @@ def test_two_recordings_of_one_question_are_no_duplicates() -> None:
     def recorded(case_id: str, answer: str) -> EvalCase:
         return replace(case(case_id, "q"), mode="trace", actual=(Turn(user="q", expected=answer),))
 
-    assert static_findings(eval_set(recorded("a", "one"), recorded("b", "two"))).findings == ()
+    assert check_cases(eval_set(recorded("a", "one"), recorded("b", "two"))).findings == ()
     assert found("duplicate", recorded("a", "one"), recorded("b", "one")) == [("a", "b")]
 
 
 def test_near_duplicates_are_grouped_with_their_similarity() -> None:
     cases = [case("a", f"{LONG} week"), case("b", f"{LONG} month"), case("c", "something else"), case("d", LONG)]
-    (finding,) = static_findings(eval_set(*cases)).findings
+    (finding,) = check_cases(eval_set(*cases)).findings
     assert (finding.kind, finding.case_ids) == ("near_duplicate", ("a", "b", "d"))
     assert finding.value is not None
     assert 0.8 <= finding.value < 1
@@ -147,7 +154,7 @@ members = st.frozensets(st.integers(0, 12), min_size=1)
 
 @given(st.lists(members, max_size=40))
 def test_near_groups_are_those_of_comparing_all_with_all(sets: list[frozenset[int]]) -> None:
-    assert [numbers for numbers, _ in near_groups(sets)] == brute_force(sets)
+    assert [numbers for numbers, _ in group_near_duplicates(sets)] == brute_force(sets)
 
 
 @given(st.integers(0, 1_000))
@@ -160,7 +167,7 @@ def test_near_groups_of_changed_copies_are_those_of_comparing_all_with_all(seed:
             changed.remove(member)
             changed.add(rng.randrange(500))
         sets.append(frozenset(changed))
-    assert [numbers for numbers, _ in near_groups(sets)] == brute_force(sets)
+    assert [numbers for numbers, _ in group_near_duplicates(sets)] == brute_force(sets)
 
 
 @pytest.mark.parametrize("own", [1, 6], ids=["all near", "near to none"])
@@ -175,36 +182,36 @@ def test_ten_thousand_cases_of_one_template_are_not_compared_all_with_all(own: i
 
     size = 10_000
     sets = [Counted([*range(40), *range(100 + number * own, 100 + (number + 1) * own)]) for number in range(size)]
-    groups = [numbers for numbers, _ in near_groups(sets)]
+    groups = [numbers for numbers, _ in group_near_duplicates(sets)]
     assert groups == ([list(range(size))] if own == 1 else [])
-    assert compared <= size * near_duplicates.MOST_COMPARED
+    assert compared <= size * near_duplicates.MAX_COMPARED
 
 
 def test_references_that_are_missing_or_empty_are_told_apart() -> None:
     cases = [case("a", "one", None), case("b", "two", " "), case("c", "three", "yes")]
-    checked = static_findings(eval_set(*cases))
+    checked = check_cases(eval_set(*cases))
     assert [(finding.kind, finding.case_ids) for finding in checked.findings] == [
         ("missing_reference", ("a",)),
         ("empty_reference", ("b",)),
     ]
     assert (checked.cases, checked.scorable, checked.is_serious) == (3, 1, False)
-    assert static_findings(eval_set(*cases[:2])).is_serious  # no case can be scored
+    assert check_cases(eval_set(*cases[:2])).is_serious  # no case can be scored
 
 
 def test_a_set_whose_metrics_need_no_reference_lacks_none() -> None:
-    checked = static_findings(eval_set(case("a", "one", None)), needs_reference=False)
+    checked = check_cases(eval_set(case("a", "one", None)), needs_reference=False)
     assert (checked.findings, checked.scorable, checked.is_serious) == ((), 1, False)
 
 
 def test_scenarios_need_no_reference() -> None:
     scenario = EvalCase(id="a", scenario=Scenario(starting_prompt="hello", plan="book a table"))
     other = EvalCase(id="b", scenario=Scenario(starting_prompt="hello", plan="cancel the order"))
-    checked = static_findings(eval_set(scenario, other))
+    checked = check_cases(eval_set(scenario, other))
     assert (checked.findings, checked.scorable) == ((), 2)
 
 
 def test_an_empty_set_is_serious() -> None:
-    assert static_findings(eval_set()).is_serious
+    assert check_cases(eval_set()).is_serious
 
 
 def test_an_answer_that_stands_in_the_question_leaks() -> None:
@@ -229,10 +236,10 @@ def test_an_input_is_long_beside_the_others() -> None:
 def test_cases_that_are_alike_in_several_sets_overlap() -> None:
     train = eval_set(case("a", "One"), case("b", "two"), case("b2", "two "))
     validation = eval_set(case("x", "one", "no"), case("y", "three"))
-    (finding,) = overlaps([("train", train), ("validation", validation)])
+    (finding,) = find_overlaps([("train", train), ("validation", validation)])
     assert (finding.case_ids, finding.sources) == (("a", "x"), ("train", "validation"))
-    assert len(overlaps([("train", train), ("train", train)])) == 2
-    assert overlaps([("train", train)]) == ()
+    assert len(find_overlaps([("train", train), ("train", train)])) == 2
+    assert find_overlaps([("train", train)]) == ()
 
 
 def row(case_id: str, repeat: int, value: float | None) -> CaseRow:
@@ -246,7 +253,7 @@ def evaluation(**values: list[float | None]) -> Evaluation:
 
 
 def test_runs_show_which_cases_tell_nothing_and_which_flip() -> None:
-    findings = run_findings([evaluation(a=[1, 1], b=[0, 0.9], c=[1, 0], d=[None, None], e=[1, None], f=[None, 0])])
+    findings = check_runs([evaluation(a=[1, 1], b=[0, 0.9], c=[1, 0], d=[None, None], e=[1, None], f=[None, 0])])
     assert [(finding.case_ids[0], finding.kind, finding.value) for finding in findings] == [
         ("a", "always_passes", 1.0),
         ("b", "never_passes", 0.0),
@@ -261,14 +268,14 @@ def test_runs_show_which_cases_tell_nothing_and_which_flip() -> None:
 
 
 def test_runs_of_several_evaluations_count_together() -> None:
-    findings = run_findings([evaluation(a=[1, 1]), evaluation(a=[0, 0])])
+    findings = check_runs([evaluation(a=[1, 1]), evaluation(a=[0, 0])])
     assert [(finding.kind, finding.value) for finding in findings] == [("flips", 0.5)]
 
 
 def test_one_run_of_each_case_proves_nothing() -> None:
     with pytest.raises(SetupError, match="was run once a case; run it with at least 2 repeats"):
-        run_findings([evaluation(a=[1], b=[0])])
-    assert run_findings([evaluation(a=[1], b=[0, 0])])[0].case_ids == ("b",)
+        check_runs([evaluation(a=[1], b=[0])])
+    assert check_runs([evaluation(a=[1], b=[0, 0])])[0].case_ids == ("b",)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +293,7 @@ def test_one_run_of_each_case_proves_nothing() -> None:
     ],
 )
 def test_variances_are_those_worked_out_by_hand(cases: Any, agent_variance: Any, judge_variance: Any) -> None:
-    assert variance_components(cases) == (agent_variance, judge_variance)
+    assert estimate_variances(cases) == (agent_variance, judge_variance)
 
 
 @pytest.mark.parametrize(("agent_sd", "judge_sd"), [(0.3, 0.1), (0.1, 0.3), (0.2, 0.0), (0.0, 0.2)])
@@ -297,7 +304,7 @@ def test_variances_of_a_simulation_are_those_it_was_made_with(agent_sd: float, j
         level = rng.uniform(-10, 10)
         runs = [level + rng.gauss(0, agent_sd) for _ in range(3)]
         cases.append([[run + rng.gauss(0, judge_sd) for _ in range(rng.randint(1, 4))] for run in runs])
-    agent_variance, judge_variance = variance_components(cases)
+    agent_variance, judge_variance = estimate_variances(cases)
     assert agent_variance == pytest.approx(agent_sd**2, rel=0.1, abs=0.003)
     assert judge_variance == pytest.approx(judge_sd**2, rel=0.1)
 
@@ -336,7 +343,7 @@ QUESTIONS = eval_set(*(case(f"c{number}", f"q{number}") for number in range(20))
 def judge(gateway: Gateway, **options: Any) -> Metric:
     criterion = {"llm_judge": {"judge_model": {"model_name": "judge", **options}}}
     config = parse_eval_config([{"metric_name": "llm_final_response", "criterion": criterion}])
-    return build_metrics(config, builders=judge_builders(gateway))[0]
+    return build_metrics(config, builders=make_judge_builders(gateway))[0]
 
 
 def is_yes(_: EvalCase, run: AgentRun) -> float:
@@ -350,21 +357,21 @@ async def test_a_steady_agent_leaves_all_noise_to_the_judge_which_is_asked_again
     model = Drawing(*VERDICTS)
     gateway = Gateway(models={"judge": model})
     subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)
-    report = await metric_noise(subject, steady, QUESTIONS, repeats=3, judge_repeats=4)
+    report = await measure_metric_noise(subject, steady, QUESTIONS, repeats=3, judge_repeats=4)
     assert model.asked == 20 * 3 * 4
     judged, exact = report.metrics
     assert judged.judge_variance == pytest.approx(0.25, rel=0.15)
     assert judged.agent_variance == pytest.approx(0.0, abs=0.03)
     assert exact == MetricNoise(metric="exact", agent_variance=0.0, judge_variance=0.0)
 
-    again = await metric_noise(subject, steady, QUESTIONS, repeats=3, judge_repeats=4)
+    again = await measure_metric_noise(subject, steady, QUESTIONS, repeats=3, judge_repeats=4)
     assert (again, model.asked) == (report, 20 * 3 * 4)  # the cache knows all samples
 
 
 async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:
     gateway = Gateway(models={"agent": Drawing("yes", "no"), "judge": Drawing(VERDICTS[0])})
     subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)
-    report = await metric_noise(subject, drawing, QUESTIONS, repeats=4, judge_repeats=2)
+    report = await measure_metric_noise(subject, drawing, QUESTIONS, repeats=4, judge_repeats=2)
     judged, exact = report.metrics
     assert judged == MetricNoise(metric="llm_final_response", agent_variance=0.0, judge_variance=0.0)
     assert exact.agent_variance == pytest.approx(0.25 / 9, rel=0.15)
@@ -374,7 +381,7 @@ async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:
 async def test_a_judge_of_several_samples_gets_new_ones_each_time() -> None:
     model = Drawing(*VERDICTS)
     gateway = Gateway(models={"judge": model})
-    await metric_noise(
+    await measure_metric_noise(
         Evaluator([judge(gateway, num_samples=3)], gateway=gateway), steady, QUESTIONS, repeats=2, judge_repeats=2
     )
     assert model.asked == 20 * 2 * 2 * 3
@@ -387,7 +394,7 @@ async def test_a_metric_of_the_users_that_asks_the_gateway_is_asked_again() -> N
 
     model = Drawing("0", "1")
     subject = Evaluator([FunctionMetric(name="own", function=by_model)], gateway=Gateway(models={"judge": model}))
-    report = await metric_noise(subject, steady, QUESTIONS, repeats=2, judge_repeats=3)
+    report = await measure_metric_noise(subject, steady, QUESTIONS, repeats=2, judge_repeats=3)
     assert model.asked == 20 * 2 * 3
     assert report.metrics[0].judge_variance == pytest.approx(0.25, rel=0.2)
 
@@ -398,7 +405,7 @@ async def test_the_evaluation_of_a_metric_noise_report_is_that_of_as_many_draws(
         options = EvaluationOptions(repeats=repeats, concurrency=3)
         return Evaluator([FunctionMetric(name="exact", function=is_yes)], gateway=gateway, options=options)
 
-    report = await metric_noise(subject(1), drawing, QUESTIONS, repeats=3, judge_repeats=2)
+    report = await measure_metric_noise(subject(1), drawing, QUESTIONS, repeats=3, judge_repeats=2)
     assert report.evaluation == await subject(3).evaluate(drawing, QUESTIONS)
     assert (report.judge_repeats, len(report.evaluation.rows)) == (2, 60)
 
@@ -408,15 +415,15 @@ async def test_what_cannot_be_scored_has_no_noise_to_tell() -> None:
         raise ValueError(run.output)
 
     subject = Evaluator([FunctionMetric(name="broken", function=broken)])
-    report = await metric_noise(subject, steady, QUESTIONS, repeats=2, judge_repeats=2)
+    report = await measure_metric_noise(subject, steady, QUESTIONS, repeats=2, judge_repeats=2)
     assert report.metrics == (MetricNoise(metric="broken", agent_variance=None, judge_variance=None),)
-    assert {finding.kind for finding in run_findings([report.evaluation])} == {"always_errors"}
+    assert {finding.kind for finding in check_runs([report.evaluation])} == {"always_errors"}
 
 
 @pytest.mark.parametrize(("repeats", "judge_repeats"), [(1, 2), (2, 1)])
 async def test_metric_noise_needs_two_of_each(repeats: int, judge_repeats: int) -> None:
     with pytest.raises(SetupError, match=f"at least 2 repeats and 2 judge_repeats, got {repeats} and {judge_repeats}"):
-        await metric_noise(
+        await measure_metric_noise(
             Evaluator([FunctionMetric(name="exact", function=is_yes)]),
             steady,
             QUESTIONS,

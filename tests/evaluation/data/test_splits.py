@@ -107,7 +107,7 @@ def test_a_split_is_frozen() -> None:
     [
         (1, 0.5, 0.5, r"eval set 's' has 1 different cases, too few for 2 parts \(train, validation\); add cases"),
         (0, 1.0, 0.0, "has 0 different cases"),
-        (9, 0.9, 0.2, "add up to 1.1; make them at most 1"),
+        (9, 0.9, 0.2, "add up to 1.1; make them add up to at most 1"),
         (9, -0.1, 0.2, "the share of train is -0.1"),
         (9, 0.1, float("nan"), "the share of validation is nan"),
         (9, 0.0, 0.0, "are all 0"),

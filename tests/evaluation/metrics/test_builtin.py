@@ -160,7 +160,7 @@ async def test_unparsable_json_scores_0_with_a_finding_even_if_the_reference_is_
     assert (score.value, score.findings[0].predicate) == (0, "valid_json")
     unusable = await metric("json_match")(case("oops"), said("{}"))
     assert unusable.value is None
-    assert "the reference 'oops' is no JSON" in str(unusable.error)
+    assert "the reference 'oops' is not JSON" in str(unusable.error)
 
 
 async def test_fenced_json_and_equal_numbers_match() -> None:

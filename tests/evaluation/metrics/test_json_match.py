@@ -11,11 +11,11 @@ from promptiter.errors import MetricError
 from promptiter.evaluation.metrics.json_match import (
     JsonCriterion,
     NotJsonError,
+    check_against_schema,
     compare_json,
     compare_json_text,
-    json_path,
+    format_json_path,
     parse_json,
-    schema_findings,
 )
 from promptiter.evaluation.score import Finding
 
@@ -70,7 +70,7 @@ def test_two_unparsable_values_are_not_equal() -> None:
 
 
 def test_an_unparsable_reference_is_an_error_of_the_eval_set() -> None:
-    with pytest.raises(MetricError, match="the reference 'not json' is no JSON"):
+    with pytest.raises(MetricError, match="the reference 'not json' is not JSON"):
         compare_json_text("{}", "not json", PLAIN)
 
 
@@ -170,14 +170,14 @@ def test_only_the_picked_subtrees_are_compared() -> None:
     assert wheres({"answer": 1, "rows": [{"v": 1}], "more": 1}, expected, criterion) == []
 
 
-def test_an_only_tree_that_picks_nothing_does_not_pass_silently() -> None:
-    with pytest.raises(MetricError, match=r"only_tree \{'anwser': True\} picks nothing"):
+def test_an_only_tree_that_selects_nothing_does_not_pass_silently() -> None:
+    with pytest.raises(MetricError, match=r"only_tree \{'anwser': True\} selects nothing"):
         compare_json_text("{}", '{"answer": 1}', JsonCriterion(only_tree={"anwser": True}))
 
 
 @pytest.mark.parametrize("leaf", ["yes", 1, None, ["id"]])
 def test_a_tree_holds_objects_and_booleans(leaf: Any) -> None:
-    with pytest.raises(MetricError, match=r"ignore_tree.a.b is .*; a tree holds objects"):
+    with pytest.raises(MetricError, match=r"ignore_tree.a.b is .*; a tree consists of objects"):
         JsonCriterion(ignore_tree={"a": {"b": leaf}})
 
 
@@ -191,7 +191,7 @@ def test_a_schema_violation_names_the_keyword_and_the_path() -> None:
         },
     )
     assert compare_json_text('{"city": "x", "days": [1, 2.0]}', None, criterion) == ()
-    assert schema_findings({"days": [1, 0, "2"]}, criterion) == (
+    assert check_against_schema({"days": [1, 0, "2"]}, criterion) == (
         Finding(
             kind="violated",
             expected={"required": ["city"]},
@@ -217,9 +217,9 @@ def test_a_schema_that_is_none_is_refused_when_it_is_read() -> None:
 
 def test_a_schema_elsewhere_is_not_fetched() -> None:
     criterion = JsonCriterion(schema={"$ref": "https://example.com/schema.json"})
-    with pytest.raises(MetricError, match="nothing is fetched"):
-        schema_findings({}, criterion)
+    with pytest.raises(MetricError, match="references are not fetched"):
+        check_against_schema({}, criterion)
 
 
 def test_paths_quote_keys_that_are_no_names() -> None:
-    assert json_path(["a", 2, "b c", "d'"]) == "$.a[2]['b c'][\"d'\"]"
+    assert format_json_path(["a", 2, "b c", "d'"]) == "$.a[2]['b c'][\"d'\"]"

@@ -13,24 +13,24 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import BadRequestError, BudgetEndedError, MetricError, ModelUnavailableError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Scenario, Turn
 from promptiter.evaluation.metrics.builtin import build_metrics
-from promptiter.evaluation.metrics.judge import JudgeMetric, aggregate, judge_builders
-from promptiter.evaluation.metrics.judge_model import JudgeEndpoint, judges_of, litellm_name, request_options
+from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, JudgeModel, ModelsAggregator, Rubric
+from promptiter.evaluation.metrics.judge import JudgeMetric, aggregate, make_judge_builders
+from promptiter.evaluation.metrics.judge_model import (
+    JudgeEndpoint,
+    build_judges,
+    build_request_options,
+    name_for_litellm,
+)
 from promptiter.evaluation.metrics.judge_prompts import (
     MAX_QUOTED,
     Exchange,
-    cut,
-    quoted,
+    quote_data,
     render_final_response,
     render_rubrics,
     render_tool_output,
+    truncate_middle,
 )
-from promptiter.evaluation.metrics.metric_config import (
-    JUDGE_METRICS,
-    JudgeModel,
-    ModelsAggregator,
-    Rubric,
-    parse_eval_config,
-)
+from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.score import Finding
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
@@ -61,7 +61,7 @@ def metric(name: str, gateway: Gateway, *, threshold: float = 1.0, environ: Any 
         judge.setdefault("rubrics", rubrics())
     document = [{"metric_name": name, "threshold": threshold, "criterion": {"llm_judge": judge}}]
     config = parse_eval_config(document, environ=environ or {})
-    (built,) = build_metrics(config, builders=judge_builders(gateway))
+    (built,) = build_metrics(config, builders=make_judge_builders(gateway))
     assert isinstance(built, JudgeMetric)
     return built
 
@@ -170,9 +170,9 @@ async def test_a_later_turn_is_judged_with_what_was_said_before() -> None:
     given = replace(case("a", "b"), context=(Message("user", "I am Ann."),))
     await metric("llm_final_response", gateway, parallel=False)(given, said("first", "second"))
     first, second = (request.messages[1].content for request in asked_of(gateway))
-    assert quoted("earlier conversation", "user: I am Ann.") in first
+    assert quote_data("earlier conversation", "user: I am Ann.") in first
     told = "user: I am Ann.\n\nuser: question 0\n\nassistant: first"
-    assert quoted("earlier conversation", told) in second
+    assert quote_data("earlier conversation", told) in second
 
 
 @pytest.mark.parametrize("name", ["llm_final_response", "llm_rubric_reference_critic"])
@@ -200,7 +200,7 @@ async def test_knowledge_recall_is_judged_by_the_output_of_the_named_tools() -> 
     assert (await judge(case(None), called(*calls))).value == 1.0
     shown = asked_of(gateway)[0].messages[1].content
     told = 'search({"q":"capital"})\n{"found":"Paris"}\n\nsearch(null)\nerror: TimeoutError: no answer'
-    assert shown == quoted("user", "question 0") + "\n\n" + quoted("tool output", told)
+    assert shown == quote_data("user", "question 0") + "\n\n" + quote_data("tool output", told)
 
     gateway = scripted(verdicts(polite=True, short=True))
     await metric("llm_rubric_knowledge_recall", gateway)(case(None), called(*calls))
@@ -222,7 +222,7 @@ async def test_a_scenario_is_judged_by_the_words_in_its_trace() -> None:
     gateway = scripted(verdicts(polite=True, short=True))
     scenario = EvalCase(id="s", scenario=Scenario(starting_prompt="hi", plan="buy"))
     await metric("llm_rubric_response", gateway)(scenario, called())
-    assert quoted("user", "who?") in asked_of(gateway)[0].text
+    assert quote_data("user", "who?") in asked_of(gateway)[0].text
 
 
 @pytest.mark.parametrize(
@@ -443,9 +443,9 @@ async def test_a_failed_run_is_unscored_without_a_call(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "judge", "problem"),
     [
-        ("llm_rubric_response", {"rubrics": []}, "judges by rubrics and has none"),
+        ("llm_rubric_response", {"rubrics": []}, "needs rubrics"),
         ("llm_final_response", {"rubrics": rubrics()}, "takes no rubrics"),
-        ("llm_final_response", {"judge_models": []}, "has no model to ask"),
+        ("llm_final_response", {"judge_models": []}, "has no model"),
         (
             "llm_final_response",
             {"judge_model": {"model_name": "m", "generation_config": {"max_tokens": "many"}}},
@@ -468,7 +468,7 @@ def test_a_judge_that_cannot_judge_is_refused_before_anything_is_spent(
 async def test_a_default_model_judges_where_none_is_named() -> None:
     gateway = scripted(valid(True))
     config = parse_eval_config([{"metric_name": "llm_final_response"}], environ={})
-    (judge,) = build_metrics(config, builders=judge_builders(gateway, default=JudgeModel(model_name="judge")))
+    (judge,) = build_metrics(config, builders=make_judge_builders(gateway, default=JudgeModel(model_name="judge")))
     assert (await judge(case("a"), said("a"))).value == 1.0
 
 
@@ -484,7 +484,7 @@ async def test_a_default_model_judges_where_none_is_named() -> None:
     ],
 )
 def test_a_judge_has_the_name_that_litellm_knows(model: JudgeModel, name: str) -> None:
-    assert litellm_name(model) == name
+    assert name_for_litellm(model) == name
 
 
 def test_generation_config_think_and_extra_fields_become_options() -> None:
@@ -494,7 +494,7 @@ def test_generation_config_think_and_extra_fields_become_options() -> None:
         think=False,
         extra_fields={"guided": True},
     )
-    assert request_options(model, place="here") == {
+    assert build_request_options(model, place="here") == {
         "temperature": 0.2,
         "max_tokens": 99,
         "reasoning_effort": "none",
@@ -503,7 +503,7 @@ def test_generation_config_think_and_extra_fields_become_options() -> None:
 
 
 def named(gateway: Gateway, **fields: Any) -> str:
-    (judge,) = judges_of((JudgeModel(**fields),), gateway, place="here")
+    (judge,) = build_judges((JudgeModel(**fields),), gateway, place="here")
     return judge.model
 
 
@@ -681,9 +681,9 @@ async def test_a_response_that_speaks_to_the_judge_stays_inside_the_quotes() -> 
 
 
 def test_long_texts_are_cut_around_the_middle_and_say_so() -> None:
-    assert cut("abcdef", 6) == "abcdef"
-    assert cut("abcdefgh", 3) == "ab\n[... 5 characters left out ...]\nh"
-    text = quoted("response", "a" * MAX_QUOTED + "b" * MAX_QUOTED)
+    assert truncate_middle("abcdef", 6) == "abcdef"
+    assert truncate_middle("abcdefgh", 3) == "ab\n[... 5 characters left out ...]\nh"
+    text = quote_data("response", "a" * MAX_QUOTED + "b" * MAX_QUOTED)
     assert len(text) < MAX_QUOTED + 100
     assert "[... 20,000 characters left out ...]" in text
     assert text.endswith("b\n</data>")

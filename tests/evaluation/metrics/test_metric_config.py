@@ -12,26 +12,23 @@ import orjson
 import pytest
 
 from promptiter.errors import MetricError
-from promptiter.evaluation.metrics.json_match import JsonCriterion
-from promptiter.evaluation.metrics.metric_config import (
-    EvalConfig,
+from promptiter.evaluation.metrics.criteria import (
     FinalResponseCriterion,
     JudgeConfig,
     JudgeModel,
     Limit,
-    MetricConfig,
     Options,
     Rubric,
-    load_eval_config,
-    parse_eval_config,
 )
+from promptiter.evaluation.metrics.json_match import JsonCriterion
+from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig, load_eval_config, parse_eval_config
 from promptiter.evaluation.metrics.text_match import NumericCriterion, RougeCriterion, TextCriterion
 from promptiter.evaluation.metrics.trajectory import ToolCriterion, TrajectoryCriterion
 from promptiter.llm.secret import Secret, reveal, secrets_in
 from traces import digest
 from traces.model import Json
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).parents[4] / "shared" / "data"
 ENVIRON = {"TRPC_AGENT_MODEL_NAME": "m", "TRPC_AGENT_BASE_URL": "http://localhost", "TRPC_AGENT_API_KEY": "sk-42"}
 
 
@@ -216,23 +213,29 @@ def test_a_metric_that_nobody_knows_keeps_its_options() -> None:
             [{"metric_name": "final_response_avg_score", "criterion": {"tool_trajectory": {}}}],
             r"metrics\[0\].criterion: unknown key 'tool_trajectory'; known are final_response",
         ),
-        ([{"metric_name": "response_match_score", "criterion": {"x": 1}}], r"criterion: unknown key 'x'$"),
+        (
+            [{"metric_name": "response_match_score", "criterion": {"x": 1}}],
+            r"criterion: unknown key 'x'; leave it out$",
+        ),
         (
             [{"metric_name": "tool_trajectory", "criterion": {"overrides": {"t": {"args": {}}}}}],
             r"criterion.overrides.t: unknown key 'args'",
         ),
-        ([{"metric_name": "exact_match", "metricName": "x"}], "'metric_name' and 'metricName' are the same key"),
+        (
+            [{"metric_name": "exact_match", "metricName": "x"}],
+            "'metricName' is another spelling of 'metric_name', which is given too",
+        ),
         ([{"threshold": 1}], r"metrics\[0\].metric_name: is missing"),
-        ([{"metric_name": ""}], r"metric_name: is ''; it must be a text that is not empty"),
-        ([{"metric_name": "exact_match", "threshold": "1"}], r"threshold: is '1'; it must be a number"),
-        ([{"metric_name": "exact_match", "threshold": True}], "threshold: is True; it must be a number"),
-        ({"criteria": {"exact_match": "high"}}, r"criteria.exact_match.threshold: is 'high'"),
-        (["exact_match"], r"metrics\[0\]: is 'exact_match'; it must be an object"),
-        ({"metrics": {}}, "metrics: is {}; it must be a list"),
+        ([{"metric_name": ""}], r"metric_name: must not be empty"),
+        ([{"metric_name": "exact_match", "threshold": "1"}], r"threshold: must be a number, not '1'"),
+        ([{"metric_name": "exact_match", "threshold": True}], "threshold: must be a number, not true"),
+        ({"criteria": {"exact_match": "high"}}, r"criteria.exact_match.threshold: must be a number, not 'high'"),
+        (["exact_match"], r"metrics\[0\]: must be an object, not 'exact_match'"),
+        ({"metrics": {}}, "metrics: must be a list, not an object"),
         ({"evaluate": {"metrics": [{}]}}, r"test_config.json: evaluate.metrics\[0\].metric_name"),
         ({}, "has no metrics"),
-        (17, "test_config.json: is 17; it must be an object"),
-        ({"metrics": [{"metric_name": "exact_match"}], "num_runs": 0}, "num_runs: is 0; it must be a whole number"),
+        (17, "test_config.json: must be an object, not 17"),
+        ({"metrics": [{"metric_name": "exact_match"}], "num_runs": 0}, "num_runs: must be at least 1, not 0"),
         ([{"metric_name": "exact_match"}] * 2, r"'exact_match' is taken by test_config.json: metrics\[0\]"),
         (
             [{"metric_name": "final_response_avg_score", "criterion": {"final_response": {}}}],
@@ -245,18 +248,21 @@ def test_a_metric_that_nobody_knows_keeps_its_options() -> None:
                     "criterion": {"final_response": {"text": {"match": "fuzzy"}}},
                 }
             ],
-            r"text.match: is 'fuzzy'; it must be one of exact, contains, regex",
+            r"text.match: must be 'exact', 'contains' or 'regex', not 'fuzzy'",
         ),
         ([{"metric_name": "length"}], "limits nothing"),
         ([{"metric_name": "length", "criterion": {"min": 3, "max": 2}}], r"criterion: length.min 3 is above"),
-        ([{"metric_name": "regex", "criterion": {"expected": "("}}], "criterion: .*no regular expression"),
+        ([{"metric_name": "regex", "criterion": {"expected": "("}}], "criterion: .*not a valid regular expression"),
         ([{"metric_name": "json_match", "criterion": {"ignore_tree": {"a": 1}}}], "criterion: ignore_tree.a is 1"),
         ([{"metric_name": "json_match", "criterion": {"schema": {"type": 3}}}], "criterion: the JSON schema"),
-        ([{"metric_name": "rouge", "criterion": {"type": "rouge-9"}}], "criterion.type: is 'rouge-9'"),
-        ([{"metric_name": "rouge", "criterion": {"threshold": 0.5}}], "threshold: stands beside metric_name"),
-        ([{"metric_name": "latency"}], r"criterion.limit_s: is None; say what a run may take"),
-        ([{"metric_name": "cost", "criterion": {"limit_usd": 0}}], r"criterion.limit_usd: is 0.0"),
-        ({"metrics": [{"metric_name": "x"}], "evaluators": {"x": 1}}, "evaluators.x: is 1; it must be a text"),
+        (
+            [{"metric_name": "rouge", "criterion": {"type": "rouge-9"}}],
+            "criterion.type: must be 'rouge1', 'rouge2' or 'rougeL', not 'rouge-9'",
+        ),
+        ([{"metric_name": "rouge", "criterion": {"threshold": 0.5}}], "threshold: belongs beside metric_name"),
+        ([{"metric_name": "latency"}], r"criterion.limit_s: is missing"),
+        ([{"metric_name": "cost", "criterion": {"limit_usd": 0}}], r"criterion.limit_usd: must be above 0, not 0"),
+        ({"metrics": [{"metric_name": "x"}], "evaluators": {"x": 1}}, "evaluators.x: must be a string, not 1"),
     ],
 )
 def test_a_mistake_is_an_error_that_names_its_place(document: Json, message: str) -> None:
@@ -317,15 +323,15 @@ def test_a_judge_is_read_whole() -> None:
             "both judge_model and judge_models",
         ),
         ({"judge_model": {}}, "judge_model.model_name: is missing"),
-        ({"judge_model": {"model_name": "a", "weight": -1}}, "weight: is -1; it must be a number from 0 on"),
+        ({"judge_model": {"model_name": "a", "weight": -1}}, "weight: must be at least 0, not -1"),
         (
             {"judge_model": {"model_name": "a", "weight": 0}, "models_aggregator": "weighted_avg"},
-            "weighted_avg of models that all have weight 0",
+            "weighted_avg needs a weight above 0",
         ),
-        ({"models_aggregator": "most"}, "models_aggregator: is 'most'; it must be one of all_pass"),
-        ({"rubrics": [{"id": "a", "content": "x"}, {"id": "a", "content": "y"}]}, "rubrics: two have the same id"),
-        ({"rubrics": [{"id": "a"}]}, r"rubrics\[0\].content: is None; it must be an object"),
-        ({"knowledge_tool_names": [1]}, "must be a list of texts"),
+        ({"models_aggregator": "most"}, "models_aggregator: must be 'all_pass', .*, not 'most'"),
+        ({"rubrics": [{"id": "a", "content": "x"}, {"id": "a", "content": "y"}]}, "two rubrics have the same id"),
+        ({"rubrics": [{"id": "a"}]}, r"rubrics\[0\].content: is missing"),
+        ({"knowledge_tool_names": [1]}, r"knowledge_tool_names\[0\]: must be a string, not 1"),
     ],
 )
 def test_a_judge_that_contradicts_itself_is_refused(judge: Json, message: str) -> None:
@@ -362,7 +368,7 @@ def test_a_literal_api_key_is_not_copied_anywhere() -> None:
                 },
                 {"metric_name": "mine", "criterion": {"llm_judge": {"judge_model": {"apiKey": key}}}},
             ],
-            "user_simulator_config": {"model": {"api_key": key}},
+            "user_simulator_config": {"model": "m", "options": {"api_key": key}},
         }
     )
     dumps = [
@@ -387,7 +393,8 @@ def test_a_literal_api_key_is_not_copied_anywhere() -> None:
     assert reveal(model.extra_fields) == {"headers": [{"Authorization": f"Bearer {key}"}], "user": "me"}
     assert reveal(model.generation_config) == {"api-key": key, "max_tokens": 9}
     assert reveal(mine.values) == {"llm_judge": {"judge_model": {"apiKey": key}}}
-    assert reveal(config.user_simulator) == {"model": {"api_key": key}}
+    assert config.user_simulator is not None
+    assert reveal(config.user_simulator.options) == {"api_key": key}
 
 
 def test_a_key_from_a_variable_is_dumped_as_the_variable() -> None:
@@ -418,7 +425,8 @@ def test_the_name_of_a_simulated_users_model_is_no_secret() -> None:
     found = parse_eval_config(
         {"metrics": [{"metric_name": "exact_match"}], "user_simulator_config": simulator}, environ=environ
     )
-    assert found.user_simulator["model"] == "gpt-4o-mini"
+    assert found.user_simulator is not None
+    assert found.user_simulator.model == "gpt-4o-mini"
     assert secrets_in(found) == ("value-1-long",)
 
 

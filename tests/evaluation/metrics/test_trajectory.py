@@ -14,8 +14,8 @@ from promptiter.evaluation.metrics.trajectory import (
     ToolCriterion,
     TrajectoryCriterion,
     compare_tool_calls,
-    longest_common_order,
-    maximum_matching,
+    match_in_any_order,
+    match_in_order,
 )
 from promptiter.evaluation.score import Finding
 from traces import ToolCall
@@ -83,7 +83,7 @@ def test_unordered_matching_is_bipartite_and_not_greedy() -> None:
 
 @given(EDGES)
 def test_the_matching_is_as_large_as_networkx_finds(edges: set[tuple[int, int]]) -> None:
-    paired = maximum_matching(6, 6, lambda wanted, came: (wanted, came) in edges)
+    paired = match_in_any_order(6, 6, lambda wanted, came: (wanted, came) in edges)
     graph: nx.Graph[tuple[str, int]] = nx.Graph([(("wanted", wanted), ("came", came)) for wanted, came in edges])
     top = {node for node in graph if node[0] == "wanted"}
     assert len(paired) == len(nx.bipartite.maximum_matching(graph, top_nodes=top)) / 2
@@ -93,7 +93,7 @@ def test_the_matching_is_as_large_as_networkx_finds(edges: set[tuple[int, int]])
 
 @given(st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3))))
 def test_the_ordered_matching_is_as_large_as_trying_all_finds(edges: set[tuple[int, int]]) -> None:
-    paired = longest_common_order(4, 4, lambda wanted, came: (wanted, came) in edges)
+    paired = match_in_order(4, 4, lambda wanted, came: (wanted, came) in edges)
     assert set(paired.items()) <= edges
     assert list(paired.values()) == sorted(set(paired.values()))
     largest = max(
@@ -108,7 +108,7 @@ def test_the_ordered_matching_is_as_large_as_trying_all_finds(edges: set[tuple[i
 def test_a_long_chain_of_moves_needs_no_recursion() -> None:
     size = 1_500
     # Each reference can use its own call or the next; the last can only use the first.
-    paired = maximum_matching(
+    paired = match_in_any_order(
         size, size, lambda wanted, came: came in (wanted, wanted + 1) if wanted < size - 1 else came == 0
     )
     assert len(paired) == size

@@ -146,18 +146,18 @@ def test_more_cases_show_smaller_gains_and_a_wanted_gain_says_how_many() -> None
     gains = [found.smallest_gain(times=times) for times in (1, 2, 4)]
     assert None not in gains
     assert gains == sorted(gains, reverse=True)  # type: ignore[type-var]
-    reach = found.reach(0.1)
+    reach = found.estimate_required_size(0.1)
     assert not reach.is_within
     assert reach.cases is not None
     assert reach.cases > 12
     assert reach.repeats is not None
     assert reach.repeats > REPEATS
-    assert found.reach(0.35).is_within
-    assert found.reach(0.35).power == found.power(0.35)
+    assert found.estimate_required_size(0.35).is_within
+    assert found.estimate_required_size(0.35).power == found.power(0.35)
 
 
 def test_more_than_there_is_to_gain_is_never_within_reach() -> None:
-    reach = report({"a": [1, 1, 0.9], "b": [1, 0.9, 1]}).reach(0.5)
+    reach = report({"a": [1, 1, 0.9], "b": [1, 0.9, 1]}).estimate_required_size(0.5)
     assert (reach.power, reach.cases, reach.repeats) == (0.0, None, None)
 
 
@@ -165,7 +165,7 @@ def test_more_than_there_is_to_gain_is_never_within_reach() -> None:
 def test_without_noise_any_gain_shows_on_these_cases(objective: Objective) -> None:
     found = report({"a": [0.1] * 6, "b": [0.7] * 6}, objective)
     assert (found.noise.variance, found.gain, found.floor(), found.smallest_gain()) == (0.0, 0.0, 0.0, 0.0)
-    assert found.reach(0.3).is_within
+    assert found.estimate_required_size(0.3).is_within
     assert found.smallest_gain(scope="new cases") is None  # two cases never do
 
 
@@ -180,7 +180,7 @@ def test_every_objective_has_room_up_to_its_best(objective: Objective) -> None:
 def test_an_unreliable_evaluation_says_so_and_what_to_do() -> None:
     problem = report({"a": [None, 1], "b": [1, 1]}, most=0.2).problem
     assert problem == (
-        "25% of the runs or scores failed, the limit is 20%: Oops: down (×1); mend the agent, the metric or the cases, "
+        "25% of the runs or scores failed, the limit is 20%: Oops: down (×1); fix the agent, the metric or the cases, "
         "then measure again"
     )
     assert report({"a": [None, 1], "b": [1, 1]}, most=0.25).problem is None
@@ -188,7 +188,7 @@ def test_an_unreliable_evaluation_says_so_and_what_to_do() -> None:
 
 
 def test_one_draw_shows_no_noise() -> None:
-    assert "needs 2 repeats or more before noise shows, and some have 1" in str(report({"a": [1], "b": [1, 1]}).problem)
+    assert "needs at least 2 repeats to measure noise, and some have 1" in str(report({"a": [1], "b": [1, 1]}).problem)
     assert "some have 0" in str(report({}).problem)
 
 

@@ -62,13 +62,13 @@ def claimed(world: str, count: int, *, loss: float, margin: float, trials: int) 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(("count", "trials"), [(12, 600), (30, 300), (100, 150)])
 @pytest.mark.parametrize("margin", [0.05, 0.1])
-def test_at_a_true_loss_of_the_margin_it_is_claimed_in_at_most_5_percent(
+def test_a_true_loss_of_the_margin_passes_in_at_most_5_percent(
     world: str, count: int, trials: int, margin: float
 ) -> None:
     assert claimed(world, count, loss=margin, margin=margin, trials=trials) <= 0.05
 
 
-def test_flipping_the_signs_of_shifted_changes_would_claim_far_too_often() -> None:
+def test_flipping_the_signs_of_shifted_changes_would_pass_far_too_often() -> None:
     """Why the test is no other: nothing fails in 24 runs, and each such picture looks like proof."""
     rng = Random(0)
     drawn_pairs = (drawn(rng, "rare failures of a perfect baseline", 12, 0.05, repeats=2) for _ in range(200))
@@ -94,7 +94,7 @@ def test_power_when_nothing_is_lost(world: str, count: int, margin: float, least
     assert least <= claimed(world, count, loss=0.0, margin=margin, trials=200) <= most
 
 
-def test_claims_about_new_cases_keep_their_error() -> None:
+def test_the_test_for_new_cases_keeps_its_alpha() -> None:
     rng, wrong = Random(1), 0
     for _ in range(400):
         after = [float(rng.random() >= 0.1) for _ in range(30)]
@@ -105,22 +105,22 @@ def test_claims_about_new_cases_keep_their_error() -> None:
     assert (held.scope, held.outcome) == ("new cases", "shown")
 
 
-def test_equal_arms_without_noise_are_claimed_once_the_draws_exclude_the_loss() -> None:
+def test_equal_arms_without_noise_pass_once_the_repeats_rule_out_the_loss() -> None:
     same = cases(30, (1.0,) * 6, (1.0,) * 6)
-    claim = decide_non_inferiority(same, margin=0.05)
-    assert (claim.outcome, claim.gain, len(claim.looks)) == ("shown", 0.0, 2)
-    assert claim.reason.startswith("gain +0.000, no worse by 0.05 or more, p = 0.013")
+    result = decide_non_inferiority(same, margin=0.05)
+    assert (result.outcome, result.gain, len(result.looks)) == ("shown", 0.0, 2)
+    assert result.reason.startswith("gain +0.000, a loss of 0.05 or more is ruled out, p = 0.013")
     few = decide_non_inferiority(same[:12], margin=0.05)
     assert few.outcome == "not_shown"
-    assert few.reason.endswith("no run noise was seen, but so few runs may hide such a loss")
+    assert few.reason.endswith("no run noise was seen, but there are too few runs to rule it out")
 
 
 def test_without_noise_a_plain_loss_within_the_margin_is_no_noise() -> None:
     """3 of 100 cases always fail now: as noise it would not be excluded that 5 do; as a plain difference it is."""
     settled = [*cases(97, (1.0,) * 6, (1.0,) * 6), *cases(3, (1.0,) * 6, (0.0,) * 6, name="lost")]
-    claim = decide_non_inferiority(settled, margin=0.05)
-    assert claim.is_shown
-    assert claim.gain == pytest.approx(-0.03)
+    result = decide_non_inferiority(settled, margin=0.05)
+    assert result.is_shown
+    assert result.gain == pytest.approx(-0.03)
     assert not decide_non_inferiority([*settled, FLAKY], margin=0.05).is_shown
 
 
@@ -141,29 +141,29 @@ def test_the_p_value_is_one_over_what_five_gamblers_own_on_average() -> None:
 
 
 def test_a_loss_of_the_margin_is_given_up_at_once() -> None:
-    claim = decide_non_inferiority([*cases(9, (1, 1), (1, 1)), *cases(1, (1, 1), (0, 0), name="lost")], margin=0.1)
-    assert (claim.outcome, claim.needed_repeats) == ("futile", 0)
-    assert claim.reason == "gain -0.100 is a loss of the margin 0.1 or more: given up"
+    result = decide_non_inferiority([*cases(9, (1, 1), (1, 1)), *cases(1, (1, 1), (0, 0), name="lost")], margin=0.1)
+    assert (result.outcome, result.needed_repeats) == ("futile", 0)
+    assert result.reason == "loss of 0.100, which is not below the margin of 0.1; stopped early"
 
 
 def test_it_opens_with_the_first_block_and_wants_the_next() -> None:
     one = decide_non_inferiority([case.first(1) for case in cases(12, (1,) * 6, (1,) * 6)], margin=0.05)
-    assert (one.outcome, one.needed_repeats, one.reason) == ("open", 1, "block 1 of 3 is to be run")
+    assert (one.outcome, one.needed_repeats, one.reason) == ("open", 1, "block 1 of 3 has not been run")
     two = decide_non_inferiority([case.first(2) for case in cases(12, (1,) * 6, (1,) * 6)], margin=0.05)
     assert (two.outcome, two.needed_repeats, len(two.looks)) == ("open", 2, 1)
 
 
-def test_draws_that_no_look_needs_change_nothing() -> None:
+def test_repeats_after_the_deciding_look_change_nothing() -> None:
     short = decide_non_inferiority(cases(100, (1, 1), (1, 1)), margin=0.1)
     assert short.is_shown
     assert decide_non_inferiority(cases(100, (1, 1, 1), (1, 1, 0)), margin=0.1) == short
 
 
-def test_what_cannot_be_tested_is_told() -> None:
+def test_invalid_inputs_are_errors() -> None:
     for margin in (0.0, 1.0, math.nan):
         with pytest.raises(SetupError, match="the margin is"):
             decide_non_inferiority([FLAKY], margin=margin)
-    with pytest.raises(SetupError, match="scores are 10 apart"):
+    with pytest.raises(SetupError, match="scores differ by 10"):
         decide_non_inferiority(cases(2, (0, 10), (0, 10)), margin=0.1)
     assert decide_non_inferiority(cases(2, (0, 10), (0, 10)), margin=1.0, spread=10.0).outcome == "open"
     with pytest.raises(SetupError, match="no cases"):

@@ -68,7 +68,7 @@ def test_the_p_value_is_the_share_of_all_deals_that_are_as_good(cases: list[Pair
 @given(noisy_cases(st.floats(-3, 3, width=16), most=2))
 def test_floats_of_many_digits_are_exact_too(cases: list[PairedScores]) -> None:
     test = within(cases)
-    assert test.error == 0
+    assert test.std_error == 0
     assert test.p_value == pytest.approx(by_listing_every_deal(cases), abs=1e-12)
 
 
@@ -111,7 +111,7 @@ def test_a_hundred_cases_agree_with_convolved_hypergeometric_distributions() -> 
         total = numpy.convolve(total, stats.hypergeom.pmf(numpy.arange(7), 12, passed, 6))
     observed = int(sum(sum(case.after) for case in cases))
     test = within(cases)
-    assert test.error == 0
+    assert test.std_error == 0
     assert test.p_value == pytest.approx(total[observed:].sum(), rel=1e-9)
 
 
@@ -151,8 +151,8 @@ def test_too_many_sums_are_sampled_and_come_close_to_all_of_them() -> None:
     flips = 1 - 2 * (numpy.arange(2**18)[:, None] >> numpy.arange(18) & 1)
     oracle = float(numpy.mean(flips @ numpy.array(deltas) >= sum(deltas) - 1e-9))
     ours = sign_flip(deltas)
-    assert 0 < ours.error < 0.005
-    assert ours.p_value == pytest.approx(oracle, abs=4 * ours.error)
+    assert 0 < ours.std_error < 0.005
+    assert ours.p_value == pytest.approx(oracle, abs=4 * ours.std_error)
     assert sign_flip(deltas) == ours
     assert sign_flip(deltas, seed=1) != ours
 
@@ -174,8 +174,8 @@ def test_cases_with_many_draws_of_many_digits_are_shuffled() -> None:
         n_resamples=20_000,
         rng=numpy.random.default_rng(1),
     ).pvalue
-    assert test.error > 0
-    assert test.p_value == pytest.approx(oracle, abs=5 * test.error)
+    assert test.std_error > 0
+    assert test.p_value == pytest.approx(oracle, abs=5 * test.std_error)
 
 
 @given(noisy_cases())
@@ -217,7 +217,7 @@ def test_the_order_of_cases_does_not_matter_when_deals_are_sampled() -> None:
     arms = [tuple(random.random() for _ in range(6)) for _ in range(24)]
     cases = paired(*zip(arms[::2], arms[1::2], strict=True))
     test = within(cases)
-    assert test.error > 0
+    assert test.std_error > 0
     assert within(cases[::-1]) == test
 
 

@@ -13,12 +13,12 @@ from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import (
     RunNoise,
     cases_needed,
+    estimate_run_noise,
     noise_bar,
     noise_floor,
     pooled_std,
     power,
     repeats_needed,
-    run_noise,
     smallest_gain,
 )
 
@@ -38,7 +38,7 @@ def arm(chance: float, random: Random, *, repeats: int = 6) -> tuple[float, ...]
 
 def test_the_noise_of_known_cases_is_found_from_a_few_draws() -> None:
     random = Random(1)
-    found = run_noise([arm(chance, random, repeats=2) for chance in chances(20_000, random)])
+    found = estimate_run_noise([arm(chance, random, repeats=2) for chance in chances(20_000, random)])
     assert found.mean == pytest.approx(NOISE.mean, abs=0.01)
     assert found.variance == pytest.approx(NOISE.variance, abs=0.005)
     assert found.square_room == pytest.approx(NOISE.square_room, abs=0.01)
@@ -46,13 +46,13 @@ def test_the_noise_of_known_cases_is_found_from_a_few_draws() -> None:
 
 
 def test_scores_beyond_1_have_room_up_to_the_highest() -> None:
-    found = run_noise([[1.0, 3.0], [5.0, 5.0]])
+    found = estimate_run_noise([[1.0, 3.0], [5.0, 5.0]])
     assert (found.best, found.mean, found.room, found.variance) == (5.0, 3.5, 1.5, 1.0)
 
 
 def test_noise_needs_a_case_that_was_repeated() -> None:
     with pytest.raises(SetupError, match="at least 2 repeats; got 2 cases"):
-        run_noise([[1.0], [0.0]])
+        estimate_run_noise([[1.0], [0.0]])
 
 
 def test_differences_between_cases_are_no_noise() -> None:
@@ -63,7 +63,7 @@ def test_differences_between_cases_are_no_noise() -> None:
 
 def test_equal_draws_have_no_noise_whatever_their_last_digit() -> None:
     assert {pooled_std([[percent / 100] * repeats]) for percent in range(101) for repeats in range(2, 9)} == {0.0}
-    assert smallest_gain(run_noise([[0.05] * 6, [0.1] * 3]), cases=2) == 0.0
+    assert smallest_gain(estimate_run_noise([[0.05] * 6, [0.1] * 3]), cases=2) == 0.0
 
 
 def test_the_noise_bar_pools_the_spread_of_both_arms() -> None:
@@ -156,7 +156,7 @@ def test_what_no_number_of_cases_shows_is_none() -> None:
 
 
 def test_without_noise_any_gain_shows_on_these_cases_but_not_on_new_ones() -> None:
-    settled = run_noise([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    settled = estimate_run_noise([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     assert smallest_gain(settled, cases=3) == 0.0
     assert cases_needed(settled, 0.01) == 1
     assert noise_floor(settled, cases=3, repeats=1) == 0

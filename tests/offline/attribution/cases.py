@@ -14,9 +14,9 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.loss import category_of
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.criteria import FinalResponseCriterion
 from promptiter.evaluation.metrics.json_match import JsonCriterion
 from promptiter.evaluation.metrics.metric import Metric
-from promptiter.evaluation.metrics.metric_config import FinalResponseCriterion
 from promptiter.evaluation.metrics.text_match import TextCriterion, compare_text
 from promptiter.evaluation.score import Finding
 from promptiter.llm.gateway import Gateway

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from promptiter.agents.graph import Choice, Edge, GraphAgent, Join
 from promptiter.agents.nodes import ModelNode
-from promptiter.evaluation.metrics.text_match import rouge_findings
+from promptiter.evaluation.metrics.text_match import find_word_differences
 from promptiter.evaluation.score import Finding
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
 from promptiter.structure import Surface
@@ -153,7 +153,7 @@ async def test_words_that_a_judge_finds_missing_are_located() -> None:
     assert await blamed(request(chain(RECORD, "a refund", "a refund"), "It is A-17", findings=findings)) == [
         "n1#instruction"
     ]
-    rouge = rouge_findings("a refund", "kettle broken A-17")
+    rouge = find_word_differences("a refund", "kettle broken A-17")
     assert await blamed(request(chain(RECORD, "a refund", "a refund"), "broken A-17", findings=rouge)) == [
         "n1#instruction"
     ]
