@@ -276,7 +276,7 @@ def test_acceptance_has_a_key_for_each_policy(folder: Path, text: str, made: str
 def test_what_is_wrong_with_the_promises_and_figures_of_policies_is_told(folder: Path) -> None:
     assert loaded(folder, "alpha: 0.1\nacceptance: {paired_gain: {alpha: 0.1}}").request.alpha == 0.1
     [above] = problems(folder, FILE + "acceptance: {paired_gain: {alpha: 0.1}}\n")
-    assert above.startswith("acceptance PairedGain(0.1, (2, 2, 2)) may err in 0.1 of all runs, more than the 0.05 of")
+    assert above.startswith("acceptance PairedGain(0.1, (2, 2, 2)) allows false accepts in 10% of runs, above")
     [unknown] = problems(folder, FILE + "acceptance: {tie_break: {by: [token]}}\n")
     assert unknown.endswith("(did you mean 'tokens'?)")
     [clock] = problems(folder, FILE + "acceptance: {constraints: [{figure: latency_s, at_most: 2}]}\n")
