@@ -17,8 +17,8 @@ from typing import TypeVar
 from promptiter.agents.base import Agent
 from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
-from promptiter.config.models import gateway_of, search_of, unpriced_models
-from promptiter.config.policies import acceptance_of, build_final_test, goal_of, stop_of
+from promptiter.config.models import build_gateway, build_search, find_unpriced_models
+from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt, run_blocking
@@ -267,7 +267,7 @@ class _RunBuilder:
 
     def _build_gateway(self) -> Gateway:
         cache = self.attempt(lambda: open_cache(self.config.cache), place="cache")
-        return gateway_of(self.config, cache, environ=self.environ)
+        return build_gateway(self.config, cache, environ=self.environ)
 
     def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
         if not self._is_given("metrics", wanted="name a metrics file, or list metrics here"):
@@ -297,7 +297,7 @@ class _RunBuilder:
 
     def _build_request(self, sets: _EvalSets) -> RunRequest:
         config = self.config
-        goal = goal_of(config.goal)
+        goal = build_goal(config.goal)
         return RunRequest(
             train=sets.train,
             validation=sets.validation,
@@ -305,10 +305,11 @@ class _RunBuilder:
             initial_profile=self._load_profile(),
             teacher=self._load_teacher(),
             judge=config.judge,
-            acceptance=self.attempt(partial(acceptance_of, config.acceptance, goal), place="acceptance") or AnyGain(),
+            acceptance=self.attempt(partial(build_acceptance, config.acceptance, goal), place="acceptance")
+            or AnyGain(),
             final_test=build_final_test(config.final_test),
             alpha=config.alpha,
-            stop=stop_of(config.stop, objective=config.objective, goal=goal),
+            stop=build_stop(config.stop, objective=config.objective, goal=goal),
             max_rounds=config.max_rounds,
             targets=config.targets,
             objective=config.objective,
@@ -321,7 +322,7 @@ class _RunBuilder:
 
     def _check(self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool) -> None:
         """Find what the engine would refuse later, so that it is in the same list of problems."""
-        self.problems.extend(unpriced_models(self.config, evaluator.gateway))
+        self.problems.extend(find_unpriced_models(self.config, evaluator.gateway))
         if self.config.review and request.goal.kind != "score":
             self.problems.append(
                 f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; leave it out"
@@ -354,13 +355,13 @@ class _EvalSets:
 
 def _build_engine(agent: Agent, evaluator: Evaluator, config: RunConfig) -> Engine:
     """An engine with the search for the goal. The stages are only for the score."""
-    match goal_of(config.goal).kind:
+    match build_goal(config.goal).kind:
         case "cheaper":
             return Engine(agent, evaluator, search=ModelDownsizing())
         case "fewer_tokens":
             return Engine(agent, evaluator, search=PromptShortening())
         case "score":
-            return Engine(agent, evaluator, search=search_of(config))
+            return Engine(agent, evaluator, search=build_search(config))
 
 
 def _find_source(reference: str) -> str | None:
