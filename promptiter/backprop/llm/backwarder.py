@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
-from promptiter.backprop.llm.prompts import alias_predecessors, alias_surfaces, render_backward
 from promptiter.backprop.llm.rendering import collect_incoming_findings
 from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, grade, resolve_id
+from promptiter.backprop.llm.step_prompt import alias_predecessors, alias_surfaces, render_backward
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import BackwardRequest, BackwardResult, GradientPacket, SurfaceGradient
 from promptiter.stages.losses import Category, Severity

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from promptiter.backprop.corrections import Correction, CorrectionRequest, FindLostValues, parse_like
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
-from promptiter.backprop.llm.prompts import DATA_RULE, EXPECTED, MAX_PROMPT_TOKENS
+from promptiter.backprop.llm.prompts import CORRECT, DATA_RULE, EXPECTED, MAX_PROMPT_TOKENS
 from promptiter.backprop.llm.rendering import (
     build_optional_section,
     collect_findings,
@@ -31,21 +31,6 @@ from promptiter.registry import OFFLINE_STAGES
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
-
-CORRECT = """\
-You check a diagnosis. An agent made of several steps failed, and one step of it is blamed. Write what that step would \
-have given if it had been told better, so that the run can be repeated from there.
-
-- Use only what the step was given: its input and the results of its tools. What is in neither it could not know, \
-however it had been told; the expected answer is that of the whole run and shows what matters, not what this step knew.
-- Change only what the diagnosis is about. Everything else stays as the step gave it, word for word, in the same form.
-- If the step's output was already as good as its input allowed, because what is missing had been lost or spoiled \
-before it, or is lost after it, say so: set is_correctable to false and leave the output empty. Diagnoses may be wrong.
-
-{data_rule}
-
-Answer with one JSON object; the reason says in one sentence what you changed, or why nothing can be better here: \
-{{"reason": "...", "is_correctable": true, "output": "..."}}"""
 
 _RULES = CORRECT.format(data_rule=DATA_RULE)
 

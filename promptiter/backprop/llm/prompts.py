@@ -1,8 +1,11 @@
-"""The prompts of the LLM stages. The rules are ours; everything that was recorded or written by others is data.
+"""The prompts of the LLM stages: the rules of all stages, and the prompts of the aggregator and the optimizer.
 
-Data is enclosed in `<data name="…">` and `</data>`, as in the prompts of judges, and cannot close its marks. Node and
-step ids come from traces, so they are data, too: models name surfaces and steps by our aliases, S1 and P1. Every prompt
-has at most `limit` tokens; equal requests give equal prompts in every process.
+The prompts that ask for blame are in `step_prompt` and `trace_prompt`, that of the corrector in `corrector`.
+
+The rules are ours; everything that was recorded or written by others is data. It is enclosed in `<data name="…">` and
+`</data>`, as in the prompts of judges, and cannot close its marks. Node and step ids come from traces and are data,
+too: models name surfaces and steps by our aliases, S1 and P1. Every prompt has at most `limit` tokens; equal requests
+give equal prompts in every process.
 """
 
 from __future__ import annotations
@@ -13,32 +16,23 @@ from dataclasses import dataclass
 from promptiter.backprop.llm.rendering import (
     build_example_sections,
     build_optional_section,
-    collect_incoming_findings,
     collect_literals,
-    collect_wrong_values,
-    describe_findings,
-    is_suspect,
     quote_numbered,
     quote_optional,
-    quote_step,
     quote_surface,
-    render_call,
     render_rejection,
-    render_result,
     render_value,
 )
 from promptiter.backprop.llm.truncation import Quote, Section, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message
-from promptiter.stages.contracts import AggregateRequest, AggregateResult, BackwardRequest, OptimizeRequest
+from promptiter.stages.contracts import AggregateRequest, AggregateResult, OptimizeRequest
 from promptiter.stages.losses import Category, Severity
 from promptiter.structure import Limits, Surface, SurfaceType
-from traces import Step
 
 MAX_PROMPT_TOKENS = 12_000
 MIN_PROMPT_TOKENS = 2_000
 """With fewer tokens the rules leave too little room for anything else."""
 
-MOST_PREDECESSORS = 64
 MOST_FAILING = 6
 MOST_PASSING = 3
 MOST_REJECTED = 5
@@ -167,6 +161,21 @@ the passage exactly and occurs only once in the value, `replace` stands there in
 sentences what you changed and why it helps. Answer with one JSON object:
 {"reason": "...", "edits": [{"find": "...", "replace": "..."}]}"""
 
+CORRECT = """\
+You check a diagnosis. An agent made of several steps failed, and one step of it is blamed. Write what that step would \
+have given if it had been told better, so that the run can be repeated from there.
+
+- Use only what the step was given: its input and the results of its tools. What is in neither it could not know, \
+however it had been told; the expected answer is that of the whole run and shows what matters, not what this step knew.
+- Change only what the diagnosis is about. Everything else stays as the step gave it, word for word, in the same form.
+- If the step's output was already as good as its input allowed, because what is missing had been lost or spoiled \
+before it, or is lost after it, say so: set is_correctable to false and leave the output empty. Diagnoses may be wrong.
+
+{data_rule}
+
+Answer with one JSON object; the reason says in one sentence what you changed, or why nothing can be better here: \
+{{"reason": "...", "is_correctable": true, "output": "..."}}"""
+
 SURFACE_TYPE_DESCRIPTIONS: Mapping[SurfaceType, str] = {
     "instruction": "the instruction of a node: what its model is told about its job.",
     "global_instruction": "an instruction that all nodes of the agent share, so it holds only what concerns all.",
@@ -196,58 +205,6 @@ class Point:
         cases = f"{len(self.case_ids)} case{'s' if len(self.case_ids) > 1 else ''}"
         labels = [*([f"×{self.count}"] if self.count > 1 else []), cases, self.severity, *self.categories]
         return f"- {', '.join(labels)}: {' '.join(self.text.split())}"
-
-
-def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
-    """The blamable surfaces by their aliases in the prompt and in the answer."""
-    return {f"S{number}": name for number, name in enumerate(sorted(set(request.blamable)), 1)}
-
-
-def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
-    """The predecessors by alias. If there are too many, those that failed or gave a wrong value are preferred."""
-    steps = sorted({step.id: step for step in request.predecessors}.values(), key=lambda step: (len(step.id), step.id))
-    wrong = collect_wrong_values(collect_incoming_findings(request))
-    named = [(f"P{number}", step) for number, step in enumerate(steps, 1)]
-    if len(named) > MOST_PREDECESSORS:
-        named = sorted(named, key=lambda pair: not is_suspect(pair[1], wrong))[:MOST_PREDECESSORS]
-    return dict(named)
-
-
-def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
-    """Render the prompt that asks which surface or predecessor of a step is to blame."""
-    step, findings = request.step, collect_incoming_findings(request)
-    packets = sorted(request.incoming, key=lambda packet: (packet.severity, packet.source, packet.text))
-    reports = list(dict.fromkeys(f"{packet.severity}, {packet.category}: {packet.text}" for packet in packets))
-    reasons = [reason for reason in dict.fromkeys(request.reasons) if reason not in "\n".join(reports)]
-    shown = "\n".join((*reports, *reasons))
-    unshown = [each for each in describe_findings(findings) if each not in shown]
-    aliases = {name: alias for alias, name in alias_surfaces(request).items()}
-    surfaces = sorted(request.surfaces, key=lambda surface: (surface.id not in aliases, surface.id))
-    predecessors = alias_predecessors(request)
-    sections = [
-        Section(title="# What went wrong", quotes=quote_numbered("report", reports), weight=6),
-        *build_optional_section("# Why the metrics failed", quote_numbered("reason", reasons), weight=5),
-        *build_optional_section("# What the metrics found", quote_optional("findings", "\n".join(unshown)), weight=3),
-        *build_optional_section("# What the user said", quote_optional("user", request.input), weight=3),
-        *build_optional_section(EXPECTED, quote_optional("expected", request.expected), weight=4),
-        Section(title="# The step", quotes=quote_step(step), weight=10),
-        *build_optional_section(
-            "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
-        ),
-        Section(
-            title="# Its surfaces" + ("" if aliases else ": none may be blamed"),
-            quotes=tuple(quote_surface(surface, name=aliases.get(surface.id, "fixed")) for surface in surfaces),
-            weight=6,
-        ),
-        Section(
-            title="# Its predecessors" + ("" if predecessors else ": none may be blamed"),
-            quotes=tuple(Quote(alias, render_result(before)) for alias, before in predecessors.items()),
-            weight=6,
-        ),
-    ]
-    room = compute_room(_BACKWARD, limit=limit)
-    content = compose(sections, room, around=collect_literals(findings, [request.expected]))
-    return Message("system", _BACKWARD), Message("user", content)
 
 
 def compute_points_room(*, limit: int) -> int:
@@ -310,7 +267,6 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
     return Message("system", rules), Message("user", first + rest)
 
 
-_BACKWARD = BACKWARD.format(to_a_surface=TO_A_SURFACE, grades=GRADES, data_rule=DATA_RULE)
 _AGGREGATE = AGGREGATE.format(data_rule=DATA_RULE)
 _BY_VALUE = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_VALUE)
 _BY_EDITS = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_EDITS)

@@ -30,6 +30,7 @@ from promptiter.backprop.propagate import TraceView
 from promptiter.llm.messages import Message
 from promptiter.stages.losses import Loss
 from promptiter.structure import Surface
+from promptiter.wording import join_names
 from traces import Step
 
 MOST_STEPS = 500
@@ -156,5 +157,4 @@ def _list_aliases(word: str, aliases: list[str]) -> list[str]:
     if not aliases:
         return []
     in_order = sorted(set(aliases), key=lambda alias: int(alias[1:]))
-    more = f" and {len(in_order) - MOST_LISTED:,} more" if len(in_order) > MOST_LISTED else ""
-    return [f"{word} {', '.join(in_order[:MOST_LISTED])}{more}"]
+    return [f"{word} {join_names(in_order, limit=MOST_LISTED)}"]

@@ -15,15 +15,12 @@ from hypothesis import strategies as st
 from promptiter.backprop.llm.prompts import (
     MAX_PROMPT_TOKENS,
     MIN_PROMPT_TOKENS,
-    MOST_PREDECESSORS,
     Point,
-    alias_predecessors,
-    alias_surfaces,
     is_shown_whole,
     render_aggregate,
-    render_backward,
     render_optimize,
 )
+from promptiter.backprop.llm.step_prompt import MOST_PREDECESSORS, alias_predecessors, alias_surfaces, render_backward
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message

@@ -1,0 +1,80 @@
+"""The prompt of LLMBackwarder: one step, what went wrong after it, and the surfaces and predecessors to blame."""
+
+from __future__ import annotations
+
+from promptiter.backprop.llm.prompts import BACKWARD, DATA_RULE, EXPECTED, GRADES, MAX_PROMPT_TOKENS, TO_A_SURFACE
+from promptiter.backprop.llm.rendering import (
+    build_optional_section,
+    collect_incoming_findings,
+    collect_literals,
+    collect_wrong_values,
+    describe_findings,
+    is_suspect,
+    quote_numbered,
+    quote_optional,
+    quote_step,
+    quote_surface,
+    render_call,
+    render_result,
+)
+from promptiter.backprop.llm.truncation import Quote, Section, compose, compute_room
+from promptiter.llm.messages import Message
+from promptiter.stages.contracts import BackwardRequest
+from traces import Step
+
+MOST_PREDECESSORS = 64
+"""Maximum number of predecessors shown."""
+
+_RULES = BACKWARD.format(to_a_surface=TO_A_SURFACE, grades=GRADES, data_rule=DATA_RULE)
+
+
+def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
+    """The blamable surfaces by their aliases in the prompt and in the answer."""
+    return {f"S{number}": name for number, name in enumerate(sorted(set(request.blamable)), 1)}
+
+
+def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
+    """The predecessors by alias. If there are too many, those that failed or gave a wrong value are preferred."""
+    steps = sorted({step.id: step for step in request.predecessors}.values(), key=lambda step: (len(step.id), step.id))
+    wrong = collect_wrong_values(collect_incoming_findings(request))
+    named = [(f"P{number}", step) for number, step in enumerate(steps, 1)]
+    if len(named) > MOST_PREDECESSORS:
+        named = sorted(named, key=lambda pair: not is_suspect(pair[1], wrong))[:MOST_PREDECESSORS]
+    return dict(named)
+
+
+def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
+    """Render the prompt that asks which surface or predecessor of a step is to blame."""
+    step, findings = request.step, collect_incoming_findings(request)
+    packets = sorted(request.incoming, key=lambda packet: (packet.severity, packet.source, packet.text))
+    reports = list(dict.fromkeys(f"{packet.severity}, {packet.category}: {packet.text}" for packet in packets))
+    reasons = [reason for reason in dict.fromkeys(request.reasons) if reason not in "\n".join(reports)]
+    shown = "\n".join((*reports, *reasons))
+    unshown = [each for each in describe_findings(findings) if each not in shown]
+    aliases = {name: alias for alias, name in alias_surfaces(request).items()}
+    surfaces = sorted(request.surfaces, key=lambda surface: (surface.id not in aliases, surface.id))
+    predecessors = alias_predecessors(request)
+    sections = [
+        Section(title="# What went wrong", quotes=quote_numbered("report", reports), weight=6),
+        *build_optional_section("# Why the metrics failed", quote_numbered("reason", reasons), weight=5),
+        *build_optional_section("# What the metrics found", quote_optional("findings", "\n".join(unshown)), weight=3),
+        *build_optional_section("# What the user said", quote_optional("user", request.input), weight=3),
+        *build_optional_section(EXPECTED, quote_optional("expected", request.expected), weight=4),
+        Section(title="# The step", quotes=quote_step(step), weight=10),
+        *build_optional_section(
+            "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
+        ),
+        Section(
+            title="# Its surfaces" + ("" if aliases else ": none may be blamed"),
+            quotes=tuple(quote_surface(surface, name=aliases.get(surface.id, "fixed")) for surface in surfaces),
+            weight=6,
+        ),
+        Section(
+            title="# Its predecessors" + ("" if predecessors else ": none may be blamed"),
+            quotes=tuple(Quote(alias, render_result(before)) for alias, before in predecessors.items()),
+            weight=6,
+        ),
+    ]
+    room = compute_room(_RULES, limit=limit)
+    content = compose(sections, room, around=collect_literals(findings, [request.expected]))
+    return Message("system", _RULES), Message("user", content)
