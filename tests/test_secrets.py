@@ -309,6 +309,7 @@ def stopped_twice(run: subprocess.Popen[bytes], server: Gossip) -> tuple[bytes, 
     return out, err + rest
 
 
+@pytest.mark.slow
 def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
     commands = [
         (["run", "broken.yaml"], IN_RUN, 2),

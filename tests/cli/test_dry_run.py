@@ -113,6 +113,7 @@ def test_what_is_wrong_is_told_as_usual(run: Run, desk: Path) -> None:
     assert "`promptiter init` writes one" in run("run", "gone.yaml", "--dry-run", code=2)
 
 
+@pytest.mark.slow
 def test_the_result_for_machines_has_what_was_expected(run: Run, desk: Path) -> None:
     found = orjson.loads(run("run", "--json"))
     assert found["forecast"]["calls"]["low"] < PAID < found["forecast"]["calls"]["high"]

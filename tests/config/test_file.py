@@ -437,6 +437,7 @@ async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
     assert options.max_errored_fraction == 0.1
 
 
+@pytest.mark.slow
 def test_a_cap_in_dollars_needs_the_price_of_every_model(folder: Path) -> None:
     caps = "budget: {max_usd: 1}\nmodels: {stages: openai/x, openai/x: {api_key: none}}\njudge: other-model\n"
     found = problems(folder, FILE + caps)

@@ -401,6 +401,7 @@ async def test_a_cancelled_run_raises_and_its_journal_has_the_end() -> None:
     assert fold(journal.read()).status == "cancelled"
 
 
+@pytest.mark.slow
 async def test_a_run_that_goes_on_asks_nothing_again() -> None:
     whole = MemoryJournal()
     rounds = (DRAFT, WORSE, POLISH)

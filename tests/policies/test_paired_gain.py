@@ -134,6 +134,7 @@ def test_a_crash_is_the_worst_and_cannot_win() -> None:
     assert decision(PairedGain(), seen).reason.startswith("no gain")
 
 
+@pytest.mark.slow
 def test_candidates_that_change_nothing_are_seldom_taken_in_a_whole_run() -> None:
     def repeats(chances: Sequence[float], random: Random) -> Repeats:
         return [[float(random.random() < chance) for _ in range(4)] for chance in chances]

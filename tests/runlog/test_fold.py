@@ -175,6 +175,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
     return writer.events
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(events=histories(), data=st.data())
 def test_rounds_in_a_journal_are_those_in_memory(events: list[Event], data: st.DataObject) -> None:

@@ -140,6 +140,7 @@ async def test_what_no_run_reads_costs_nothing_and_is_left_alone() -> None:
     assert not [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [1.0, 0.9])
 async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut(large: float) -> None:
     asked = request(train=shop.eval_set("train", 4), validation=shop.eval_set("validation", 4))

@@ -141,6 +141,7 @@ async def test_an_own_prompt_is_used_as_it_is() -> None:
     assert model.requests[0].messages == render(ATTRIBUTE_REQUEST)
 
 
+@pytest.mark.slow
 async def test_a_prompt_has_at_most_the_tokens_it_was_given() -> None:
     stage, model = attributor(answer(), max_prompt_tokens=2_500)
     await stage.attribute(chain(300, output=Snapshot("word " * 3_000)))

@@ -173,6 +173,7 @@ def test_the_prompts_of_the_example_are_the_golden_ones(name: str) -> None:
     assert prompts()[name] == path.read_text()
 
 
+@pytest.mark.slow
 def test_every_process_renders_the_same_bytes() -> None:
     given = "import sys; from tests.backprop.llm.test_prompts import prompts"
     code = f"{given}; sys.stdout.buffer.write(repr(prompts()).encode())"

@@ -533,6 +533,7 @@ def judged(body: dict[str, Any]) -> str:
     return verdicts(polite=True if number % 2 else f"{number} is rude", short=True if number % 3 else "long")
 
 
+@pytest.mark.slow
 @LITELLM_WARNS
 async def test_a_third_of_faults_changes_no_score() -> None:
     async def scores(server: LoopbackServer) -> list[Any]:

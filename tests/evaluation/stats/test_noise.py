@@ -111,6 +111,7 @@ def test_the_floor_is_what_the_normal_distribution_says() -> None:
     assert found.floor() == pytest.approx(found.floor(3) / math.sqrt(2))
 
 
+@pytest.mark.slow
 def test_a_a_runs_exceed_their_floor_in_about_1_of_20() -> None:
     random, above = Random(2), 0
     for _ in range(400):

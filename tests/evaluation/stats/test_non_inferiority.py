@@ -76,6 +76,7 @@ def test_flipping_the_signs_of_shifted_changes_would_pass_far_too_often() -> Non
     assert sum(sign_flip(changes).p_value <= 0.01 for changes in shifted) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "count", "margin", "least", "most"),
     [

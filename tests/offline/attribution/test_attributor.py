@@ -656,6 +656,7 @@ def long_chain(count: int) -> AttributeRequest:
     return request(steps, values)
 
 
+@pytest.mark.slow
 async def test_a_chain_of_ten_thousand_steps_takes_no_longer_than_seconds() -> None:
     asked = long_chain(10_000)
     started = time.thread_time()

@@ -238,6 +238,7 @@ def test_nearly_every_patch_is_to_help_at_the_first_try() -> None:
     assert sum(scenario.tries == 1 for scenario in SCENARIOS) >= 0.9 * len(SCENARIOS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_patches_help_with_a_third_of_both_tables_held_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = SCENARIOS[seed::3]
