@@ -309,12 +309,6 @@ def test_variances_of_a_simulation_are_those_it_was_made_with(agent_sd: float, j
     assert judge_variance == pytest.approx(judge_sd**2, rel=0.1)
 
 
-def test_the_judges_share_is_of_the_variance_of_one_score() -> None:
-    assert MetricNoise(metric="m", agent_variance=0.03, judge_variance=0.01).judge_share == pytest.approx(0.25)
-    assert MetricNoise(metric="m", agent_variance=0.0, judge_variance=0.0).judge_share is None
-    assert MetricNoise(metric="m", agent_variance=None, judge_variance=0.0).judge_share is None
-
-
 class Drawing:
     """A model whose answer is drawn for each request and repeat; it counts what it is asked."""
 

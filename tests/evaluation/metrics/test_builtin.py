@@ -10,15 +10,13 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError, UnknownNameError
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Turn
 from promptiter.evaluation.metrics.builtin import (
-    CostMetric,
     FinalResponseMetric,
     FunctionMetric,
-    LatencyMetric,
-    build_metric,
+    LimitMetric,
     build_metrics,
 )
 from promptiter.evaluation.metrics.metric import MAX_FINDINGS, Metric
-from promptiter.evaluation.metrics.metric_config import MetricConfig, parse_eval_config
+from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig, parse_eval_config
 from promptiter.evaluation.score import Finding, Score
 from promptiter.registry import Registry
 from traces import ExecutionTrace, Failure, Step, ToolCall, Usage
@@ -46,7 +44,7 @@ def called(*names: str) -> AgentRun:
 
 def metric(name: str, threshold: float = 1.0, **criterion: Json) -> Metric:
     document = [{"metric_name": name, "threshold": threshold, "criterion": criterion}]
-    return build_metric(parse_eval_config(document, environ={}).metrics[0])
+    return build_metrics(parse_eval_config(document, environ={}))[0]
 
 
 def final_response(**criterion: Json) -> Metric:
@@ -125,8 +123,8 @@ async def test_a_failed_run_is_unscored_and_not_passed(name: str) -> None:
 async def test_a_failed_run_is_unscored_by_latency_cost_and_functions() -> None:
     failed = AgentRun(error=Failure("E"), duration_s=1, usage=Usage(cost_usd=1))
     judges: list[Metric] = [
-        LatencyMetric(name="l", limit_s=9),
-        CostMetric(name="c", limit_usd=9),
+        LimitMetric(name="l", predicate="max_duration_s", limit=9),
+        LimitMetric(name="c", predicate="max_cost_usd", limit=9),
         FunctionMetric(name="f", function=lambda *_: 1.0),
     ]
     for judged in judges:
@@ -357,7 +355,7 @@ def test_a_criterion_of_another_metric_is_refused() -> None:
     config = parse_eval_config([{"metric_name": "latency", "criterion": {"limit_s": 1}}]).metrics[0]
     wrong = MetricConfig(name="x", evaluator="json_match", criterion=config.criterion)
     with pytest.raises(MetricError, match="json_match takes a FinalResponseCriterion"):
-        build_metric(wrong)
+        build_metrics(EvalConfig(metrics=(wrong,)))
 
 
 def test_metrics_are_frozen_values() -> None:
