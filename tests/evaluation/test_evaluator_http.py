@@ -60,7 +60,7 @@ async def evaluated(server: LoopbackServer) -> Evaluation:
     return await Evaluator(metrics, gateway=gateway, options=EvaluationOptions(concurrency=12)).evaluate(agent, CASES)
 
 
-async def test_a_third_of_faults_changes_no_score() -> None:
+async def test_faults_in_a_third_of_the_calls_change_no_score() -> None:
     with serving(LoopbackServer(answer)) as server:
         expected = await evaluated(server)
     with serving(LoopbackServer(answer, fault_rate=0.3, seed=3)) as server:
