@@ -152,7 +152,7 @@ def test_an_agent_shows_which_cases_tell_nothing_and_the_noise(folder: Path) -> 
         "0 of 2 runs pass",
         "1 case that always fails to be scored",
         "ZeroDivisionError",
-        "2 repeats of each case, 2 judgements each",
+        "2 repeats a case, 2 judgements each",
         "exact_match  0.000  0.000  every run scores the same: more repeats tell nothing new",
     ):
         assert expected in shown
@@ -225,12 +225,13 @@ def test_text_of_cases_is_no_markup() -> None:
 
 def test_wrong_usage_says_what_to_do(folder: Path) -> None:
     source = write("good.jsonl", case("a", "one"))
-    run(code=2)
+    assert "promptiter.yaml: cannot be read" in str(invoked().exception)
     run(source, "--agent", "x:y", "--repeats", "1", code=2)
     (folder / "idle_agent_of_check.py").write_text(AGENT)
     wrong = invoked(source, "--agent", "idle_agent_of_check:echo").exception
     assert isinstance(wrong, SetupError)  # `promptiter` exits 2 on it
     assert str(wrong) == f"no metrics: pass --metrics FILE, or put a test_config.json into '{os.curdir}'"
+    write_metrics("test_config.json", {"metric_name": "exact_match"})
     assert "cannot import 'nothing'" in str(invoked(source, "--agent", "nothing:here").exception)
     missing = invoked("missing.jsonl").exception
     assert isinstance(missing, EvalSetError)

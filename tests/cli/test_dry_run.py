@@ -96,7 +96,8 @@ def test_no_secret_is_shown(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatc
     assert run("run", "again.yaml", "--max-rounds", "0", "--quiet").startswith("support_desk: Baseline")
 
 
-def test_unknown_prices_and_caps_are_shown(run: Run, desk: Path) -> None:
+def test_unknown_prices_and_caps_are_shown(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-for-the-dry-run")
     agent = desk / "agent.py"
     agent.write_text(agent.read_text().replace('MODEL = "simulated"', 'MODEL = "openai/house-model"'))
     add(desk, "budget: {max_calls: 50}")
@@ -132,4 +133,4 @@ def test_a_run_that_cannot_be_forecast_is_run_all_the_same(
     directory = load_run(desk).begin()
     assert (directory.path / "run.json").exists()
     assert not (directory.path / "forecast.json").exists()
-    assert "the run begins without a forecast: LookupError" in caplog.text
+    assert "the run starts without a forecast: LookupError" in caplog.text

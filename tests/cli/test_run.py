@@ -47,7 +47,7 @@ def test_a_run_ends_with_the_first_diff_one_headline_the_cost_and_a_command(run:
     assert lines[1] == "  filing#instruction"
     assert lines[3] == "    - Reply only with a JSON object with the keys order id, product, amount, city and wish."
     assert lines[4].startswith('    + Return a JSON object with exactly the keys "order id", "product", "purchase')
-    assert lines[7].startswith("    why: 12 of 12 failed cases (response): This step was given these values")
+    assert lines[7].startswith("    why: 12 of 12 failed cases (response): This step received values ")
     assert lines[-7:-5] == ["  and 1 more surface: reception#instruction", ""]
     assert lines[-5:-3] == [
         "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)",

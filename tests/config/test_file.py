@@ -18,9 +18,9 @@ from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.config.build import ConfiguredRun, build_run
+from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
-from promptiter.config.resolved import effective_config
 from promptiter.engine.request_checks import joined
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.cache.cache import CacheKey, open_cache
@@ -514,9 +514,9 @@ def test_a_goal_is_a_word_or_a_mapping(folder: Path) -> None:
     assert repr(run.request.acceptance) == "NonInferior(0.05, 'tokens', 3) & NoRegression()"
     assert run.request.stop is None
     assert isinstance(run.engine.search, PromptShortening)
-    assert effective_config(run).document["goal"] == {"fewer_tokens": {"margin": 0.05}}
-    assert "stop" not in effective_config(run).document
-    assert effective_config(run).document["targets"] == ["echo#examples", "echo#instruction"]
+    assert build_effective_config(run).document["goal"] == {"fewer_tokens": {"margin": 0.05}}
+    assert "stop" not in build_effective_config(run).document
+    assert build_effective_config(run).document["targets"] == ["echo#examples", "echo#instruction"]
 
 
 def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder: Path) -> None:
@@ -528,7 +528,7 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
     assert run.request.goal == Goal(kind="cheaper", margin=0.02, models=("small",))
     assert repr(run.request.acceptance) == "NonInferior(0.02, 'usd', 3)"
     assert isinstance(run.engine.search, ModelDownsizing)
-    assert effective_config(run).document["goal"] == {"cheaper": {"models": ["small"], "margin": 0.02}}
+    assert build_effective_config(run).document["goal"] == {"cheaper": {"models": ["small"], "margin": 0.02}}
 
 
 @pytest.mark.parametrize(
