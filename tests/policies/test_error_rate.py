@@ -105,8 +105,8 @@ def test_a_sum_above_the_level_says_what_to_do() -> None:
     [problem] = check_errors(PairedGain(0.04) | PairedGain(0.03), 0.05)
     assert problem == (
         "acceptance PairedGain(0.04, (2, 2, 2)) | PairedGain(0.03, (2, 2, 2)) allows false accepts in 7% of runs, "
-        "above this run's alpha of 0.05; lower the alpha of its parts, join them with & instead of |, or raise the run's "
-        "alpha"
+        "above this run's alpha of 0.05; lower the alpha of its parts, join them with & instead of |, or raise "
+        "the run's alpha"
     )
     assert list(check_errors(PairedGain(0.02) | PairedGain(0.03), 0.05)) == []
     assert list(check_errors(PairedGain(0.1) & PairedGain(0.03), 0.05)) == []
