@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from promptiter.config.build import ConfiguredRun, build_run
-from promptiter.config.file import ReadConfig, merged, read_config, read_document, read_file
+from promptiter.config.file import ReadConfig, merge_settings, read_config, read_document, read_file
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import MASK
 from promptiter.runs.directory import RunDirectory
@@ -70,8 +70,8 @@ def read_config_to_resume(
     configuration, file = _read_configuration(folder)
     given = read_file(file)
     said = {key: value for key, value in configuration.settings.items() if key not in DISPLAY_KEYS}
-    said = _restore_secrets(said, merged(given, settings or {}), file=file)
-    return read_document(given, file=file, settings=merged(said, settings or {}), environ=environ)
+    said = _restore_secrets(said, merge_settings(given, settings or {}), file=file)
+    return read_document(given, file=file, settings=merge_settings(said, settings or {}), environ=environ)
 
 
 def read_config_to_rerun(

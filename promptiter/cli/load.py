@@ -1,19 +1,62 @@
-"""What commands load: agents as `module:attr` from the folder they run in, evaluators, and the metrics beside a set."""
+"""What commands load: configurations, agents as `module:attr`, and the metrics beside an eval set."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from promptiter.config.loading import build_evaluator, load_agent, load_object
+from promptiter.config.file import FILE_NAME, ReadConfig, read_config, read_document
+from promptiter.config.loading import is_reference, load_agent
 from promptiter.errors import SetupError
+from traces.model import Json
 
-__all__ = ["build_evaluator", "load_agent", "load_object", "metrics_file"]
+__all__ = ["load_agent", "read_subject", "read_with_metrics"]
+
+SETS = ("train", "validation", "test")
 
 
-def metrics_file(eval_set: str, metrics: Path | None) -> Path:
-    """The metrics that were given, or those beside the eval set."""
+def read_subject(
+    subject: str | None, *, config: Path | None = None, settings: Mapping[str, Json] | None = None
+) -> ReadConfig:
+    """The configuration for a command's argument: an agent as module:attr, a configuration file, or its folder.
+
+    For an agent, the models, metrics and other settings come from `config`, or from the promptiter.yaml of the current
+    folder if there is one.
+    """
+    is_agent = subject is not None and is_reference(subject) and not Path(subject).exists()
+    if is_agent:
+        settings = {**(settings or {}), "agent": subject}
+    if subject is not None and not is_agent:
+        if config is not None:
+            raise SetupError(f"{subject!r} and --config {str(config)!r} both name a configuration; give one of them")
+        if not Path(subject).exists():
+            raise SetupError(f"{subject!r} is neither an agent as module:attr nor a configuration file or its folder")
+        config = Path(subject)
+    if config is None and is_agent and not Path(FILE_NAME).exists():
+        return read_document({}, file=Path(FILE_NAME), settings=settings)
+    return read_config(config or Path(FILE_NAME), settings=settings)
+
+
+def read_with_metrics(
+    subject: str | None,
+    eval_set: str,
+    *,
+    config: Path | None = None,
+    metrics: Path | None = None,
+    settings: Mapping[str, Json] | None = None,
+) -> ReadConfig:
+    """The same with the metrics that were given; if the configuration has none, with those beside the eval set file."""
+    settings = dict(settings or {})
     if metrics is not None:
-        return metrics
+        settings["metrics"] = str(metrics.absolute())
+    found = read_subject(subject, config=config, settings=settings)
+    if found.config.metrics is not None or "metrics" in found.broken or eval_set in SETS:
+        return found
+    beside = str(_find_metrics_beside(eval_set).absolute())
+    return read_subject(subject, config=config, settings={**settings, "metrics": beside})
+
+
+def _find_metrics_beside(eval_set: str) -> Path:
     folder = Path(eval_set).parent
     for name in ("test_config.json", "optimizer.json"):
         if (folder / name).exists():

@@ -12,6 +12,19 @@ from promptiter.errors import SetupError
 Config = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration file, or a folder with a promptiter.yaml.")
 ]
+Subject = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="AGENT",
+        help="The agent as module:attr, or a configuration file or its folder; by default promptiter.yaml.",
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="CONFIG", help="Settings of the agent's models and metrics; by default promptiter.yaml."
+    ),
+]
 Run = Annotated[
     str,
     typer.Argument(

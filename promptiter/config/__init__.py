@@ -1,1 +1,1 @@
-"""promptiter.yaml: a run in one file, read and checked, and what is built from it."""
+"""promptiter.yaml: a run in one file, and how it is built."""

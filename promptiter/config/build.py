@@ -17,8 +17,8 @@ from typing import TypeVar
 from promptiter.agents.base import Agent
 from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
-from promptiter.config.models import gateway_of, search_of, unpriced_models
-from promptiter.config.policies import acceptance_of, build_final_test, goal_of, stop_of
+from promptiter.config.models import build_gateway, build_search, find_unpriced_models
+from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt, run_blocking
@@ -112,6 +112,25 @@ class ConfiguredRun:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredEvaluation:
+    """An agent, the cases to run it on, and how they are scored: a run without its search."""
+
+    agent: Agent
+    cases: EvalSet
+    evaluator: Evaluator
+    gateway: Gateway
+    profile: Profile | None = None
+    teacher: Agent | str | None = None
+
+
+def build_evaluation(
+    found: ReadConfig, eval_set: str = "validation", *, environ: Mapping[str, str] | None = None
+) -> ConfiguredEvaluation:
+    """Build the evaluation of a configuration's agent on its train, validation or test set, or on an eval set file."""
+    return _RunBuilder(found, os.environ if environ is None else environ, [*found.problems]).build_evaluation(eval_set)
+
+
 def build_run(
     found: ReadConfig, *, problems: Iterable[str] = (), environ: Mapping[str, str] | None = None
 ) -> ConfiguredRun:
@@ -153,6 +172,43 @@ class _RunBuilder:
             gateway=gateway,
             configuration=self._describe_configuration(),
         )
+
+    def build_evaluation(self, eval_set: str) -> ConfiguredEvaluation:
+        make_importable(self.config.python_path)
+        agent, gateway = self._load_agent(), self._build_gateway()
+        evaluator, cases = self._build_evaluator(gateway), self._load_cases(eval_set)
+        profile, teacher = self._load_profile(), self._load_teacher()
+        if agent is not None and evaluator is not None:
+            others = [teacher] if isinstance(teacher, str) else []
+            self.attempt(partial(check_models, agent, evaluator, profile=profile, others=others))
+        if self.problems or agent is None or evaluator is None or cases is None:
+            gateway.cache.close()
+            raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
+        return ConfiguredEvaluation(
+            agent=agent, cases=cases, evaluator=evaluator, gateway=gateway, profile=profile, teacher=teacher
+        )
+
+    def _load_cases(self, eval_set: str) -> EvalSet | None:
+        """The cases of one of the configuration's sets, or of a file."""
+        if eval_set not in (*_SETS, "test"):
+            return self.attempt(partial(load_eval_set, eval_set))
+        sets = self._load_eval_sets() if self.config.data else None
+        chosen = getattr(sets, eval_set) if sets else self._load(getattr(self.config, eval_set), place=eval_set)
+        if not chosen:
+            if not self.problems:
+                self.problems.append(f"{eval_set}: is missing; name its eval set, or pass --eval-set FILE")
+            return None
+        return joined(chosen, name=eval_set)
+
+    def _load_profile(self) -> Profile | None:
+        path = self.config.initial_profile
+        return self.attempt(partial(Profile.load, path), place="initial_profile") if path else None
+
+    def _load_teacher(self) -> Agent | str | None:
+        teacher = self.config.teacher
+        if teacher is None or not is_reference(teacher):
+            return teacher
+        return self.attempt(partial(load_agent, teacher, folders=self.config.python_path), place="teacher")
 
     def _describe_configuration(self) -> Configuration | None:
         found, metrics = self.found, self.config.metrics
@@ -211,7 +267,7 @@ class _RunBuilder:
 
     def _build_gateway(self) -> Gateway:
         cache = self.attempt(lambda: open_cache(self.config.cache), place="cache")
-        return gateway_of(self.config, cache, environ=self.environ)
+        return build_gateway(self.config, cache, environ=self.environ)
 
     def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
         if not self._is_given("metrics", wanted="name a metrics file, or list metrics here"):
@@ -241,23 +297,19 @@ class _RunBuilder:
 
     def _build_request(self, sets: _EvalSets) -> RunRequest:
         config = self.config
-        goal = goal_of(config.goal)
-        profile = config.initial_profile
-        initial = self.attempt(partial(Profile.load, profile), place="initial_profile") if profile else None
-        teacher: Agent | str | None = config.teacher
-        if isinstance(teacher, str) and is_reference(teacher):
-            teacher = self.attempt(partial(load_agent, teacher, folders=config.python_path), place="teacher")
+        goal = build_goal(config.goal)
         return RunRequest(
             train=sets.train,
             validation=sets.validation,
             test=sets.test or None,
-            initial_profile=initial,
-            teacher=teacher,
+            initial_profile=self._load_profile(),
+            teacher=self._load_teacher(),
             judge=config.judge,
-            acceptance=self.attempt(partial(acceptance_of, config.acceptance, goal), place="acceptance") or AnyGain(),
+            acceptance=self.attempt(partial(build_acceptance, config.acceptance, goal), place="acceptance")
+            or AnyGain(),
             final_test=build_final_test(config.final_test),
             alpha=config.alpha,
-            stop=stop_of(config.stop, objective=config.objective, goal=goal),
+            stop=build_stop(config.stop, objective=config.objective, goal=goal),
             max_rounds=config.max_rounds,
             targets=config.targets,
             objective=config.objective,
@@ -270,7 +322,7 @@ class _RunBuilder:
 
     def _check(self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool) -> None:
         """Find what the engine would refuse later, so that it is in the same list of problems."""
-        self.problems.extend(unpriced_models(self.config, evaluator.gateway))
+        self.problems.extend(find_unpriced_models(self.config, evaluator.gateway))
         if self.config.review and request.goal.kind != "score":
             self.problems.append(
                 f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; leave it out"
@@ -303,13 +355,13 @@ class _EvalSets:
 
 def _build_engine(agent: Agent, evaluator: Evaluator, config: RunConfig) -> Engine:
     """An engine with the search for the goal. The stages are only for the score."""
-    match goal_of(config.goal).kind:
+    match build_goal(config.goal).kind:
         case "cheaper":
             return Engine(agent, evaluator, search=ModelDownsizing())
         case "fewer_tokens":
             return Engine(agent, evaluator, search=PromptShortening())
         case "score":
-            return Engine(agent, evaluator, search=search_of(config))
+            return Engine(agent, evaluator, search=build_search(config))
 
 
 def _find_source(reference: str) -> str | None:

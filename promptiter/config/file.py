@@ -1,11 +1,11 @@
-"""promptiter.yaml: all that a run is made of, in one file. Read and checked here; `promptiter.api` makes a run of it.
+"""promptiter.yaml: a run in one file. It is read and checked here; `promptiter.api` builds the run.
 
     agent: my_agent:agent
     train: data/train.jsonl
     validation: data/validation.jsonl
     metrics: metrics.json
 
-Paths are relative to the file. null counts as left out. What is wrong is told all at once, each with its place.
+Paths are relative to the file. null counts as left out. All problems are reported at once, with their places.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FILE_NAME = "promptiter.yaml"
 class RunConfig(Section):
     """The whole file. The cases are in `train` and `validation`, or in `data`, which is then split.
 
-    `test` cases stay sealed until the run makes its claim; `final_test: false` makes none.
+    The search never sees the `test` cases; only the final test does. `final_test: false` skips that test.
     """
 
     agent: str = ""
@@ -92,14 +92,14 @@ class RunConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """A file as far as it could be read. `broken` are the keys that are left out because of a problem.
+    """A configuration as far as it could be read. `broken` are the keys that were skipped because of a problem.
 
-    `document` is what it says, with the `settings` on top, before anything is made of it.
+    `document` is the content of the file with the `settings` on top, unchecked.
     """
 
     config: RunConfig
     file: Path | None = None
-    document: Mapping[str, Json] = field(default_factory=dict, repr=False)  # it may hold a secret
+    document: Mapping[str, Json] = field(default_factory=dict, repr=False)  # it may contain a secret
     settings: Mapping[str, Json] = field(default_factory=dict, repr=False)
     problems: tuple[str, ...] = ()
     broken: frozenset[str] = frozenset()
@@ -111,9 +111,9 @@ def load_config(
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> RunConfig:
-    """Read a configuration file, or the promptiter.yaml of a folder; RequestError lists all that is wrong with it.
+    """Read a configuration file, or the promptiter.yaml in a folder. A RequestError lists every problem.
 
-    `settings`, of the same shape, win over the file. `environ` (default: the process's) gives the values of `${VAR}`.
+    `settings` override the file and have its shape. `environ` has the values of `${VAR}`; by default it is os.environ.
     """
     found = read_config(path, settings=settings, environ=environ)
     if found.problems:
@@ -127,7 +127,7 @@ def read_config(
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ReadConfig:
-    """The same, with its problems instead of an error, so that what is wrong elsewhere can be told with them."""
+    """Read a configuration and collect its problems instead of raising them."""
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
     return read_document(read_file(file), file=file, settings=settings, environ=environ)
@@ -140,12 +140,12 @@ def read_document(
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ReadConfig:
-    """The same for what a file says or once said; paths are relative to that file."""
+    """Read a configuration from the content of a file. Paths are relative to that file."""
     settings = settings or {}
-    said = merged(given, settings)
+    merged = merge_settings(given, settings)
     source = os.fspath(file)
-    renamed = find_renamed_keys(said)
-    document = reduce(drop_key, renamed, said)
+    renamed = find_renamed_keys(merged)
+    document = reduce(drop_key, renamed, merged)
     problems = [f"{source}: {'.'.join(old)} is now called {new}; rename it" for old, new in renamed.items()]
     broken = {key for old, new in renamed.items() for key in (old[0], new.partition(".")[0])}
     context = {"folder": file.parent.absolute(), "environ": os.environ if environ is None else environ}
@@ -161,7 +161,7 @@ def read_document(
     return ReadConfig(
         config=config,
         file=file,
-        document=said,
+        document=merged,
         settings=settings,
         problems=tuple(problems),
         broken=frozenset(broken),
@@ -169,7 +169,7 @@ def read_document(
 
 
 def read_file(file: Path) -> dict[str, Json]:
-    """What a configuration file says, unchecked."""
+    """The content of a configuration file, unchecked."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -180,21 +180,21 @@ def read_file(file: Path) -> dict[str, Json]:
     value = read_yaml(text, file=os.fspath(file))
     if not isinstance(value, dict):
         raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {value!r:.40}")
-    return {key: each if key == "metrics" else _without_nulls(each) for key, each in value.items() if each is not None}
+    return {key: each if key == "metrics" else _drop_nulls(each) for key, each in value.items() if each is not None}
 
 
-def _without_nulls(value: Json) -> Json:
+def _drop_nulls(value: Json) -> Json:
     if isinstance(value, dict):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {key: _drop_nulls(each) for key, each in value.items() if each is not None}
+    return [_drop_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def merged(document: Mapping[str, Json], settings: Mapping[str, Json]) -> dict[str, Json]:
-    """The document with the settings on top, mapping by mapping."""
+def merge_settings(document: Mapping[str, Json], settings: Mapping[str, Json]) -> dict[str, Json]:
+    """A document with settings on top, merged mapping by mapping."""
     both = dict(document)
     for key, value in settings.items():
         below = both.get(key)
         if isinstance(below, Mapping) and isinstance(value, Mapping):
-            value = merged(below, value)
+            value = merge_settings(below, value)
         both[key] = value
     return both

@@ -1,4 +1,4 @@
-"""What a configuration names and Python holds: agents and other objects as `module:attr`, and evaluators of metrics."""
+"""Loads what a configuration names: agents and other objects as `module:attr`, and evaluators of metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def load_object(reference: str, *, folders: Iterable[Path] = ()) -> Any:
-    """The object that `module:attr` names; modules are looked for in these folders, then in the current one."""
+    """Import the object that `module:attr` names, from these folders or the current one."""
     module_name, colon, attribute = reference.partition(":")
     if not colon or not module_name or not attribute:
         raise SetupError(f"{reference!r} must have the form module:attr, such as my_agent:agent")
@@ -28,8 +28,8 @@ def load_object(reference: str, *, folders: Iterable[Path] = ()) -> Any:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        raise SetupError(f"cannot import {module_name!r}: {told}; run where the module is, or fix it") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise SetupError(f"cannot import {module_name!r}: {reason}; run where the module is, or fix it") from error
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise SetupError(f"{module_name!r} has no {attribute!r}{nearest(name, dir(found))}")
@@ -38,7 +38,7 @@ def load_object(reference: str, *, folders: Iterable[Path] = ()) -> Any:
 
 
 def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
-    """The agent that `module:attr` names: an agent, or a function without parameters that makes one."""
+    """Load the agent that `module:attr` names: an agent, or a function without parameters that returns one."""
     found = load_object(reference, folders=folders)
     if not hasattr(found, "describe") and callable(found):
         if _needs_arguments(found):
@@ -49,7 +49,7 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
         try:
             found = found()
         except Exception as error:
-            raise SetupError(f"{reference!r} made no agent: {type(error).__name__}: {error}") from error
+            raise SetupError(f"{reference!r} failed to make an agent: {type(error).__name__}: {error}") from error
     if not hasattr(found, "describe") or not hasattr(found, "run"):
         raise SetupError(f"{reference!r} is {type(found).__name__}, not an agent: it needs describe() and run()")
     return cast("Agent", found)
@@ -71,7 +71,7 @@ def is_reference(text: str) -> bool:
 
 
 def make_importable(folders: Iterable[Path]) -> None:
-    """Put folders in front of the places that modules are imported from; the first of them comes first."""
+    """Put folders at the front of sys.path, in this order."""
     for folder in reversed([str(folder.absolute()) for folder in folders]):
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -80,7 +80,7 @@ def make_importable(folders: Iterable[Path]) -> None:
 def build_evaluator(
     config: EvalConfig, gateway: Gateway, options: EvaluationOptions | None = None, *, judge: str | None = None
 ) -> Evaluator:
-    """An evaluator with the metrics, judges and simulated user of a configuration, whose secrets the gateway learns.
+    """Build an evaluator with the metrics, judges and simulated user of a configuration. Its secrets are redacted.
 
     `judge` is the model of judging metrics that name none.
     """

@@ -1,4 +1,4 @@
-"""Models as promptiter.yaml says them: where they are served, what they cost, and which of them the stages ask."""
+"""Builds the gateway and the stages from promptiter.yaml: addresses, prices and limits of models, and who asks them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ TIMEOUT_S = 120.0
 LEAST_CONCURRENCY = 16
 
 
-def gateway_of(config: RunConfig, cache: Cache | None, *, environ: Mapping[str, str]) -> Gateway:
-    """The gateway with the file's models, prices, limits and caps; it keeps their keys to itself."""
+def build_gateway(config: RunConfig, cache: Cache | None, *, environ: Mapping[str, str]) -> Gateway:
+    """Build the gateway with the models, prices, rate limits and caps of the file. It redacts their keys."""
     settings = config.models.settings
-    served: dict[str, Model] = {name: _served(each) for name, each in settings.items()}
+    served: dict[str, Model] = {name: _build_model(each) for name, each in settings.items()}
     for name, registered in config.models.registered.items():
         served[name] = MODELS.get(name)(seed=config.seed, **registered.model_dump())
     given = [[each.api_key, each.headers, each.options] for each in settings.values()]
     return Gateway(
         models=served,
         cache=cache,
-        budget=_budget(config),
-        rates={name: limit for name, each in settings.items() if (limit := _rate_limit(each)) is not None},
+        budget=_build_budget(config),
+        rates={name: limit for name, each in settings.items() if (limit := _build_rate_limit(each)) is not None},
         prices=Prices({name: Price(**each.price.model_dump()) for name, each in settings.items() if each.price}),
         redactor=Redactor((*secrets_from_environment(environ), *secrets_in(given))),
         concurrency=max(LEAST_CONCURRENCY, config.evaluation.concurrency),
@@ -45,8 +45,8 @@ def gateway_of(config: RunConfig, cache: Cache | None, *, environ: Mapping[str, 
     )
 
 
-def search_of(config: RunConfig) -> BackpropRounds:
-    """The rounds that the file's stages make up; a stage that is left out is the one that needs no model."""
+def build_search(config: RunConfig) -> BackpropRounds:
+    """Build the search with the stages of the file. A stage that is left out needs no model."""
     from promptiter.backprop.llm.aggregator import LLMAggregator
     from promptiter.backprop.llm.attributor import LLMAttributor
     from promptiter.backprop.llm.backwarder import LLMBackwarder
@@ -80,8 +80,8 @@ def search_of(config: RunConfig) -> BackpropRounds:
     )
 
 
-def unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
-    """A cap on dollars covers the models of the stages too, which the engine cannot know: each problem in words."""
+def find_unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
+    """A problem for each model of the stages without a price, if dollars are capped. The engine checks the others."""
     if gateway.budget is None or not gateway.budget.needs_prices:
         return
     for model in config.models.stages.models:
@@ -92,7 +92,7 @@ def unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
             )
 
 
-def _served(settings: ModelSettings) -> LiteLLMModel:
+def _build_model(settings: ModelSettings) -> LiteLLMModel:
     return LiteLLMModel(
         api_base=settings.api_base,
         api_key=settings.api_key.reveal() if settings.api_key is not None else None,
@@ -101,14 +101,14 @@ def _served(settings: ModelSettings) -> LiteLLMModel:
     )
 
 
-def _rate_limit(settings: ModelSettings) -> RateLimit | None:
+def _build_rate_limit(settings: ModelSettings) -> RateLimit | None:
     requests, tokens = settings.requests_per_minute, settings.tokens_per_minute
     if requests is None and tokens is None:
         return None
     return RateLimit(requests_per_minute=requests, tokens_per_minute=tokens)
 
 
-def _budget(config: RunConfig) -> Budget | None:
+def _build_budget(config: RunConfig) -> Budget | None:
     caps = config.budget.model_dump()
     has_cap = any(caps[name] is not None for name in ("max_usd", "max_calls", "max_tokens"))
     return Budget(**caps) if has_cap else None

@@ -1,4 +1,4 @@
-"""Policies as promptiter.yaml says them: what a run is for, what a candidate must show, and when the search ends."""
+"""Builds policies from promptiter.yaml: the goal of a run, what a candidate must show, and when the search ends."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from promptiter.policies.stopping import (
 PATIENCE = 3
 
 
-def goal_of(section: Goals) -> Goal:
-    """What a run is for; the score if nothing else is named."""
+def build_goal(section: Goals) -> Goal:
+    """The goal of a run; by default the score."""
     if section.cheaper is not None:
         return Goal(kind="cheaper", margin=section.cheaper.margin, models=section.cheaper.models)
     return Goal(kind="fewer_tokens", margin=section.fewer_tokens.margin) if section.fewer_tokens else SCORE
 
 
-def acceptance_of(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolicy:
-    """All that is asked for, with `&`; any gain, if none is, or what is no worse if the goal is another."""
+def build_acceptance(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolicy:
+    """The policies of the section, joined by `&`; by default any gain, or NonInferior for a goal besides the score."""
     gains: list[AcceptancePolicy | None] = [
         MinGain(section.min_gain) if section.min_gain is not None else None,
         PairedGain(**section.paired_gain.model_dump()) if section.paired_gain else None,
@@ -60,13 +60,13 @@ def acceptance_of(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolicy:
 
 
 def build_final_test(section: FinalTestSection | None) -> FinalTest | None:
-    """How the claim at the end is made; None: nothing is claimed."""
+    """The final test of the section, or None if there is none."""
     if section is None:
         return None
     return FinalTest(repeats=section.repeats, min_detectable_gain=section.min_detectable_gain, ablate=section.ablate)
 
 
-def stop_of(section: Stop | None, *, objective: Objective, goal: Goal = SCORE) -> StopPolicy | None:
+def build_stop(section: Stop | None, *, objective: Objective, goal: Goal = SCORE) -> StopPolicy | None:
     """All that is asked for, with `|`. A file that says nothing means: until there is nothing left to gain or find."""
     if section is None and goal.kind != "score":
         return None

@@ -225,12 +225,13 @@ def test_text_of_cases_is_no_markup() -> None:
 
 def test_wrong_usage_says_what_to_do(folder: Path) -> None:
     source = write("good.jsonl", case("a", "one"))
-    run(code=2)
+    assert "promptiter.yaml: cannot be read" in str(invoked().exception)
     run(source, "--agent", "x:y", "--repeats", "1", code=2)
     (folder / "idle_agent_of_check.py").write_text(AGENT)
     wrong = invoked(source, "--agent", "idle_agent_of_check:echo").exception
     assert isinstance(wrong, SetupError)  # `promptiter` exits 2 on it
     assert str(wrong) == f"no metrics: pass --metrics FILE, or put a test_config.json into '{os.curdir}'"
+    write_metrics("test_config.json", {"metric_name": "exact_match"})
     assert "cannot import 'nothing'" in str(invoked(source, "--agent", "nothing:here").exception)
     missing = invoked("missing.jsonl").exception
     assert isinstance(missing, EvalSetError)

@@ -119,7 +119,7 @@ def test_a_teacher_writes_missing_references_and_a_simulated_user_leads_scenario
 
 
 def test_wrong_input_is_told_before_anything_is_spent(run: Run, tmp_path: Path) -> None:
-    assert "must have the form module:attr" in run("evaluate", "nothing", *GIVEN, code=2)
+    assert "'nothing' is neither an agent as module:attr nor a config" in run("evaluate", "nothing", *GIVEN, code=2)
     assert "cannot import 'no_such'" in run("evaluate", "no_such:agent", *GIVEN, code=2)
     assert "has no 'nobody'" in run("evaluate", "examples.research_desk:nobody", *GIVEN, code=2)
     assert "not an agent" in run("evaluate", "examples.research_desk:MODEL", *GIVEN, code=2)

@@ -18,9 +18,9 @@ from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.config.build import ConfiguredRun, build_run
+from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
-from promptiter.config.resolved import effective_config
 from promptiter.engine.request_checks import joined
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.cache.cache import CacheKey, open_cache
@@ -276,7 +276,7 @@ def test_acceptance_has_a_key_for_each_policy(folder: Path, text: str, made: str
 def test_what_is_wrong_with_the_promises_and_figures_of_policies_is_told(folder: Path) -> None:
     assert loaded(folder, "alpha: 0.1\nacceptance: {paired_gain: {alpha: 0.1}}").request.alpha == 0.1
     [above] = problems(folder, FILE + "acceptance: {paired_gain: {alpha: 0.1}}\n")
-    assert above.startswith("acceptance PairedGain(0.1, (2, 2, 2)) may err in 0.1 of all runs, more than the 0.05 of")
+    assert above.startswith("acceptance PairedGain(0.1, (2, 2, 2)) allows false accepts in 10% of runs, above")
     [unknown] = problems(folder, FILE + "acceptance: {tie_break: {by: [token]}}\n")
     assert unknown.endswith("(did you mean 'tokens'?)")
     [clock] = problems(folder, FILE + "acceptance: {constraints: [{figure: latency_s, at_most: 2}]}\n")
@@ -515,9 +515,9 @@ def test_a_goal_is_a_word_or_a_mapping(folder: Path) -> None:
     assert repr(run.request.acceptance) == "NonInferior(0.05, 'tokens', 3) & NoRegression()"
     assert run.request.stop is None
     assert isinstance(run.engine.search, PromptShortening)
-    assert effective_config(run).document["goal"] == {"fewer_tokens": {"margin": 0.05}}
-    assert "stop" not in effective_config(run).document
-    assert effective_config(run).document["targets"] == ["echo#examples", "echo#instruction"]
+    assert build_effective_config(run).document["goal"] == {"fewer_tokens": {"margin": 0.05}}
+    assert "stop" not in build_effective_config(run).document
+    assert build_effective_config(run).document["targets"] == ["echo#examples", "echo#instruction"]
 
 
 def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder: Path) -> None:
@@ -529,7 +529,7 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
     assert run.request.goal == Goal(kind="cheaper", margin=0.02, models=("small",))
     assert repr(run.request.acceptance) == "NonInferior(0.02, 'usd', 3)"
     assert isinstance(run.engine.search, ModelDownsizing)
-    assert effective_config(run).document["goal"] == {"cheaper": {"models": ["small"], "margin": 0.02}}
+    assert build_effective_config(run).document["goal"] == {"cheaper": {"models": ["small"], "margin": 0.02}}
 
 
 @pytest.mark.parametrize(

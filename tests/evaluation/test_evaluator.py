@@ -187,7 +187,7 @@ async def test_a_metric_that_raises_makes_its_score_unscored_and_the_case_does_n
     assert (found.pass_rate, found.mean_score, found.errored_fraction) == (0.0, None, 1.0)
 
 
-async def test_repeats_are_averaged_before_the_threshold_is_asked() -> None:
+async def test_repeats_are_averaged_before_the_threshold_applies() -> None:
     def by_draw(case: EvalCase, run: AgentRun) -> float:
         return 1.0 if run.trace is not None and "~0~" in run.trace.id else 0.5
 
@@ -197,7 +197,7 @@ async def test_repeats_are_averaged_before_the_threshold_is_asked() -> None:
     assert stricter.pass_rate == 0.0
 
 
-async def test_turns_carry_what_was_said_before() -> None:
+async def test_turns_include_the_conversation_so_far() -> None:
     async def echo(view: Any) -> str:
         return f"{view.input} after {len(view.case.history)}"
 
@@ -249,7 +249,7 @@ async def test_a_spent_budget_ends_the_evaluation() -> None:
         await evaluator(gateway=gateway).evaluate(six_nodes(), questions(5))
 
 
-async def test_traces_lie_on_disk_and_are_fetched_by_digest() -> None:
+async def test_traces_are_stored_on_disk_by_digest() -> None:
     subject = evaluator()
     found = await subject.evaluate(shout, questions(3))
     trace = subject.trace_store.get(found.rows[0].trace_digests[0])
@@ -258,19 +258,19 @@ async def test_traces_lie_on_disk_and_are_fetched_by_digest() -> None:
         subject.trace_store.get("0" * 64)
 
 
-async def test_rows_are_heard_of_as_they_finish() -> None:
+async def test_on_row_is_called_as_rows_finish() -> None:
     heard: list[CaseRow] = []
     found = await evaluator().evaluate(shout, questions(4), on_row=heard.append)
     assert sorted(heard, key=lambda row: row.case_id) == list(found.rows)
 
 
 @pytest.mark.parametrize("metrics", [[], [metric(), metric()]])
-def test_metrics_need_names_of_their_own(metrics: Sequence[Any]) -> None:
+def test_metrics_need_unique_names(metrics: Sequence[Any]) -> None:
     with pytest.raises(SetupError, match="unique names"):
         Evaluator(metrics)
 
 
-def test_figures_are_three_and_weights_count() -> None:
+def test_there_are_three_objectives_and_weights_count() -> None:
     def row(case_id: str, first: float, second: float) -> CaseRow:
         scores = (Score(metric="a", value=first, threshold=0.5), Score(metric="b", value=second, threshold=0.5))
         return CaseRow(case_id=case_id, scores=scores)
@@ -296,7 +296,7 @@ async def test_threads_end_when_the_budget_does_or_the_run_is_cancelled(cap: int
         await asyncio.wait_for(evaluating, None if cap else 0.1)
 
 
-async def test_an_agent_that_gives_no_run_is_an_errored_case() -> None:
+async def test_an_agent_that_returns_no_agent_run_is_an_errored_case() -> None:
     class Odd:
         def describe(self) -> StructureSnapshot:
             return shout.describe()
@@ -373,6 +373,6 @@ async def test_known_secrets_reach_neither_outputs_nor_reasons_nor_traces() -> N
         assert TraceStore(subject.trace_store.folder / "again").put(trace) == row.trace_digests[0]
 
 
-async def test_an_output_that_utf8_cannot_hold_is_spelled_out() -> None:
+async def test_an_output_that_is_not_valid_utf8_is_escaped() -> None:
     found = await evaluator().evaluate(chain("odd", lambda _: "half \ud800"), questions(1))
     assert found.rows[0].output == "half \\ud800"

@@ -18,19 +18,17 @@ def trace(found: list[tuple[str, dict[str, str] | None]]) -> ExecutionTrace:
 
 
 @given(one=st.none() | steps.map(trace), other=st.none() | steps.map(trace))
-def test_what_two_runs_read_is_what_one_run_of_both_reads(
-    one: ExecutionTrace | None, other: ExecutionTrace | None
-) -> None:
+def test_merged_reads_are_those_of_one_run_of_both(one: ExecutionTrace | None, other: ExecutionTrace | None) -> None:
     assert merge_reads(collect_reads([one]), collect_reads([other])) == collect_reads([one, other])
 
 
 @given(found=steps.map(trace), surface=st.sampled_from(SURFACES))
-def test_a_change_touches_who_read_it_and_who_may_have(found: ExecutionTrace, surface: str) -> None:
+def test_a_change_affects_runs_that_read_the_surface_or_may_have(found: ExecutionTrace, surface: str) -> None:
     expected = any(step.surface_reads is None or surface in step.surface_reads for step in found.steps)
     assert may_touch(collect_reads([found]), [surface]) == expected
 
 
-def test_what_a_node_that_is_not_trusted_read_nobody_knows() -> None:
+def test_the_reads_of_an_unsure_node_are_unknown() -> None:
     known = collect_reads([trace([("draft", {"draft#instruction": "digest"})])])
     assert not may_touch(known, ["polish#instruction"])
     assert may_touch(known, ["polish#instruction"], unsure={"draft"})
@@ -48,5 +46,5 @@ def test_what_a_node_that_is_not_trusted_read_nobody_knows() -> None:
         ([{"a": ("a#x",)}, None], set()),
     ],
 )
-def test_a_surface_is_unread_only_if_every_run_tells_so(runs: list[Reads | None], left: set[str]) -> None:
+def test_a_surface_is_unread_only_if_no_run_may_have_read_it(runs: list[Reads | None], left: set[str]) -> None:
     assert find_unread(["a#x", "b#x"], runs) == left

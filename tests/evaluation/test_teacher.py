@@ -38,7 +38,7 @@ async def tutor(question: str) -> str:
     return await ask(question, instruction=surface("instruction"), model="m")
 
 
-async def test_a_model_writes_what_is_missing_and_leaves_the_rest() -> None:
+async def test_a_model_writes_missing_answers_and_keeps_the_rest() -> None:
     model = ScriptedModel(echo)
     gateway = Gateway(models={"m": model})
     given = replace(
@@ -62,7 +62,7 @@ async def test_a_model_writes_what_is_missing_and_leaves_the_rest() -> None:
     assert gateway.ledger.snapshot().by_role()["teacher"].calls == 2
 
 
-async def test_cases_that_lack_nothing_scenarios_and_recordings_are_left_alone() -> None:
+async def test_complete_cases_scenarios_and_recordings_are_not_changed() -> None:
     cases = (
         case(("one", "1")),
         EvalCase(id="s", scenario=Scenario(starting_prompt="hi", plan="buy")),
@@ -72,7 +72,7 @@ async def test_cases_that_lack_nothing_scenarios_and_recordings_are_left_alone()
     assert taught.eval_set.cases == cases
 
 
-async def test_answers_are_written_once_and_come_from_the_cache_after() -> None:
+async def test_answers_are_written_once_and_then_come_from_the_cache() -> None:
     model = ScriptedModel(echo)
     gateway = Gateway(models={"m": model})
     cases = eval_set(case(("one", None)))
@@ -85,7 +85,7 @@ async def test_answers_are_written_once_and_come_from_the_cache_after() -> None:
     assert again.eval_set == first.eval_set
 
 
-async def test_an_agent_teaches_under_its_own_baseline_and_role() -> None:
+async def test_an_agent_as_teacher_runs_with_its_own_baseline_and_role() -> None:
     model = ScriptedModel(echo)
     gateway = Gateway(models={"m": model})
     taught = await write_expected_answers(eval_set(case(("one", None))), tutor, gateway=gateway)
@@ -154,7 +154,7 @@ async def test_a_model_that_is_down_is_reported() -> None:
 
 
 @pytest.mark.parametrize("teacher", ["m", tutor])
-async def test_a_spent_budget_and_an_unexpected_call_end_the_teaching(teacher: object) -> None:
+async def test_a_spent_budget_and_an_unexpected_call_end_labelling(teacher: object) -> None:
     cases = eval_set(case(("one", None)), case(("two", "given"), case_id="c2"))
     with pytest.raises(UnexpectedCallError):
         await write_expected_answers(cases, teacher, gateway=Gateway(models={"m": ScriptedModel([])}))  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ async def talk(agent_: Shop, user: UserSimulator, *, case: EvalCase = CASE, repe
     return await converse(agent_, case, profile, RunContext(case_id=case.id, repeat=repeat), user)
 
 
-async def test_a_conversation_begins_with_the_scenarios_words_and_ends_when_the_user_is_done() -> None:
+async def test_a_conversation_starts_with_the_starting_prompt_and_ends_when_the_user_is_done() -> None:
     user, model = simulator(says("A red one."), says(done=True))
     seller = Shop(answered("Which color?"), answered("Ordered."))
     run = await talk(seller, user)
@@ -108,14 +108,14 @@ async def test_a_failing_user_is_the_runs_error_and_keeps_the_turns() -> None:
     assert run.error.message.startswith("the simulated user failed: 'user-model' gave no usable answer")
 
 
-async def test_an_empty_message_that_does_not_end_it_is_repaired() -> None:
+async def test_an_empty_message_of_the_user_is_repaired() -> None:
     user, model = simulator(says(" "), says("A red one."))
     said = [Message("user", "I want a bike."), Message("assistant", "Which color?")]
     assert await user.next_message(CASE, said, repeat=0) == "A red one."
     assert "the message is empty" in model.requests[1].messages[-1].content
 
 
-async def test_draws_are_conversations_of_their_own_and_equal_ones_come_from_the_cache() -> None:
+async def test_repeats_are_separate_conversations_and_equal_ones_come_from_the_cache() -> None:
     class Drawn:
         repeats: list[int]
 
@@ -150,7 +150,7 @@ async def test_a_spent_budget_and_an_unexpected_call_are_raised() -> None:
         await talk(Shop(answered("a")), UserSimulator(spent, model="m"))
 
 
-async def test_a_case_without_a_scenario_and_a_user_without_turns_are_refused() -> None:
+async def test_a_case_without_a_scenario_and_a_user_without_turns_are_errors() -> None:
     user, _ = simulator()
     with pytest.raises(EvalSetError, match="case 's1' has no scenario"):
         await user.next_message(replace(CASE, scenario=None), [], repeat=0)

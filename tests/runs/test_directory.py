@@ -447,7 +447,7 @@ def test_an_outage_fails_the_run_and_it_goes_on_when_the_service_is_back(error: 
             return RunDirectory.resume(there, engine, request)
         return RunDirectory.begin(tmp_path / "runs", engine, request)
 
-    with pytest.raises(RunFailedError, match="case runs were lost to such errors; resume when it is mended"):
+    with pytest.raises(RunFailedError, match="case runs were lost to such errors; fix the cause, then run"):
         run(Outage(error, after=6)).run_sync()
     result = run(Outage(error, after=99)).run_sync()
     assert result == begun(tmp_path / "other", desk.DRAFT, desk.POLISH).run_sync()

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.load import build_evaluator, load_agent, metrics_file
-from promptiter.cli.options import AsJson, Output
+from promptiter.cli.load import read_subject, read_with_metrics
+from promptiter.cli.options import AsJson, ConfigOption, Output
 from promptiter.cli.output import console, write_text
 from promptiter.cli.views.check import Checked, findings_as_json, print_checked
+from promptiter.errors import SetupError
 from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
     from promptiter.agents.base import Agent
+    from promptiter.config.build import ConfiguredEvaluation
     from promptiter.evaluation.evaluator import Evaluator
 
 JUDGE_REPEATS = 2
@@ -28,9 +30,13 @@ INVALID_EVAL = 7
 
 def check(
     eval_sets: Annotated[
-        list[str],
-        typer.Argument(metavar="EVAL_SET", help="Eval sets (JSON, JSONL, CSV, YAML); several are compared."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="EVAL_SET",
+            help="Eval sets (JSON, JSONL, CSV, YAML), or a folder with a promptiter.yaml for its sets; several are "
+            "compared.",
+        ),
+    ] = None,
     agent: Annotated[
         str | None, typer.Option("--agent", "-a", metavar="AGENT", help="Also run this agent, as module:attr.")
     ] = None,
@@ -40,9 +46,10 @@ def check(
             "--metrics",
             "-m",
             metavar="FILE",
-            help="Metrics; by default, with --agent, test_config.json beside the eval set.",
+            help="Metrics; by default, with --agent, those of CONFIG, or beside the eval set.",
         ),
     ] = None,
+    config: ConfigOption = None,
     repeats: Annotated[int, typer.Option(min=2, metavar="N", help="Runs of each case, with --agent.")] = 3,
     as_json: AsJson = False,
     output: Output = None,
@@ -55,16 +62,20 @@ def check(
     from promptiter.evaluation.data.evalset import load_eval_set
     from promptiter.evaluation.data.health import check_cases, find_overlaps
 
-    subject = load_agent(agent) if agent is not None else None
-    loaded = [(source, load_eval_set(source)) for source in eval_sets]
-    evaluators = [_evaluator(source, metrics) if metrics or subject is not None else None for source, _ in loaded]
+    sources, config = _find_eval_sets(eval_sets or [], config)
+    loaded = [(source, load_eval_set(source)) for source in sources]
+    built = [_build(agent, source, metrics, config) for source in sources] if agent is not None else []
+    given = _load_evaluator(metrics) if metrics is not None and agent is None else None
+    evaluators: list[Evaluator | None] = [each.evaluator for each in built]
+    evaluators = evaluators or [given] * len(loaded)
     checked = [
         Checked(source, eval_set, check_cases(eval_set, needs_reference=_needs_reference(evaluator)))
         for (source, eval_set), evaluator in zip(loaded, evaluators, strict=True)
     ]
-    if subject is not None:
-        judged = [evaluator for evaluator in evaluators if evaluator is not None]
-        checked = asyncio.run(_measured(subject, checked, judged, repeats=repeats))
+    if built:
+        checked = asyncio.run(_measured(built[0].agent, checked, [each.evaluator for each in built], repeats=repeats))
+        for each in built:
+            each.gateway.cache.close()
     shared = find_overlaps(loaded)
     if as_json:
         write_text(findings_as_json(checked, shared), output)
@@ -77,11 +88,34 @@ def check(
         raise typer.Exit(INVALID_EVAL)
 
 
-def _evaluator(source: str, metrics: Path | None) -> Evaluator:
+def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str], Path | None]:
+    """The files of the eval sets, and the configuration: those that were named, or the sets of the configuration."""
+    from promptiter.config.file import FILE_NAME
+
+    project = eval_sets[0] if len(eval_sets) == 1 else None
+    if project is not None and config is None and (Path(project).is_dir() or Path(project).name == FILE_NAME):
+        eval_sets, config = [], Path(project)
+    if eval_sets:
+        return eval_sets, config
+    found = read_subject(None, config=config).config
+    files = [str(file) for file in (*found.train, *found.validation, *found.test, *found.data)]
+    if not files:
+        raise SetupError("the configuration names no eval sets; add train and validation to it, or name files here")
+    return files, config
+
+
+def _build(agent: str, source: str, metrics: Path | None, config: Path | None) -> ConfiguredEvaluation:
+    from promptiter.config.build import build_evaluation
+
+    return build_evaluation(read_with_metrics(agent, source, config=config, metrics=metrics), source)
+
+
+def _load_evaluator(metrics: Path) -> Evaluator:
+    from promptiter.config.loading import build_evaluator
     from promptiter.evaluation.metrics.metric_config import load_eval_config
     from promptiter.llm.gateway import Gateway
 
-    return build_evaluator(load_eval_config(metrics_file(source, metrics)), Gateway())
+    return build_evaluator(load_eval_config(metrics), Gateway())
 
 
 def _needs_reference(evaluator: Evaluator | None) -> bool:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.load import load_agent
-from promptiter.cli.options import Output
+from promptiter.cli.load import load_agent, read_subject
+from promptiter.cli.options import Output, Subject
 from promptiter.cli.output import View, console, json_text, view_of, write_text
+from promptiter.errors import SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
 from traces.draw.diagram import Arrow, Box, Diagram
@@ -19,7 +20,7 @@ from traces.text import cut, one_line
 
 
 def describe(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent, as module:attr.")],
+    subject: Subject = None,
     view: Annotated[
         View | None,
         typer.Option("--format", metavar="FORMAT", help="text, mermaid, svg or json; by default from --output."),
@@ -30,7 +31,10 @@ def describe(
 
     Surfaces are what may change: prompts, tool descriptions, models, parameters.
     """
-    snapshot = _safe(load_agent(agent).describe())
+    config = read_subject(subject).config
+    if not config.agent:
+        raise SetupError("the configuration names no agent; add `agent: module:attr`, or give one here")
+    snapshot = _safe(load_agent(config.agent, folders=config.python_path).describe())
     match view or view_of(output):
         case View.json:
             write_text(json_text(snapshot.to_json()), output)

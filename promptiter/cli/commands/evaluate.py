@@ -8,37 +8,45 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.load import build_evaluator, load_agent, metrics_file
-from promptiter.cli.options import AsJson, MaxUsd, Output
+from promptiter.cli.load import read_with_metrics
+from promptiter.cli.options import AsJson, Concurrency, ConfigOption, MaxUsd, Output, Seed, Subject
 from promptiter.cli.output import console, write_text
 from promptiter.errors import SetupError
+from traces.model import Json
 
 
 def evaluate(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent, as module:attr.")],
+    subject: Subject = None,
     eval_set: Annotated[
         str,
-        typer.Option("--eval-set", "-e", metavar="FILE", help="Eval set (JSON, JSONL, CSV, YAML); file:case is one."),
-    ],
+        typer.Option(
+            "--eval-set",
+            "-e",
+            metavar="SET",
+            help="train, validation or test of CONFIG, or a file (JSON, JSONL, CSV, YAML); file:case is one case.",
+        ),
+    ] = "validation",
     metrics: Annotated[
         Path | None,
         typer.Option(
-            "--metrics", "-m", metavar="FILE", help="Metrics; test_config.json beside the eval set if left out."
+            "--metrics", "-m", metavar="FILE", help="Metrics; by default those of CONFIG, or beside the eval set."
         ),
     ] = None,
+    config: ConfigOption = None,
     profile: Annotated[
         Path | None, typer.Option("--profile", "-p", metavar="FILE", help="Run under this profile, not the baseline.")
     ] = None,
     repeats: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Runs of each case; by default num_runs of the metrics.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Cases to run at once.")] = 16,
+    concurrency: Concurrency = None,
     timeout_s: Annotated[
         float | None, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Time limit for one answer.")
     ] = None,
     cache: Annotated[
-        str, typer.Option(metavar="PATH", help="Where model answers are cached: memory, or a .jsonl or .sqlite file.")
-    ] = "memory",
+        str | None,
+        typer.Option(metavar="PATH", help="Where model answers are cached: memory, or a .jsonl or .sqlite file."),
+    ] = None,
     teacher: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="A model, or an agent as module:attr, that writes missing references."),
@@ -48,53 +56,50 @@ def evaluate(
         bool, typer.Option("--allow-unknown-price", help="With --max-usd: also call models that have no known price.")
     ] = False,
     max_errored_fraction: Annotated[
-        float, typer.Option(metavar="SHARE", help="Unreliable above this share of failed runs.")
-    ] = 0.25,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 0,
+        float | None, typer.Option(metavar="SHARE", help="Unreliable above this share of failed runs.")
+    ] = None,
+    seed: Seed = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write a JUnit report.")] = None,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
     """Run an agent over an eval set and score it.
 
+    Models, metrics and other settings come from promptiter.yaml, as for `promptiter run`; options win over it.
+
     Exits 1 if a metric's mean is below its threshold.
     """
     from promptiter.cli.views import evaluation as evaluation_view
-    from promptiter.evaluation.data.evalset import load_eval_set
-    from promptiter.evaluation.evaluator import EvaluationOptions
-    from promptiter.evaluation.metrics.metric_config import load_eval_config
+    from promptiter.config.build import build_evaluation
     from promptiter.evaluation.surface_reads import find_unread
     from promptiter.evaluation.teacher import write_expected_answers
-    from promptiter.llm.budget import Budget
-    from promptiter.llm.cache.cache import open_cache
-    from promptiter.llm.gateway import Gateway
-    from promptiter.profile import Profile
 
     for path in (junit, output):
         if path is not None and not path.absolute().parent.is_dir():
             raise SetupError(f"{str(path)!r} cannot be written: its folder does not exist")
-    subject = load_agent(agent)
-    cases = load_eval_set(eval_set)
-    config = load_eval_config(metrics_file(eval_set, metrics))
-    budget = Budget(max_usd=max_usd, allow_unknown_price=allow_unknown_price) if max_usd is not None else None
-    gateway = Gateway(cache=open_cache(cache), budget=budget, concurrency=max(16, concurrency), seed=seed)
-    options = EvaluationOptions(
-        repeats=repeats or config.num_runs,
-        concurrency=concurrency,
-        case_timeout_s=timeout_s,
-        max_errored_fraction=max_errored_fraction,
+    settings = _without_none(
+        initial_profile=_absolute(profile),
+        evaluation=_without_none(
+            repeats=repeats,
+            concurrency=concurrency,
+            case_timeout_s=timeout_s,
+            max_errored_fraction=max_errored_fraction,
+        ),
+        cache=_absolute(Path(cache)) if cache not in (None, "memory") else cache,
+        teacher=teacher,
+        budget=_without_none(max_usd=max_usd, allow_unknown_price=allow_unknown_price or None),
         seed=seed,
     )
-    evaluator = build_evaluator(config, gateway, options)
-    under = Profile.load(profile) if profile else None
-    if teacher is not None:
-        by = load_agent(teacher) if ":" in teacher else teacher
-        taught = asyncio.run(write_expected_answers(cases, by, gateway=gateway, seed=seed))
+    given = read_with_metrics(subject, eval_set, config=config, metrics=metrics, settings=settings)
+    built = build_evaluation(given, eval_set)
+    cases, evaluator, gateway = built.cases, built.evaluator, built.gateway
+    if built.teacher is not None:
+        taught = asyncio.run(write_expected_answers(cases, built.teacher, gateway=gateway, seed=evaluator.options.seed))
         cases = taught.eval_set
         for case_id, error in taught.errors:
             typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)
-    with evaluation_view.progress(len(cases.cases) * options.repeats, cases.id) as on_row:
-        found = asyncio.run(evaluator.evaluate(subject, cases, under, on_row=on_row))
+    with evaluation_view.progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
+        found = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
     if junit is not None:
         write_text(evaluation_view.as_junit(found, cases), junit)
     if as_json:
@@ -103,8 +108,16 @@ def evaluate(
         screen = console(output)
         evaluation_view.print_evaluation(screen, found, cases, gateway)
         evaluation_view.print_never_read(
-            screen, sorted(find_unread(subject.describe().surface_ids, (row.reads for row in found.rows)))
+            screen, sorted(find_unread(built.agent.describe().surface_ids, (row.reads for row in found.rows)))
         )
     gateway.cache.close()
     if not found.is_reliable or not evaluation_view.reaches_thresholds(found):
         raise typer.Exit(1)
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
+
+
+def _without_none(**values: Json) -> dict[str, Json]:
+    return {name: value for name, value in values.items() if value not in (None, {})}

@@ -166,12 +166,12 @@ def _forecast(found: ReadConfig) -> None:
     import yaml
 
     from promptiter.cli.views import forecast as forecast_view
-    from promptiter.config.resolved import effective_config
+    from promptiter.config.effective_config import build_effective_config
 
     with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints
         configured = _prepared(found)
         try:
-            effective, forecast = effective_config(configured), configured.forecast()
+            effective, forecast = build_effective_config(configured), configured.forecast()
         finally:
             configured.gateway.cache.close()
     if configured.config.as_json:

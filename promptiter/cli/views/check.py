@@ -142,8 +142,9 @@ def _print_noise(screen: Console, noise: MetricNoiseReport, *, is_simulated: boo
     from promptiter.cli.views.noise import noise_rows
 
     report = NoiseReport(evaluation=noise.evaluation)
-    told = f": standard deviations of one score, {report.repeats} repeats a case, {noise.judge_repeats} judgements each"
-    screen.print(Text.assemble(("noise (simulated)" if is_simulated else "noise", "bold"), told))
+    sample = f"{report.repeats} repeats of each case, {noise.judge_repeats} judgements each"
+    title = "noise (simulated)" if is_simulated else "noise"
+    screen.print(Text.assemble((title, "bold"), f": standard deviations of one score, {sample}"))
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("metric")
     for name in ("agent", "judge"):

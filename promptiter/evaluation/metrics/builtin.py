@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, SupportsFloat, TypeAlias
+from typing import Any, Literal, SupportsFloat, TypeAlias
 
 from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError
@@ -137,32 +137,30 @@ class TrajectoryMetric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyMetric:
-    """1 for a run within the limit, otherwise limit / actual. Uses the recorded duration of the whole run."""
+class LimitMetric:
+    """1 for a run within a limit of duration or cost, otherwise limit / actual. Unscored if the figure is unknown."""
 
     name: str
-    limit_s: float
+    predicate: Literal["max_duration_s", "max_cost_usd"]
+    limit: float
     threshold: float = 1.0
     needs_reference: bool = False
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - part of the protocol
-        return _score_against_limit(
-            self, run, actual=_find_duration_s(run), limit=self.limit_s, predicate="max_duration_s"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostMetric:
-    """1 for a run within the limit, otherwise limit / actual. Uses the cost of the whole run; unscored if unknown."""
-
-    name: str
-    limit_usd: float
-    threshold: float = 1.0
-    needs_reference: bool = False
-
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - part of the protocol
-        return _score_against_limit(
-            self, run, actual=_find_cost_usd(run), limit=self.limit_usd, predicate="max_cost_usd"
+        if problem := describe_failure(run):
+            return leave_unscored(self, problem)
+        actual = _find_duration_s(run) if self.predicate == "max_duration_s" else _find_cost_usd(run)
+        if actual is None:
+            return leave_unscored(self, f"{self.predicate} cannot be judged because the run does not report it")
+        if actual <= self.limit:
+            reason = f"{actual:g} is within {self.predicate} {self.limit:g}"
+            return Score(metric=self.name, value=1.0, threshold=self.threshold, reason=reason)
+        return Score(
+            metric=self.name,
+            value=self.limit / actual,
+            threshold=self.threshold,
+            reason=f"{actual:g} is above {self.predicate} {self.limit:g}",
+            findings=(Finding(kind="violated", expected=self.limit, actual=actual, predicate=self.predicate),),
         )
 
 
@@ -227,13 +225,6 @@ def build_metrics(
     )
 
 
-def build_metric(
-    config: MetricConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = REGISTRY
-) -> Metric:
-    """Build one metric."""
-    return build_metrics(EvalConfig(metrics=(config,)), builders=builders, registry=registry)[0]
-
-
 def _build_user_metric(item: Any, config: MetricConfig) -> Metric:
     """Build a user's metric from a function `(case, run, **options)`, or a builder that takes the MetricConfig."""
     try:
@@ -257,23 +248,6 @@ def _build_user_metric(item: Any, config: MetricConfig) -> Metric:
             f"{config.place}: {config.evaluator!r} does not take (case, run) and the criterion as options: {error}"
         ) from error
     return FunctionMetric(name=config.name, function=partial(item, **options), threshold=config.threshold)
-
-
-def _score_against_limit(metric: Metric, run: AgentRun, *, actual: float | None, limit: float, predicate: str) -> Score:
-    if problem := describe_failure(run):
-        return leave_unscored(metric, problem)
-    if actual is None:
-        return leave_unscored(metric, f"{predicate} cannot be judged because the run does not report it")
-    if actual <= limit:
-        reason = f"{actual:g} is within {predicate} {limit:g}"
-        return Score(metric=metric.name, value=1.0, threshold=metric.threshold, reason=reason)
-    return Score(
-        metric=metric.name,
-        value=limit / actual,
-        threshold=metric.threshold,
-        reason=f"{actual:g} is above {predicate} {limit:g}",
-        findings=(Finding(kind="violated", expected=limit, actual=actual, predicate=predicate),),
-    )
 
 
 def _find_duration_s(run: AgentRun) -> float | None:
@@ -309,14 +283,9 @@ def _make_builder(metric: type[Any], criterion: type[Any]) -> MetricBuilder:
     )
 
 
-def _build_latency(config: MetricConfig) -> Metric:
+def _build_limit(predicate: Literal["max_duration_s", "max_cost_usd"], config: MetricConfig) -> Metric:
     limit: Limit = _require_criterion(config, Limit)
-    return LatencyMetric(name=config.name, limit_s=limit.value, threshold=config.threshold)
-
-
-def _build_cost(config: MetricConfig) -> Metric:
-    limit: Limit = _require_criterion(config, Limit)
-    return CostMetric(name=config.name, limit_usd=limit.value, threshold=config.threshold)
+    return LimitMetric(name=config.name, predicate=predicate, limit=limit.value, threshold=config.threshold)
 
 
 _FINAL_RESPONSE = _make_builder(FinalResponseMetric, FinalResponseCriterion)
@@ -334,6 +303,6 @@ _BUILDERS: Mapping[str, MetricBuilder] = {
     "numeric": _make_builder(NumericMetric, NumericCriterion),
     "tool_trajectory_avg_score": _TRAJECTORY,
     "tool_trajectory": _TRAJECTORY,
-    "latency": _build_latency,
-    "cost": _build_cost,
+    "latency": partial(_build_limit, "max_duration_s"),
+    "cost": partial(_build_limit, "max_cost_usd"),
 }

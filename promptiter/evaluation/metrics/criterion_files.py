@@ -83,14 +83,8 @@ class _Text(_Entry):
     expected: str | None = None
 
     def build(self) -> TextCriterion:
-        return TextCriterion(
-            match=self.match,
-            case_insensitive=self.case_insensitive,
-            min_length=self.length.min,
-            max_length=self.length.max,
-            ignore=self.ignore,
-            expected=self.expected,
-        )
+        options = {name: value for name, value in self if name != "length"}
+        return TextCriterion(min_length=self.length.min, max_length=self.length.max, **options)
 
 
 class _ExactMatch(_Entry):

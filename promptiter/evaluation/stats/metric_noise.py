@@ -33,14 +33,6 @@ class MetricNoise:
     agent_variance: float | None
     judge_variance: float | None
 
-    @property
-    def judge_share(self) -> float | None:
-        """The judge's share of the variance of one score; None if it is unknown or there is no variance."""
-        if self.agent_variance is None or self.judge_variance is None:
-            return None
-        total = self.agent_variance + self.judge_variance
-        return self.judge_variance / total if total else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNoiseReport:

@@ -96,7 +96,7 @@ def camel_case(value: Any, *, opaque: tuple[str, ...] = ("args", "response", "st
     return renamed
 
 
-def test_the_neighbours_format_is_read(tmp_path: Path) -> None:
+def test_the_evalset_format_is_read(tmp_path: Path) -> None:
     assert load_eval_set(write(tmp_path, "w.evalset.json", DOCUMENT)) == LOADED
 
 
@@ -196,7 +196,7 @@ def test_context_messages_keep_tool_requests_and_their_answers(tmp_path: Path) -
     )
 
 
-def test_trace_mode_keeps_what_was_said_and_the_reference(tmp_path: Path) -> None:
+def test_trace_mode_keeps_the_recording_and_the_reference(tmp_path: Path) -> None:
     said = {"user_content": {"content": "hi"}, "final_response": {"content": "hello"}}
     case = {"eval_id": "a", "eval_mode": "trace", "actual_conversation": [said]}
     with_reference = case | {"eval_id": "b", "conversation": [{"user_content": {"content": "hi"}}]}
@@ -292,7 +292,7 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, path: str, value: obj
     assert str(caught.value).startswith(f"{file}: ")
 
 
-def test_a_scenario_has_no_place_in_a_trace(tmp_path: Path) -> None:
+def test_a_case_in_trace_mode_cannot_have_a_scenario(tmp_path: Path) -> None:
     scenario = {"starting_prompt": "a", "conversation_plan": "b"}
     case = {
         "eval_id": "a",
@@ -379,7 +379,7 @@ def test_plain_rows_are_read_from_every_format(tmp_path: Path, name: str, with_b
     assert load_eval_set(path) == EvalSet(id="rows", cases=ROW_CASES)
 
 
-def test_rows_may_stand_under_cases_with_an_id(tmp_path: Path) -> None:
+def test_rows_may_be_under_cases_with_an_id(tmp_path: Path) -> None:
     text = "id: sums\nname: Sums\ncases:\n- input: 2+2?\n  expected: '4'\n"
     expected = EvalSet(id="sums", name="Sums", cases=(EvalCase(id="case-1", turns=(Turn(user="2+2?", expected="4"),)),))
     assert load_eval_set(write(tmp_path, "rows.yml", text)) == expected
@@ -572,7 +572,7 @@ def test_files_without_text_are_typed_errors(tmp_path: Path, name: str) -> None:
         (b"[17]", r"f.json: \[0\]: must be an object, not 17"),
     ],
 )
-def test_json_that_is_no_eval_set_says_so(tmp_path: Path, raw: bytes, message: str) -> None:
+def test_json_that_is_not_an_eval_set_is_an_error(tmp_path: Path, raw: bytes, message: str) -> None:
     with pytest.raises(EvalSetError, match=message):
         load_eval_set(write(tmp_path, "f.json", raw))
 
@@ -634,7 +634,7 @@ def test_a_dumped_eval_set_loads_as_an_equal_one(tmp_path_factory: pytest.TempPa
     assert load_eval_set(path) == eval_set
 
 
-def test_a_dump_is_what_the_neighbours_write() -> None:
+def test_a_dump_has_the_evalset_format() -> None:
     assert orjson.loads(dump_eval_set(LOADED)) == {
         "eval_set_id": "weather",
         "name": "Weather",
@@ -677,13 +677,13 @@ def test_a_dump_is_what_the_neighbours_write() -> None:
         ),
     ],
 )
-def test_what_the_format_cannot_hold_is_refused(case: EvalCase, message: str) -> None:
+def test_a_case_that_the_format_cannot_represent_is_an_error(case: EvalCase, message: str) -> None:
     with pytest.raises(EvalSetError, match=message):
         dump_eval_set(EvalSet(id="s", cases=(case,)))
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"the neighbours' example files are not at {SHARED}")
-def test_the_neighbours_own_files_are_read() -> None:
+def test_trpc_eval_sets_are_read() -> None:
     paths = sorted(SHARED.glob("trpc_*/*.evalset.json"))
     assert len(paths) >= 6
     for path in paths:

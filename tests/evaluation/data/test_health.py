@@ -61,7 +61,7 @@ def found(kind: HealthKind, *cases: EvalCase) -> list[tuple[str, ...]]:
         ("Ｗｈａｔ is it？", "what is it"),
     ],
 )
-def test_case_whitespace_and_marks_make_no_other_question(one: str, other: str) -> None:
+def test_case_whitespace_and_punctuation_do_not_make_another_question(one: str, other: str) -> None:
     assert normalize_text(one) == normalize_text(other)
     assert found("contradiction", case("a", one, "1"), case("b", other, "2")) == [("a", "b")]
 
@@ -70,12 +70,12 @@ def test_case_whitespace_and_marks_make_no_other_question(one: str, other: str) 
     ("one", "other"),
     [("is 3.5 more", "is 35 more"), ("in C", "in C++"), ("3 - 4", "3 4"), (".5 of it", "5 of it"), ("???", "!!!")],
 )
-def test_marks_that_mean_something_make_another_question(one: str, other: str) -> None:
+def test_meaningful_punctuation_makes_another_question(one: str, other: str) -> None:
     assert found("contradiction", case("a", one, "1"), case("b", other, "2")) == []
 
 
 @given(st.text())
-def test_folding_twice_is_folding_once_for_what_is_compared(text: str) -> None:
+def test_normalizing_twice_is_normalizing_once(text: str) -> None:
     assert normalize_text(f"  {text}\n") == normalize_text(text)
 
 
@@ -88,7 +88,7 @@ def test_a_contradiction_says_what_is_expected() -> None:
     assert checked.counts == {"contradiction": 1}
 
 
-def test_the_same_words_in_another_context_or_state_are_another_question() -> None:
+def test_the_same_message_in_another_context_or_state_is_another_question() -> None:
     cases = [
         case("a", "go on", "1"),
         case("b", "go on", "2", context=(Message("user", "count"),)),
@@ -97,7 +97,7 @@ def test_the_same_words_in_another_context_or_state_are_another_question() -> No
     assert check_cases(eval_set(*cases)).findings == ()
 
 
-def test_answers_that_say_the_same_are_duplicates_and_no_contradiction() -> None:
+def test_equivalent_answers_are_duplicates_and_not_a_contradiction() -> None:
     same = [case("a", "q", '{"x": 1, "y": 2}'), case("b", "Q?", '{"y":2,"x":1}')]
     assert found("contradiction", *same) == []
     assert found("duplicate", *same) == [("a", "b")]
@@ -117,7 +117,7 @@ def test_expected_tool_calls_can_contradict_each_other() -> None:
     assert found("duplicate", calling("a", "Rome", "1"), calling("b", "Rome", "2")) == [("a", "b")]
 
 
-def test_two_recordings_of_one_question_are_no_duplicates() -> None:
+def test_two_recordings_of_one_question_are_not_duplicates() -> None:
     def recorded(case_id: str, answer: str) -> EvalCase:
         return replace(case(case_id, "q"), mode="trace", actual=(Turn(user="q", expected=answer),))
 
@@ -133,7 +133,7 @@ def test_near_duplicates_are_grouped_with_their_similarity() -> None:
     assert 0.8 <= finding.value < 1
 
 
-def test_similar_questions_in_another_state_are_no_near_duplicates() -> None:
+def test_similar_questions_in_another_state_are_not_near_duplicates() -> None:
     assert found("near_duplicate", case("a", f"{LONG} week"), case("b", f"{LONG} month", state={"x": 1})) == []
 
 
@@ -153,12 +153,12 @@ members = st.frozensets(st.integers(0, 12), min_size=1)
 
 
 @given(st.lists(members, max_size=40))
-def test_near_groups_are_those_of_comparing_all_with_all(sets: list[frozenset[int]]) -> None:
+def test_near_duplicates_are_those_of_comparing_all_pairs(sets: list[frozenset[int]]) -> None:
     assert [numbers for numbers, _ in group_near_duplicates(sets)] == brute_force(sets)
 
 
 @given(st.integers(0, 1_000))
-def test_near_groups_of_changed_copies_are_those_of_comparing_all_with_all(seed: int) -> None:
+def test_near_duplicates_of_changed_copies_are_those_of_comparing_all_pairs(seed: int) -> None:
     rng = random.Random(seed)
     sets = [frozenset(rng.sample(range(500), 30)) for _ in range(8)]
     for _ in range(30):
@@ -188,7 +188,7 @@ def test_ten_thousand_cases_of_one_template_are_not_compared_all_with_all(own: i
     assert compared <= size * near_duplicates.MAX_COMPARED
 
 
-def test_references_that_are_missing_or_empty_are_told_apart() -> None:
+def test_missing_and_empty_references_are_distinguished() -> None:
     cases = [case("a", "one", None), case("b", "two", " "), case("c", "three", "yes")]
     checked = check_cases(eval_set(*cases))
     assert [(finding.kind, finding.case_ids) for finding in checked.findings] == [
@@ -199,7 +199,7 @@ def test_references_that_are_missing_or_empty_are_told_apart() -> None:
     assert check_cases(eval_set(*cases[:2])).is_serious  # no case can be scored
 
 
-def test_a_set_whose_metrics_need_no_reference_lacks_none() -> None:
+def test_without_metrics_that_need_references_none_are_missing() -> None:
     checked = check_cases(eval_set(case("a", "one", None)), needs_reference=False)
     assert (checked.findings, checked.scorable, checked.is_serious) == ((), 1, False)
 
@@ -215,7 +215,7 @@ def test_an_empty_set_is_serious() -> None:
     assert check_cases(eval_set()).is_serious
 
 
-def test_an_answer_that_stands_in_the_question_leaks() -> None:
+def test_an_answer_that_is_part_of_the_question_is_a_leak() -> None:
     assert found("leaked_reference", case("a", "Repeat: twelve chars", "twelve chars")) == [("a",)]
     assert found("leaked_reference", case("a", "Repeat: eleven char", "eleven char")) == []
     assert found("leaked_reference", case("a", "Repeat: Twelve chars", "twelve chars")) == []
@@ -227,14 +227,14 @@ def test_an_answer_that_stands_in_the_question_leaks() -> None:
     assert found("leaked_reference", earlier) == []
 
 
-def test_an_input_is_long_beside_the_others() -> None:
+def test_an_input_is_long_compared_with_the_others() -> None:
     short = [case(letter, letter * 100) for letter in string.ascii_lowercase]
     assert found("long_input", *short, case("long", "word " * 500)) == [("long",)]
     assert found("long_input", *short, case("long", "word " * 400)) == []
     assert found("long_input", *(case(letter, letter * 5_000) for letter in "ab")) == []
 
 
-def test_cases_that_are_alike_in_several_sets_overlap() -> None:
+def test_cases_with_the_same_input_in_several_sets_overlap() -> None:
     train = eval_set(case("a", "One"), case("b", "two"), case("b2", "two "))
     validation = eval_set(case("x", "one", "no"), case("y", "three"))
     (finding,) = find_overlaps([("train", train), ("validation", validation)])
@@ -253,7 +253,7 @@ def evaluation(**values: list[float | None]) -> Evaluation:
     return Evaluation(eval_set_id="set", profile_digest="", rows=tuple(rows), thresholds={"m": 1.0})
 
 
-def test_runs_show_which_cases_tell_nothing_and_which_flip() -> None:
+def test_runs_show_cases_that_always_or_never_pass_or_flip() -> None:
     findings = check_runs([evaluation(a=[1, 1], b=[0, 0.9], c=[1, 0], d=[None, None], e=[1, None], f=[None, 0])])
     assert [(finding.case_ids[0], finding.kind, finding.value) for finding in findings] == [
         ("a", "always_passes", 1.0),
@@ -273,7 +273,7 @@ def test_runs_of_several_evaluations_count_together() -> None:
     assert [(finding.kind, finding.value) for finding in findings] == [("flips", 0.5)]
 
 
-def test_one_run_of_each_case_proves_nothing() -> None:
+def test_one_run_of_each_case_is_an_error() -> None:
     with pytest.raises(SetupError, match="was run once a case; run it with at least 2 repeats"):
         check_runs([evaluation(a=[1], b=[0])])
     assert check_runs([evaluation(a=[1], b=[0, 0])])[0].case_ids == ("b",)
@@ -298,7 +298,7 @@ def test_variances_are_those_worked_out_by_hand(cases: Any, agent_variance: Any,
 
 
 @pytest.mark.parametrize(("agent_sd", "judge_sd"), [(0.3, 0.1), (0.1, 0.3), (0.2, 0.0), (0.0, 0.2)])
-def test_variances_of_a_simulation_are_those_it_was_made_with(agent_sd: float, judge_sd: float) -> None:
+def test_variances_of_a_simulation_are_recovered(agent_sd: float, judge_sd: float) -> None:
     rng = random.Random(5)
     cases = []
     for _ in range(1_500):
@@ -308,12 +308,6 @@ def test_variances_of_a_simulation_are_those_it_was_made_with(agent_sd: float, j
     agent_variance, judge_variance = estimate_variances(cases)
     assert agent_variance == pytest.approx(agent_sd**2, rel=0.1, abs=0.003)
     assert judge_variance == pytest.approx(judge_sd**2, rel=0.1)
-
-
-def test_the_judges_share_is_of_the_variance_of_one_score() -> None:
-    assert MetricNoise(metric="m", agent_variance=0.03, judge_variance=0.01).judge_share == pytest.approx(0.25)
-    assert MetricNoise(metric="m", agent_variance=0.0, judge_variance=0.0).judge_share is None
-    assert MetricNoise(metric="m", agent_variance=None, judge_variance=0.0).judge_share is None
 
 
 class Drawing:
@@ -388,7 +382,7 @@ async def test_a_judge_of_several_samples_gets_new_ones_each_time() -> None:
     assert model.asked == 20 * 2 * 2 * 3
 
 
-async def test_a_metric_of_the_users_that_asks_the_gateway_is_asked_again() -> None:
+async def test_a_user_metric_that_uses_the_gateway_is_asked_again() -> None:
     async def by_model(_: EvalCase, run: AgentRun) -> float:
         request = ModelRequest(model="judge", messages=(Message("user", run.output),))
         return float((await current_gateway().ask(request, CallSite(role="judge"))).text)
@@ -400,7 +394,7 @@ async def test_a_metric_of_the_users_that_asks_the_gateway_is_asked_again() -> N
     assert report.metrics[0].judge_variance == pytest.approx(0.25, rel=0.2)
 
 
-async def test_the_evaluation_of_a_metric_noise_report_is_that_of_as_many_draws() -> None:
+async def test_the_evaluation_of_a_metric_noise_report_has_as_many_repeats() -> None:
     def subject(repeats: int) -> Evaluator:
         gateway = Gateway(models={"agent": Drawing("yes", "no")})
         options = EvaluationOptions(repeats=repeats, concurrency=3)
@@ -411,7 +405,7 @@ async def test_the_evaluation_of_a_metric_noise_report_is_that_of_as_many_draws(
     assert (report.judge_repeats, len(report.evaluation.rows)) == (2, 60)
 
 
-async def test_what_cannot_be_scored_has_no_noise_to_tell() -> None:
+async def test_cases_that_cannot_be_scored_have_no_noise() -> None:
     def broken(_: EvalCase, run: AgentRun) -> float:
         raise ValueError(run.output)
 
@@ -422,7 +416,7 @@ async def test_what_cannot_be_scored_has_no_noise_to_tell() -> None:
 
 
 @pytest.mark.parametrize(("repeats", "judge_repeats"), [(1, 2), (2, 1)])
-async def test_metric_noise_needs_two_of_each(repeats: int, judge_repeats: int) -> None:
+async def test_metric_noise_needs_two_repeats_and_two_judgements(repeats: int, judge_repeats: int) -> None:
     with pytest.raises(SetupError, match=f"at least 2 repeats and 2 judge_repeats, got {repeats} and {judge_repeats}"):
         await measure_metric_noise(
             Evaluator([FunctionMetric(name="exact", function=is_yes)]),

@@ -29,7 +29,7 @@ shares = st.lists(st.integers(0, 10), min_size=4, max_size=4).filter(lambda weig
 
 
 @given(st.integers(3, 40), shares, st.integers(0, 99), st.integers(0, 99))
-def test_parts_are_disjoint_near_their_shares_and_independent_of_order(
+def test_sets_are_disjoint_near_their_shares_and_independent_of_order(
     count: int, weights: list[int], seed: int, order: int
 ) -> None:
     eval_set = numbered(count)
@@ -58,12 +58,12 @@ def test_shares_are_met_exactly_when_they_can_be() -> None:
     assert [part.id for part in (parts.train, parts.validation, parts.test)] == ["s-train", "s-validation", "s-test"]
 
 
-def test_a_share_of_zero_is_an_empty_part() -> None:
+def test_a_share_of_zero_is_an_empty_set() -> None:
     parts = split(numbered(4), train=0.5, validation=0.5, seed=1)
     assert (len(parts.train.cases), len(parts.validation.cases), parts.test.cases) == (2, 2, ())
 
 
-def test_what_the_shares_leave_over_is_in_no_part() -> None:
+def test_cases_beyond_the_shares_are_in_no_set() -> None:
     parts = split(numbered(10), train=0.5, validation=0.2, seed=1)
     assert (len(parts.train.cases), len(parts.validation.cases)) == (5, 2)
 
@@ -75,12 +75,12 @@ def test_a_tiny_share_still_gets_a_case() -> None:
     assert [len(part.cases) for part in (parts.train, parts.validation, parts.test)] == [1, 1, 1]
 
 
-def test_the_seed_decides_who_goes_where() -> None:
+def test_the_split_depends_on_the_seed() -> None:
     dealt = {tuple(ids(split(numbered(20), train=0.5, validation=0.5, seed=seed).train)) for seed in range(10)}
     assert len(dealt) == 10
 
 
-def test_the_content_decides_and_not_the_id() -> None:
+def test_the_split_depends_on_content_and_not_on_ids() -> None:
     renamed = EvalSet(id="s", cases=tuple(replace(case, id=f"x{n}") for n, case in enumerate(numbered(20).cases)))
     one = split(numbered(20), train=0.5, validation=0.5, seed=3)
     other = split(renamed, train=0.5, validation=0.5, seed=3)
@@ -113,7 +113,7 @@ def test_a_split_is_frozen() -> None:
         (9, 0.0, 0.0, "are all 0"),
     ],
 )
-def test_shares_that_cannot_be_met_are_refused(count: int, train: float, validation: float, message: str) -> None:
+def test_shares_that_cannot_be_met_are_errors(count: int, train: float, validation: float, message: str) -> None:
     with pytest.raises(EvalSetError, match=message):
         split(numbered(count), train=train, validation=validation, seed=1)
 
@@ -122,7 +122,7 @@ def test_sets_without_common_cases_are_disjoint() -> None:
     check_disjoint(numbered(5), numbered(5, start=5), numbered(5, start=10))
 
 
-def test_equal_ids_of_different_cases_are_no_overlap() -> None:
+def test_equal_ids_of_different_cases_do_not_overlap() -> None:
     check_disjoint(EvalSet(id="a", cases=(case("1", "x"),)), EvalSet(id="b", cases=(case("1", "y"),)))
 
 
@@ -138,7 +138,7 @@ def test_equal_ids_of_different_cases_are_no_overlap() -> None:
         (case("a", "Hi"), EvalCase(id="b", mode="trace", actual=(Turn(user="hi", expected="hello"),))),
     ],
 )
-def test_cases_that_are_alike_are_an_overlap_whatever_their_ids(one: EvalCase, other: EvalCase) -> None:
+def test_cases_with_the_same_input_overlap_whatever_their_ids(one: EvalCase, other: EvalCase) -> None:
     with pytest.raises(EvalSetError, match="train and validation share 1 case: 'a' = 'b'; keep each case in one"):
         check_disjoint(EvalSet(id="x", cases=(one,)), EvalSet(id="y", cases=(other,)))
 

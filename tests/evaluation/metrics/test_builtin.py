@@ -10,15 +10,13 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError, UnknownNameError
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Turn
 from promptiter.evaluation.metrics.builtin import (
-    CostMetric,
     FinalResponseMetric,
     FunctionMetric,
-    LatencyMetric,
-    build_metric,
+    LimitMetric,
     build_metrics,
 )
 from promptiter.evaluation.metrics.metric import MAX_FINDINGS, Metric
-from promptiter.evaluation.metrics.metric_config import MetricConfig, parse_eval_config
+from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig, parse_eval_config
 from promptiter.evaluation.score import Finding, Score
 from promptiter.registry import Registry
 from traces import ExecutionTrace, Failure, Step, ToolCall, Usage
@@ -46,7 +44,7 @@ def called(*names: str) -> AgentRun:
 
 def metric(name: str, threshold: float = 1.0, **criterion: Json) -> Metric:
     document = [{"metric_name": name, "threshold": threshold, "criterion": criterion}]
-    return build_metric(parse_eval_config(document, environ={}).metrics[0])
+    return build_metrics(parse_eval_config(document, environ={}))[0]
 
 
 def final_response(**criterion: Json) -> Metric:
@@ -63,7 +61,7 @@ async def test_a_score_is_the_mean_over_turns() -> None:
     assert score.reason == "exact: expected 'b', got 'x' at characters 0-1 (turn 1)"
 
 
-async def test_a_match_says_so_in_words() -> None:
+async def test_the_reason_of_a_match_says_so() -> None:
     assert (await metric("exact_match")(case("a"), said("a"))).reason == "as expected"
     assert (await metric("exact_match")(case("a", "b"), said("a", "b"))).reason == "all 2 turns are as expected"
 
@@ -74,7 +72,7 @@ async def test_a_missing_turn_scores_0_with_a_finding() -> None:
     assert score.findings == (Finding(kind="missing", expected="b", predicate="turn", turn=1),)
 
 
-async def test_extra_turns_are_counted_and_found_and_not_dropped_by_a_zip() -> None:
+async def test_extra_turns_are_counted_and_reported() -> None:
     score = await metric("exact_match")(case("a"), said("a", "b"))
     assert score.value == 0.5
     assert score.findings == (Finding(kind="unexpected", actual="b", predicate="turn", turn=1),)
@@ -125,8 +123,8 @@ async def test_a_failed_run_is_unscored_and_not_passed(name: str) -> None:
 async def test_a_failed_run_is_unscored_by_latency_cost_and_functions() -> None:
     failed = AgentRun(error=Failure("E"), duration_s=1, usage=Usage(cost_usd=1))
     judges: list[Metric] = [
-        LatencyMetric(name="l", limit_s=9),
-        CostMetric(name="c", limit_usd=9),
+        LimitMetric(name="l", predicate="max_duration_s", limit=9),
+        LimitMetric(name="c", predicate="max_cost_usd", limit=9),
         FunctionMetric(name="f", function=lambda *_: 1.0),
     ]
     for judged in judges:
@@ -145,7 +143,7 @@ async def test_threshold_0_is_0() -> None:
     assert (score.threshold, score.value, score.passed) == (0, 0.0, True)
 
 
-async def test_text_json_and_rouge_of_a_final_response_must_all_hold() -> None:
+async def test_text_json_and_rouge_of_a_final_response_must_all_match() -> None:
     judged = final_response(text={"match": "contains", "length": {"max": 20}}, json={"schema": {"required": ["a"]}})
     assert (await judged(case('{"a": 1}'), said('{"a": 1}'))).value == 1
     score = await judged(case('{"b": 1}'), said('{"b":   1}'))
@@ -206,7 +204,7 @@ async def test_latency_falls_with_the_overrun(duration: float, value: float) -> 
     assert bool(score.findings) == (value < 1)
 
 
-async def test_latency_asks_turns_and_trace_before_it_is_unknown() -> None:
+async def test_latency_falls_back_to_turns_and_trace() -> None:
     judged = metric("latency", limit_s=1)
     assert (await judged(case("x"), AgentRun(turns=(AgentRun(duration_s=2), AgentRun(duration_s=2))))).value == 0.25
     step = Step(id="a", node_id="a", start_ns=1_000_000_000, end_ns=3_000_000_000)
@@ -283,7 +281,7 @@ async def test_a_metric_that_errors_makes_the_case_unscored_and_not_passed() -> 
     assert (score.value, score.error, score.passed) == (None, "KeyError: 'city'", False)
 
 
-async def test_cancelling_a_function_is_no_error_of_it() -> None:
+async def test_cancelling_a_function_metric_is_not_its_error() -> None:
     async def sleeps(case: EvalCase, run: AgentRun) -> float:
         await asyncio.sleep(60)
         return 1.0
@@ -353,11 +351,11 @@ def test_judges_are_built_by_the_builder_that_is_given() -> None:
     assert judged.name == "llm_final_response"
 
 
-def test_a_criterion_of_another_metric_is_refused() -> None:
+def test_a_criterion_of_another_metric_is_an_error() -> None:
     config = parse_eval_config([{"metric_name": "latency", "criterion": {"limit_s": 1}}]).metrics[0]
     wrong = MetricConfig(name="x", evaluator="json_match", criterion=config.criterion)
     with pytest.raises(MetricError, match="json_match takes a FinalResponseCriterion"):
-        build_metric(wrong)
+        build_metrics(EvalConfig(metrics=(wrong,)))
 
 
 def test_metrics_are_frozen_values() -> None:

@@ -54,7 +54,7 @@ def test_backticks_inside_a_fenced_text_do_not_end_the_fence() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "hello", '{"a": ', "```json\nnope\n```", "NaN", "[" * 100_000])
-def test_what_is_no_json_is_refused(text: str) -> None:
+def test_text_without_json_is_an_error(text: str) -> None:
     with pytest.raises(NotJsonError):
         parse_json(text)
 
@@ -74,11 +74,11 @@ def test_an_unparsable_reference_is_an_error_of_the_eval_set() -> None:
         compare_json_text("{}", "not json", PLAIN)
 
 
-def test_structured_output_is_used_when_the_text_is_no_json() -> None:
+def test_structured_output_is_used_when_the_text_is_not_json() -> None:
     assert compare_json_text("Done, see data.", '{"a": 1}', PLAIN, data={"a": 1}) == ()
 
 
-def test_1_and_1_0_are_equal_but_true_is_no_number() -> None:
+def test_1_and_1_0_are_equal_but_true_is_not_a_number() -> None:
     assert wheres(1, 1.0) == []
     assert wheres({"a": [1.0]}, {"a": [1]}) == []
     assert wheres(True, 1) == [("wrong", "$")]
@@ -129,7 +129,7 @@ def test_a_value_equals_itself_after_a_round_trip(value: Any) -> None:
 @given(JSON, JSON)
 def test_without_tolerance_there_is_a_finding_exactly_when_values_differ(first: Any, second: Any) -> None:
     def tagged(value: Any) -> Any:
-        """Python's own equality, with booleans told from numbers."""
+        """Python's own equality, with booleans distinct from numbers."""
         if isinstance(value, dict):
             return {key: tagged(item) for key, item in value.items()}
         if isinstance(value, list):
@@ -162,7 +162,7 @@ def test_a_position_in_a_list_beats_the_star() -> None:
     assert wheres([1, 2, 3], [9, 9], criterion) == [("wrong", "$[0]")]
 
 
-def test_only_the_picked_subtrees_are_compared() -> None:
+def test_only_the_selected_subtrees_are_compared() -> None:
     criterion = JsonCriterion(only_tree={"answer": True, "rows": {"0": {"v": True}}})
     expected = {"answer": 1, "note": "a", "rows": [{"v": 1, "w": 1}, {"v": 2}]}
     assert wheres({"answer": 1, "note": "b", "rows": [{"v": 1, "w": 9}]}, expected, criterion) == []
@@ -210,16 +210,16 @@ def test_a_schema_is_checked_beside_the_reference() -> None:
     assert [finding.predicate for finding in found] == ["json", "json_schema"]
 
 
-def test_a_schema_that_is_none_is_refused_when_it_is_read() -> None:
+def test_an_invalid_schema_is_an_error_when_it_is_read() -> None:
     with pytest.raises(MetricError, match=r"the JSON schema is not valid at \$.type"):
         JsonCriterion(schema={"type": "objekt"})
 
 
-def test_a_schema_elsewhere_is_not_fetched() -> None:
+def test_a_remote_schema_is_not_fetched() -> None:
     criterion = JsonCriterion(schema={"$ref": "https://example.com/schema.json"})
     with pytest.raises(MetricError, match="references are not fetched"):
         check_against_schema({}, criterion)
 
 
-def test_paths_quote_keys_that_are_no_names() -> None:
+def test_paths_quote_keys_that_are_not_identifiers() -> None:
     assert format_json_path(["a", 2, "b c", "d'"]) == "$.a[2]['b c'][\"d'\"]"

@@ -140,7 +140,7 @@ def test_the_short_form_gives_thresholds_and_criteria() -> None:
     assert config.metrics[2].place == "test_config.json: criteria.final_response_avg_score"
 
 
-def test_metrics_win_over_criteria_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_take_precedence_over_criteria_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         config = parse({"metrics": [{"metric_name": "exact_match"}], "criteria": {"contains": 1}})
     assert [metric.name for metric in config.metrics] == ["exact_match"]
@@ -163,7 +163,7 @@ def test_a_metrics_file_is_an_array_and_an_optimizer_file_has_an_evaluate_block(
     assert (config.num_runs, config.metrics[0].place) == (2, f"{optimizer}: evaluate.metrics[0]")
 
 
-def test_our_own_metrics_take_their_options_as_the_criterion() -> None:
+def test_built_in_metrics_take_their_options_as_the_criterion() -> None:
     assert criterion("exact_match") == FinalResponseCriterion(text=TextCriterion())
     assert criterion("contains", {"caseInsensitive": True}).text.case_insensitive
     assert criterion("regex", {"expected": r"\d"}) == FinalResponseCriterion(
@@ -180,7 +180,7 @@ def test_our_own_metrics_take_their_options_as_the_criterion() -> None:
     assert criterion("cost", {"limit_usd": 0.01}) == Limit(0.01)
 
 
-def test_evaluator_name_says_which_metric_and_metric_name_what_it_is_called() -> None:
+def test_evaluator_name_selects_the_metric_and_metric_name_is_its_label() -> None:
     config = parse(
         [
             {"metric_name": "short", "evaluator_name": "length", "criterion": {"max": 5}},
@@ -190,7 +190,7 @@ def test_evaluator_name_says_which_metric_and_metric_name_what_it_is_called() ->
     assert [(metric.name, metric.evaluator) for metric in config.metrics] == [("short", "length"), ("long", "length")]
 
 
-def test_a_metric_that_nobody_knows_keeps_its_options() -> None:
+def test_an_unknown_metric_keeps_its_options() -> None:
     given = {"atLeast": 3, "nested": {"a": ["${NOT_EXPANDED}"]}}
     assert criterion("my_metric", given) == Options(given)
 
@@ -278,7 +278,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_eval_config(tmp_path / "bad.json")
 
 
-def test_a_judge_is_read_whole() -> None:
+def test_all_fields_of_a_judge_are_read() -> None:
     given = {
         "llmJudge": {
             "judgeModels": [
@@ -334,7 +334,7 @@ def test_a_judge_is_read_whole() -> None:
         ({"knowledge_tool_names": [1]}, r"knowledge_tool_names\[0\]: must be a string, not 1"),
     ],
 )
-def test_a_judge_that_contradicts_itself_is_refused(judge: Json, message: str) -> None:
+def test_a_contradictory_judge_configuration_is_an_error(judge: Json, message: str) -> None:
     with pytest.raises(MetricError, match=message):
         criterion("llm_rubric_response", {"llm_judge": judge})
 
@@ -419,7 +419,7 @@ def test_the_address_of_a_judge_is_not_shown() -> None:
     assert "hunter22" not in repr(JudgeModel(model_name="j", base_url="https://eve:hunter22@example.org"))
 
 
-def test_the_name_of_a_simulated_users_model_is_no_secret() -> None:
+def test_the_model_of_the_simulated_user_is_not_a_secret() -> None:
     environ = {"USER_MODEL": "gpt-4o-mini", "ROUTE": "value-1-long"}
     simulator = {"model": "${USER_MODEL}", "options": {"extra_body": {"route": "${ROUTE}"}}}
     found = parse_eval_config(
@@ -430,7 +430,7 @@ def test_the_name_of_a_simulated_users_model_is_no_secret() -> None:
     assert secrets_in(found) == ("value-1-long",)
 
 
-def test_a_secret_travels_to_other_processes_and_stays_hidden() -> None:
+def test_a_pickled_secret_keeps_its_value_and_stays_hidden() -> None:
     secret = pickle.loads(pickle.dumps(Secret("sk-1", source="${KEY}")))
     assert (secret.reveal(), str(secret), repr(secret), f"{secret}") == ("sk-1", "${KEY}", "'***'", "${KEY}")
 
@@ -452,7 +452,7 @@ def files() -> list[Path]:
 
 
 @pytest.mark.skipif(not files(), reason=f"the neighbours' files are not in {DATA}")
-def test_the_files_of_the_neighbours_are_read_as_they_are() -> None:
+def test_trpc_metric_files_are_read_as_they_are() -> None:
     read = {path.parent.name: load_eval_config(path, environ=ENVIRON) for path in files()}
     weather = read["trpc_weather_quickstart"]
     assert [(metric.name, metric.threshold) for metric in weather.metrics] == [

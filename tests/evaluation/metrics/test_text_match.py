@@ -37,9 +37,7 @@ REGEX = TextCriterion(match="regex")
         ("Paris", "paris", "characters 0-1"),
     ],
 )
-def test_an_exact_mismatch_says_what_was_expected_what_came_and_where_they_part(
-    actual: str, expected: str, where: str
-) -> None:
+def test_an_exact_mismatch_has_both_texts_and_where_they_differ(actual: str, expected: str, where: str) -> None:
     assert compare_text(actual, expected, EXACT) == (
         Finding(kind="wrong", expected=expected, actual=actual, where=where, predicate="exact"),
     )
@@ -62,7 +60,7 @@ def test_without_case_the_range_still_counts_the_characters_of_the_output() -> N
     assert compare_text("Straße 7", "STRASSE 8", ANY_CASE)[0].where == "characters 7-8"
 
 
-def test_contains_names_the_longest_beginning_of_the_reference_that_is_there() -> None:
+def test_contains_reports_the_longest_prefix_that_is_present() -> None:
     assert compare_text("It is Paris.", "paris", TextCriterion(match="contains", case_insensitive=True)) == ()
     [finding] = compare_text("It is Parma.", "Paris", CONTAINS)
     assert (finding.kind, finding.predicate, finding.expected) == ("missing", "contains", "Paris")
@@ -72,14 +70,12 @@ def test_contains_names_the_longest_beginning_of_the_reference_that_is_there() -
 
 @pytest.mark.parametrize("reference", ["", " \n"])
 @pytest.mark.parametrize("criterion", [CONTAINS, REGEX])
-def test_an_empty_reference_under_contains_or_regex_cannot_be_compared_with(
-    reference: str, criterion: TextCriterion
-) -> None:
+def test_an_empty_reference_under_contains_or_regex_is_an_error(reference: str, criterion: TextCriterion) -> None:
     with pytest.raises(MetricError, match="empty reference"):
         compare_text("anything", reference, criterion)
 
 
-def test_an_empty_reference_is_a_fair_one_under_exact() -> None:
+def test_an_empty_reference_is_allowed_under_exact() -> None:
     assert compare_text("", "", EXACT) == ()
     assert compare_text("x", "", EXACT)[0].where == "characters 0-1"
 
@@ -97,14 +93,14 @@ def test_a_regex_searches_and_its_violation_names_the_pattern() -> None:
     )
 
 
-def test_a_reference_that_is_no_pattern_is_an_error_and_not_a_mismatch() -> None:
+def test_an_invalid_pattern_is_an_error_and_not_a_mismatch() -> None:
     with pytest.raises(MetricError, match=r"'\(' is not a valid regular expression: missing \)"):
         compare_text("x", "(", REGEX)
     with pytest.raises(MetricError, match="not a valid regular expression"):
         TextCriterion(match="regex", expected="(")
 
 
-def test_length_is_checked_beside_the_text_and_alone() -> None:
+def test_length_is_checked_with_the_text_and_alone() -> None:
     short = TextCriterion(ignore=True, min_length=2, max_length=4)
     assert compare_text("four", None, short) == ()
     assert compare_text("x", None, short)[0] == Finding(kind="violated", expected=2, actual=1, predicate="min_length")
@@ -164,7 +160,7 @@ def test_rouge_l_agrees_with_the_textbook_table(first: list[str], second: list[s
     assert rouge_f1(" ".join(first), " ".join(second), "rougeL") == pytest.approx(expected)
 
 
-def test_rouge_findings_list_missing_and_needless_words() -> None:
+def test_word_differences_are_missing_and_extra_words() -> None:
     missing, needless = find_word_differences("a b b", "a c", "rouge1")
     assert (missing.kind, missing.expected, missing.predicate) == ("missing", ["c"], "rouge1")
     assert (needless.kind, needless.actual) == ("unexpected", ["b", "b"])

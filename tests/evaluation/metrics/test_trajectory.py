@@ -64,7 +64,7 @@ def test_order_and_extra_calls_count_as_the_criterion_says(
     ]
 
 
-def test_no_expected_calls_means_that_none_may_be_made_unless_more_are_allowed() -> None:
+def test_without_expected_calls_none_may_be_made_unless_extra_calls_are_allowed() -> None:
     assert matches([], [], ANY_ORDER)
     assert not matches([call("a")], [], ANY_ORDER)
     assert matches([call("a")], [], SUBSET)
@@ -164,7 +164,7 @@ def test_the_nearest_of_several_calls_of_a_tool_is_the_one_reported() -> None:
     assert unexpected.where == "tool call 0"
 
 
-def test_none_in_a_reference_means_anything() -> None:
+def test_none_in_a_reference_allows_any_value() -> None:
     assert matches([call("a", x=1)], [ExpectedToolCall(name="a")], ANY_ORDER)
     assert matches([ToolCall(name="a")], [want("a")], ANY_ORDER)
     assert not matches([call("a", x=1)], [want("a")], ANY_ORDER)

@@ -93,14 +93,14 @@ def test_without_run_noise_and_gain_nothing_is_shown() -> None:
     assert decide_for_these_cases(cases(12, (1,) * 6, (1,) * 6)).outcome == "futile"
 
 
-def test_repeats_of_a_settled_agent_are_no_evidence_for_new_cases() -> None:
+def test_repeats_of_a_deterministic_agent_are_not_evidence_for_new_cases() -> None:
     settled = cases(3, (0,), (1,), name="up") + cases(2, (1,), (0,), name="down")
     often = [PairedScores(case_id=case.case_id, before=case.before * 50, after=case.after * 50) for case in settled]
     assert decide_for_new_cases(often).p_value == decide_for_new_cases(settled).p_value == 0.5
 
 
 @pytest.mark.parametrize("repeats", [2, 4])
-def test_noise_hides_behind_a_gain_with_no_more_than_the_stated_chance(repeats: int) -> None:
+def test_hidden_noise_is_no_likelier_than_stated(repeats: int) -> None:
     """Of up to three cases, all with equal arms, the chance that none shows noise and yet more rose than fell."""
 
     def chances(q: float) -> dict[int, float]:
@@ -153,7 +153,7 @@ def test_new_cases_are_tested_by_the_signs_of_their_changes() -> None:
     assert result.reason == "gain +0.500, p = 0.016 <= 0.05 after 2 repeats over 6 test cases"
 
 
-def test_too_few_new_cases_say_so() -> None:
+def test_the_reason_mentions_too_few_new_cases() -> None:
     result = decide_for_new_cases(cases(4, (0, 0), (1, 1)))
     assert result.outcome == "not_shown"
     assert result.reason.endswith("too few cases to show any gain: the p-value is at least 0.062")

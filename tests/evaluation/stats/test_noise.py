@@ -57,7 +57,7 @@ def coins(count: int, random: Random, *, repeats: int = REPEATS) -> dict[str, Va
     ("objective", "figures"),
     [("mean_score", (0.6, 0.0, 0.4)), ("pass_rate", (1.0, 0.0, 0.0)), ("weighted_loss", (-0.4, -1.0, -0.55))],
 )
-def test_each_draw_has_its_own_figure_and_an_unscored_one_the_worst(
+def test_each_repeat_has_its_value_and_an_unscored_one_the_worst(
     objective: Objective, figures: tuple[float, ...]
 ) -> None:
     found = evaluation({"a": [0.6, None, 0.5]}, other={"a": [0.6, None, 0.3]})
@@ -66,12 +66,12 @@ def test_each_draw_has_its_own_figure_and_an_unscored_one_the_worst(
     assert (case.unscored, case.passed, case.flips, case.is_settled) == (1, (True, False, False), True, False)
 
 
-def test_a_case_of_which_one_metric_could_not_be_scored_is_unscored() -> None:
+def test_a_case_with_an_unscored_metric_is_unscored() -> None:
     [case] = collect_case_scores(evaluation({"a": [0.6, 0.6]}, other={"a": [0.6, None]}))
     assert (case.figures, case.unscored) == ((0.6, 0.0), 1)
 
 
-def test_the_worst_is_the_lowest_figure_where_scores_fall_below_0() -> None:
+def test_the_worst_value_is_the_lowest_score_if_scores_fall_below_0() -> None:
     found = report({"a": [-2.0, None], "b": [1.0, 1.0]})
     assert found.cases[0].figures == (-2.0, -2.0)
 
@@ -79,7 +79,7 @@ def test_the_worst_is_the_lowest_figure_where_scores_fall_below_0() -> None:
 @given(
     st.lists(st.lists(st.none() | st.sampled_from([0.0, 0.25, 1.0]), min_size=3, max_size=3), min_size=1, max_size=5)
 )
-def test_gains_between_draws_are_those_that_a_decision_sees(drawn: list[Values]) -> None:
+def test_gains_between_repeats_are_those_that_a_decision_sees(drawn: list[Values]) -> None:
     """A repeat against the next, case by case, as a policy would see two profiles with one repeat each."""
     cases = {f"c{at}": values for at, values in enumerate(drawn)}
     if any(all(values[repeat] is None for values in drawn) for repeat in range(2)):
@@ -105,7 +105,7 @@ def test_the_gain_of_an_a_a_run_is_of_the_last_half_over_the_first() -> None:
     assert found.gain == pytest.approx((1 + 0.5) / 2)
 
 
-def test_the_floor_is_what_the_normal_distribution_says() -> None:
+def test_the_noise_floor_follows_the_normal_distribution() -> None:
     found = report(coins(30, Random(1)))
     assert found.floor(3) == pytest.approx(norm.ppf(0.95, scale=found.noise.std * math.sqrt(2 / (30 * 3))))
     assert found.floor() == pytest.approx(found.floor(3) / math.sqrt(2))
@@ -121,7 +121,7 @@ def test_a_a_runs_exceed_their_floor_in_about_1_of_20() -> None:
 
 
 @pytest.mark.slow
-def test_the_smallest_gain_is_claimed_in_four_of_five() -> None:
+def test_the_smallest_gain_is_shown_in_four_of_five() -> None:
     """Cases are measured once; then candidates that mend so many failures are claimed, or not, by the exact test."""
     random, claimed, runs, count = Random(3), 0, 400, 24
     chances = [random.betavariate(0.6, 0.4) for _ in range(count)]
@@ -143,7 +143,7 @@ def test_the_smallest_gain_is_claimed_in_four_of_five() -> None:
     assert claimed / runs == pytest.approx(0.8, abs=0.07)
 
 
-def test_more_cases_show_smaller_gains_and_a_wanted_gain_says_how_many() -> None:
+def test_more_cases_show_smaller_gains() -> None:
     found = report(coins(12, Random(4)))
     gains = [found.smallest_gain(times=times) for times in (1, 2, 4)]
     assert None not in gains
@@ -158,7 +158,7 @@ def test_more_cases_show_smaller_gains_and_a_wanted_gain_says_how_many() -> None
     assert found.estimate_required_size(0.35).power == found.power(0.35)
 
 
-def test_more_than_there_is_to_gain_is_never_within_reach() -> None:
+def test_a_gain_beyond_the_best_value_cannot_be_shown() -> None:
     reach = report({"a": [1, 1, 0.9], "b": [1, 0.9, 1]}).estimate_required_size(0.5)
     assert (reach.power, reach.cases, reach.repeats) == (0.0, None, None)
 
@@ -172,14 +172,14 @@ def test_without_noise_any_gain_shows_on_these_cases(objective: Objective) -> No
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_objective_has_room_up_to_its_best(objective: Objective) -> None:
+def test_the_largest_gain_is_up_to_the_best_value_of_the_objective(objective: Objective) -> None:
     found = report({"a": [0.5, 1.0], "b": [0.0, 0.5]}, objective)
     means = {"mean_score": 0.5, "pass_rate": 0.75, "weighted_loss": -0.5}
     best = 0.0 if objective == "weighted_loss" else 1.0
     assert (found.noise.mean, found.noise.room) == pytest.approx((means[objective], best - means[objective]))
 
 
-def test_an_unreliable_evaluation_says_so_and_what_to_do() -> None:
+def test_the_problem_of_an_unreliable_evaluation_says_what_to_do() -> None:
     problem = report({"a": [None, 1], "b": [1, 1]}, most=0.2).problem
     assert problem == (
         "25% of the runs or scores failed, the limit is 20%: Oops: down (×1); fix the agent, the metric or the cases, "
@@ -189,12 +189,12 @@ def test_an_unreliable_evaluation_says_so_and_what_to_do() -> None:
     assert "none of the 1 cases could be scored" in str(report({"a": [None, None]}, "pass_rate").problem)
 
 
-def test_one_draw_shows_no_noise() -> None:
+def test_noise_needs_more_than_one_repeat() -> None:
     assert "needs at least 2 repeats to measure noise, and some have 1" in str(report({"a": [1], "b": [1, 1]}).problem)
     assert "some have 0" in str(report({}).problem)
 
 
-def test_a_case_run_costs_what_was_paid_or_what_its_agent_once_cost() -> None:
+def test_the_cost_of_a_case_run_is_what_was_paid_or_the_original_cost() -> None:
     found = evaluation({"a": [1, 1]})
     spent = Spending(calls=6, input_tokens=500, output_tokens=100, cost_usd=0.3)
     paid = NoiseReport(evaluation=found, spent=spent, paid_runs=2).case_run_cost

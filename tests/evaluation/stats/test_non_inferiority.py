@@ -100,8 +100,8 @@ def test_the_test_for_new_cases_keeps_its_alpha() -> None:
     rng, wrong = Random(1), 0
     for _ in range(400):
         after = [float(rng.random() >= 0.1) for _ in range(30)]
-        sealed = [PairedScores(case_id=str(at), before=(1.0,), after=(each,)) for at, each in enumerate(after)]
-        wrong += decide_non_inferiority_for_new_cases(sealed, margin=0.1).is_shown
+        test_cases = [PairedScores(case_id=str(at), before=(1.0,), after=(each,)) for at, each in enumerate(after)]
+        wrong += decide_non_inferiority_for_new_cases(test_cases, margin=0.1).is_shown
     assert wrong <= 20
     held = decide_non_inferiority_for_new_cases(cases(50, (1.0,), (1.0,)), margin=0.1)
     assert (held.scope, held.outcome) == ("new cases", "shown")
@@ -117,7 +117,7 @@ def test_equal_arms_without_noise_pass_once_the_repeats_rule_out_the_loss() -> N
     assert few.reason.endswith("no run noise was seen, but there are too few runs to rule it out")
 
 
-def test_without_noise_a_plain_loss_within_the_margin_is_no_noise() -> None:
+def test_without_noise_a_plain_loss_within_the_margin_passes() -> None:
     """3 of 100 cases always fail now: as noise it would not be excluded that 5 do; as a plain difference it is."""
     settled = [*cases(97, (1.0,) * 6, (1.0,) * 6), *cases(3, (1.0,) * 6, (0.0,) * 6, name="lost")]
     result = decide_non_inferiority(settled, margin=0.05)
@@ -142,13 +142,13 @@ def test_the_p_value_is_one_over_what_five_gamblers_own_on_average() -> None:
     assert quiet.p_value == pytest.approx(5 / (sum(owned) + 0.9 ** (-2 * 2)))
 
 
-def test_a_loss_of_the_margin_is_given_up_at_once() -> None:
+def test_a_loss_of_the_margin_stops_the_test_at_once() -> None:
     result = decide_non_inferiority([*cases(9, (1, 1), (1, 1)), *cases(1, (1, 1), (0, 0), name="lost")], margin=0.1)
     assert (result.outcome, result.needed_repeats) == ("futile", 0)
     assert result.reason == "loss of 0.100, which is not below the margin of 0.1; stopped early"
 
 
-def test_it_opens_with_the_first_block_and_wants_the_next() -> None:
+def test_the_blocks_must_be_run_in_order() -> None:
     one = decide_non_inferiority([case.first(1) for case in cases(12, (1,) * 6, (1,) * 6)], margin=0.05)
     assert (one.outcome, one.needed_repeats, one.reason) == ("open", 1, "block 1 of 3 has not been run")
     two = decide_non_inferiority([case.first(2) for case in cases(12, (1,) * 6, (1,) * 6)], margin=0.05)

@@ -61,7 +61,7 @@ def by_listing_every_deal(cases: list[PairedScores]) -> float:
 
 
 @given(noisy_cases(most=3))
-def test_the_p_value_is_the_share_of_all_deals_that_are_as_good(cases: list[PairedScores]) -> None:
+def test_the_p_value_is_the_share_of_all_assignments_that_are_as_good(cases: list[PairedScores]) -> None:
     assert within(cases).p_value == pytest.approx(by_listing_every_deal(cases), abs=1e-12)
 
 
@@ -157,12 +157,12 @@ def test_too_many_sums_are_sampled_and_come_close_to_all_of_them() -> None:
     assert sign_flip(deltas, seed=1) != ours
 
 
-def test_the_observed_deal_counts_among_the_sampled_ones() -> None:
+def test_the_observed_assignment_counts_among_the_sampled_ones() -> None:
     random = Random(8)
     assert sign_flip([random.uniform(0.5, 1) for _ in range(40)]).p_value == 1 / 10_000
 
 
-def test_cases_with_many_draws_of_many_digits_are_shuffled() -> None:
+def test_cases_with_many_repeats_of_many_digits_are_sampled() -> None:
     random = Random(3)
     arms = [tuple(random.gauss(shift, 1) for _ in range(20)) for shift in (0.0, 0.5)]
     test = within(paired((arms[0], arms[1])))
@@ -179,7 +179,7 @@ def test_cases_with_many_draws_of_many_digits_are_shuffled() -> None:
 
 
 @given(noisy_cases())
-def test_a_p_value_lies_above_0_and_at_most_at_1(cases: list[PairedScores]) -> None:
+def test_a_p_value_is_above_0_and_at_most_1(cases: list[PairedScores]) -> None:
     assert 0 < within(cases).p_value <= 1
 
 
@@ -189,7 +189,7 @@ def test_the_p_value_of_an_overwhelming_gain_is_not_0() -> None:
 
 
 @given(noisy_cases(), st.data())
-def test_a_better_draw_after_never_raises_the_p_value(cases: list[PairedScores], data: st.DataObject) -> None:
+def test_a_better_repeat_never_raises_the_p_value(cases: list[PairedScores], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(cases) - 1))
     case = cases[at]
     lifted = PairedScores(case_id=case.case_id, before=case.before, after=(case.after[0] + 0.5, *case.after[1:]))
@@ -212,7 +212,7 @@ def test_the_order_of_cases_does_not_matter(cases: list[PairedScores], random: R
     assert within(shuffled) == within(cases)
 
 
-def test_the_order_of_cases_does_not_matter_when_deals_are_sampled() -> None:
+def test_the_order_of_cases_does_not_matter_when_assignments_are_sampled() -> None:
     random = Random(5)
     arms = [tuple(random.random() for _ in range(6)) for _ in range(24)]
     cases = paired(*zip(arms[::2], arms[1::2], strict=True))
@@ -222,7 +222,7 @@ def test_the_order_of_cases_does_not_matter_when_deals_are_sampled() -> None:
 
 
 @given(noisy_cases())
-def test_a_case_whose_draws_are_all_equal_only_thins_the_gain_out(cases: list[PairedScores]) -> None:
+def test_a_case_with_equal_repeats_only_dilutes_the_gain(cases: list[PairedScores]) -> None:
     settled = PairedScores(case_id="settled", before=(1.0, 1.0), after=(1.0, 1.0, 1.0))
     assert within([*cases, settled]).p_value == within(cases).p_value
 
@@ -257,14 +257,14 @@ def test_three_thirds_are_as_good_as_one() -> None:
     assert sign_flip([0.1, 0.2, -0.3]).p_value == sign_flip([-0.1, -0.2, 0.3]).p_value == 5 / 8
 
 
-def test_run_noise_is_a_case_that_differs_from_itself() -> None:
+def test_run_noise_is_a_case_with_different_scores() -> None:
     cases = paired(((0.0, 0.0), (1.0, 1.0)), ((1.0, 1.0), (1.0, 1.0)), ((0.0,), (1.0,)))
     assert not has_run_noise(cases)
     assert within_case_permutation(cases).p_value == 1 / 12
     assert has_run_noise([*cases, *paired(((0.0, 0.0), (1.0, 0.0)))])
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_scores_are_errors() -> None:
     with pytest.raises(SetupError, match="'c0' has no repeat"):
         paired(((), (1.0,)))
     with pytest.raises(SetupError, match="score nan"):

@@ -36,7 +36,7 @@ def arm(chance: float, random: Random, *, repeats: int = 6) -> tuple[float, ...]
     return tuple(float(random.random() < chance) for _ in range(repeats))
 
 
-def test_the_noise_of_known_cases_is_found_from_a_few_draws() -> None:
+def test_the_noise_of_known_cases_is_estimated_from_a_few_repeats() -> None:
     random = Random(1)
     found = estimate_run_noise([arm(chance, random, repeats=2) for chance in chances(20_000, random)])
     assert found.mean == pytest.approx(NOISE.mean, abs=0.01)
@@ -45,23 +45,23 @@ def test_the_noise_of_known_cases_is_found_from_a_few_draws() -> None:
     assert found.std == pytest.approx(0.346, abs=0.01)
 
 
-def test_scores_beyond_1_have_room_up_to_the_highest() -> None:
+def test_scores_above_1_allow_gains_up_to_the_highest() -> None:
     found = estimate_run_noise([[1.0, 3.0], [5.0, 5.0]])
     assert (found.best, found.mean, found.room, found.variance) == (5.0, 3.5, 1.5, 1.0)
 
 
-def test_noise_needs_a_case_that_was_repeated() -> None:
+def test_noise_needs_a_repeated_case() -> None:
     with pytest.raises(SetupError, match="at least 2 repeats; got 2 cases"):
         estimate_run_noise([[1.0], [0.0]])
 
 
-def test_differences_between_cases_are_no_noise() -> None:
+def test_differences_between_cases_are_not_noise() -> None:
     assert pooled_std([[0.0, 0.0], [1.0, 1.0], [0.5]]) == 0
     assert pooled_std([[0.1, 0.4, 0.3]]) == pytest.approx(stdev([0.1, 0.4, 0.3]))
     assert pooled_std([[0.0, 1.0], [0.0, 0.0, 0.0]]) == pytest.approx((0.5 / 3) ** 0.5)
 
 
-def test_equal_draws_have_no_noise_whatever_their_last_digit() -> None:
+def test_equal_repeats_have_no_noise_whatever_their_last_digit() -> None:
     assert {pooled_std([[percent / 100] * repeats]) for percent in range(101) for repeats in range(2, 9)} == {0.0}
     assert smallest_gain(estimate_run_noise([[0.05] * 6, [0.1] * 3]), cases=2) == 0.0
 
@@ -94,7 +94,7 @@ def test_a_profile_against_itself_exceeds_the_noise_floor_in_1_of_20() -> None:
         (30, 0.07, 0.1, NEARLY_SETTLED),
     ],
 )
-def test_power_for_these_cases_is_what_the_exact_claim_reaches(
+def test_power_for_these_cases_is_that_of_the_exact_test(
     count: int, gain: float, spread: float, noise: RunNoise
 ) -> None:
     random, claimed, runs = Random(3), 0, 500
@@ -110,7 +110,7 @@ def test_power_for_these_cases_is_what_the_exact_claim_reaches(
 
 
 @pytest.mark.parametrize(("count", "gain"), [(12, 0.2), (30, 0.1), (30, 0.2)])
-def test_power_for_new_cases_is_what_the_exact_claim_reaches(count: int, gain: float) -> None:
+def test_power_for_new_cases_is_that_of_the_exact_test(count: int, gain: float) -> None:
     random, claimed, runs = Random(4), 0, 400
     for _ in range(runs):
         some = [
@@ -140,7 +140,7 @@ def test_the_smallest_gain_and_the_cases_it_needs_agree(scope: Scope) -> None:
     assert 28 <= needed <= 30
 
 
-def test_more_draws_do_what_more_cases_do_for_these_cases() -> None:
+def test_more_repeats_help_like_more_cases_for_these_cases() -> None:
     needed, repeats = cases_needed(NOISE, 0.1), repeats_needed(NOISE, 0.1, cases=20)
     assert needed is not None
     assert repeats is not None
@@ -150,7 +150,7 @@ def test_more_draws_do_what_more_cases_do_for_these_cases() -> None:
     assert repeats_needed(NOISE, 0.1, cases=12, scope="new cases") is None
 
 
-def test_what_no_number_of_cases_shows_is_none() -> None:
+def test_a_gain_that_no_number_of_cases_shows_needs_none() -> None:
     assert cases_needed(NOISE, 0.5) is None  # there is only room for 0.4
     assert smallest_gain(NOISE, cases=4, scope="new cases") is None
     assert smallest_gain(NOISE, cases=1) is None
@@ -166,5 +166,5 @@ def test_without_noise_any_gain_shows_on_these_cases_but_not_on_new_ones() -> No
     assert needed > 20
 
 
-def test_the_default_blocks_are_planned_with() -> None:
+def test_power_assumes_the_default_blocks() -> None:
     assert power(NOISE, 0.2, cases=12) == power(NOISE, 0.2, cases=12, blocks=BLOCKS)

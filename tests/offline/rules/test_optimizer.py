@@ -384,7 +384,7 @@ def test_nothing_is_proposed_where_the_evidence_is_inconsistent() -> None:
     ]
     result = optimize(request_for("You are a clerk.", examples))
     assert result.patch is None
-    assert result.reason == "no rule parts the 12 failing from the 0 passing outputs behind node#instruction"
+    assert result.reason == "found no rule that separates the 12 failing from the 0 passing outputs of node#instruction"
 
 
 def test_nothing_is_proposed_where_passing_outputs_are_like_failing_ones() -> None:

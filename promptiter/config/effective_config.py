@@ -21,7 +21,7 @@ class EffectiveConfig:
     left_out: tuple[str, ...] = ()
 
 
-def effective_config(run: ConfiguredRun) -> EffectiveConfig:
+def build_effective_config(run: ConfiguredRun) -> EffectiveConfig:
     """The whole configuration of a run. Paths are absolute."""
     config, evaluator = run.config, run.engine.evaluator
     document: dict[str, Json] = {} if run.configuration is None else run.configuration.document
@@ -36,20 +36,20 @@ def effective_config(run: ConfiguredRun) -> EffectiveConfig:
         del values["split"]
     if config.final_test is None:
         values["final_test"] = False
-    kept = {key: each for key in _ORDER if (each := _without_gaps(values.get(key))) not in (None, [], {}, "")}
+    kept = {key: each for key in _ORDER if (each := _drop_empty(values.get(key))) not in (None, [], {}, "")}
     left_out: list[str] = []
-    document = _without_masked(without_secrets(kept, evaluator.gateway.redactor), "", left_out)
+    document = _drop_masked(without_secrets(kept, evaluator.gateway.redactor), "", left_out)
     return EffectiveConfig(document, tuple(left_out))
 
 
-def _without_masked(value: Json, place: str, left_out: list[str]) -> Json:
+def _drop_masked(value: Json, place: str, left_out: list[str]) -> Json:
     """A document without the values that hold a masked secret; their places are added to `left_out`."""
     if isinstance(value, dict):
         places = {key: f"{place}.{key}" if place else str(key) for key in value}
-        found = {key: _without_masked(each, places[key], left_out) for key, each in value.items()}
+        found = {key: _drop_masked(each, places[key], left_out) for key, each in value.items()}
         return {key: each for key, each in found.items() if places[key] not in left_out}
     if isinstance(value, list):
-        return [_without_masked(each, f"{place}.{number}", left_out) for number, each in enumerate(value)]
+        return [_drop_masked(each, f"{place}.{number}", left_out) for number, each in enumerate(value)]
     if isinstance(value, str) and MASK in value:
         left_out.append(place)
     return value
@@ -62,7 +62,7 @@ _ORDER = (
 )
 
 
-def _without_gaps(value: Json) -> Json:
+def _drop_empty(value: Json) -> Json:
     if isinstance(value, dict):
-        return {key: _without_gaps(each) for key, each in value.items() if each not in (None, [], {})}
+        return {key: _drop_empty(each) for key, each in value.items() if each not in (None, [], {})}
     return value

@@ -1,0 +1,69 @@
+"""evaluate, check and describe take promptiter.yaml as `run` does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize(
+    "subject", [(), (".",), ("promptiter.yaml",), ("agent:agent",), ("agent:agent", "--config", ".")]
+)
+def test_an_agent_is_evaluated_as_its_configuration_says(run: Run, desk: Path, subject: tuple[str, ...]) -> None:
+    assert desk.exists()
+    found = orjson.loads(run("evaluate", *subject, "--json", code=1, stream="out"))
+    assert found["eval_set_id"] == "validation"
+    assert len({row["case_id"] for row in found["rows"]}) == 8
+
+
+def test_each_set_of_a_configuration_can_be_evaluated(run: Run, desk: Path) -> None:
+    found = orjson.loads(run("evaluate", "-e", "train", "--json", code=1, stream="out"))
+    assert found["eval_set_id"] == "train"
+    assert "test: is missing; name its eval set, or pass --eval-set FILE" in run("evaluate", "-e", "test", code=2)
+    file = next((desk / "data").glob("train*"))
+    assert "cases pass" in run("evaluate", "-e", file, code=1, stream="out")
+
+
+def test_models_of_the_configuration_are_used(run: Run, desk: Path) -> None:
+    with (desk / "promptiter.yaml").open("a") as file:
+        file.write("\nbudget: {max_calls: 0}\n")
+    assert "budget has ended" in run("evaluate", "agent:agent", code=6)
+
+
+def test_options_win_over_the_configuration(run: Run, desk: Path) -> None:
+    assert desk.exists()
+    found = orjson.loads(run("evaluate", "--repeats", "3", "--json", code=1, stream="out"))
+    assert {row["repeat"] for row in found["rows"]} == {0, 1, 2}
+
+
+def test_a_missing_key_is_one_line(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN"))]:
+        monkeypatch.delenv(name)
+    agent = desk / "agent.py"
+    agent.write_text(agent.read_text().replace('MODEL = "simulated"', 'MODEL = "gpt-4o-mini"'))
+    line = "gpt-4o-mini needs OPENAI_API_KEY; set it, or models.gpt-4o-mini.api_key in promptiter.yaml"
+    for command in (["evaluate"], ["run"], ["noise"], ["check", "--agent", "agent:agent"]):
+        assert run(*command, code=2).count(line) == 1, command
+
+
+def test_check_takes_the_sets_and_the_metrics_of_a_configuration(run: Run, desk: Path) -> None:
+    assert desk.exists()
+    sources = [Path(each["source"]).stem for each in orjson.loads(run("check", "--json"))["eval_sets"]]
+    assert sources == ["train", "validation"]
+    shown = run("check", ".", "--agent", "agent:agent", "--repeats", "2")
+    assert "(simulated)" in shown
+
+
+def test_describe_takes_a_configuration(run: Run, desk: Path) -> None:
+    assert desk.exists()
+    assert run("describe") == run("describe", "agent:agent") == run("describe", ".")
+
+
+def test_two_configurations_are_refused(run: Run, desk: Path) -> None:
+    assert desk.exists()
+    assert "both name a configuration; give one of them" in run("evaluate", ".", "--config", ".", code=2)
