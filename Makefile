@@ -20,7 +20,7 @@ demo: $(VENV)/.core   ## optimize a support desk of six models, offline
 	@$(BIN)/promptiter run build/demo
 
 quick: check     ## lint, types, import contract, and the tests that are not marked slow: the daily round
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow" --hypothesis-profile quick
 
 test: check      ## lint, types, import contract, and every test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal

@@ -127,7 +127,9 @@ def tell(wanted: Wanted, found: Sequence[Found], full: Sequence[Found]) -> None:
 
 
 def caught(found: Sequence[Found]) -> None:
-    told = [each for each in found if any("node 'tone' did otherwise" in problem for problem in each.problems)]
+    told = [
+        each for each in found if any("node 'tone' gave a different output" in problem for problem in each.problems)
+    ]
     others = sum(len(each.problems) > 1 for each in found)
     after = {runs for each in told for runs in each.paid_by_round[1:]}
     print(f"\na hidden read of node 'tone', which all 30 cases run: caught in {len(told)} of {len(found)} runs")

@@ -74,6 +74,7 @@ def forget_imports(folder: Path) -> Iterator[None]:
                 del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}

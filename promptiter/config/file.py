@@ -54,7 +54,7 @@ FILE_NAME = "promptiter.yaml"
 class RunConfig(Section):
     """The whole file. The cases are in `train` and `validation`, or in `data`, which is then split.
 
-    `test` cases stay sealed until the run makes its claim; `final_test: false` makes none.
+    The search never sees the `test` cases; only the final test does. `final_test: false` skips that test.
     """
 
     agent: str = ""

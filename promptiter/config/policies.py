@@ -39,7 +39,7 @@ def build_goal(section: Goals) -> Goal:
 
 
 def build_acceptance(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolicy:
-    """All that is asked for, with `&`; any gain, if none is, or what is no worse if the goal is another."""
+    """The policies of the section, joined by `&`; by default any gain, or NonInferior for a goal besides the score."""
     gains: list[AcceptancePolicy | None] = [
         MinGain(section.min_gain) if section.min_gain is not None else None,
         PairedGain(**section.paired_gain.model_dump()) if section.paired_gain else None,
@@ -60,7 +60,7 @@ def build_acceptance(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolic
 
 
 def build_final_test(section: FinalTestSection | None) -> FinalTest | None:
-    """How the claim at the end is made; None: nothing is claimed."""
+    """The final test of the section, or None if there is none."""
     if section is None:
         return None
     return FinalTest(repeats=section.repeats, min_detectable_gain=section.min_detectable_gain, ablate=section.ablate)

@@ -258,11 +258,10 @@ class Acceptance(Section):
 
 
 class FinalTestSection(Section):
-    """How a run tests at its end whether what it kept is better: `repeats` of each case and profile in each of 3
-    blocks.
+    """The test at the end of a run: `repeats` of each case and profile in each of 3 blocks.
 
-    `min_detectable_gain` is what these cases should be able to show; `ablate` takes out parts that do no good before.
-    Its significance level is the run's `alpha`.
+    `min_detectable_gain` is the gain that the cases should be able to show. `ablate` first removes the patches that do
+    not help. The significance level is the run's `alpha`.
     """
 
     repeats: Count = 2

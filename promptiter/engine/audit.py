@@ -1,6 +1,6 @@
-"""Audit: which nodes did otherwise in a run that nothing should have changed.
+"""Audit: finds nodes that behave differently in a replay that should have changed nothing.
 
-A request that was not recorded, or another answer, shows that a node reads what its trace does not tell.
+A request that was not recorded, or a different answer, means that the node reads something its trace does not record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeclaredRead:
-    """A node that did otherwise in a case, though nothing that it read had changed."""
+    """A node that behaved differently in a case although nothing it is known to read had changed."""
 
     node_id: str
     case_id: str
@@ -26,13 +26,13 @@ class UndeclaredRead:
 
 
 def find_undeclared_reads(pairs: Iterable[tuple[CaseRow, CaseRow]], trace_of: TraceOf) -> tuple[UndeclaredRead, ...]:
-    """Of each run as recorded and replayed, the node that did otherwise first; nothing of those that were alike."""
+    """The first node that behaved differently, for each pair of a recorded run and its replay that differ."""
     found = (_find_undeclared_read(before, after, trace_of) for before, after in pairs)
     return tuple(each for each in found if each is not None)
 
 
 def _find_undeclared_read(before: CaseRow, after: CaseRow, trace_of: TraceOf) -> UndeclaredRead | None:
-    """Which node is the first that did otherwise; None: all did as recorded."""
+    """The first node that behaved differently, or None if all steps are as recorded."""
     for one, other in zip_longest(before.trace_digests, after.trace_digests):
         if one != other:
             recorded, replayed = ([] if name is None else trace_of(name).steps for name in (one, other))
@@ -42,7 +42,7 @@ def _find_undeclared_read(before: CaseRow, after: CaseRow, trace_of: TraceOf) ->
 
 
 def _first_other(recorded: Sequence[Step], replayed: Sequence[Step]) -> Step | None:
-    """The first step, in canonical order, that is not as it was recorded."""
+    """The first step, in canonical order, that differs from the recording."""
     known = {step.id: _without_clocks(step) for step in recorded}
     again = {step.id for step in replayed}
     others = (step for step in replayed if known.get(step.id) != _without_clocks(step))

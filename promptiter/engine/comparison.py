@@ -1,12 +1,12 @@
-"""Comparisons: the accepted profile and a candidate on the validation cases, for as little as can be.
+"""Comparisons: the accepted profile and a candidate on the validation cases, at the lowest cost.
 
-A case that reads nothing that was patched cannot change: it is not run again. Whether it can is told by recorded
-reads, and a score is never held against the record that chose its case. So both arms run afresh, on repeats that no
-decision has seen, on the cases that may change. Only the first candidate is held against the baseline's own record:
-the cache replays that up to the first patched read, and nothing was decided on it before.
+A case that reads nothing that was patched cannot change, so it is not run again; recorded reads say which cases those
+are. A score is never compared with the record that selected its case: both arms run again, on repeats that no decision
+has seen, on the cases that may change. The first candidate is an exception. It is compared with the baseline's own
+record, because the cache replays that up to the first patched read, and no decision was based on it before.
 
-Cases that cannot change are replayed all the same where that is free, because their answers are in the cache. If one
-turns out differently, a node reads what its trace does not tell: from then on nobody trusts that node's reads.
+Cases that cannot change are replayed where the cache makes that free. If one comes out differently, a node reads
+something that its trace does not record, and its recorded reads are not trusted any more.
 """
 
 from __future__ import annotations
@@ -266,8 +266,9 @@ class Comparisons:
             if each.node_id not in self.unsure:
                 self.unsure |= {each.node_id}
                 session.report(
-                    f"node {each.node_id!r} did otherwise in case {each.case_id!r}, though nothing that it read was "
-                    "changed: it reads what its trace does not tell, or is live; its cases are always run from now on"
+                    f"node {each.node_id!r} gave a different output in case {each.case_id!r} although none of its "
+                    "recorded inputs changed: it reads an undeclared surface or is non-deterministic. Its cases will "
+                    "always be re-run"
                 )
 
 

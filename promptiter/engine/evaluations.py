@@ -128,8 +128,10 @@ class Evaluations:
                     continue
                 lost.append(row)
                 if len(lost) > most_lost:
-                    told = f"{len(lost)} case runs were lost to such errors; resume when it is mended"
-                    raise OutageError(f"{row.outage}; {told}")
+                    advice = (
+                        f"{len(lost)} case runs were lost to such errors; fix the cause, then run `promptiter resume`"
+                    )
+                    raise OutageError(f"{row.outage}; {advice}")
         for row in lost:
             yield row
 

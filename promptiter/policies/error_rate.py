@@ -1,4 +1,4 @@
-"""What an acceptance policy promises: how often it errs in a whole run, and whether it looks at the hold-out at all."""
+"""Error rates of acceptance policies: the false accepts a policy allows in a run, and whether it uses the hold-out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from promptiter.policies.sigma_gain import SigmaGain
 
 
 @runtime_checkable
-class Promise(Protocol):
+class BoundsFalseAccepts(Protocol):
     """A policy that bounds its false accepts: the chance that it accepts a candidate that is not better, in a run."""
 
     @property
@@ -22,10 +22,10 @@ class Promise(Protocol):
 
 
 def error_of(policy: object) -> float | None:
-    """The error that a policy keeps in a whole run; None if it promises nothing.
+    """The probability that a policy accepts, in a run, a candidate that is not better; None if it is not bounded.
 
-    What accepts when one of several does may err when one of them does: their errors add up, and one that promises
-    nothing spoils it. What accepts only when all do errs no more often than the strictest of them.
+    `|` accepts when one part does, so the bounds of its parts add up, and a part without a bound removes it. `&`
+    accepts only when all parts do, so the strictest bound holds.
     """
     if isinstance(policy, AnyOf):
         errors = [error_of(part) for part in policy.policies]
@@ -33,30 +33,30 @@ def error_of(policy: object) -> float | None:
         return math.fsum(known) if len(known) == len(errors) else None
     if isinstance(policy, AllOf):
         return min((error for part in policy.policies if (error := error_of(part)) is not None), default=None)
-    return policy.alpha if isinstance(policy, Promise) and is_number(policy.alpha) else None
+    return policy.alpha if isinstance(policy, BoundsFalseAccepts) and is_number(policy.alpha) else None
 
 
 def check_errors(policy: object, level: float) -> Iterator[str]:
-    """What is wrong with the promises of a policy, for a run that may err with this chance."""
+    """The problems of a policy's bound on false accepts, for a run with this alpha."""
     error = error_of(policy)
     if error is None:
         yield from _broken(policy)
     elif error > level * (1 + 1e-9):
         yield (
-            f"acceptance {written(policy)} may err in {error:g} of all runs, more than the {level:g} of this one; "
-            f"lower the errors of its parts, join them with & instead of |, or raise alpha of the run"
+            f"acceptance {written(policy)} allows false accepts in {error:.0%} of runs, above this run's alpha of "
+            f"{level:g}; lower the alpha of its parts, join them with & instead of |, or raise the run's alpha"
         )
 
 
 def _broken(policy: object) -> Iterator[str]:
-    """The promises in a policy that promises nothing: each is joined by | with something that does not."""
+    """The bounds that are lost because a part is joined by | with one that has none."""
     if isinstance(policy, AnyOf):
         kept = [part for part in policy.policies if error_of(part) is not None]
         loose = [part for part in policy.policies if error_of(part) is None]
         if kept:
             yield (
-                f"acceptance {written(kept[0])} promises an error of {error_of(kept[0]):g}, and | with "
-                f"{written(loose[0])}, which promises none, breaks it; join them with &, or take one of them"
+                f"acceptance {written(kept[0])} bounds false accepts at {error_of(kept[0]):.0%} per run; "
+                f"| {written(loose[0])} removes the bound. Use &, or drop one"
             )
     if isinstance(policy, AnyOf | AllOf):
         for part in policy.policies:

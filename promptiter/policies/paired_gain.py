@@ -1,10 +1,9 @@
-"""PairedGain: an exact test for each candidate, with an error budget for the whole run.
+"""PairedGain: an exact test for each candidate, with one false-positive budget for the whole run.
 
-A run that tries twenty candidates at 5% each takes one that changes nothing in most runs. So candidate number n may err
-with a chance of error / (n (n + 1)) only: a half, a sixth, a twelfth of it. These shares add up to n / (n + 1) of the
-error after n candidates, so to at most the error however many there will be, which nobody knows before; and they
-fall no faster than they must, so that with 100 cases and more the twentieth can still be taken. With few cases it takes
-large gains to be heard: there a lenient policy and one test at the end of the run find more.
+A run that tries twenty candidates at 5% each accepts a useless one in most runs. So candidate number n gets only
+alpha / (n (n + 1)) of the budget: a half, a sixth, a twelfth. These shares add up to at most alpha, however many
+candidates there will be, and they fall no faster than they must: with 100 cases or more, the twentieth candidate can
+still be accepted. With few cases only large gains pass; there, a lenient policy and one final test find more.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MOST_BLOCKS = 5
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PairedGain(Policy):
-    """Accepts a candidate whose gain is beyond run noise: in at most `error` of all runs one that is no better.
+    """Accepts a candidate whose gain exceeds run noise; at most a share `alpha` of runs accepts a useless one.
 
     It looks after each block of `repeats` of every case, accepts if the p-value of the within-case permutation test is
     within its part of the candidate's share, and gives up if there is no gain. Later looks see more and may spend more:
@@ -37,7 +36,7 @@ class PairedGain(Policy):
 
     def __post_init__(self) -> None:
         if not is_number(self.alpha, least=0) or not 0 < self.alpha < 1:
-            raise SetupError(f"error is {self.alpha!r}; give the chance to err, above 0 and below 1, such as 0.05")
+            raise SetupError(f"alpha is {self.alpha!r}; give a false-positive rate above 0 and below 1, such as 0.05")
         blocks: tuple[object, ...] = tuple(self.repeats)
         if not 1 <= len(blocks) <= MOST_BLOCKS or not all(isinstance(each, int) and each >= 1 for each in blocks):
             told = f"give 1 to {MOST_BLOCKS} blocks of at least 1 repeat, such as (2, 2, 2)"
@@ -45,7 +44,7 @@ class PairedGain(Policy):
         object.__setattr__(self, "repeats", blocks)
 
     def share(self, candidate: int) -> float:
-        """What candidate number 1, 2, 3 … may spend of the error."""
+        """The share of alpha that candidate number 1, 2, 3, … may spend."""
         return self.alpha / (candidate * (candidate + 1))
 
     def decide(self, evidence: Evidence) -> Answer:
@@ -53,11 +52,11 @@ class PairedGain(Policy):
             return evidence.reject(evidence.problem)
         share = self.share(evidence.tried)
         cases = pair_scores(evidence.baseline, evidence.candidate, evidence.objective)
-        claim = decide_for_these_cases(cases, blocks=self._blocks(share))
-        if claim.outcome == "open":
-            return MoreEvidence(repeats=claim.needed_repeats, reason=claim.reason)
-        told = f"{claim.reason}; candidate {evidence.tried} may err with {share:.2g} of {self.alpha:g}"
-        return evidence.accept(told) if claim.is_shown else evidence.reject(told)
+        result = decide_for_these_cases(cases, blocks=self._blocks(share))
+        if result.outcome == "open":
+            return MoreEvidence(repeats=result.needed_repeats, reason=result.reason)
+        reason = f"{result.reason}; candidate {evidence.tried} may spend {share:.2g} of alpha = {self.alpha:g}"
+        return evidence.accept(reason) if result.is_shown else evidence.reject(reason)
 
     def _blocks(self, share: float) -> list[Block]:
         seen = list(accumulate(self.repeats))

@@ -19,6 +19,7 @@ from promptiter.errors import SetupError, UnknownNameError
 from promptiter.evaluation.result import Evaluation, Objective
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.policies.combine import Combined, as_call, is_number, parts_of
+from promptiter.wording import plural
 
 STOP_KINDS = (
     "required_metrics",
@@ -309,7 +310,7 @@ class MaxRounds(Stopper):
         _check_count(self.rounds, "the number of rounds")
 
     def decide(self, progress: Progress) -> StopDecision:
-        text = f"{progress.round} rounds are finished, the most is {self.rounds}"
+        text = f"{plural(progress.round, 'round')} finished, of at most {self.rounds}"
         return _when(progress.round >= self.rounds, "max_rounds", text=text)
 
 

@@ -19,12 +19,12 @@ from promptiter.runlog.candidate_codec import candidate_of
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.results import RoundResult, RunResult
-from promptiter.runlog.run_state import NOTHING, ReusedTraining, State
+from promptiter.runlog.run_state import NOTHING, ReusedTraining, RunState
 
 
 def fold(events: Iterable[Event]) -> RunResult:
     """The result that such events add up to; of a run that is not at its end, its state so far."""
-    state = State()
+    state = RunState()
     rounds = tuple(state.rounds(events))
     return replace(state.run, rounds=rounds)
 
@@ -35,7 +35,7 @@ def fold_lazily(journal: Journal) -> RunResult:
     The journal has to stay where it is. A result that stands alone is `fold(journal.read())`, or one that went through
     `to_json` and `from_json`.
     """
-    state, places = State(), _Places()
+    state, places = RunState(), _Places()
     for event in journal.read():
         state.take(event)
         places.note(event, state)
@@ -100,7 +100,7 @@ class Rounds(Sequence[RoundResult]):
         """What their events add up to, with what is known before."""
         first, end = self._places.events_of(start, stop)
         run = replace(self._run, status="running", accepted_profile=self._profile_before(first))
-        return State(run, known).rounds(self._events(first, end - first))
+        return RunState(run, known).rounds(self._events(first, end - first))
 
     def _known_before(self, number: int) -> ReusedTraining:
         """What earlier rounds found about the profile of this one; they may rest on still earlier ones."""
@@ -152,16 +152,16 @@ class _Places:
         self.accepted = array("Q")
         self.end = 0
 
-    def note(self, event: Event, state: State) -> None:
+    def note(self, event: Event, state: RunState) -> None:
         """Take in the place of an event, which the state has taken already."""
         self.end = event.seq + 1
         if event.type == "round_started":
             self.rounds.append(event.seq)
-            self.sources.append(state.found_at)
+            self.sources.append(state.source_seq)
         elif event.type == "evaluation_finished" and self.sources:
-            self.sources[-1] = state.found_at
-        elif state.accepted_at is not None and state.accepted_at not in self.accepted[-1:]:
-            self.accepted.append(state.accepted_at)
+            self.sources[-1] = state.source_seq
+        elif state.accepted_seq is not None and state.accepted_seq not in self.accepted[-1:]:
+            self.accepted.append(state.accepted_seq)
 
     def events_of(self, start: int, stop: int) -> tuple[int, int]:
         """The first event of a round, and the one after the last event of the round before another."""

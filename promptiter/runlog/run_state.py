@@ -43,18 +43,18 @@ class ReusedTraining:
 NOTHING = ReusedTraining()
 
 
-class State:
-    """A run after some events. One method a type.
+class RunState:
+    """A run after some events, with one method per event type.
 
-    It starts before the first event; or, with the run so far and what is known of its accepted profile, before any
-    round. `found_at` is the event at which the round began that the findings of this one come from: itself, if it has
-    none from before or does not need them. `accepted_at` is the event of the accepted candidate.
+    It starts before the first event or, given the run so far and what is known of its accepted profile, before any
+    round. `source_seq` is the sequence number of the round whose train results this round reuses (its own if none).
+    `accepted_seq` is the event of the accepted candidate.
     """
 
     def __init__(self, run: RunResult | None = None, findings: ReusedTraining = NOTHING) -> None:
         self.round: RoundResult | None = None
-        self.found_at = 0
-        self.accepted_at: int | None = None
+        self.source_seq = 0
+        self.accepted_seq: int | None = None
         self._run = run
         self._accepted = "" if run is None else run.accepted_profile.digest
         self._input = self._accepted
@@ -143,7 +143,7 @@ class State:
         """What the round finds out itself stands in the place of what was known before."""
         if self.round is not None and self.round.passes is self._findings.passes:
             self._change_round(passes=())
-            self.found_at = self._began_at
+            self.source_seq = self._began_at
         self._change_round(train=found)
 
     def _validated(self, found: Evaluation) -> None:
@@ -175,13 +175,13 @@ class State:
         """What a new round knows of its profile: what the round before found, if that had the same profile."""
         known = self._findings
         if self.round is None:
-            self.found_at = now
+            self.source_seq = now
         elif self._input != self._accepted:
-            self._findings, self.found_at = NOTHING, now
+            self._findings, self.source_seq = NOTHING, now
         elif (found := ReusedTraining.of(self.round)).train is not known.train or found.passes != known.passes:
-            self._findings, self.found_at = found, self._began_at
+            self._findings, self.source_seq = found, self._began_at
         elif known is NOTHING:
-            self.found_at = now
+            self.source_seq = now
 
     def _on_losses(self, event: Event) -> None:
         if self.round is not None:
@@ -215,10 +215,10 @@ class State:
         if decision.accepted and now is not None and now.output_profile is not None:
             profile = now.output_profile
             self._change(accepted_profile=profile, working_profile=profile, accepted=now.validation)
-            self._accepted, self.accepted_at = now.output_profile.digest, self._candidate_at
+            self._accepted, self.accepted_seq = now.output_profile.digest, self._candidate_at
 
     def _on_audit(self, event: Event) -> None:
-        """If a node reads what its trace does not tell, nobody knows what was never read."""
+        """If a node reads something that its trace does not record, unread surfaces are unknown."""
         if event.data["value"]:
             self._unread = frozenset()
             self._change(unread_surfaces=())

@@ -35,6 +35,7 @@ def test_it_says_what_a_run_would_take_and_makes_nothing(run: Run, desk: Path) -
     assert any("a simulated model answers" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_next_forecast_is_based_on_the_run_and_the_summary_compares(run: Run, desk: Path) -> None:
     summary = re.sub(r"\s+", " ", run("run", "--costs"))
     assert re.search(
@@ -96,6 +97,7 @@ def test_no_secret_is_shown(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatc
     assert run("run", "again.yaml", "--max-rounds", "0", "--quiet").startswith("support_desk: Baseline")
 
 
+@pytest.mark.slow
 def test_unknown_prices_and_caps_are_shown(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-for-the-dry-run")
     agent = desk / "agent.py"
@@ -113,6 +115,7 @@ def test_what_is_wrong_is_told_as_usual(run: Run, desk: Path) -> None:
     assert "`promptiter init` writes one" in run("run", "gone.yaml", "--dry-run", code=2)
 
 
+@pytest.mark.slow
 def test_the_result_for_machines_has_what_was_expected(run: Run, desk: Path) -> None:
     found = orjson.loads(run("run", "--json"))
     assert found["forecast"]["calls"]["low"] < PAID < found["forecast"]["calls"]["high"]

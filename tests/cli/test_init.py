@@ -42,6 +42,7 @@ def test_a_folder_that_cannot_be_made_is_told(run: Run, tmp_path: Path) -> None:
     assert "cannot be made" in run("init", tmp_path / "file" / "desk", code=2)
 
 
+@pytest.mark.slow
 def test_the_starter_goes_from_failing_to_passing_as_it_is(tmp_path: Path) -> None:
     """The two commands that a newcomer types, as they type them; nothing is paid and nothing is asked of a network."""
     environ = {**os.environ, "COLUMNS": "80", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -36,6 +36,7 @@ def plain(shown: str) -> str:
     return re.sub(r"\s+", " ", shown)
 
 
+@pytest.mark.slow
 def test_a_noisy_desk_is_told_how_noisy_and_what_a_gain_needs(run: Run, wavering: Path) -> None:
     shown = run("noise", stream="out")
     assert shown.startswith("validation  8 cases, 6 repeats of each (simulated): mean score 0.2")
@@ -55,6 +56,7 @@ def test_a_noisy_desk_is_told_how_noisy_and_what_a_gain_needs(run: Run, wavering
         assert re.search(expected, plain(shown)), expected
 
 
+@pytest.mark.slow
 def test_a_wanted_gain_that_would_not_show_exits_4_and_one_that_would_0(run: Run, wavering: Path) -> None:
     assert "0.1 is out of reach: underpowered" in run("noise", "--gain", "0.1", code=4, stream="out")
     shown = plain(run("noise", "--gain", "0.4"))
@@ -78,6 +80,7 @@ def test_a_desk_that_cannot_get_better_is_told_so(run: Run, desk: Path) -> None:
     assert "Smallest gain there is none to find: every repeat has the best score; add harder cases" in shown
 
 
+@pytest.mark.slow
 def test_json_holds_the_draws_and_every_figure(run: Run, wavering: Path) -> None:
     found = orjson.loads(run("noise", "--json", "--repeats", "4", "--gain", "0.1", code=4, stream="out"))
     assert (found["noise"]["cases"], found["noise"]["repeats"], found["exit_code"]) == (8, 4, 4)
@@ -99,6 +102,7 @@ def test_json_holds_the_draws_and_every_figure(run: Run, wavering: Path) -> None
     assert powers == sorted(powers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mean_score", "pass_rate", "weighted_loss"])
 def test_every_objective_is_measured(run: Run, wavering: Path, objective: str) -> None:
     in_file(wavering, objective=objective)
@@ -112,6 +116,7 @@ def test_every_objective_is_measured(run: Run, wavering: Path, objective: str) -
     )
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_report_and_a_shared_cache_pays_once(run: Run, wavering: Path) -> None:
     in_file(wavering, cache="cache.sqlite")
     first, again = (orjson.loads(run("noise", "--json", "--seed", "3")) for _ in range(2))
@@ -125,6 +130,7 @@ def test_quiet_says_one_line(run: Run, desk: Path) -> None:
     assert run("noise", "--quiet") == "Wanted gain  0.1 would be plain on these cases, as any difference is\n"
 
 
+@pytest.mark.slow
 def test_a_budget_that_ends_gives_what_was_measured_and_exits_6(run: Run, wavering: Path) -> None:
     in_file(wavering, budget={"max_calls": 200}, evaluation={"concurrency": 1})
     printed = orjson.loads(run("noise", "--json", code=6, stream="out"))
@@ -165,6 +171,7 @@ def test_by_default_it_takes_the_draws_of_a_claim(desk: Path) -> None:
     assert load_run(desk).noise(repeats=2).repeats == 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
     in_file(
         desk,

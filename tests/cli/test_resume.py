@@ -45,6 +45,7 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_listed_as_interrupted_and_goes_on_to_the_same_end(run: Run, desk: Path) -> None:
     shown = run("run")
     path = only_run(desk)
@@ -78,6 +79,7 @@ def test_without_runs_the_list_says_so_and_resume_too(run: Run, desk: Path) -> N
     assert "there are no runs in" in run("resume", code=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "told"),
     [
@@ -101,6 +103,7 @@ def test_a_run_whose_inputs_changed_is_refused_with_what_changed(
     assert run("resume", "--quiet").startswith("support_desk: Improved")
 
 
+@pytest.mark.slow
 def test_options_of_the_first_command_hold_when_a_run_goes_on_and_others_may_change(run: Run, desk: Path) -> None:
     run("run", "--max-rounds", "2", "--seed", "3", "--quiet")
     cut(only_run(desk), 20)
@@ -167,6 +170,7 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-c", "from promptiter.cli import main; main()", *words]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", "stop"])
 def test_a_signal_and_the_stop_file_end_the_command_after_the_round_in_flight(how: str, desk: Path) -> None:
     edit(desk / "promptiter.yaml", "compliance: 1.0", "compliance: 1.0\n    latency_s: 0.05")
@@ -198,6 +202,7 @@ def agent(question: str) -> str:
 """
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait_for_a_function_that_hangs(desk: Path) -> None:
     (desk / "agent.py").write_text(HANGS)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -64,6 +64,7 @@ def test_a_run_ends_with_the_first_diff_one_headline_the_cost_and_a_command(run:
     assert (folder / "surfaces" / "filing#instruction.best.md").read_text() == best.overrides["filing#instruction"]
 
 
+@pytest.mark.slow
 def test_costs_adds_the_accounting(run: Run, desk: Path) -> None:
     shown = run("run", "--costs")
     calls = re.search(r"cost \$0 \(simulated\), ([\d,]+) model calls", shown)
@@ -74,11 +75,13 @@ def test_costs_adds_the_accounting(run: Run, desk: Path) -> None:
     assert sum(int(line.split()[1]) for line in stages) == int(calls[1])
 
 
+@pytest.mark.slow
 def test_no_line_of_a_pipe_ends_with_spaces(run: Run, desk: Path) -> None:
     shown = run("run", "--costs") + run("show") + run("runs")
     assert [line for line in shown.splitlines() if line != line.rstrip()] == []
 
 
+@pytest.mark.slow
 def test_progress_goes_to_standard_error_and_names_what_is_evaluated(run: Run, desk: Path) -> None:
     folder, *lines = run("run", stream="err").splitlines()
     assert folder == f"runs/{next((desk / 'runs').iterdir()).name}/"
@@ -93,6 +96,7 @@ def test_progress_goes_to_standard_error_and_names_what_is_evaluated(run: Run, d
     assert lines[-1].startswith("final test  these cases: ")
 
 
+@pytest.mark.slow
 def test_json_is_all_that_stands_on_standard_output(run: Run, desk: Path) -> None:
     agent = desk / "agent.py"
     agent.write_text(agent.read_text() + '\nprint("agents may print")\n')
@@ -103,6 +107,7 @@ def test_json_is_all_that_stands_on_standard_output(run: Run, desk: Path) -> Non
     assert orjson.loads((Path(found["path"]) / "result.json").read_bytes())["rounds"] == found["rounds"]
 
 
+@pytest.mark.slow
 def test_quiet_says_only_the_verdict(run: Run, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     in_file(desk, **METRICS, quiet=True)
     assert run("run").splitlines() == [
@@ -112,6 +117,7 @@ def test_quiet_says_only_the_verdict(run: Run, desk: Path, capsys: pytest.Captur
     assert len(run("run", "--no-quiet").splitlines()) > 10
 
 
+@pytest.mark.slow
 def test_flags_win_over_the_file(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, max_rounds=0, seed=1, targets=["filing#instruction"], evaluation={"concurrency": 2})
     shown = run("run", "--json", stream="out")
@@ -123,6 +129,7 @@ def test_flags_win_over_the_file(run: Run, desk: Path) -> None:
     assert len(found["rounds"]) == 1
 
 
+@pytest.mark.slow
 def test_a_run_can_begin_with_the_profile_of_another(run: Run, desk: Path) -> None:
     first = Path(orjson.loads(run("run", "--json"))["path"])
     shown = run("run", "--initial-profile", first / "profiles" / "best.json", stream="out")
@@ -146,6 +153,7 @@ def test_without_a_blamed_surface_there_is_no_evidence(run: Run, desk: Path) -> 
     assert "stopped: the search has nothing left to try" in run("show", "--rounds")
 
 
+@pytest.mark.slow
 def test_a_candidate_that_does_not_help_is_told_with_the_reason(run: Run, desk: Path) -> None:
     run("run", "--targets", "reception#instruction", code=3)
     shown = run("show")
@@ -276,6 +284,7 @@ def play(terminal: Terminal, script: Sequence[tuple[str, str]]) -> int:
 ASKED = "(a)pprove, (e)dit or (v)eto? "
 
 
+@pytest.mark.slow
 def test_a_person_approves_one_patch_and_edits_another(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review")
     edited = (
@@ -290,6 +299,7 @@ def test_a_person_approves_one_patch_and_edits_another(desk: Path) -> None:
     assert (folder / "surfaces" / "filing#instruction.best.md").read_text() == edited
 
 
+@pytest.mark.slow
 def test_a_person_edits_in_their_editor(desk: Path) -> None:
     editor = desk / "editor"
     editor.write_text("#!/bin/sh\nsed -i 's/^You are/YOU ARE/' \"$1\"\n")
@@ -302,6 +312,7 @@ def test_a_person_edits_in_their_editor(desk: Path) -> None:
     assert (folder / "surfaces" / "reception#instruction.best.md").read_text().startswith("YOU ARE the reception")
 
 
+@pytest.mark.slow
 def test_the_reason_of_a_veto_is_kept_and_the_veto_holds(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review", "--max-rounds", "1")
     code = play(terminal, [(ASKED, "v\n"), ("why? ", "the reception stays as it is\n")])
@@ -316,6 +327,7 @@ def slow(desk: Path) -> None:
     in_file(desk, metrics="metrics.json", models={"simulated": {"compliance": 1.0, "latency_s": 0.4}})
 
 
+@pytest.mark.slow
 def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: Path) -> None:
     slow(desk)
     command = [sys.executable, "-c", "from promptiter.cli import main; main()", "run"]
@@ -335,12 +347,14 @@ def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: 
     assert orjson.loads((folder / "result.json").read_bytes())["status"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_question_does_not_hang(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review")
     code = play(terminal, [(ASKED, "\x03"), ("once more stops at once", "\x03")])
     assert code == 130, terminal.printed
 
 
+@pytest.mark.slow
 def test_the_summary_of_another_goal_says_what_a_run_takes_before_and_after(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, goal={"fewer_tokens": {"margin": 0.2}})
     shown = run("run")

@@ -217,7 +217,7 @@ async def test_a_patch_that_no_case_reads_costs_nothing_and_gains_nothing(agent:
 async def test_a_node_that_reads_in_secret_is_told_and_its_cases_are_always_run_from_then_on() -> None:
     agent = Desk(peeks=True)
     result = await gateway_engine(agent, REFUND_ALIKE, REFUND).run(request())
-    told = "'tone' did otherwise in case 'validation-1', though nothing that it read was changed"
+    told = "'tone' gave a different output in case 'validation-1' although none of its recorded inputs changed"
     assert [told in problem for problem in result.measured.problems] == [True]
     ran = [origins(found.compared.rows) if found.compared else None for found in result.rounds]
     assert ran == [None, {"executed": CASES}]

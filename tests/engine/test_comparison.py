@@ -65,9 +65,9 @@ async def test_a_paired_gain_looks_after_blocks_and_spends_less_on_each_candidat
     result = await engine(agent, RESTYLED, DRAFT, POLISH).run(request(PairedGain()))
     told = reasons(result)
     assert [each.decision.accepted for each in result.rounds if each.decision is not None] == [False, True, True]
-    assert "candidate 1 may err with 0.025 of 0.05" in told[0]
-    assert "candidate 2 may err with 0.0083 of 0.05" in told[1]
-    assert "candidate 3 may err with 0.0042 of 0.05" in told[2]
+    assert "candidate 1 may spend 0.025 of alpha = 0.05" in told[0]
+    assert "candidate 2 may spend 0.0083 of alpha = 0.05" in told[1]
+    assert "candidate 3 may spend 0.0042 of alpha = 0.05" in told[2]
     twice = [run for run, count in agent.runs.items() if count > 1 and run[1].startswith("validation")]
     assert twice == [], "no run is made twice, whoever asks for it"
     for each in result.rounds:
@@ -136,6 +136,7 @@ async def test_tokens_and_texts_of_a_run_are_figures() -> None:
     assert reasons(bounded) == ["tokens 30 is not at most 29"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [

@@ -285,6 +285,7 @@ def whole_run(agent: Told | None = None) -> tuple[Engine, RunRequest]:
     return engine(told, DRAFT, POLISH), request(cases=4, error=0.5, test=desk.eval_set("test", 2))
 
 
+@pytest.mark.slow
 async def test_a_run_cut_anywhere_goes_on_to_the_same_conclusion_and_repeats_no_run() -> None:
     whole = MemoryJournal()
     made, asked = whole_run()

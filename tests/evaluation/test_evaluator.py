@@ -108,12 +108,14 @@ async def test_rows_are_the_same_at_concurrency_1_and_64() -> None:
     assert len({row.output for row in one.rows}) > 30  # repeats differ
 
 
+@pytest.mark.slow
 async def test_rows_are_the_same_in_threads() -> None:
     local, threads = await rows_of(16), await rows_of(16, executor=ThreadExecutor(threads=6))
     assert local.rows == threads.rows
     assert {row.measured.paid_calls for row in threads.rows} == {6}
 
 
+@pytest.mark.slow
 async def test_rows_of_a_graph_with_a_loop_tools_and_failures_are_the_same_everywhere() -> None:
     def flaky(text: str) -> str:
         if "3" in text:
@@ -134,6 +136,7 @@ async def test_rows_of_a_graph_with_a_loop_tools_and_failures_are_the_same_every
     assert one.errored_fraction > 0
 
 
+@pytest.mark.slow
 async def test_a_candidate_pays_only_from_the_first_changed_request_on() -> None:
     asked: list[str] = []
     gateway = Gateway(models={"m": Answers(asked)}, concurrency=64)

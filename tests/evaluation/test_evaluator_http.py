@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from promptiter.agents.function import chain
 from promptiter.agents.nodes import ModelNode
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
@@ -60,7 +62,8 @@ async def evaluated(server: LoopbackServer) -> Evaluation:
     return await Evaluator(metrics, gateway=gateway, options=EvaluationOptions(concurrency=12)).evaluate(agent, CASES)
 
 
-async def test_faults_in_a_third_of_the_calls_change_no_score() -> None:
+@pytest.mark.slow
+async def test_a_third_of_faults_changes_no_score() -> None:
     with serving(LoopbackServer(answer)) as server:
         expected = await evaluated(server)
     with serving(LoopbackServer(answer, fault_rate=0.3, seed=3)) as server:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -187,6 +188,7 @@ HOLD_BESIDE_A_CALL = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.tuples(caps, caps), st.lists(actions, min_size=12, max_size=40))
 @example(((9, 100, 99), (9, 50, 99)), HOLD_BEHIND_ANOTHER)

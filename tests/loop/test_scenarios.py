@@ -49,6 +49,7 @@ def loses(steps: Iterable[Step], surface_id: str, value: str) -> bool:
     return any(value in (step.input.text or "") and value not in (step.output.text or "") for step in of_node)
 
 
+@pytest.mark.slow
 @every_name
 @pytest.mark.parametrize("seed", SOME_SEEDS)
 async def test_it_fails_until_all_faults_are_fixed(name: str, seed: int) -> None:

@@ -98,14 +98,15 @@ def test_there_is_no_problem_exactly_if_the_error_is_kept_or_nothing_was_promise
         assert problems == []
     else:
         assert problems
-        assert all("promises an error of" in each for each in problems)
+        assert all("bounds false accepts at" in each for each in problems)
 
 
 def test_a_sum_above_the_level_says_what_to_do() -> None:
     [problem] = check_errors(PairedGain(0.04) | PairedGain(0.03), 0.05)
     assert problem == (
-        "acceptance PairedGain(0.04, (2, 2, 2)) | PairedGain(0.03, (2, 2, 2)) may err in 0.07 of all runs, more than "
-        "the 0.05 of this one; lower the errors of its parts, join them with & instead of |, or raise alpha of the run"
+        "acceptance PairedGain(0.04, (2, 2, 2)) | PairedGain(0.03, (2, 2, 2)) allows false accepts in 7% of runs, "
+        "above this run's alpha of 0.05; lower the alpha of its parts, join them with & instead of |, or raise "
+        "the run's alpha"
     )
     assert list(check_errors(PairedGain(0.02) | PairedGain(0.03), 0.05)) == []
     assert list(check_errors(PairedGain(0.1) & PairedGain(0.03), 0.05)) == []
@@ -114,8 +115,8 @@ def test_a_sum_above_the_level_says_what_to_do() -> None:
 def test_a_promise_is_broken_by_what_promises_nothing() -> None:
     [problem] = check_errors(NoRegression() & (MinGain(0.1) | PairedGain()), 0.05)
     assert problem == (
-        "acceptance PairedGain(0.05, (2, 2, 2)) promises an error of 0.05, and | with MinGain(0.1), which promises "
-        "none, breaks it; join them with &, or take one of them"
+        "acceptance PairedGain(0.05, (2, 2, 2)) bounds false accepts at 5% per run; | MinGain(0.1) removes the bound. "
+        "Use &, or drop one"
     )
     assert list(check_errors(PairedGain() & (PairedGain() | MinGain()), 0.05)) == []
 

@@ -57,7 +57,7 @@ def test_a_gain_beyond_noise_is_accepted_in_words_with_numbers() -> None:
     answer = decision(PairedGain(), evidence(NOISE + BETTER, NOISE + RIGHT))
     assert answer.accepted
     assert answer.reason == (
-        "gain +0.667, p = 2.1e-10 <= 0.00416667 after 2 repeats; candidate 1 may err with 0.025 of 0.05"
+        "gain +0.667, p = 2.1e-10 <= 0.00416667 after 2 repeats; candidate 1 may spend 0.025 of alpha = 0.05"
     )
 
 
@@ -80,7 +80,7 @@ def test_a_later_candidate_needs_stronger_evidence() -> None:
     assert decision(PairedGain(repeats=(2,)), seen[0]).accepted
     answer = decision(PairedGain(repeats=(2,)), seen[1])
     assert not answer.accepted
-    assert "> 0.000119048 after 2 repeats; candidate 20 may err with 0.00012 of 0.05" in answer.reason
+    assert "> 0.000119048 after 2 repeats; candidate 20 may spend 0.00012 of alpha = 0.05" in answer.reason
 
 
 def test_no_gain_is_given_up_at_once() -> None:
@@ -134,6 +134,7 @@ def test_a_crash_is_the_worst_and_cannot_win() -> None:
     assert decision(PairedGain(), seen).reason.startswith("no gain")
 
 
+@pytest.mark.slow
 def test_candidates_that_change_nothing_are_seldom_taken_in_a_whole_run() -> None:
     def repeats(chances: Sequence[float], random: Random) -> Repeats:
         return [[float(random.random() < chance) for _ in range(4)] for chance in chances]
@@ -151,12 +152,12 @@ def test_candidates_that_change_nothing_are_seldom_taken_in_a_whole_run() -> Non
 
 
 @pytest.mark.parametrize("wrong", [0, 1, -0.1, 1.5, True, "0.05", None])
-def test_an_error_that_is_no_chance_is_refused(wrong: float) -> None:
-    with pytest.raises(SetupError, match=r"give the chance to err, above 0 and below 1, such as 0\.05"):
+def test_an_alpha_that_is_not_a_rate_is_refused(wrong: float) -> None:
+    with pytest.raises(SetupError, match=r"give a false-positive rate above 0 and below 1, such as 0\.05"):
         PairedGain(wrong)
 
 
 @pytest.mark.parametrize("wrong", [(), (0,), (2, -1), (1,) * 6, ("2",)])
-def test_blocks_without_draws_are_refused(wrong: tuple[int, ...]) -> None:
+def test_blocks_without_repeats_are_refused(wrong: tuple[int, ...]) -> None:
     with pytest.raises(SetupError, match=r"give 1 to 5 blocks of at least 1 repeat, such as \(2, 2, 2\)"):
         PairedGain(repeats=wrong)

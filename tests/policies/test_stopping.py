@@ -146,7 +146,7 @@ def test_all_that_hold_are_listed_in_one_order_however_they_were_composed(order:
         (MaxCalls(10), "10 calls were made"),
         (MaxTokens(10), "10 tokens were used"),
         (MaxUsd(0.5), "$0.5 was spent"),
-        (MaxRounds(9), "9 rounds are finished, the most is 9"),
+        (MaxRounds(9), "9 rounds finished, of at most 9"),
     ],
     ids=repr,
 )
@@ -323,7 +323,7 @@ def test_and_and_or_are_associative_commutative_and_absorbing(a: Says, b: Says, 
 def test_or_lists_what_holds_and_and_waits_for_all() -> None:
     progress = Progress(round=4, rounds_without_acceptance=2)
     assert (MaxRounds(4) | Patience(2) | Deadline(minutes=1)).decide(progress).text == (
-        "nothing was accepted in 2 rounds, the patience is 2; 4 rounds are finished, the most is 4"
+        "nothing was accepted in 2 rounds, the patience is 2; 4 rounds finished, of at most 4"
     )
     assert (MaxRounds(4) & Patience(3)).decide(progress) == GO_ON
     assert (MaxRounds(4) & Patience(2)).decide(progress).reason == "patience"

@@ -36,6 +36,8 @@ from tests.worlds import desk
 from tests.worlds.results import outside_measured
 from tests.worlds.starter import How, Killed, SmallShop, killing
 
+pytestmark = pytest.mark.slow
+
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 CHUNKS = 4
 """The matrix is cut up so that workers can share it."""
@@ -155,7 +157,6 @@ def check_sigkill(folder: Path, seq: int, how: str, whole: Path) -> None:
     check_goes_on(folder / "runs", whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sample", range(SIGKILLS))
 def test_a_run_goes_on_after_a_sigkill(sample: int, whole: Path, events: int, tmp_path: Path) -> None:
     rng = random.Random(sample)
@@ -163,7 +164,6 @@ def test_a_run_goes_on_after_a_sigkill(sample: int, whole: Path, events: int, tm
     check_sigkill(tmp_path, seq, get_args(How)[sample % 3], whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_run_goes_on_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_path: Path) -> None:
     """Not at events: in the middle of calls, writes, and of what happens after the last event."""

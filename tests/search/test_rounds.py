@@ -197,6 +197,7 @@ async def test_the_surface_that_is_most_worth_it_is_written_and_run_again_first(
     assert [row.case_id for row in only.reruns[0].rows] == ["train-0"]
 
 
+@pytest.mark.slow
 async def test_a_run_that_goes_on_asks_no_stage_again() -> None:
     whole, trace_store = MemoryJournal(), TraceStore()
     expected = await engine(BlamesTheEarliest(), trace_store=trace_store).run(

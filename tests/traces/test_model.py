@@ -29,6 +29,7 @@ def trace(*steps: Step) -> ExecutionTrace:
     return ExecutionTrace(id="t", steps=steps)
 
 
+@pytest.mark.slow
 @given(traces(), st.integers())
 def test_shuffled_steps_make_the_same_trace(original: ExecutionTrace, seed: int) -> None:
     assert dataclasses.replace(original, steps=shuffled(original, seed)) == original
@@ -86,12 +87,14 @@ def test_an_edge_needs_its_predecessor() -> None:
         Step(id="b", node_id="b", predecessors=("a",), edges=(Edge(source="x"),))
 
 
+@pytest.mark.slow
 def test_a_chain_of_100_000_steps_in_any_order() -> None:
     steps = [step("n0"), *(step(f"n{number}", f"n{number - 1}") for number in range(1, 100_000))]
     made = trace(*reversed(steps))
     assert [current.id for current in made.steps[:3]] == ["n0", "n1", "n2"]
 
 
+@pytest.mark.slow
 def test_a_cycle_of_100_000_steps_is_found() -> None:
     with pytest.raises(CycleError) as caught:
         trace(*(step(f"n{number}", f"n{(number - 1) % 100_000}") for number in range(100_000)))

@@ -136,4 +136,4 @@ def _why_nothing(request: OptimizeRequest, *, proposed: int) -> str:
     if not request.failing:
         return f"there is no failing example for {surface.id}"
     failing, passing = len(request.failing), len(request.passing)
-    return f"no rule parts the {failing} failing from the {passing} passing outputs behind {surface.id}"
+    return f"found no rule that separates the {failing} failing from the {passing} passing outputs of {surface.id}"

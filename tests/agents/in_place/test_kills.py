@@ -18,6 +18,8 @@ from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.in_place.saved_baseline import restore
 from promptiter.sources import FileSource
 
+pytestmark = pytest.mark.slow
+
 BASELINES = {"a.md": codecs.BOM_UTF8 + b"Be brief.\r\n" * 500, "b.md": "größer\n".encode("utf-16")}
 SURFACES = {"bot#instruction": "a.md", "bot#skill": "b.md"}
 CANDIDATES = 5
@@ -128,7 +130,6 @@ def test_a_kill_at_a_random_moment_leaves_what_restore_turns_into_the_baseline(f
     kill_at_random(folder, kills=6, seed=1)
 
 
-@pytest.mark.slow
 def test_forty_kills_at_random_moments_leave_what_restore_turns_into_the_baseline(folder: Path) -> None:
     kill_at_random(folder, kills=40, seed=2)
 

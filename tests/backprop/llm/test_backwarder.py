@@ -190,6 +190,7 @@ def requests(count: int) -> list[BackwardRequest]:
     ]
 
 
+@pytest.mark.slow
 async def test_faults_of_a_real_server_change_no_result() -> None:
     def respond(body: dict[str, Any]) -> str:
         shown = body["messages"][1]["content"]

@@ -173,6 +173,7 @@ def test_the_prompts_of_the_example_are_the_golden_ones(name: str) -> None:
     assert prompts()[name] == path.read_text()
 
 
+@pytest.mark.slow
 def test_every_process_renders_the_same_bytes() -> None:
     given = "import sys; from tests.backprop.llm.test_prompts import prompts"
     code = f"{given}; sys.stdout.buffer.write(repr(prompts()).encode())"
@@ -327,6 +328,7 @@ POINTS_OF_ANY_KIND = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.builds(
@@ -349,6 +351,7 @@ def test_any_backward_request_gives_a_prompt_within_the_limit(request: BackwardR
     assert as_text(messages).encode() == as_text(render_backward(request, limit=limit)).encode()
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.builds(

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,6 +129,7 @@ def test_the_prompt_of_the_example_is_the_golden_one() -> None:
     assert example() == path.read_text()
 
 
+@pytest.mark.slow
 def test_every_process_renders_the_same_bytes() -> None:
     given = "import sys; from tests.backprop.llm.test_trace_prompt import example"
     code = f"{given}; sys.stdout.buffer.write(example().encode())"
@@ -229,6 +231,7 @@ def test_of_too_many_steps_those_with_errors_and_wrong_values_and_the_last_are_s
     assert "# 100 more steps are not shown" in found.render(limit=100_000)[1].content
 
 
+@pytest.mark.slow
 def test_a_long_trace_is_cut_to_the_limit_and_keeps_what_went_wrong() -> None:
     request = chain(300, output=Snapshot("word " * 3_000))
     for limit in (MIN_PROMPT_TOKENS, 12_000):
@@ -247,6 +250,7 @@ def test_a_step_with_many_predecessors_lists_the_first_of_them() -> None:
     assert "# Step T31; after T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12 and 18 more; may be" in told
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(LONG, LONG, LONG), min_size=1, max_size=6), LONG, FINDINGS, LIMIT)
 def test_any_trace_gives_a_prompt_within_the_limit(

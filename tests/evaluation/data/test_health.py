@@ -170,6 +170,7 @@ def test_near_duplicates_of_changed_copies_are_those_of_comparing_all_pairs(seed
     assert [numbers for numbers, _ in group_near_duplicates(sets)] == brute_force(sets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [1, 6], ids=["all near", "near to none"])
 def test_ten_thousand_cases_of_one_template_are_not_compared_all_with_all(own: int) -> None:
     compared = 0

@@ -111,6 +111,7 @@ def test_the_noise_floor_follows_the_normal_distribution() -> None:
     assert found.floor() == pytest.approx(found.floor(3) / math.sqrt(2))
 
 
+@pytest.mark.slow
 def test_a_a_runs_exceed_their_floor_in_about_1_of_20() -> None:
     random, above = Random(2), 0
     for _ in range(400):
@@ -119,6 +120,7 @@ def test_a_a_runs_exceed_their_floor_in_about_1_of_20() -> None:
     assert above / 400 == pytest.approx(0.05, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_smallest_gain_is_shown_in_four_of_five() -> None:
     """Cases are measured once; then candidates that mend so many failures are claimed, or not, by the exact test."""
     random, claimed, runs, count = Random(3), 0, 400, 24

@@ -59,6 +59,7 @@ def claimed(world: str, count: int, *, loss: float, margin: float, trials: int) 
     return found / trials
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(("count", "trials"), [(12, 600), (30, 300), (100, 150)])
 @pytest.mark.parametrize("margin", [0.05, 0.1])
@@ -76,6 +77,7 @@ def test_flipping_the_signs_of_shifted_changes_would_pass_far_too_often() -> Non
     assert sum(sign_flip(changes).p_value <= 0.01 for changes in shifted) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "count", "margin", "least", "most"),
     [

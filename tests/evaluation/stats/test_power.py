@@ -82,6 +82,7 @@ def test_a_profile_against_itself_exceeds_the_noise_floor_in_1_of_20() -> None:
     assert above / 2_000 == pytest.approx(0.05, abs=0.015)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "gain", "spread", "noise"),
     [

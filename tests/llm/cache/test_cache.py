@@ -222,6 +222,7 @@ def write_200(
     results.put(asyncio.run(write()))
 
 
+@pytest.mark.slow
 def test_four_processes_agree_on_every_answer(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(4), context.Queue()
@@ -252,6 +253,7 @@ def write_forever(path: str, told: Connection) -> None:
     asyncio.run(write())
 
 
+@pytest.mark.slow
 async def test_what_put_returned_survives_a_sigkill(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     hear, tell = context.Pipe(duplex=False)
@@ -371,6 +373,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_answers(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", GROW, tmp_path / "a.jsonl"], capture_output=True, text=True, check=True
@@ -380,6 +383,7 @@ def test_memory_does_not_grow_with_the_answers(tmp_path: Path) -> None:
     assert per_answer < 120  # while the bounded cache fills; a dictionary of places takes 300 bytes an answer
 
 
+@pytest.mark.slow
 async def test_a_long_file_is_indexed_as_a_stream(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     with path.open("wb") as file:
@@ -438,6 +442,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_typed_error_and_leaves_the_cache_whole(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

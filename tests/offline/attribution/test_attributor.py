@@ -609,6 +609,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(
@@ -656,6 +657,7 @@ def long_chain(count: int) -> AttributeRequest:
     return request(steps, values)
 
 
+@pytest.mark.slow
 async def test_a_chain_of_ten_thousand_steps_takes_no_longer_than_seconds() -> None:
     asked = long_chain(10_000)
     started = time.thread_time()

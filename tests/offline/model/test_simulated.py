@@ -171,6 +171,7 @@ async def test_the_reply_is_a_function_of_request_draw_and_seed() -> None:
     assert len(texts) > 3
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_replies() -> None:
     program = (
         "import asyncio\nfrom tests.offline.model.test_simulated import many_texts\nprint(asyncio.run(many_texts()))"
@@ -211,6 +212,7 @@ def test_the_chance_of_compliance_is_below_one_and_falls_with_length_and_rules()
     assert chance_of_compliance(0.98, characters=10**9, rules=10**9) == pytest.approx(0.98 * 0.25)
 
 
+@pytest.mark.slow
 async def test_rules_are_followed_as_often_as_the_chance_says() -> None:
     model = SimulatedModel()
     rule = "Include the order id."
