@@ -74,7 +74,7 @@ class FileObject(BaseModel):
     def _leave_out_nulls(cls, value: Any) -> Any:
         if not isinstance(value, dict) or None not in value.values():
             return value
-        known = _annotations(cls)
+        known = _list_annotations(cls)
         return {key: each for key, each in value.items() if each is not None or key not in known}
 
 
@@ -103,9 +103,22 @@ def describe_problems(
     is_secret: Callable[[Keys], bool] = lambda _: False,
 ) -> list[str]:
     """Each problem as a sentence. Strings under keys that may hold a secret are not quoted."""
+    errors = error.errors(include_url=False)
     return [
-        _describe(each, model, location, hide_text=is_secret(each["loc"])) for each in error.errors(include_url=False)
+        _describe(each, model, location, hide_text=is_secret(each["loc"]))
+        for each in errors
+        if not _is_misspelled(each, errors)
     ]
+
+
+def _is_misspelled(error: ErrorDetails, errors: Sequence[ErrorDetails]) -> bool:
+    """Whether a key is missing because it is misspelled, which is reported as an unknown key."""
+    return error["type"] == "missing" and any(
+        other["type"] == "extra_forbidden"
+        and other["loc"][:-1] == error["loc"][:-1]
+        and nearest(str(other["loc"][-1]), [str(error["loc"][-1])])
+        for other in errors
+    )
 
 
 def _describe(error: ErrorDetails, root: type[BaseModel], location: Location, *, hide_text: bool) -> str:
@@ -137,11 +150,11 @@ def _describe_value(value: Json, *, hide_text: bool) -> str:
 
 
 def _describe_unknown_key(loc: Keys, root: type[BaseModel]) -> str:
-    key, section = str(loc[-1]), _section_at(loc[:-1], root)
-    names = {spelling: choices[0] for choices in _spellings(section).values() for spelling in choices}
+    key, section = str(loc[-1]), _find_section(loc[:-1], root)
+    names = {spelling: choices[0] for choices in _list_spellings(section).values() for spelling in choices}
     if key in names:
         return f"{key!r} is another spelling of {names[key]!r}, which is given too; keep one of them"
-    if homes := [name for name, below in _sections_below(root) if key in _annotations(below)]:
+    if homes := [name for name, below in _list_sections(root) if key in _list_annotations(below)]:
         return f"unknown key {key!r}; it belongs under {' or '.join(map(repr, homes))}"
     if hint := nearest(key, names):
         return f"unknown key {key!r}{hint}"
@@ -152,9 +165,9 @@ def _describe_unknown_key(loc: Keys, root: type[BaseModel]) -> str:
 def _suggest(error: ErrorDetails, root: type[BaseModel]) -> str:
     """The nearest allowed word; where any key is allowed, a misspelled key shows by its value."""
     if error["type"] == "literal_error":
-        return nearest(str(error["input"]), _quoted_words(error["ctx"]["expected"]))
+        return nearest(str(error["input"]), _split_quoted_words(error["ctx"]["expected"]))
     if error["type"] in _NOT_AN_OBJECT and len(error["loc"]) > 1:
-        return nearest(str(error["loc"][-1]), _annotations(_section_at(error["loc"][:-1], root)))
+        return nearest(str(error["loc"][-1]), _list_annotations(_find_section(error["loc"][:-1], root)))
     return ""
 
 
@@ -190,44 +203,44 @@ _WANTED: Mapping[str, str] = {
 }
 
 
-def _quoted_words(expected: str) -> list[str]:
+def _split_quoted_words(expected: str) -> list[str]:
     """The words of `'a', 'b' or 'c'`."""
     return [part for part in expected.split("'") if part.isidentifier() and part != "or"]
 
 
-def _sections_below(root: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    for choices, field in zip(_spellings(root).values(), root.model_fields.values(), strict=True):
-        if (section := _section_in(field.annotation)) is not None:
+def _list_sections(root: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    for choices, field in zip(_list_spellings(root).values(), root.model_fields.values(), strict=True):
+        if (section := _find_model_in(field.annotation)) is not None:
             yield choices[0], section
 
 
-def _section_at(loc: Keys, root: type[BaseModel]) -> type[BaseModel]:
+def _find_section(loc: Keys, root: type[BaseModel]) -> type[BaseModel]:
     """The model of the object at these keys."""
     section = root
     for key in loc:
         if isinstance(key, str):
-            annotation = _annotations(section).get(key) or get_type_hints(section).get("__pydantic_extra__")
-            section = _section_in(annotation) or section
+            annotation = _list_annotations(section).get(key) or get_type_hints(section).get("__pydantic_extra__")
+            section = _find_model_in(annotation) or section
     return section
 
 
-def _section_in(annotation: Any) -> type[BaseModel] | None:
+def _find_model_in(annotation: Any) -> type[BaseModel] | None:
     """The model inside an annotation such as `list[Section]` or `Section | None`."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return annotation if issubclass(annotation, BaseModel) else None
-    found = (_section_in(part) for part in get_args(annotation))
+    found = (_find_model_in(part) for part in get_args(annotation))
     return next((section for section in found if section is not None), None)
 
 
 @cache
-def _annotations(section: type[BaseModel]) -> dict[str, Any]:
+def _list_annotations(section: type[BaseModel]) -> dict[str, Any]:
     """The annotation of each key, in every spelling."""
     fields = section.model_fields
-    return {key: fields[name].annotation for name, choices in _spellings(section).items() for key in choices}
+    return {key: fields[name].annotation for name, choices in _list_spellings(section).items() for key in choices}
 
 
 @cache
-def _spellings(section: type[BaseModel]) -> dict[str, list[str]]:
+def _list_spellings(section: type[BaseModel]) -> dict[str, list[str]]:
     """How a file may spell the key of each field."""
     return {
         name: [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [str(alias or name)]

@@ -382,6 +382,7 @@ def gossip_agent(text: str) -> GraphAgent:
     )
 
 
+@pytest.mark.slow
 async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_code(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -428,6 +429,7 @@ def with_password(address: str) -> str:
     return address.replace("://", f"://eve:{CANARY['password']}@")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 401, 500])
 async def test_no_error_of_a_server_repeats_what_it_was_sent(status: int, caplog: pytest.LogCaptureFixture) -> None:
     """Also where a message is cut, and in what litellm logs."""

@@ -73,6 +73,7 @@ def test_null_counts_as_left_out_but_an_unknown_key_does_not() -> None:
         ({"tools": {"a": 1}}, "shop.json: tools: must be a list, not an object"),
         ({"tools": [None]}, "shop.json: tools[0]: must be an object, not null"),
         ({"port": 80}, "shop.json: port: 80 is taken; choose another"),
+        ({"tools": [{"tool_nam": "x"}]}, "shop.json: tools[0]: unknown key 'tool_nam' (did you mean 'tool_name'?)"),
         ({"tool_name": "x"}, "shop.json: unknown key 'tool_name'; it belongs under 'tools' or 'by_name'"),
         ({"x": 1}, "shop.json: unknown key 'x'; known are by_name, data, max_price, port, tools"),
         (

@@ -204,16 +204,20 @@ class Evaluation:
     def _repr_html_(self) -> str:
         metrics = tuple(self.thresholds)
         rows = (
-            (case.case_id, "passed" if case.passed else "failed", *(_written(case.means[name]) for name in metrics))
+            (
+                case.case_id,
+                "passed" if case.passed else "failed",
+                *(_format_figure(case.means[name]) for name in metrics),
+            )
             for case in self.cases
         )
         passed = f"{sum(case.passed for case in self.cases)} of {len(self.cases)} cases pass"
-        details = f"mean score {_written(self.mean_score)}, {passed}, {self.usage.tokens:,} tokens"
+        details = f"mean score {_format_figure(self.mean_score)}, {passed}, {self.usage.tokens:,} tokens"
         table = html_table(("case", "", *metrics), rows, count=len(self.cases))
         return html_block(html_heading(f"Evaluation on {self.eval_set_id}", details), table)
 
 
-def _written(figure: float | None) -> str:
+def _format_figure(figure: float | None) -> str:
     return "unscored" if figure is None else f"{figure:.3f}"
 
 

@@ -29,7 +29,7 @@ def hide_named_secrets(values: Mapping[str, Json], environ: Mapping[str, str]) -
 
 
 def _expand_variables(text: str, info: ValidationInfo) -> str:
-    return _expand(text, _environ(info))
+    return _expand(text, _get_environ(info))
 
 
 def _read_secret(value: Json, info: ValidationInfo) -> Secret | None:
@@ -37,13 +37,13 @@ def _read_secret(value: Json, info: ValidationInfo) -> Secret | None:
         return value or None
     if not isinstance(value, str):
         raise ValueError("needs a string, best written as ${VAR}")  # noqa: TRY004 - pydantic catches these
-    return _hide(value, _environ(info))
+    return _hide(value, _get_environ(info))
 
 
 def _read_secret_values(value: Json, info: ValidationInfo) -> dict[str, Json]:
     if not isinstance(value, Mapping):
         raise ValueError("needs an object of names and values")  # noqa: TRY004 - the value is not shown: it may be a secret
-    environ = _environ(info)
+    environ = _get_environ(info)
 
     def hide(text: str, names: tuple[str, ...]) -> str:
         is_secret = _VARIABLE.search(text) is not None or holds_secret(names)
@@ -67,7 +67,7 @@ def _expand(text: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(look_up, text)
 
 
-def _environ(info: ValidationInfo) -> Mapping[str, str]:
+def _get_environ(info: ValidationInfo) -> Mapping[str, str]:
     environ: Mapping[str, str] = (info.context or {}).get("environ", os.environ)
     return environ
 

@@ -193,6 +193,7 @@ def test_places_are_those_of_the_graph(run: ExecutionTrace, data: st.DataObject)
     assert [loss.step_id for loss in aimed.losses] == [graph.visits(node_id)[-1].id]
 
 
+@pytest.mark.slow
 def test_a_chain_of_100_000_steps_has_its_loss_at_the_end() -> None:
     steps = tuple(
         Step(id=f"s{number}", node_id="s", predecessors=(f"s{number - 1}",) if number else ())

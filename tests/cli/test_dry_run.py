@@ -35,6 +35,7 @@ def test_it_says_what_a_run_would_take_and_makes_nothing(run: Run, desk: Path) -
     assert any("a simulated model answers" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_next_forecast_is_based_on_the_run_and_the_summary_compares(run: Run, desk: Path) -> None:
     summary = re.sub(r"\s+", " ", run("run", "--costs"))
     assert re.search(
@@ -96,6 +97,7 @@ def test_no_secret_is_shown(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatc
     assert run("run", "again.yaml", "--max-rounds", "0", "--quiet").startswith("support_desk: Baseline")
 
 
+@pytest.mark.slow
 def test_unknown_prices_and_caps_are_shown(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-for-the-dry-run")
     agent = desk / "agent.py"

@@ -46,6 +46,7 @@ def test_options_of_one_name_mean_the_same_in_every_command(run: Run) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_shell_gets_a_completion_script() -> None:
     environ = {**os.environ, "_PROMPTITER_COMPLETE": "source_bash"}
     code = "from promptiter.cli import main; import sys; sys.argv = ['promptiter']; main()"

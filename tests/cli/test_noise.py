@@ -36,6 +36,7 @@ def plain(shown: str) -> str:
     return re.sub(r"\s+", " ", shown)
 
 
+@pytest.mark.slow
 def test_a_noisy_desk_is_told_how_noisy_and_what_a_gain_needs(run: Run, wavering: Path) -> None:
     shown = run("noise", stream="out")
     assert shown.startswith("validation  8 cases, 6 repeats of each (simulated): mean score 0.2")
@@ -79,6 +80,7 @@ def test_a_desk_that_cannot_get_better_is_told_so(run: Run, desk: Path) -> None:
     assert "Smallest gain there is none to find: every repeat has the best score; add harder cases" in shown
 
 
+@pytest.mark.slow
 def test_json_holds_the_draws_and_every_figure(run: Run, wavering: Path) -> None:
     found = orjson.loads(run("noise", "--json", "--repeats", "4", "--gain", "0.1", code=4, stream="out"))
     assert (found["noise"]["cases"], found["noise"]["repeats"], found["exit_code"]) == (8, 4, 4)

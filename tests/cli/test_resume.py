@@ -79,6 +79,7 @@ def test_without_runs_the_list_says_so_and_resume_too(run: Run, desk: Path) -> N
     assert "there are no runs in" in run("resume", code=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "told"),
     [

@@ -64,6 +64,7 @@ def test_a_run_ends_with_the_first_diff_one_headline_the_cost_and_a_command(run:
     assert (folder / "surfaces" / "filing#instruction.best.md").read_text() == best.overrides["filing#instruction"]
 
 
+@pytest.mark.slow
 def test_costs_adds_the_accounting(run: Run, desk: Path) -> None:
     shown = run("run", "--costs")
     calls = re.search(r"cost \$0 \(simulated\), ([\d,]+) model calls", shown)
@@ -74,11 +75,13 @@ def test_costs_adds_the_accounting(run: Run, desk: Path) -> None:
     assert sum(int(line.split()[1]) for line in stages) == int(calls[1])
 
 
+@pytest.mark.slow
 def test_no_line_of_a_pipe_ends_with_spaces(run: Run, desk: Path) -> None:
     shown = run("run", "--costs") + run("show") + run("runs")
     assert [line for line in shown.splitlines() if line != line.rstrip()] == []
 
 
+@pytest.mark.slow
 def test_progress_goes_to_standard_error_and_names_what_is_evaluated(run: Run, desk: Path) -> None:
     folder, *lines = run("run", stream="err").splitlines()
     assert folder == f"runs/{next((desk / 'runs').iterdir()).name}/"
@@ -150,6 +153,7 @@ def test_without_a_blamed_surface_there_is_no_evidence(run: Run, desk: Path) -> 
     assert "stopped: the search has nothing left to try" in run("show", "--rounds")
 
 
+@pytest.mark.slow
 def test_a_candidate_that_does_not_help_is_told_with_the_reason(run: Run, desk: Path) -> None:
     run("run", "--targets", "reception#instruction", code=3)
     shown = run("show")

@@ -34,6 +34,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(project)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_shown_without_its_agent_and_configuration(run: Run, finished: Path) -> None:
     lines = run("show", finished).splitlines()
     assert lines[:2] == [

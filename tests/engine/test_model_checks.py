@@ -26,6 +26,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.mark.slow
 async def test_a_run_from_python_does_not_start_without_a_key() -> None:
     watcher = Watcher()
     engine = Engine(AGENT, desk.evaluator(Gateway()), search=desk.Tries())

@@ -108,6 +108,7 @@ async def test_rows_are_the_same_at_concurrency_1_and_64() -> None:
     assert len({row.output for row in one.rows}) > 30  # repeats differ
 
 
+@pytest.mark.slow
 async def test_rows_are_the_same_in_threads() -> None:
     local, threads = await rows_of(16), await rows_of(16, executor=ThreadExecutor(threads=6))
     assert local.rows == threads.rows

@@ -284,6 +284,7 @@ def test_a_cap_that_is_no_amount_is_refused(cap: float) -> None:
         Budget(max_usd=cap)
 
 
+@pytest.mark.slow
 async def test_ten_thousand_waiters_are_served_quickly() -> None:
     budget = Budget(max_tokens=20_000)
     started = time.thread_time()

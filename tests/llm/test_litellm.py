@@ -49,6 +49,7 @@ async def ask_all(door: Gateway, count: int) -> list[tuple[str, dict[str, str]]]
     return await asyncio.gather(*(one(number) for number in range(count)))
 
 
+@pytest.mark.slow
 async def test_a_third_of_faults_changes_no_answer() -> None:
     with serving(LoopbackServer(answer)) as server:
         expected = await ask_all(gateway(server), 40)

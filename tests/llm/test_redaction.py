@@ -121,6 +121,7 @@ def test_keys_that_become_equal_are_all_kept() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_json_of_any_depth_is_redacted() -> None:
     deep: Json = "hunter22"
     for _ in range(50_000):

@@ -67,6 +67,7 @@ async def test_a_model_that_does_not_always_obey_is_brought_near_its_ceiling() -
     assert sum(len(each.innocent_changes) for each in outcomes) <= 2  # of 40 innocent surfaces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 async def test_the_result_is_the_same_whatever_the_concurrency(name: str) -> None:
     results = []

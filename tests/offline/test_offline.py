@@ -3,6 +3,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from promptiter import offline
 from promptiter.registry import MODELS, OFFLINE_STAGES
 
@@ -13,6 +15,7 @@ def test_the_registry_finds_every_name_of_the_package() -> None:
     assert found == {name for name in dir(offline) if name != "SimulatedModel"}
 
 
+@pytest.mark.slow
 def test_importing_the_search_and_the_configuration_does_not_load_offline() -> None:
     code = (
         "import sys, promptiter.search.rounds, promptiter.config.build\n"

@@ -193,6 +193,7 @@ def test_rounds_in_a_journal_are_those_in_memory(events: list[Event], data: st.D
     assert lazy.to_json() == eager.to_json()
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(events=histories())
 def test_a_file_of_a_result_is_the_same_whether_its_rounds_are_in_memory_or_not(events: list[Event]) -> None:

@@ -94,6 +94,7 @@ def test_two_runs_that_begin_in_one_second_have_two_folders(tmp_path: Path) -> N
     assert paths == ["same", "same~2", "same~3"]
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_given_again_and_its_files_are_written_again(tmp_path: Path) -> None:
     shop = Shop()
     first = shop.run(tmp_path)
@@ -269,6 +270,7 @@ def test_traces_are_kept_as_asked(keep: str, left: bool, tmp_path: Path) -> None
     assert passed.isdisjoint(there) is (keep != "all")
 
 
+@pytest.mark.slow
 def test_a_shared_cache_serves_other_runs_and_each_run_has_its_own_answers(tmp_path: Path) -> None:
     cache = open_cache(tmp_path / "shared.sqlite")
     first, second = Shop(cache=cache), Shop(cache=cache)
@@ -286,6 +288,7 @@ def test_a_shared_cache_serves_other_runs_and_each_run_has_its_own_answers(tmp_p
     assert alone.model.asked == 0
 
 
+@pytest.mark.slow
 def test_the_engine_has_its_own_cache_and_spool_back_after_a_run(tmp_path: Path) -> None:
     shop = Shop()
     cache, trace_store = shop.gateway.cache, shop.engine.evaluator.trace_store
@@ -370,6 +373,7 @@ print(run.run_sync().verdict, asked)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", [1, 3, 6, 8, 10])
 def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_what_resume_turns_back_into_it(
     kill_at: int, tmp_path: Path

@@ -94,6 +94,7 @@ async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut() -> None:
         assert again == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cases", "verdict"), [(40, "improved"), (6, "underpowered")])
 async def test_what_was_kept_is_adopted_if_a_loss_of_the_margin_is_excluded(cases: int, verdict: str) -> None:
     asked = request(validation=shop.eval_set("validation", cases), final_test=FinalTest())

@@ -104,6 +104,7 @@ async def test_where_every_sentence_matters_nothing_changes_and_nothing_is_valid
     assert not [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "validation"]
 
 
+@pytest.mark.slow
 async def test_what_validation_misses_is_tried_in_halves() -> None:
     """Train forgives everything, so only validation shows which sentence matters."""
 
@@ -173,6 +174,7 @@ def many_rules(count: int, needed: Sequence[int]) -> tuple[Engine, Watcher]:
     return Engine(agent, evaluator, search=PromptShortening()), Watcher()
 
 
+@pytest.mark.slow
 async def test_what_matters_is_found_with_fewer_runs_than_one_trial_for_each_sentence() -> None:
     engine, watcher = many_rules(40, needed=[3, 4, 20, 33])
     asked = request(train=shop.eval_set("train", 24), validation=shop.eval_set("validation", 20))

@@ -73,6 +73,7 @@ def texts_of(box: ElementTree.Element) -> list[str]:
     return [text.text or "" for text in box.iter(f"{SVG}text")]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(traces())
 def test_pictures_are_well_formed_and_have_every_box_and_arrow(random_trace: ExecutionTrace) -> None:

@@ -37,11 +37,13 @@ def document(**trace: object) -> bytes:
     return orjson.dumps({"schema_version": 1, "trace": fields})
 
 
+@pytest.mark.slow
 @given(traces())
 def test_a_trace_survives_a_json_round_trip(trace: ExecutionTrace) -> None:
     assert from_json(to_json(trace)) == trace
 
 
+@pytest.mark.slow
 @given(st.lists(traces(max_steps=4), max_size=4))
 def test_traces_survive_a_json_lines_round_trip(
     tmp_path_factory: pytest.TempPathFactory, many: list[ExecutionTrace]
@@ -113,6 +115,7 @@ def test_bad_input_is_a_typed_error_with_its_place(
     assert str(caught.value).startswith(f"{path}, line 2: ")
 
 
+@pytest.mark.slow
 def test_a_text_of_50_mb_is_read_whole(tmp_path: Path) -> None:
     large = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot("é" * 25_000_000)),))
     write_traces(tmp_path / "large.jsonl", [large])

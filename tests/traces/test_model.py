@@ -29,6 +29,7 @@ def trace(*steps: Step) -> ExecutionTrace:
     return ExecutionTrace(id="t", steps=steps)
 
 
+@pytest.mark.slow
 @given(traces(), st.integers())
 def test_shuffled_steps_make_the_same_trace(original: ExecutionTrace, seed: int) -> None:
     assert dataclasses.replace(original, steps=shuffled(original, seed)) == original

@@ -93,6 +93,7 @@ def spans(tmp_path: Path) -> list[dict[str, Any]]:
     return spans_of(tmp_path / "good.jsonl")
 
 
+@pytest.mark.slow
 @given(st.lists(traces(max_steps=6), max_size=3, unique_by=lambda trace: trace.id))
 def test_traces_survive_an_otlp_round_trip(
     tmp_path_factory: pytest.TempPathFactory, many: list[ExecutionTrace]
@@ -129,6 +130,7 @@ def test_links_alone_are_enough(tmp_path_factory: pytest.TempPathFactory, trace:
     assert read_otel(one_line(found)) == [trace]
 
 
+@pytest.mark.slow
 @given(traces(max_steps=8))
 def test_the_attribute_alone_is_enough(tmp_path_factory: pytest.TempPathFactory, trace: ExecutionTrace) -> None:
     path = tmp_path_factory.mktemp("otlp") / "spans.jsonl"

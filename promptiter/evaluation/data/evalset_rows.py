@@ -38,7 +38,7 @@ class _Answer(FileObject):
     expected: JsonText | None = None
     tool_calls: list[_ToolCall] | None = None
 
-    def turn(self, question: str, *, turn_id: str = "") -> Turn:
+    def to_turn(self, question: str, *, turn_id: str = "") -> Turn:
         calls = self.tool_calls
         return Turn(
             user=question,
@@ -74,11 +74,11 @@ class _Row(_Answer):
             raise ValueError("'turns' is empty; write at least one turn")
         return self
 
-    def case(self, position: int) -> EvalCase:
+    def to_case(self, position: int) -> EvalCase:
         if self.turns is None:
-            turns: tuple[Turn, ...] = (self.turn(self.input or ""),)
+            turns: tuple[Turn, ...] = (self.to_turn(self.input or ""),)
         else:
-            turns = tuple(turn.turn(turn.input, turn_id=turn.id) for turn in self.turns)
+            turns = tuple(turn.to_turn(turn.input, turn_id=turn.id) for turn in self.turns)
         return EvalCase(
             id=self.id or f"case-{position}",
             turns=turns,
@@ -141,7 +141,7 @@ def _read_cases(
     rows: Mapping[Location, Json], *, set_id: str, name: str = "", description: str = ""
 ) -> tuple[EvalSet, list[Location]]:
     cases = tuple(
-        read_object(_Row, row, location, error=EvalSetError).case(position)
+        read_object(_Row, row, location, error=EvalSetError).to_case(position)
         for position, (location, row) in enumerate(rows.items(), start=1)
     )
     return EvalSet(id=set_id, cases=cases, name=name, description=description), list(rows)

@@ -35,7 +35,7 @@ def read_yaml(text: str, *, file: str) -> Json:
 
     try:
         _check_depth(text, file)
-        document = yaml.load(text, Loader=_loader())
+        document = yaml.load(text, Loader=_make_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         location = Location(file, line=None if mark is None else mark.line + 1)
@@ -54,7 +54,7 @@ def _check_depth(text: str, file: str) -> None:
     import yaml
 
     depth = 0
-    for event in yaml.parse(text, Loader=_loader()):
+    for event in yaml.parse(text, Loader=_make_loader()):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -85,7 +85,7 @@ def _check_values(document: Json, file: str) -> None:
 
 
 @cache
-def _loader() -> Any:
+def _make_loader() -> Any:
     import yaml
 
     base = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader

@@ -213,10 +213,10 @@ class NoiseReport:
         """The cost of a case run, including judges. If all answers were cached, the original cost of the agent."""
         if self.paid_runs:
             usd = None if self.spent.unpriced_calls else self.spent.cost_usd
-            return _cost(self.spent.tokens, usd, self.paid_runs)
+            return _divide_cost(self.spent.tokens, usd, self.paid_runs)
         usage = self.evaluation.usage
-        return _cost(usage.tokens, usage.cost_usd, max(1, len(self.evaluation.rows)))
+        return _divide_cost(usage.tokens, usage.cost_usd, max(1, len(self.evaluation.rows)))
 
 
-def _cost(tokens: float, usd: float | None, runs: int) -> CaseRunCost:
+def _divide_cost(tokens: float, usd: float | None, runs: int) -> CaseRunCost:
     return CaseRunCost(tokens=tokens / runs, usd=None if usd is None else usd / runs)

@@ -328,6 +328,7 @@ POINTS_OF_ANY_KIND = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.builds(
@@ -350,6 +351,7 @@ def test_any_backward_request_gives_a_prompt_within_the_limit(request: BackwardR
     assert as_text(messages).encode() == as_text(render_backward(request, limit=limit)).encode()
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.builds(

@@ -250,6 +250,7 @@ def test_a_step_with_many_predecessors_lists_the_first_of_them() -> None:
     assert "# Step T31; after T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12 and 18 more; may be" in told
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(LONG, LONG, LONG), min_size=1, max_size=6), LONG, FINDINGS, LIMIT)
 def test_any_trace_gives_a_prompt_within_the_limit(

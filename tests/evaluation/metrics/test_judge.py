@@ -509,6 +509,7 @@ def named(gateway: Gateway, **fields: Any) -> str:
     return judge.model
 
 
+@pytest.mark.slow
 def test_a_judge_with_a_key_or_an_address_is_a_separate_model_of_the_gateway() -> None:
     gateway = Gateway()
     one = named(gateway, model_name="gpt-4o-mini", api_key=Secret("sk-one", source="${ONE}"))
@@ -552,6 +553,7 @@ async def test_faults_in_a_third_of_the_calls_change_no_score() -> None:
         assert set(server.faults) == set(HTTP_FAULTS + CONTENT_FAULTS)
 
 
+@pytest.mark.slow
 @LITELLM_WARNS
 async def test_api_keys_reach_the_server_and_nothing_else() -> None:
     bodies: list[dict[str, Any]] = []

@@ -105,6 +105,7 @@ def test_the_ordered_matching_is_as_large_as_trying_all_finds(edges: set[tuple[i
     assert len(paired) == largest
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_moves_needs_no_recursion() -> None:
     size = 1_500
     # Each reference can use its own call or the next; the last can only use the first.

@@ -120,6 +120,7 @@ def test_a_a_runs_exceed_their_floor_in_about_1_of_20() -> None:
     assert above / 400 == pytest.approx(0.05, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_smallest_gain_is_shown_in_four_of_five() -> None:
     """Cases are measured once; then candidates that mend so many failures are claimed, or not, by the exact test."""
     random, claimed, runs, count = Random(3), 0, 400, 24

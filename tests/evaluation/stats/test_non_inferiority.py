@@ -59,6 +59,7 @@ def claimed(world: str, count: int, *, loss: float, margin: float, trials: int) 
     return found / trials
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(("count", "trials"), [(12, 600), (30, 300), (100, 150)])
 @pytest.mark.parametrize("margin", [0.05, 0.1])

@@ -253,6 +253,7 @@ def write_forever(path: str, told: Connection) -> None:
     asyncio.run(write())
 
 
+@pytest.mark.slow
 async def test_what_put_returned_survives_a_sigkill(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     hear, tell = context.Pipe(duplex=False)

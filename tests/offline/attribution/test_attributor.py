@@ -609,6 +609,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(

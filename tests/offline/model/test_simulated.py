@@ -171,6 +171,7 @@ async def test_the_reply_is_a_function_of_request_draw_and_seed() -> None:
     assert len(texts) > 3
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_replies() -> None:
     program = (
         "import asyncio\nfrom tests.offline.model.test_simulated import many_texts\nprint(asyncio.run(many_texts()))"
