@@ -169,7 +169,7 @@ def _policy_problems(request: RunRequest, validation: EvalSet, evaluator: Evalua
         except SetupError as error:
             yield str(error)
     if not is_number(request.alpha) or not 0 < request.alpha < 1:
-        yield f"error is {request.alpha!r}; give the chance to err of the whole run, above 0 and below 1, such as 0.05"
+        yield f"alpha is {request.alpha!r}; give a false-positive rate above 0 and below 1, such as 0.05"
     else:
         yield from check_errors(request.acceptance, request.alpha)
     yield from check_figures(request.acceptance, [metric.name for metric in evaluator.metrics])

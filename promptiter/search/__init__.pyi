@@ -3,3 +3,4 @@ from promptiter.engine.session import Session as Session
 from promptiter.search.cheaper import ModelDownsizing as ModelDownsizing
 from promptiter.search.gradient_check import GradientCheck as GradientCheck
 from promptiter.search.rounds import BackpropRounds as BackpropRounds
+from promptiter.search.shorter import PromptShortening as PromptShortening

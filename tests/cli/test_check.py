@@ -152,7 +152,7 @@ def test_an_agent_shows_which_cases_tell_nothing_and_the_noise(folder: Path) -> 
         "0 of 2 runs pass",
         "1 case that always fails to be scored",
         "ZeroDivisionError",
-        "2 repeats a case, 2 judgements each",
+        "2 repeats of each case, 2 judgements each",
         "exact_match  0.000  0.000  every run scores the same: more repeats tell nothing new",
     ):
         assert expected in shown

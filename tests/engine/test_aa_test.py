@@ -90,7 +90,7 @@ async def test_a_budget_that_ends_leaves_the_draws_that_all_cases_have() -> None
 async def test_a_budget_that_ends_too_soon_says_nothing_of_noise() -> None:
     found = await measure_noise(wavering(budget=Budget(max_calls=4)), request(), repeats=6)
     assert found.stop_reason == "max_calls"
-    assert "every case needs 2 repeats or more" in str(found.problem)
+    assert "every case needs at least 2 repeats" in str(found.problem)
 
 
 async def test_an_interrupt_leaves_what_was_measured() -> None:

@@ -98,8 +98,8 @@ async def test_all_that_is_wrong_with_a_request_is_told_at_once() -> None:
 async def test_what_acceptance_policies_promise_together_is_checked_with_the_request() -> None:
     with pytest.raises(RequestError, match=r"allows false accepts in 9% of runs, above this run"):
         await desk.engine(DRAFT).run(desk.request(acceptance=PairedGain(0.04) | PairedGain(0.05)))
-    with pytest.raises(RequestError, match=r"error is 1; give the chance to err of the whole run, above 0 and below 1"):
-        await desk.engine(DRAFT).run(desk.request(error=1))
+    with pytest.raises(RequestError, match=r"alpha is 1; give a false-positive rate above 0 and below 1"):
+        await desk.engine(DRAFT).run(desk.request(alpha=1))
     with pytest.raises(RequestError, match=r"names 'carefull', which is no figure; .*did you mean 'careful'"):
         await desk.engine(DRAFT).run(desk.request(acceptance=Constraint("carefull", at_least=0.5)))
 

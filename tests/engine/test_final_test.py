@@ -157,7 +157,7 @@ async def test_without_run_noise_one_mended_case_is_claimed_after_four_draws() -
     assert outcome(result) == ("improved", "these cases", ["shown"])
     assert len(drawn(journal, "final_test")) == 4, "two could hide a coin flip"
     assert result.conclusion is not None
-    assert "no case differed from itself in 4 repeats" in result.conclusion.reasons[0]
+    assert "every case scored the same in 4 repeats" in result.conclusion.reasons[0]
     assert result.conclusion.smallest_gain == 0.0
 
 
@@ -273,7 +273,7 @@ async def test_what_a_policy_with_a_promise_kept_needs_no_claim() -> None:
 
 async def test_an_error_that_is_given_is_the_error_of_the_claim() -> None:
     agent = Told(lambda _, draft, __: 0.9 if draft else 0.2)
-    result = await engine(agent, DRAFT).run(request(error=0.1))
+    result = await engine(agent, DRAFT).run(request(alpha=0.1))
     assert result.conclusion is not None
     [claim] = result.conclusion.results
     assert claim.looks[0].alpha == pytest.approx(0.02)
@@ -282,7 +282,7 @@ async def test_an_error_that_is_given_is_the_error_of_the_claim() -> None:
 def whole_run(agent: Told | None = None) -> tuple[Engine, RunRequest]:
     """Two parts, of which one is no good, an ablation, a claim of three blocks, and test cases."""
     told = agent or Told(lambda _, draft, __: 0.75 if draft else 0.4)
-    return engine(told, DRAFT, POLISH), request(cases=4, error=0.5, test=desk.eval_set("test", 2))
+    return engine(told, DRAFT, POLISH), request(cases=4, alpha=0.5, test=desk.eval_set("test", 2))
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_a_header_says_what_was_asked_for() -> None:
     snapshot, found = desk.agent().describe(), header(max_rounds=7, seed=5, acceptance=MinGain(0.01) & NoRegression())
     assert list(found.model_dump()) == [
         *("schema_version", "run_id", "created_at", "versions", "request", "configuration"),
-        *("structure", "train", "validation", "test"),
+        *("structure", "models", "train", "validation", "test"),
     ]
     assert found.created_at == "2026-01-02T03:04:05+00:00"
     assert found.structure.structure_id == snapshot.structure_id
