@@ -183,6 +183,7 @@ def test_who_uses_the_cache_is_not_disturbed(run: Run, path: Path) -> None:
         fill(cache)
 
 
+@pytest.mark.slow
 def test_what_is_no_cache_is_refused_and_left(run: Run, foreign: list[Path], folder: Path) -> None:
     for path in foreign:
         for command in (["stats"], ["clear", "--yes"]):

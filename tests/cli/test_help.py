@@ -31,6 +31,7 @@ def test_help_fits_80_columns_and_names_no_python_type(command: tuple[str, ...],
     assert "..." not in summaries
 
 
+@pytest.mark.slow
 def test_options_of_one_name_mean_the_same_in_every_command(run: Run) -> None:
     found: dict[str, set[str]] = {"-o": set(), "--seed": set(), "--max-usd": set(), "--concurrency": set()}
     for command in commands():

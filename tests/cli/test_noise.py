@@ -65,6 +65,7 @@ def test_a_wanted_gain_that_would_not_show_exits_4_and_one_that_would_0(run: Run
     assert "only 0.7" in plain(run("noise", "--gain", "0.9", code=4, stream="out"))
 
 
+@pytest.mark.slow
 def test_without_noise_repeats_are_no_evidence_and_more_cases_are_the_way(run: Run, desk: Path) -> None:
     shown = plain(run("noise", "--gain", "0.01"))
     assert "Run noise none in 6 repeats of each case: repeats are no evidence" in shown
@@ -73,6 +74,7 @@ def test_without_noise_repeats_are_no_evidence_and_more_cases_are_the_way(run: R
     assert "━" not in shown
 
 
+@pytest.mark.slow
 def test_a_desk_that_cannot_get_better_is_told_so(run: Run, desk: Path) -> None:
     metrics = [{"metric_name": "length", "threshold": 0.5, "criterion": {"max": 100_000}}]
     in_file(desk, metrics=metrics)
@@ -126,6 +128,7 @@ def test_one_seed_gives_one_report_and_a_shared_cache_pays_once(run: Run, waveri
     assert not (wavering / "runs").exists()
 
 
+@pytest.mark.slow
 def test_quiet_says_one_line(run: Run, desk: Path) -> None:
     assert run("noise", "--quiet") == "Wanted gain  0.1 would be plain on these cases, as any difference is\n"
 

@@ -145,6 +145,7 @@ def test_rerun_starts_afresh_from_what_the_run_was_asked_for(run: Run, desk: Pat
     assert headers[1]["request"]["max_rounds"] == 0
 
 
+@pytest.mark.slow
 def test_rerun_takes_secrets_which_no_run_holds_from_the_configuration(run: Run, desk: Path) -> None:
     config = desk / "promptiter.yaml"
     edit(config, "  simulated:\n", "  openai/mine:\n    api_key: canary-of-mine\n  simulated:\n")

@@ -145,6 +145,7 @@ def test_without_rounds_the_baseline_is_shown_and_no_verdict(run: Run, desk: Pat
     assert "baseline only" in run("runs")
 
 
+@pytest.mark.slow
 def test_without_a_blamed_surface_there_is_no_evidence(run: Run, desk: Path) -> None:
     shown = run("run", "--targets", "lead#instruction", code=3, stream="out")
     assert "● No evidence of an improvement, nothing adopted: mean score 0.500 (there was nothing to try)" in shown

@@ -81,6 +81,7 @@ def test_show_reads_otlp_too(run: Run, tmp_path: Path) -> None:
         assert run("trace", "show", tmp_path / name) == run("trace", "show", BUNDLED)
 
 
+@pytest.mark.slow
 def test_long_traces_are_cut_but_keep_the_failure(run: Run, tmp_path: Path) -> None:
     size = 1_000
     steps = [

@@ -197,6 +197,7 @@ async def test_a_budget_that_ends_after_a_gain_leaves_the_claim_its_part() -> No
         assert again == result
 
 
+@pytest.mark.slow
 async def test_a_run_that_goes_on_leaves_the_claim_as_much_as_one_that_never_failed() -> None:
     def stumble(number: int) -> None:
         if number == 8:

@@ -101,6 +101,7 @@ async def rows_of(concurrency: int, repeats: int = 2, executor: Executor | None 
     return await subject.evaluate(six_nodes(), questions(30))
 
 
+@pytest.mark.slow
 async def test_rows_are_the_same_at_concurrency_1_and_64() -> None:
     one, many = await rows_of(1), await rows_of(64)
     assert one.rows == many.rows

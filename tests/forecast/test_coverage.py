@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 import pytest
 
-from benchmarks.bench_forecast import run_once
+from tests.worlds.forecast_runs import run_once
 
 RUNS = 12
 

@@ -83,6 +83,7 @@ class PatientClock:
                 self._is_idle.set()
 
 
+@pytest.mark.slow
 async def test_no_request_is_sent_above_the_rate_limit() -> None:
     arrivals: list[float] = []
 

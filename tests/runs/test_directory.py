@@ -145,6 +145,7 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
     assert run.run_sync().verdict == "improved"
 
 
+@pytest.mark.slow
 def test_the_stop_file_ends_a_run_after_the_round_in_flight_and_it_goes_on_later(tmp_path: Path) -> None:
     rounds = (desk.DRAFT, desk.POLISH)
     run = begun(tmp_path, *rounds)
@@ -174,6 +175,7 @@ def test_a_signal_ends_a_run_after_the_round_in_flight_and_it_goes_on_later(
     assert RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync().current_round == 2
 
 
+@pytest.mark.slow
 def test_a_second_signal_stops_at_once_with_a_whole_journal_and_result(tmp_path: Path) -> None:
     rounds = (desk.DRAFT, desk.POLISH)
     run = begun(tmp_path, *rounds)

@@ -52,6 +52,7 @@ async def test_the_cheapest_that_is_as_good_ends_the_search_of_its_node() -> Non
     assert watcher.types().count("evaluation_started") == 2
 
 
+@pytest.mark.slow
 async def test_several_nodes_change_one_after_the_other() -> None:
     result = await shop.engine(ModelDownsizing(), shop.agent(nodes=2), tiny=0.3).run(request())
     assert {change.surface_id: change.after for change in result.changes} == {

@@ -229,6 +229,7 @@ class Counted(GradientCheck):
         return await super().check(gradients, runs, rng=rng)
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_cut_goes_on_without_checking_again() -> None:
     journal, accused = MemoryJournal(), ("second", "third")
     whole = await engine(accused, Mends()).run(request(), journal=journal)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ def test_only_the_latest_of_a_surface_are_kept_and_all_are_counted() -> None:
     assert known.count == 2 * MANY
 
 
+@pytest.mark.slow
 @given(st.lists(kinds, min_size=MANY // 2, max_size=MANY))
 def test_vetoes_stay_in_their_place(drawn: list[str]) -> None:
     known = Rejections()

@@ -38,6 +38,7 @@ def request(**changes: object) -> RunRequest:
     return RunRequest(**(values | changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_a_verbose_instruction_loses_its_useless_sentences_and_keeps_those_that_matter() -> None:
     watcher = Watcher()
     result = await shop.engine(PromptShortening(), shop.agent()).run(request(), observers=[watcher])
@@ -56,6 +57,7 @@ async def test_a_verbose_instruction_loses_its_useless_sentences_and_keeps_those
     assert result.rounds[0].patches.patches[0].reason == "5 of 8 pieces do not help"
 
 
+@pytest.mark.slow
 async def test_noise_costs_no_sentence_that_matters() -> None:
     result = await shop.engine(PromptShortening(), shop.agent(), large=0.97).run(request())
     [change] = result.changes
@@ -74,6 +76,7 @@ async def test_examples_that_do_not_help_are_left_out() -> None:
     assert [(change.surface_id, change.after) for change in result.changes] == [("clerk#examples", [])]
 
 
+@pytest.mark.slow
 async def test_placeholders_and_locked_parts_stay() -> None:
     useless = "The shop is old. The house {house} is blue. We sell tea. The garden is large."
     limits = Limits(locked=("old. The house {house}",))
@@ -187,6 +190,7 @@ async def test_what_matters_is_found_with_fewer_runs_than_one_trial_for_each_sen
     assert min(without) <= 6  # cases that failed before come first, and were enough
 
 
+@pytest.mark.slow
 async def test_without_noise_the_baseline_is_drawn_twice_and_no_candidate_is() -> None:
     engine, watcher = many_rules(8, needed=[1, 2, 3, 4, 5, 6])
     await engine.run(request(train=shop.eval_set("train", 24)), observers=[watcher])

@@ -106,6 +106,7 @@ def test_traces_survive_an_otlp_round_trip(
         assert read_otel((folder / name).read_bytes()) == many
 
 
+@pytest.mark.slow
 @given(traces(max_steps=8), st.integers())
 def test_spans_may_come_in_any_order_and_twice(
     tmp_path_factory: pytest.TempPathFactory, trace: ExecutionTrace, seed: int
@@ -120,6 +121,7 @@ def test_spans_may_come_in_any_order_and_twice(
     assert read_otel(b"".join(lines)) == [trace]
 
 
+@pytest.mark.slow
 @given(traces(max_steps=8))
 def test_links_alone_are_enough(tmp_path_factory: pytest.TempPathFactory, trace: ExecutionTrace) -> None:
     path = tmp_path_factory.mktemp("otlp") / "spans.jsonl"

@@ -441,6 +441,7 @@ def test_names_that_look_like_visits_do_not_collide() -> None:
     assert sorted(current.id for current in live.trace.steps) == ["a", "a~2", "a~2~1", "a~3"]
 
 
+@pytest.mark.slow
 async def test_a_recording_of_ten_thousand_steps_is_recorded_in_order() -> None:
     with recording() as live:
         for _ in range(10_000):

@@ -9,6 +9,7 @@ Tests import from here and never from `benchmarks`; benchmarks import nothing el
     starter         the project that `promptiter init` writes, in a run that can be killed
     scenarios       seeded agents of ten nodes with known faults, built from `domains`; `expert` answers for the stages
     bars            runs on the scenarios, and what they must reach
+    forecast_runs   runs of the scenarios with a forecast made before
     chances         an agent that passes each case with a known probability
     model_server    an HTTP server that speaks the OpenAI protocol and fails on purpose
     results         what must be equal in two runs

@@ -288,6 +288,7 @@ async def test_faults_of_a_real_server_change_no_signal() -> None:
         assert set(CONTENT_FAULTS) <= set(server.faults)
 
 
+@pytest.mark.slow
 async def test_fewer_cases_leave_first_when_not_all_points_fit() -> None:
     rare = distinct(1_500, words=60, seed=4)
     shared = [gradient("Shared by many: " + RULES[0], f"s{n}", severity="P0") for n in range(50)]

@@ -372,6 +372,7 @@ def test_any_optimize_request_gives_a_prompt_within_the_limit(request: OptimizeR
     as_text(messages).encode()
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(SURFACES, st.lists(POINTS_OF_ANY_KIND, max_size=8), LIMIT)
 def test_any_points_give_a_prompt_within_the_limit(surface: Surface, points: list[Point], limit: int) -> None:

@@ -348,6 +348,7 @@ def is_yes(_: EvalCase, run: AgentRun) -> float:
 VERDICTS = ('{"reason": "r", "valid": true}', '{"reason": "r", "valid": false}')
 
 
+@pytest.mark.slow
 async def test_a_steady_agent_leaves_all_noise_to_the_judge_which_is_asked_again() -> None:
     model = Drawing(*VERDICTS)
     gateway = Gateway(models={"judge": model})
@@ -363,6 +364,7 @@ async def test_a_steady_agent_leaves_all_noise_to_the_judge_which_is_asked_again
     assert (again, model.asked) == (report, 20 * 3 * 4)  # the cache knows all samples
 
 
+@pytest.mark.slow
 async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:
     gateway = Gateway(models={"agent": Drawing("yes", "no"), "judge": Drawing(VERDICTS[0])})
     subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)

@@ -145,6 +145,7 @@ def test_flips_of_ranks_agree_with_the_signed_rank_test() -> None:
         assert sign_flip([float(rank) for rank in ranks]).p_value == pytest.approx(oracle)
 
 
+@pytest.mark.slow
 def test_too_many_sums_are_sampled_and_come_close_to_all_of_them() -> None:
     random = Random(9)
     deltas = [random.gauss(0.3, 1) for _ in range(18)]

@@ -590,6 +590,7 @@ def dropped_once(draw: st.DrawFn) -> tuple[list[Step], str]:
     return steps, dropping
 
 
+@pytest.mark.slow
 @given(dropped_once())
 @settings(max_examples=60, deadline=None)
 def test_in_any_graph_exactly_the_step_that_drops_a_value_is_blamed(drawn: tuple[list[Step], str]) -> None:

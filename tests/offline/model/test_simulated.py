@@ -373,6 +373,7 @@ async def test_latency_is_waited_for() -> None:
     assert time.monotonic() - start >= 0.05
 
 
+@pytest.mark.slow
 async def test_strange_requests_are_answered_too() -> None:
     for messages in ((), (Message("system", ""),), (Message("user", ""),), (Message("assistant", "Hi"),)):
         reply = await SimulatedModel()(ModelRequest(model="simulated", messages=messages))

@@ -427,6 +427,7 @@ def private_cases(draw: st.DrawFn) -> list[StepExample]:
     return examples
 
 
+@pytest.mark.slow
 @given(private_cases(), st.sampled_from(("instruction", "tool", "skill", "file", "global_instruction")))
 def test_what_one_case_alone_says_never_enters_a_patch(examples: list[StepExample], kind: SurfaceType) -> None:
     surface = Surface(node_id="node", type=kind, part="look" if kind == "tool" else "", value="Do it well.")

@@ -196,6 +196,7 @@ def held_out_count(count: int, rng: Random) -> int:
     return int(HELD_OUT * count + rng.random())
 
 
+@pytest.mark.slow
 def test_most_families_get_through_with_a_third_of_both_tables_held_out(lexicon: pytest.MonkeyPatch) -> None:
     """Otherwise the optimizer and the simulated model would be two tables that agree.
 
@@ -238,6 +239,7 @@ def test_what_writes_rules_and_what_reads_them_do_not_import_each_other() -> Non
         assert not [name for name in imports_of(path) if "backprop" in name or "offline.rules" in name], path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("imported", "absent"),
     [
