@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TypeAlias
 
-from promptiter.engine.final_test import MOST_HELD, TEST_SET_REPEATS
+from promptiter.engine.final_test import MAX_RESERVED_SHARE, TEST_SET_REPEATS
 from promptiter.forecast.history import History
 from promptiter.forecast.stage_costs import AgentStage, ModelStage, Stage
 from promptiter.forecast.unit_costs import NO_COST, Cost, Figure, UnitCosts
@@ -123,7 +123,7 @@ class Estimate:
         if not workload.final_test_repeats or not workload.request.max_rounds:
             final_test = NO_COST
         return {
-            figure: min(final_test.figure(figure), max(0.0, MOST_HELD * (cap - baseline.figure(figure))))
+            figure: min(final_test.figure(figure), max(0.0, MAX_RESERVED_SHARE * (cap - baseline.figure(figure))))
             for figure, cap in caps.items()
         }
 

@@ -26,7 +26,7 @@ from promptiter.llm.budget import Budget, Budgets, Caps
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import is_simulated
-from promptiter.policies.combine import parts_of
+from promptiter.policies.combine import iter_policies
 from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
@@ -213,7 +213,7 @@ def _notes(workload: Workload, history: History, units: UnitCosts, gateway: Gate
         yield "how many cases fail at first is unknown"
     if not workload.has_outline:
         yield "your own search has no outline: each round is assumed to validate one candidate"
-    if any(isinstance(part, PairedGain | SigmaGain) for part in parts_of(workload.request.acceptance)):
+    if any(isinstance(part, PairedGain | SigmaGain) for part in iter_policies(workload.request.acceptance)):
         yield "further repeats that the acceptance policy may ask for are not counted"
     guessed = [each.stage for each in workload.asked if (each.stage, each.model) not in history.costs.calls]
     if guessed:

@@ -146,11 +146,11 @@ class Budget:
     def _fits(self, amount: _Amount) -> bool:
         return not self._has_ended and self._is_within_caps(self._settled + self._reserved + self._held + amount)
 
-    def _find_problem(self, amount: _Amount) -> tuple[str, str] | None:
-        """The cap that an amount can never fit below, whatever calls in flight return, and a message."""
+    def _find_problem(self, amount: _Amount) -> BudgetEndedError | None:
+        """The error of an amount that can never fit, whatever calls in flight return; None if it may fit."""
         if self._has_ended:
-            broken = "a call cost more than it had reserved, so the cap can no longer be kept"
-            return "bound", f"{broken}; raise the bounds of calls"
+            broken = "the budget has ended: a call cost more than it had reserved, so the cap can no longer be kept"
+            return BudgetEndedError(broken, cap="bound", advice="raise the bounds of calls")
         figures = (self._settled.figures, self._held.figures, amount.figures)
         for name, cap, spent, held, wanted in zip(_CAPS, self._caps, *figures, strict=True):
             if cap is not None and spent + held + wanted > cap:
@@ -160,7 +160,8 @@ class Budget:
                 ]
                 spent_so_far = f"{texts[1]} of {name} {texts[2]} is spent"
                 spent_so_far += f" and {texts[3]} held back for the final test" if held else ""
-                return name, f"{texts[0]} more would not fit: {spent_so_far}; raise {name} to continue"
+                message = f"the budget has ended: {texts[0]} more would not fit: {spent_so_far}"
+                return BudgetEndedError(message, cap=name, advice=f"raise {name} to continue")
         return None
 
     def _is_within_caps(self, amount: _Amount) -> bool:
@@ -283,11 +284,8 @@ class Reservation:
             raise
 
     def _find_problem(self) -> BudgetEndedError | None:
-        problems = [problem for budget in self._budgets if (problem := budget._find_problem(self._bound))]
-        if not problems:
-            return None
-        cap, message = problems[0]
-        return BudgetEndedError(f"the budget has ended: {message}", cap=cap)
+        problems = (budget._find_problem(self._bound) for budget in self._budgets)
+        return next((problem for problem in problems if problem is not None), None)
 
     def _is_next_and_fits(self) -> bool:
         return all(next(iter(b._waiters), self) is self and b._fits(self._bound) for b in self._budgets)

@@ -126,7 +126,7 @@ class RunDirectory:
         reviewer: Reviewer | None = None,
     ) -> RunResult:
         """Run to the end, from wherever it is; see Engine.run. RunLockedError: another process works on it."""
-        ended = await self.conduct(observers=observers, interrupt=interrupt or Interrupt(), reviewer=reviewer)
+        ended = await self.execute(observers=observers, interrupt=interrupt or Interrupt(), reviewer=reviewer)
         return ended.result_or_error()
 
     def run_sync(
@@ -135,15 +135,15 @@ class RunDirectory:
         observers: Sequence[Observer] = (),
         interrupt: Interrupt | None = None,
         reviewer: Reviewer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> RunResult:
         """The same from synchronous code; see Engine.run_sync."""
         stopping = interrupt or Interrupt()
         return run_blocking(
-            lambda: self.conduct(observers=observers, interrupt=stopping, reviewer=reviewer), stopping, tell=tell
+            lambda: self.execute(observers=observers, interrupt=stopping, reviewer=reviewer), stopping, notify=notify
         ).result_or_failure()
 
-    async def conduct(
+    async def execute(
         self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
     ) -> RunOutcome:
         """The same, with its error instead of an exception."""
@@ -152,7 +152,7 @@ class RunDirectory:
             spent_before = kept.calls.ledger()
             if (budget := self._engine.evaluator.gateway.budget) is not None:
                 budget.charge(spent_before.of_models, of=str(self.path.absolute()))
-            ended = await self._engine.conduct(
+            ended = await self._engine.execute(
                 self._request,
                 observers=observers,
                 journal=kept,

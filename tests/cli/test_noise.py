@@ -193,7 +193,7 @@ def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
         finally:
             running.kill()
     assert running.returncode == 130
-    assert "stopping after the case in flight; once more stops at once\n" in told
+    assert "stopping after the case in flight; a second one stops at once\n" in told
     found = orjson.loads(shown)
     assert found["stop_reason"] == "user_stop"
     assert found["noise"]["repeats"] >= 2

@@ -12,7 +12,7 @@ from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.cli.commands.restore import restore
 from promptiter.errors import SetupError
 from promptiter.profile import Profile
-from promptiter.sources import CallbackSource, FileSource, Target
+from promptiter.sources import CallbackSource, FileSource, Source
 
 app = typer.Typer()
 app.command()(restore)
@@ -31,7 +31,7 @@ def run(*arguments: str, code: int = 0) -> Result:
     return done
 
 
-def left_by_a_kill(**targets: Target) -> None:
+def left_by_a_kill(**targets: Source) -> None:
     """What is there when an agent could not close."""
     agent = InPlaceAgent(lambda question: question, {f"bot#{name}": each for name, each in targets.items()})
     values = {f"bot#{name}": f"candidate {name}" for name in targets}

@@ -41,7 +41,8 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.paired_gain import PairedGain
-from promptiter.policies.stopping import MaxCalls, MaxRounds, Patience, TargetScore
+from promptiter.policies.stop_limits import MaxCalls
+from promptiter.policies.stopping import MaxRounds, Patience, TargetScore
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.results import RunRequest
 from tests.worlds import desk

@@ -18,7 +18,8 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.secret import Secret
 from promptiter.policies.acceptance import MinGain, NoRegression
-from promptiter.policies.stopping import MaxUsd, Patience
+from promptiter.policies.stop_limits import MaxUsd
+from promptiter.policies.stopping import Patience
 from promptiter.profile import Profile
 from promptiter.runs.header import (
     Configuration,

@@ -36,7 +36,7 @@ from promptiter.agents.nodes import Calls, View
 from promptiter.errors import AgentError, SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
-from promptiter.sources import FileSource, Target
+from promptiter.sources import FileSource, Source
 from promptiter.structure import (
     SURFACE_TYPES,
     TEXT_TYPES,
@@ -44,7 +44,7 @@ from promptiter.structure import (
     StructureSnapshot,
     Surface,
     SurfaceType,
-    escaped,
+    escape_segment,
 )
 from traces import Failure
 from traces.model import Json
@@ -63,7 +63,7 @@ class InPlaceAgent:
     def __init__(
         self,
         wrapped: Agent | Callable[[str], Any],
-        targets: Mapping[str, Target],
+        targets: Mapping[str, Source],
         *,
         state_folder: str | os.PathLike[str] = STATE_FOLDER,
     ) -> None:
@@ -272,7 +272,7 @@ class _Outside:
 
 def _one_node(surfaces: tuple[Surface, ...], ask: Callable[[str], Awaitable[Json]]) -> GraphAgent:
     names = sorted({surface.node_id for surface in surfaces})
-    if len(names) > 1 or names[0] != escaped(names[0]):
+    if len(names) > 1 or names[0] != escape_segment(names[0]):
         raise SetupError(
             f"a function is one node, but the targets are surfaces of {', '.join(names)}; name them all after one "
             "node, such as bot#instruction, or wrap an agent"
@@ -290,7 +290,7 @@ def _with_surfaces(snapshot: StructureSnapshot, found: tuple[Surface, ...]) -> S
     return replace(snapshot, surfaces=(*known, *outside.values()))
 
 
-def _surface(surface_id: str, target: Target, raw: bytes) -> Surface:
+def _surface(surface_id: str, target: Source, raw: bytes) -> Surface:
     node_id, _, name = surface_id.partition("#")
     kind, _, part = name.partition(".")
     if not node_id or kind not in SURFACE_TYPES:

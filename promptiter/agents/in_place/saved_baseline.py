@@ -20,8 +20,8 @@ from urllib.parse import quote
 import orjson
 
 from promptiter.agents.in_place.target_lock import FolderLock, claim, claimant, unclaim
-from promptiter.errors import EditedTargetError, SetupError
-from promptiter.sources import FileSource, Target, sync_folder
+from promptiter.errors import EditedSourceError, SetupError
+from promptiter.sources import FileSource, Source, sync_folder
 from traces import digest
 from traces.model import Json
 
@@ -48,7 +48,7 @@ class Restored:
 def restore(
     state_folder: str | os.PathLike[str] = STATE_FOLDER,
     *,
-    targets: Mapping[str, Target] | None = None,
+    targets: Mapping[str, Source] | None = None,
     force: bool = False,
 ) -> list[Restored]:
     """Put the baseline back where an in-place agent was killed; empty if there is nothing to do.
@@ -74,7 +74,7 @@ class SavedValue:
     ours: tuple[str, ...] = ()
 
     @staticmethod
-    def of(surface_id: str, target: Target) -> SavedValue:
+    def of(surface_id: str, target: Source) -> SavedValue:
         """The value that a target holds now."""
         path, baseline = _path(target), _held(target)
         mode = stat.S_IMODE(Path(path).stat().st_mode) if path else None
@@ -117,7 +117,7 @@ class SavedBaseline:
             raise self._damaged("its checksum is wrong")
         return values
 
-    def read(self, targets: Mapping[str, Target]) -> dict[str, bytes]:
+    def read(self, targets: Mapping[str, Source]) -> dict[str, bytes]:
         """The baseline of these targets, put back first where a kill left a candidate. Takes the lock itself."""
         lock = FolderLock(self.folder)
         for _ in lock.tries():
@@ -131,7 +131,7 @@ class SavedBaseline:
                 return {value.surface_id: value.baseline for value in values}
         raise lock.busy()
 
-    def hold(self, targets: Mapping[str, Target], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
+    def hold(self, targets: Mapping[str, Source], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
         """Make the targets hold the wanted values, and the baseline where none is wanted."""
         saved = self.load()
         values = saved or _values(targets)
@@ -141,7 +141,7 @@ class SavedBaseline:
                 raise SetupError(f"{value.place} was changed after the agent was described; start again to run with it")
         now = {value.surface_id: _held(targets[value.surface_id]) for value in values}
         if edited := [value for value in values if not value.knows(now[value.surface_id])]:
-            raise EditedTargetError("; ".join(f"{value.place}: {self._edited(value).note}" for value in edited))
+            raise EditedSourceError("; ".join(f"{value.place}: {self._edited(value).note}" for value in edited))
         then = {value.surface_id: _wanted(value, targets, wanted) for value in values}
         if then == now and saved:
             return
@@ -151,7 +151,7 @@ class SavedBaseline:
             if now[value.surface_id] != then[value.surface_id]:
                 self._put(value, targets[value.surface_id], then[value.surface_id])
 
-    def restore(self, targets: Mapping[str, Target], *, force: bool = False) -> list[Restored]:
+    def restore(self, targets: Mapping[str, Source], *, force: bool = False) -> list[Restored]:
         """Put the baseline back into every target that can be reached and was not edited by somebody else."""
         self.record.sweep()
         values = self.load()
@@ -170,15 +170,15 @@ class SavedBaseline:
             "delete it"
         )
 
-    def _read(self, targets: Mapping[str, Target]) -> dict[str, bytes]:
+    def _read(self, targets: Mapping[str, Source]) -> dict[str, bytes]:
         for each in self.restore(targets):
             if not each.is_settled:
-                raise (EditedTargetError if each.outcome == "edited" else SetupError)(f"{each.place}: {each.note}")
+                raise (EditedSourceError if each.outcome == "edited" else SetupError)(f"{each.place}: {each.note}")
         values = _values(targets)
         self._check(values, targets)
         return {value.surface_id: value.baseline for value in values}
 
-    def _check(self, values: Sequence[SavedValue], targets: Mapping[str, Target]) -> None:
+    def _check(self, values: Sequence[SavedValue], targets: Mapping[str, Source]) -> None:
         """Raise if the values are not of these targets, or another agent has a claim on one of them."""
         ours = [(surface_id, _path(target)) for surface_id, target in sorted(targets.items())]
         if ours != [(value.surface_id, value.path) for value in values]:
@@ -200,7 +200,7 @@ class SavedBaseline:
         whole = {"schema_version": 1, "checksum": digest(document), "values": document}
         self.record.write_bytes(orjson.dumps(whole, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
-    def _put(self, value: SavedValue, target: Target, raw: bytes) -> None:
+    def _put(self, value: SavedValue, target: Source, raw: bytes) -> None:
         if value.path:
             claim(value.path, self.folder)
         _write(value, target, raw)
@@ -208,7 +208,7 @@ class SavedBaseline:
             _write(value, target, value.baseline)
             raise SetupError(f"{value.place} does not keep what is written to it: {raw!r:.60} became {found!r:.60}")
 
-    def _restore(self, value: SavedValue, target: Target | None, *, force: bool) -> Restored:
+    def _restore(self, value: SavedValue, target: Source | None, *, force: bool) -> Restored:
         def became(outcome: Outcome, note: str = "") -> Restored:
             return Restored(surface_id=value.surface_id, place=value.place, outcome=outcome, note=note)
 
@@ -250,16 +250,16 @@ class SavedBaseline:
             unclaim(value.path, self.folder)
 
 
-def _values(targets: Mapping[str, Target]) -> tuple[SavedValue, ...]:
+def _values(targets: Mapping[str, Source]) -> tuple[SavedValue, ...]:
     return tuple(SavedValue.of(surface_id, target) for surface_id, target in sorted(targets.items()))
 
 
-def _held(target: Target) -> bytes:
+def _held(target: Source) -> bytes:
     """What a target holds, byte for byte."""
     return target.read_bytes() if isinstance(target, FileSource) else target.read().encode()
 
 
-def _wanted(value: SavedValue, targets: Mapping[str, Target], wanted: Mapping[str, str]) -> bytes:
+def _wanted(value: SavedValue, targets: Mapping[str, Source], wanted: Mapping[str, str]) -> bytes:
     """What a target shall hold, in the form of its baseline."""
     if value.surface_id not in wanted:
         return value.baseline
@@ -267,18 +267,18 @@ def _wanted(value: SavedValue, targets: Mapping[str, Target], wanted: Mapping[st
     return target.bytes_of(text, like=value.baseline) if isinstance(target, FileSource) else text.encode()
 
 
-def _write(value: SavedValue, target: Target, raw: bytes) -> None:
+def _write(value: SavedValue, target: Source, raw: bytes) -> None:
     if isinstance(target, FileSource):
         target.write_bytes(raw, mode=value.mode)
     else:
         target.write(raw.decode())
 
 
-def _path(target: Target) -> str | None:
+def _path(target: Source) -> str | None:
     return str(target.file) if isinstance(target, FileSource) else None
 
 
-def _target(value: SavedValue, targets: Mapping[str, Target]) -> Target | None:
+def _target(value: SavedValue, targets: Mapping[str, Source]) -> Source | None:
     return FileSource(value.path) if value.path else targets.get(value.surface_id)
 
 

@@ -16,12 +16,12 @@ from promptiter.agents.in_place import exit_hooks
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.in_place.saved_baseline import restore
 from promptiter.agents.nodes import surface
-from promptiter.errors import EditedTargetError, SetupError, StructureMismatchError
+from promptiter.errors import EditedSourceError, SetupError, StructureMismatchError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.profile import Profile
-from promptiter.sources import CallbackSource, FileSource, Target
+from promptiter.sources import CallbackSource, FileSource, Source
 
 BASELINE = codecs.BOM_UTF8 + b"Be brief.\r\nBe kind.\r\n"
 TEXT = "Be brief.\nBe kind.\n"
@@ -225,7 +225,7 @@ async def test_parameters_are_held_as_json_and_models_without_white_space(tmp_pa
     held = {"parameter.top_k": "3\n", "model": "small\n", "examples": "[]"}
     for name, text in held.items():
         (tmp_path / name).write_text(text)
-    targets: dict[str, Target] = {f"bot#{name}": FileSource(tmp_path / name) for name in held}
+    targets: dict[str, Source] = {f"bot#{name}": FileSource(tmp_path / name) for name in held}
 
     def answer(question: str) -> list[str]:
         return [(tmp_path / name).read_text() for name in held]
@@ -464,7 +464,7 @@ async def test_a_text_that_somebody_else_wrote_is_not_overwritten_by_a_switch(fi
     agent = bot(file, state)
     await run(agent, "A")
     file.raw = b"Mine!"
-    with pytest.raises(EditedTargetError, match="somebody else edited it while a candidate was in place"):
+    with pytest.raises(EditedSourceError, match="somebody else edited it while a candidate was in place"):
         await run(agent, "B")
     assert file.raw == b"Mine!"
     assert [each.outcome for each in agent.close()] == ["edited"]
@@ -482,7 +482,7 @@ async def test_restore_keeps_a_foreign_edit_and_the_baseline_unless_it_is_forced
         assert "promptiter restore --force" in done.note
         assert file.raw == b"Mine!"
         assert file.saved_beside == BASELINE
-    with pytest.raises(EditedTargetError, match="to keep the edit, delete"):
+    with pytest.raises(EditedSourceError, match="to keep the edit, delete"):
         bot(file, state).describe()
     assert [each.outcome for each in restore(state.path, force=True)] == ["restored"]
     assert file.raw == BASELINE
@@ -600,7 +600,7 @@ async def test_a_damaged_saved_baseline_is_told_and_touches_nothing(file: Prompt
 
 async def test_a_callback_is_restored_by_whoever_has_it(file: Prompt, state: State) -> None:
     store = {"key": "base\r\n"}
-    targets: dict[str, Target] = {
+    targets: dict[str, Source] = {
         "bot#skill": CallbackSource(lambda: store["key"], lambda value: store.__setitem__("key", value)),
         "bot#instruction": FileSource(file.path),
     }
@@ -622,7 +622,7 @@ async def test_a_callback_that_fails_does_not_keep_others_from_being_restored(fi
             raise ConnectionError("gone")
         store["key"] = value
 
-    targets: dict[str, Target] = {
+    targets: dict[str, Source] = {
         "bot#file": CallbackSource(lambda: store["key"], write),
         "bot#instruction": FileSource(file.path),
     }
