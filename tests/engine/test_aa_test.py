@@ -160,5 +160,5 @@ async def test_a_teacher_writes_missing_references_first() -> None:
 
 
 async def test_one_draw_is_refused() -> None:
-    with pytest.raises(SetupError, match="repeats is 1, .*; give 2 or more"):
+    with pytest.raises(SetupError, match=r"repeats is 1, .*; give 2 or more"):
         await measure_noise(engine(), request(), repeats=1)

@@ -547,5 +547,5 @@ def test_what_is_no_policy_is_not_combined() -> None:
         MinGain() & 0.005  # type: ignore[operator]
     with pytest.raises(SetupError, match="is not a policy"):
         AllOf(MinGain)  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match=r"AllOf\(\) combines nothing"):
+    with pytest.raises(SetupError, match=r"AllOf\(\) combines no policies"):
         AllOf()
