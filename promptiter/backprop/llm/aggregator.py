@@ -7,13 +7,12 @@ takes one call; the number of calls is bounded for any number of gradients.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 from zlib import crc32
 
 from pydantic import BaseModel
@@ -22,6 +21,7 @@ from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
 from promptiter.backprop.llm.prompts import Point, compute_points_room, render_aggregate
 from promptiter.backprop.llm.truncation import approximate_tokens, cut
 from promptiter.backprop.support_aggregator import support_of
+from promptiter.concurrency import run_together
 from promptiter.errors import ModelError
 from promptiter.evaluation.data.health import normalize_text
 from promptiter.evaluation.data.near_duplicates import NEAR
@@ -66,7 +66,7 @@ class LLMAggregator(ModelStage[AggregateRequest]):
         while True:
             prompts = [render_aggregate(request, batch, left_out=left_out, limit=limit) for batch in batches]
             calls = [self._merge(request, batch, prompt) for batch, prompt in zip(batches, prompts, strict=True)]
-            merged = await _gather(calls)
+            merged = await run_together(calls)
             error = next((each.error for each in merged if each.error is not None), error)
             if len(merged) == 1:
                 return _MergedPoint(merged[0].point, error)
@@ -92,16 +92,6 @@ class LLMAggregator(ModelStage[AggregateRequest]):
 class _MergedPoint:
     point: Point
     error: str | None
-
-
-async def _gather(calls: Iterable[Coroutine[Any, Any, _MergedPoint]]) -> list[_MergedPoint]:
-    """Return all results in order; an error that is not about one batch, such as a spent budget, stops the others."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in calls]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 class _SignalReply(BaseModel):

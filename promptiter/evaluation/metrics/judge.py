@@ -125,7 +125,9 @@ class JudgeMetric:
         for index, (turn, turn_run) in enumerate(pair_turns(case, run)):
             if turn_run is None:
                 break
-            question = _find_question(case, index, turn_run)
+            question = case.find_question(index)
+            if question is None and turn_run.trace is not None:
+                question = turn_run.trace.steps[0].input.text
             reference = turn.expected if turn is not None and self.needs_reference else None
             if not self.needs_reference or reference is not None:
                 exchanges[index] = self._build_exchange(turn_run, question, reference, tuple(earlier))
@@ -281,14 +283,6 @@ _KINDS: Mapping[str, JudgeKind] = {
     "llm_rubric_reference_critic": "reference_critic",
     "llm_rubric_knowledge_recall": "knowledge_recall",
 }
-
-
-def _find_question(case: EvalCase, index: int, run: AgentRun) -> str | None:
-    """The user's message in a turn, from the case or from the first step of the trace."""
-    for turns in (case.turns, case.actual):
-        if index < len(turns):
-            return turns[index].user
-    return run.trace.steps[0].input.text if run.trace is not None else None
 
 
 async def _gather(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool) -> list[T]:
