@@ -232,7 +232,7 @@ async def test_tool_calls_are_recorded_and_answered_by_the_tool() -> None:
     assert "bot#tool.weather" in (done.trace.steps[0].surface_reads or {} if done.trace else {})
 
 
-async def test_a_tool_that_fails_is_told_to_the_model() -> None:
+async def test_a_tool_that_fails_is_reported_to_the_model() -> None:
     def script(request: ModelRequest) -> ModelReply | str:
         last = request.messages[-1]
         return last.content if last.role == "tool" else ModelReply(tool_requests=(ToolRequest("c1", "broken", {}),))
@@ -297,7 +297,7 @@ async def test_what_a_node_raises_is_the_error_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("first", ["b", "c"])
-async def test_of_several_failures_the_first_in_the_graph_is_told_whatever_the_timing(first: str) -> None:
+async def test_of_several_failures_the_first_in_the_graph_is_reported_whatever_the_timing(first: str) -> None:
     async def broken(view: View, name: str) -> str:
         await asyncio.sleep(0 if name == first else 0.02)
         raise ValueError(f"{name} failed after {view.input}")
@@ -390,7 +390,7 @@ async def test_none_is_an_item_too() -> None:
     assert (await run(subject)).data == ["'a'", "None"]
 
 
-async def test_a_join_that_never_fires_is_told() -> None:
+async def test_a_join_that_never_fires_is_reported() -> None:
     subject = GraphAgent(
         name="g",
         nodes=(function("a"), function("b"), function("c"), function("end")),

@@ -47,7 +47,7 @@ def test_nothing_to_do_is_said() -> None:
         run("nowhere")
 
 
-def test_what_a_kill_left_is_restored_and_said(folder: Path) -> None:
+def test_what_a_kill_left_is_restored_and_reported(folder: Path) -> None:
     left_by_a_kill(instruction=FileSource("bot.md"))
     assert (folder / "bot.md").read_text() == "candidate instruction"
     assert run(".promptiter").stdout == f"bot#instruction  {folder / 'bot.md'}  restored\n"

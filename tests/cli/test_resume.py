@@ -67,7 +67,7 @@ def test_a_run_is_named_by_its_path_its_id_a_part_of_it_or_as_the_latest(run: Ru
         assert run("resume", *named, "--quiet").startswith("support_desk: Improved")
 
 
-def test_an_unknown_run_is_told_with_the_nearest(run: Run, finished_run: Path) -> None:
+def test_an_unknown_run_is_reported_with_the_nearest(run: Run, finished_run: Path) -> None:
     name = finished_run.name
     wrong = f"{name[:-1]}x"
     assert f"there is no run '{wrong}'" in run("resume", wrong, code=2)

@@ -511,7 +511,7 @@ async def test_a_file_that_was_deleted_comes_back_with_its_mode(file: Prompt, st
     assert file.mode == 0o640
 
 
-async def test_a_file_that_changes_between_description_and_first_run_is_told(file: Prompt, state: State) -> None:
+async def test_a_file_that_changes_between_description_and_first_run_is_reported(file: Prompt, state: State) -> None:
     agent = bot(file, state)
     agent.describe()
     file.raw = b"newer"
@@ -586,7 +586,7 @@ async def test_a_state_folder_in_use_for_other_targets_is_refused(file: Prompt, 
         await running
 
 
-async def test_a_damaged_saved_baseline_is_told_and_touches_nothing(file: Prompt, state: State) -> None:
+async def test_a_damaged_saved_baseline_is_reported_and_touches_nothing(file: Prompt, state: State) -> None:
     await run(bot(file, state), "A")
     whole = state.record.raw
     for damaged in (whole[:40], whole.replace(b'"mode"', b'"made"'), whole.replace(b"bot#i", b"cat#i")):
