@@ -392,7 +392,7 @@ def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_is_restored_by_res
     done = process(0)
     assert done.stdout == f"improved {30 - kill_at + 1}\n", done.stderr
     assert (tmp_path / "prompt.txt").read_bytes() == b"Answer.\r\n"
-    assert not [path for path in tmp_path.iterdir() if "final_test" in path.name]
+    assert not [path for path in tmp_path.iterdir() if "promptiter-lock" in path.name]
 
 
 def test_calls_in_flight_at_a_kill_are_counted_as_lost(tmp_path: Path) -> None:
