@@ -126,10 +126,10 @@ def test_a_moved_project_goes_on(
     desk.mkdir()
 
 
-def test_a_run_in_other_hands_is_refused_and_listed_as_running(run: Run, finished_run: Path) -> None:
+def test_a_run_locked_by_another_process_is_refused_and_listed_as_running(run: Run, finished_run: Path) -> None:
     cut(finished_run, 40)
     with RunLock(finished_run):
-        assert f"in the hands of process {os.getpid()}" in run("resume", code=2)
+        assert f"locked by process {os.getpid()}" in run("resume", code=2)
         [one] = listed(run)
         assert (one["status"], one["holder"]["pid"], one["can_resume"]) == ("running", os.getpid(), False)
 
