@@ -33,7 +33,10 @@ class CaseRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseHistory:
-    """A case of a run, and all its runs in the order in which they finished. Rows that were reused are left out."""
+    """A case of a run, and all its runs: evaluations in the order of the journal, and the repeats of each by number.
+
+    Cases run concurrently, so the order in which they finish means nothing. Rows that were reused are left out.
+    """
 
     case_id: str
     runs: tuple[CaseRun, ...]
@@ -42,7 +45,7 @@ class CaseHistory:
 def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
     """The history of a case; SetupError if the run has no such case."""
     read_header(folder)
-    found: list[CaseRun] = []
+    found: list[tuple[int, CaseRun]] = []
     known: set[str] = set()
     baseline = accepted = candidate = profile = without = ""
     for event in FileJournal(Path(folder) / JOURNAL).read():
@@ -64,14 +67,14 @@ def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
                     name = "baseline" if profile == baseline else other
                     if name == "candidate" and profile == accepted:
                         name = "accepted"
-                    found.append(
-                        CaseRun(round=event.round, phase=event.phase, profile=name, row=from_plain(CaseRow, row))
-                    )
+                    run = CaseRun(round=event.round, phase=event.phase, profile=name, row=from_plain(CaseRow, row))
+                    found.append((data["evaluation"], run))
             case _:
                 pass
     if case_id not in known:
         raise SetupError(f"the run {os.fspath(folder)!r} has no case {case_id!r}{nearest(case_id, sorted(known))}")
-    return CaseHistory(case_id=case_id, runs=tuple(found))
+    found.sort(key=lambda each: (each[0], each[1].row.repeat))
+    return CaseHistory(case_id=case_id, runs=tuple(run for _, run in found))
 
 
 def read_traces(folder: str | os.PathLike[str], run: CaseRun) -> list[ExecutionTrace]:
