@@ -76,9 +76,11 @@ def promptiter_page() -> str:
     """The names of `promptiter`: those that are only here in full, the others as links to their package."""
     homes = {name: package for package in PACKAGES for name in public_names(f"promptiter.{package}")}
     names = public_names("promptiter")
-    own = sorted((name for name in names if name not in homes), key=lambda name: (name not in FIRST, name))
+    own = [*FIRST, *sorted(set(names) - set(homes) - set(FIRST))]
     links = [f"[`{name}`]({homes[name]}.md)" for name in sorted(names) if name in homes]
-    return "\n".join([*page("promptiter", {name: names[name] for name in own}), "## Also here", "", ", ".join(links), ""])
+    return "\n".join(
+        [*page("promptiter", {name: names[name] for name in own}), "## Also here", "", ", ".join(links), ""]
+    )
 
 
 def package_page(package: str) -> str:

@@ -2,8 +2,8 @@
 
 A `text` block right below a `bash` or `python` block is what it must print. A block with a title, such as
 `yaml title="desk/promptiter.yaml"`, is written to that file. `promptiter` runs in this process, which saves two seconds
-a command; other commands run in their own. `make` targets are looked up, not run: they set up environments of their own,
-and CI runs them.
+per command; other commands run in their own. `make` targets are looked up, not run: they set up environments of their
+own, and CI runs them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pydantic import BaseModel
 
 from promptiter.cli import main
 from promptiter.config.file import RunConfig
-from promptiter.config.sections import ModelSettings, Shares, Stages
+from promptiter.config.sections import ModelSettings, Stages
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -172,15 +172,17 @@ def check_extras(words: list[str]) -> None:
 
 
 def test_the_configuration_page_lists_every_key() -> None:
-    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    sections = dict(re.findall(r"^## (\S.*)\n([^#]*)", page, re.MULTILINE))
-    listed = {title: set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) for title, text in sections.items()}
-    expected = {"Top level": RunConfig, "models.stages": Stages, "models.NAME": ModelSettings, "split": Shares}
-    expected |= {key: find_section(RunConfig.model_fields[key].annotation) for key in listed if key in SECTIONS}
+    listed = first_columns("reference/configuration.md", heading="## ")
+    expected: dict[str, type[BaseModel]] = {
+        "Top level": RunConfig,
+        "models.stages": Stages,
+        "models.NAME": ModelSettings,
+    }
+    expected |= {key: find_section(RunConfig.model_fields[key].annotation) for key in SECTIONS}
     assert listed == {title: keys_of(section) for title, section in expected.items()}
 
 
-SECTIONS = ("acceptance", "final_test", "stop", "budget", "evaluation", "loss_placements", "hints")
+SECTIONS = ("split", "acceptance", "final_test", "stop", "budget", "evaluation", "loss_placements", "hints")
 
 
 def find_section(annotation: object) -> type[BaseModel]:
@@ -207,12 +209,16 @@ def test_every_path_in_the_docs_exists() -> None:
     assert missing == set()
 
 
-def test_the_architecture_page_names_every_module() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    modules = {
-        path.relative_to(ROOT).as_posix()
-        for package in ("promptiter", "traces")
-        for path in (ROOT / package).rglob("*.py")
-        if path.name != "__init__.py" and not {"starter", "offline"} & set(path.parts)
-    }
-    assert {path for path in modules if f"`{path.rpartition('/')[2][:-3]}`" not in page} == set()
+def test_the_architecture_page_lists_every_module() -> None:
+    tables = first_columns("architecture.md", heading="### ")
+    listed = {f"{package}/{module}" for package, modules in tables.items() for module in modules}
+    files = [path for package in ("promptiter", "traces") for path in (ROOT / package).rglob("*.py")]
+    modules = {path.relative_to(ROOT).with_suffix("").as_posix() for path in files if path.stem != "__init__"}
+    assert listed == {name for name in modules if not name.startswith("promptiter/starter/")}
+
+
+def first_columns(page: str, *, heading: str) -> dict[str, set[str]]:
+    """The names in the first column of the table below each heading."""
+    _, *sections = (ROOT / "docs" / page).read_text(encoding="utf-8").split(f"\n{heading}")
+    rows = {text.partition("\n")[0]: re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for text in sections}
+    return {title: {name for row in rows[title] for name in re.findall(r"`(\w+)`", row)} for title in rows}
