@@ -23,7 +23,7 @@ from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, plan_blocks
 from promptiter.evaluation.stats.permutation import PairedScores
-from promptiter.evaluation.stats.power import estimate_run_noise, smallest_gain
+from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
 from promptiter.llm.ledger import Spending
 from promptiter.policies.combine import written
 from promptiter.policies.error_rate import error_of, ignores_holdout
@@ -258,4 +258,4 @@ class _FinalTestRun:
         if all(len(each) < 2 for each in repeats):
             return None
         noise = estimate_run_noise(repeats, best=get_best_value(self.session.request.objective))
-        return smallest_gain(noise, cases=len(repeats), blocks=self.blocks)
+        return FinalTestPlan(noise=noise, cases=len(repeats), blocks=self.blocks).smallest_gain()

@@ -22,7 +22,8 @@ from promptiter.forecast.history import NO_HISTORY, History, read_history
 from promptiter.forecast.stage_costs import AGENT_STAGES, STAGES, Stage
 from promptiter.forecast.unit_costs import ANSWER_TOKENS, CALL_S, NO_COST, Cost, Figure, UnitCosts, estimate_unit_costs
 from promptiter.forecast.workload import Workload, read_workload
-from promptiter.llm.budget import Budget, Budgets, Caps
+from promptiter.llm.amount import Caps
+from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import is_simulated

@@ -12,7 +12,7 @@ passages stay, and a text is never emptied.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -24,9 +24,9 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.models import estimate_tokens
 from promptiter.policies.goals import SHORTENED
 from promptiter.profile import PatchSet, SurfacePatch
-from promptiter.runlog.results import PassResult
 from promptiter.search.removable_parts import Pieces
 from promptiter.search.screening import FIRST_CASES, MOST_CASES, Screening
+from promptiter.search.stage_calls import record_patches
 from promptiter.structure import Surface
 from traces import Step
 
@@ -71,7 +71,9 @@ class PromptShortening:
                     return
                 await session.begin_round()
             group, is_first = waiting.popleft(), False
-            patches = await _record_patches(session, text, (*gone, *group))
+            removed = (*gone, *group)
+            key = [[piece.surface_id, piece.number] for piece in removed]
+            patches = await record_patches(session, text.build_patches(removed), key=key)
             decision = await session.validate(session.candidate(patches))
             await session.complete_round()
             if decision.accepted:
@@ -184,12 +186,3 @@ def _split_in_half(group: tuple[Piece, ...]) -> list[tuple[Piece, ...]]:
     """Split into two parts with about as many pieces each, the one that saves more first."""
     middle = len(group) // 2
     return sorted((group[:middle], group[middle:]), key=_sum_tokens, reverse=True)
-
-
-async def _record_patches(session: Session, text: _PromptTexts, gone: Sequence[Piece]) -> PatchSet:
-    async def build() -> PassResult:
-        return PassResult(patches=text.build_patches(gone))
-
-    key = [[piece.surface_id, piece.number] for piece in gone]
-    result: PassResult = await session.record("patches", PassResult, build, request=key)
-    return result.patches
