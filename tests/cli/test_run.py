@@ -155,7 +155,7 @@ def test_without_a_blamed_surface_there_is_no_evidence(run: Run, desk: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_candidate_that_does_not_help_is_told_with_the_reason(run: Run, desk: Path) -> None:
+def test_a_candidate_that_does_not_help_is_reported_with_the_reason(run: Run, desk: Path) -> None:
     run("run", "--targets", "reception#instruction", code=3)
     shown = run("show")
     assert "  reception#instruction  12 cases, patch rejected" in shown.splitlines()
@@ -196,7 +196,7 @@ def test_a_run_that_fails_shows_what_it_found_and_exits_with_1(run: Run, desk: P
     assert quiet == "broken: Failed in round 1: SetupError: the kettle is gone\n"
 
 
-def test_everything_wrong_is_told_together_before_anything_is_spent(run: Run, desk: Path) -> None:
+def test_everything_wrong_is_reported_together_before_anything_is_spent(run: Run, desk: Path) -> None:
     (desk / "data" / "validation.jsonl").unlink()
     (desk / "promptiter.yaml").write_text(
         "agent: agent:agnet\ntrain: data/train.jsonl\nvalidation: data/validation.jsonl\nmetrics: metrics.jsn\n"
@@ -371,4 +371,4 @@ def test_the_summary_of_another_goal_says_what_a_run_takes_before_and_after(run:
 
 def test_a_search_for_another_goal_that_finds_nothing_says_so(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, goal="fewer_tokens", targets=["reception#examples"])
-    assert "● No tokens could be saved without a loss, nothing adopted" in run("run", code=3, stream="out")
+    assert "● No tokens could be saved without a loss of quality, nothing adopted" in run("run", code=3, stream="out")

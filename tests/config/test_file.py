@@ -125,7 +125,7 @@ def test_null_counts_as_left_out(folder: Path) -> None:
     assert (config.stop, config.budget.max_usd, config.teacher) == (None, None, None)
 
 
-def test_all_problems_of_a_file_are_told_with_their_places(folder: Path) -> None:
+def test_all_problems_of_a_file_are_reported_with_their_places(folder: Path) -> None:
     told = problems(
         folder,
         """
@@ -162,7 +162,7 @@ def test_all_problems_of_a_file_are_told_with_their_places(folder: Path) -> None
     ]
 
 
-def test_what_is_wrong_behind_the_file_is_told_together_with_what_is_wrong_in_it(folder: Path) -> None:
+def test_what_is_wrong_behind_the_file_is_reported_together_with_what_is_wrong_in_it(folder: Path) -> None:
     (folder / "metrics.json").write_text('{"metrics": [{"metric_name": "exact_mach"}]}')
     told = problems(
         folder,
@@ -195,7 +195,7 @@ def test_what_is_wrong_behind_the_file_is_told_together_with_what_is_wrong_in_it
     assert len(told) == 8
 
 
-def test_unknown_surfaces_are_told_with_the_nearest_even_if_cases_are_missing(folder: Path) -> None:
+def test_unknown_surfaces_are_reported_with_the_nearest_even_if_cases_are_missing(folder: Path) -> None:
     told = problems(folder, "agent: config_agent:agent\nmetrics: metrics.json\ntargets: echo#instructions\n")
     assert "unknown surface 'echo#instructions' (did you mean 'echo#instruction'?)" in told
 
@@ -273,7 +273,7 @@ def test_acceptance_has_a_key_for_each_policy(folder: Path, text: str, made: str
     assert repr(loaded(folder, f"acceptance: {text}").request.acceptance) == made
 
 
-def test_what_is_wrong_with_the_promises_and_figures_of_policies_is_told(folder: Path) -> None:
+def test_what_is_wrong_with_the_promises_and_figures_of_policies_is_reported(folder: Path) -> None:
     assert loaded(folder, "alpha: 0.1\nacceptance: {paired_gain: {alpha: 0.1}}").request.alpha == 0.1
     [above] = problems(folder, FILE + "acceptance: {paired_gain: {alpha: 0.1}}\n")
     assert above.startswith("acceptance PairedGain(0.1, (2, 2, 2)) allows false accepts in 10% of runs, above")
@@ -550,7 +550,7 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
         ),
     ],
 )
-def test_what_is_wrong_with_a_goal_is_told(folder: Path, said: str, told: str) -> None:
+def test_what_is_wrong_with_a_goal_is_reported(folder: Path, said: str, told: str) -> None:
     with pytest.raises(RequestError) as caught:
         load_run(written(folder, f"{FILE}{said}\n"))
     assert told in str(caught.value)

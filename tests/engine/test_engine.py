@@ -515,7 +515,7 @@ async def test_an_agent_that_exits_is_a_failed_case() -> None:
     result = await Engine(leaving, desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
     assert (result.verdict, result.stop_reason) == ("invalid_eval", "invalid_eval")
     assert result.stop is not None
-    assert "left by sys.exit(False)" in result.stop.text
+    assert "called sys.exit(False)" in result.stop.text
 
 
 async def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from promptiter.agents.graph import Edge, GraphAgent
+from promptiter.agents.edges import Edge
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.backprop.llm.aggregator import LLMAggregator
 from promptiter.backprop.llm.backwarder import LLMBackwarder
