@@ -28,11 +28,11 @@ def test_it_says_what_a_run_would_take_and_makes_nothing(run: Run, desk: Path) -
     assert [path for path in sorted(desk.rglob("*")) if "__pycache__" not in path.parts] == before
     lines = [line.rstrip() for line in shown.splitlines()]
     assert "Forecast  no matching earlier run: rule-of-thumb figures" in lines
-    assert any(re.fullmatch(r"baseline +48 +[\d,]+ \([\d,]+ to [\d,]+\) +\$0 +.* s.*", line) for line in lines)
+    assert any(re.fullmatch(r"baseline +48 +[\d,]+k \([\d,]+ to [\d,]+k\) +\$0 +.* s.*", line) for line in lines)
     assert any(re.match(r"all +[\d,]+ \(", line) for line in lines)
     assert any(line.startswith("reception ") for line in lines)
     assert "Budget  no cap" in lines
-    assert any("a simulated model answers" in line for line in lines)
+    assert any("an offline model answers" in line for line in lines)
 
 
 @pytest.mark.slow
