@@ -9,7 +9,7 @@ The models are simulated, so it runs with no key; name another model (`gpt-4o-mi
 from __future__ import annotations
 
 from promptiter import Edge, FunctionNode, GraphAgent, ModelNode
-from promptiter.agents import Choice, Join, View
+from promptiter.agents import Choice, Join, NodeContext
 
 MODEL = "simulated"
 ORDERS = {
@@ -24,9 +24,11 @@ def retrieve(input: str) -> str:  # noqa: A002 - parameters are named after what
     return next((record for order_id, record in ORDERS.items() if order_id in input), "no such order")
 
 
-def route(view: View) -> str:
+def route(context: NodeContext) -> str:
     """Once round again if the review asks for more; then it is good enough."""
-    return "finalize" if "rewrite" in view.outputs or "ACCEPT" in str(view.outputs["reviewer"]) else "need_revision"
+    return (
+        "finalize" if "rewrite" in context.outputs or "ACCEPT" in str(context.outputs["reviewer"]) else "need_revision"
+    )
 
 
 agent = GraphAgent(

@@ -9,7 +9,7 @@ PromptiterError
 │   ├── EvalSetError            an eval set that cannot be read or contradicts itself
 │   ├── MetricError             a metric that is configured wrongly
 │   ├── UnknownNameError        a metric, evaluator, agent or model that nobody registered
-│   ├── EditedTargetError       somebody else edited a target while a candidate was in place
+│   ├── EditedSourceError       somebody else edited a target while a candidate was in place
 │   ├── RequestError            a run request that cannot be served; lists everything that is wrong with it
 │   ├── RunLockedError          another process works on the run, or has taken it over
 │   └── ChangedInputsError      a run cannot go on: its inputs are not those it began with
@@ -82,7 +82,7 @@ class UnknownNameError(SetupError):
         super().__init__(f"unknown {what}: {listed}; known are {', '.join(known) or 'none'}")
 
 
-class EditedTargetError(SetupError):
+class EditedSourceError(SetupError):
     """Somebody else edited a target while a candidate was in place; nothing of theirs was overwritten."""
 
 
@@ -161,10 +161,14 @@ class BadAnswerError(ModelError):
 
 
 class BudgetEndedError(PromptiterError):
-    """A call did not fit into what is left of a budget; `cap` names what ended: max_calls, max_tokens, max_usd."""
+    """A call did not fit into what is left of a budget. `cap` is the one that ended: max_calls, max_tokens, max_usd.
 
-    def __init__(self, message: str, *, cap: str = "budget") -> None:
-        super().__init__(message)
+    `message` is the error without the advice.
+    """
+
+    def __init__(self, message: str, *, cap: str = "budget", advice: str = "") -> None:
+        super().__init__(f"{message}; {advice}" if advice else message)
+        self.message = message
         self.cap = cap
 
 

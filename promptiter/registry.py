@@ -91,7 +91,7 @@ class Registry(Generic[T]):
         return cast("T", found)
 
 
-REGISTRY: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="promptiter.metrics")
+METRICS: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="promptiter.metrics")
 """Metrics of users: a function `(case, run) -> score`, or a builder `(MetricConfig) -> Metric`."""
 
 SEARCHES: Registry[Callable[..., Any]] = Registry("search", entry_point_group="promptiter.searches")

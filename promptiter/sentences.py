@@ -18,7 +18,7 @@ class Sentence:
     end: int
 
 
-def sentences_of(text: str) -> list[Sentence]:
+def split_sentences(text: str) -> list[Sentence]:
     """The sentences of a prompt. A line break also ends a sentence; list markers and heading marks are left out."""
     found = []
     for line in re.finditer(r"[^\n]+", text):

@@ -1,4 +1,4 @@
-"""Target: where the value of a surface lives outside, in a file or behind a pair of callbacks.
+"""Source: where the value of a surface lives outside, in a file or behind a pair of callbacks.
 
 A file is read as text and written back in its own form: its encoding, its byte order mark and its line ends stay what
 they were, so that writing what was read gives the same bytes. It is replaced whole, so that a reader sees the old text
@@ -31,7 +31,7 @@ _MARKS = (
 )
 
 
-class Target(Protocol):
+class Source(Protocol):
     """One value outside. Both methods may block, and are called by one thread at a time; what they raise is told."""
 
     def read(self) -> str:

@@ -174,7 +174,7 @@ def surface_id(node_id: str, surface_type: SurfaceType, part: str = "") -> str:
     return f"{node_id}#{surface_type}.{part}" if part else f"{node_id}#{surface_type}"
 
 
-def escaped(name: str) -> str:
+def escape_segment(name: str) -> str:
     """A name as one segment of a path."""
     return name.replace("~", "~0").replace("/", "~1")
 
@@ -185,7 +185,7 @@ def child_ids(names: Iterable[str], *, parent: str = "") -> list[str]:
     ids = []
     for name in names:
         seen[name] = seen.get(name, 0) + 1
-        segment = escaped(name) + (f"~{seen[name]}" if seen[name] > 1 else "")
+        segment = escape_segment(name) + (f"~{seen[name]}" if seen[name] > 1 else "")
         ids.append(f"{parent}/{segment}" if parent else segment)
     return ids
 

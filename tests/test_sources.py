@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.errors import AgentError, SetupError
-from promptiter.sources import CallbackSource, FileSource, Target
+from promptiter.sources import CallbackSource, FileSource, Source
 
 TEXTS = st.text(st.sampled_from("aé€😀 {}\r\n\ufeff\0"), max_size=12)
 FORMS = st.sampled_from(
@@ -164,7 +164,7 @@ def test_callbacks_may_be_synchronous_or_asynchronous() -> None:
         await asyncio.sleep(0)
         store["async"] = value
 
-    targets: list[Target] = [
+    targets: list[Source] = [
         CallbackSource(lambda: store["sync"], lambda value: store.__setitem__("sync", value)),
         CallbackSource(read, write),
     ]

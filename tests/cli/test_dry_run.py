@@ -9,12 +9,13 @@ import pytest
 import yaml
 
 from promptiter.api import load_run
-from promptiter.runs.header import differences, header_of
+from promptiter.runs.changed_inputs import find_changed_inputs
+from promptiter.runs.header import build_header
 from tests.cli.conftest import Run
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 PAID = 460
-"""So many calls the starter's run takes."""
+"""Calls that the run of the starter takes."""
 
 
 def add(desk: Path, more: str) -> None:
@@ -70,8 +71,8 @@ def test_the_configuration_can_be_saved_and_is_the_same_run(run: Run, desk: Path
     saved.parent.mkdir()
     saved.write_text(shown)
     first, second = load_run(desk, settings={"max_rounds": 2}), load_run(saved)
-    headers = [header_of(each.engine, each.request, run_id="r", created_at=NOW) for each in (first, second)]
-    assert differences(*headers) == []
+    headers = [build_header(each.engine, each.request, run_id="r", created_at=NOW) for each in (first, second)]
+    assert find_changed_inputs(*headers) == []
     assert second.config.runs == first.config.runs
     assert second.config.budget == first.config.budget
 
@@ -109,7 +110,7 @@ def test_unknown_prices_and_caps_are_shown(run: Run, desk: Path, monkeypatch: py
     assert "max_calls 50 allows only the baseline" in shown
 
 
-def test_what_is_wrong_is_told_as_usual(run: Run, desk: Path) -> None:
+def test_what_is_wrong_is_reported_as_usual(run: Run, desk: Path) -> None:
     (desk / "metrics.json").unlink()
     assert "metrics.json: cannot be read" in run("run", "--dry-run", code=2)
     assert "`promptiter init` writes one" in run("run", "gone.yaml", "--dry-run", code=2)

@@ -9,7 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from promptiter.agents.graph import Edge, GraphAgent
+from promptiter.agents.edges import Edge
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.backprop.llm.aggregator import LLMAggregator
 from promptiter.backprop.llm.backwarder import LLMBackwarder
@@ -297,23 +298,23 @@ def test_a_budget_caps_the_forecast_and_says_how_many_rounds_it_allows() -> None
     [sentence] = with_caps(max_calls=VALIDATION * 4).budget
     assert sentence == "max_calls 16 allows only the baseline"
     [sentence] = with_caps(max_calls=10_000).budget
-    assert sentence == "max_calls 10,000 allows 4 of 4 rounds; 192 is held back for the final test"
+    assert sentence == "max_calls 10,000 allows 4 of 4 rounds; 192 is reserved for the final test"
     [sentence] = with_caps(max_calls=400).budget
     assert sentence.startswith("max_calls 400 allows 2 to 3 of 4 rounds")
     capped = with_caps(max_calls=60)
     assert capped.total.calls.high <= 60
 
 
-def test_what_the_final_test_needs_is_held_back_from_the_search() -> None:
+def test_what_the_final_test_needs_is_reserved() -> None:
     def budget(cap: int, **changes: object) -> str:
         through = gateway(budget=Budget(max_calls=cap))
         [sentence] = forecast(engine(through=through), request(**changes), measured()).budget
         return sentence
 
     baseline, final_test = VALIDATION * 4, 2 * 3 * 2 * VALIDATION * 4
-    assert f"; {final_test} is held back for the final test" in budget(10_000)
-    assert f"; {(100 - baseline) // 2} is held back for the final test" in budget(100)
-    assert "held back" not in budget(100, final_test=None)
+    assert f"; {final_test} is reserved for the final test" in budget(10_000)
+    assert f"; {(100 - baseline) // 2} is reserved for the final test" in budget(100)
+    assert "reserved" not in budget(100, final_test=None)
     rounds = [int(budget(300, **changes).split(" allows ")[1].split()[0]) for changes in ({}, {"final_test": None})]
     assert rounds[0] < rounds[1]
 
@@ -323,7 +324,7 @@ def test_dollars_and_tokens_are_capped_too() -> None:
     tokens, usd = forecast(engine(through=through), request(), measured()).budget
     assert usd.startswith("max_usd $0.05 allows ")
     assert tokens.startswith("max_tokens 50,000 allows ")
-    assert usd.endswith(" is held back for the final test")
+    assert usd.endswith(" is reserved for the final test")
 
 
 def test_concurrency_shortens_the_time() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from promptiter.offline.model.answer_format import Prose, decorated, in_case, listed
-from promptiter.offline.model.content import Finding, find_answer, sentences_of
+from promptiter.offline.model.content import Finding, find_answer, split_sentences
 from promptiter.offline.model.instruction_rules import RuleBook
 from promptiter.offline.model.stock_phrases import PHRASES, Phrases
 from promptiter.offline.model.task import Task, words
@@ -68,7 +68,7 @@ class Draft:
             return self.bare
         if finding.kind == "topic":
             if "summarise" in self.book:
-                return f"{self.style.rewrite_dates(_shortened(next(sentences_of(finding.value), ''), 12))}."
+                return f"{self.style.rewrite_dates(_shortened(next(split_sentences(finding.value), ''), 12))}."
             return f"{self.phrases.topic.format(self.style.rewrite_dates(_shortened(finding.value, TOPIC_WORDS)))}."
         if finding.kind == "vague":
             return f"{self.bare}."

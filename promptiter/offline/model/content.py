@@ -119,7 +119,7 @@ def _evidence(documents: tuple[Document, ...], asked: set[str], *, needed: int) 
     """The sentence that shares most words with the question, the earliest of several."""
     best: tuple[int, str, str] | None = None
     for document in documents:
-        for sentence in sentences_of(document.text):
+        for sentence in split_sentences(document.text):
             shared = len(asked & set(words(sentence)))
             if shared >= needed and (best is None or shared > best[0]):
                 best = (shared, sentence, document.id)
@@ -129,7 +129,7 @@ def _evidence(documents: tuple[Document, ...], asked: set[str], *, needed: int) 
     return Finding(kind="fact", value=_value_in(sentence, asked), sentence=sentence, source=source)
 
 
-def sentences_of(text: str) -> Iterator[str]:
+def split_sentences(text: str) -> Iterator[str]:
     for sentence in re.split(r"(?<=[.!?])\s+|\n+|(?<=[。！？])", text):
         if sentence.strip():
             yield sentence.strip()
