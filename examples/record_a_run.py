@@ -1,7 +1,7 @@
 """Record a run of a small research desk and write its trace: `python -m examples.record_a_run [PATH]`.
 
-The agent plans, retrieves and composes in parallel, reviews, rewrites the question once, and does it all again. It fails
-at the end, because the final check finds no citation. No model is called; only the recording is real.
+The agent plans, retrieves and composes in parallel, reviews, rewrites the question once, and does it all again. It
+fails at the end, because the final check finds no citation. No model is called; only the recording is real.
 """
 
 from __future__ import annotations
