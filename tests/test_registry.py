@@ -51,7 +51,7 @@ def test_a_name_is_not_taken_twice() -> None:
     items.register("planner", 1)
     with pytest.raises(SetupError, match="'planner' is taken by 1"):
         items.register("planner", 3)
-    with pytest.raises(SetupError, match="stands for module:attr"):
+    with pytest.raises(SetupError, match="means module:attr"):
         items.register("a:b", 3)
 
 
