@@ -17,18 +17,19 @@ from promptiter.agents.base import Agent
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
-from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.evaluation.result import Evaluation, Objective, merge_evaluations
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
-from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
 from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision, StopPolicy
 from promptiter.profile import PatchSet, Profile, ProfileDiff
+from promptiter.runlog.details import TaggedDetails
 from promptiter.runlog.events import SCHEMA_VERSION
-from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection
-from promptiter.stages.losses import CaseLoss, LossHint, LossPlacement
+from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
+from traces.model import Json
 from traces.notebook import html_block, html_heading
 
 Status: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -74,64 +75,62 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceBlame:
-    """The blame for the losses of one trace, step by step."""
+class CandidateResult:
+    """A profile that a search proposed, and what became of it.
 
-    case_id: str
-    repeat: int = 0
-    turn: int = 0
-    results: tuple[BackwardResult, ...] = ()
-    error: str | None = None
+    `parents` are the digests of the profiles that it was made from, `patches` what it changes about the first of them.
+    `decision` is None if the round ended before one. `evidence` names the rows that the policy decided on.
+    """
+
+    profile: Profile
+    parents: tuple[str, ...] = ()
+    patches: PatchSet = field(default_factory=PatchSet)
+    evaluations: tuple[Evaluation, ...] = ()
+    decision: AcceptanceDecision | None = None
+    evidence: EvidenceRecord | None = None
+
+    @property
+    def validation(self) -> Evaluation | None:
+        """All its runs on validation; None if there were none."""
+        return merge_evaluations(each for each in self.evaluations if each.phase == "validation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassResult:
-    """One pass of a round from losses to patches. `below_support` are signals with too little support for a patch.
+class SearchNote:
+    """An event of a search's own in a round, as plain data."""
 
-    Signals are ordered by the loss that a patch may remove, relative to the cost of running the cases that read the
-    surface. `checks` are the results of the gradient check, and `replays` the case runs that it took. `refused` are
-    patches that lint or a reviewer refused, with the reason; `notes` explain missing patches.
-    """
-
-    losses: tuple[CaseLoss, ...] = ()
-    blames: tuple[TraceBlame, ...] = ()
-    checks: tuple[BlameCheck, ...] = ()
-    replays: int = 0
-    signals: tuple[AggregateResult, ...] = ()
-    below_support: tuple[AggregateResult, ...] = ()
-    patches: PatchSet = field(default_factory=PatchSet)
-    refused: tuple[Rejection, ...] = ()
-    notes: tuple[str, ...] = ()
+    type: str
+    data: Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """One round: the profile it started from, the losses and blame on train, the patches, and the decision.
+    """One round: its candidates, and how the search came to them.
 
-    `compared` is the input profile on the same repeats as the candidate's `validation`; None if its earlier record was
-    used. `decision` is None in a round that did not finish.
+    `evaluations` are those of other profiles than the candidates: the train cases under `input_profile`, the profile
+    that was accepted when the round began, or that profile on the repeats of a candidate. `details` is the search's own
+    account of the round, `notes` are its other events. `skipped` says why a round has no candidate.
     """
 
     round: int
     input_profile: Profile
-    train: Evaluation | None = None
-    passes: tuple[PassResult, ...] = ()
-    reruns: tuple[Evaluation, ...] = ()
-    output_profile: Profile | None = None
-    validation: Evaluation | None = None
-    compared: Evaluation | None = None
-    decision: AcceptanceDecision | None = None
+    candidates: tuple[CandidateResult, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    details: TaggedDetails = None
+    notes: tuple[SearchNote, ...] = ()
+    skipped: str = ""
     stop: StopDecision | None = None
 
     @property
-    def losses(self) -> tuple[CaseLoss, ...]:
-        """The losses of the train cases under the input profile."""
-        return self.passes[0].losses if self.passes else ()
+    def train(self) -> Evaluation | None:
+        """The train cases under the input profile; None if the search did not run them in this round."""
+        return next((each for each in self.evaluations if each.phase == "train"), None)
 
     @property
-    def patches(self) -> PatchSet:
-        """All patches of the round; a later pass does not change a surface again."""
-        return PatchSet(tuple(patch for each in self.passes for patch in each.patches))
+    def candidate(self) -> CandidateResult | None:
+        """The accepted candidate, or the last one."""
+        accepted = [each for each in self.candidates if each.decision is not None and each.decision.accepted]
+        return next(reversed(accepted or self.candidates), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

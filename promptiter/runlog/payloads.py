@@ -1,0 +1,242 @@
+"""Payloads of the engine's own events: one frozen record per event type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from promptiter.evaluation.result import CaseRow, Evaluation, Objective
+from promptiter.evaluation.stats.final_test import FinalTestResult
+from promptiter.evaluation.teacher import LabelledSet
+from promptiter.llm.ledger import Spending
+from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
+from promptiter.policies.final_test import Conclusion, Verdict
+from promptiter.policies.goals import SCORE, Goal
+from promptiter.policies.stopping import StopDecision
+from promptiter.profile import PatchSet, Profile
+from promptiter.runlog.events import Payload, event_type
+from promptiter.runlog.results import Ablation, RunMeasured, Status
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSetSummary:
+    """An eval set by name, content and size."""
+
+    id: str
+    digest: str
+    cases: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartMeasured:
+    started_at: str = ""
+
+
+@event_type("run_started")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Payload):
+    """What the run is asked for. Policies are given by their description."""
+
+    structure: Json
+    profile: Profile
+    targets: tuple[str, ...]
+    train: EvalSetSummary
+    validation: EvalSetSummary
+    test: EvalSetSummary | None = None
+    objective: Objective = "mean_score"
+    goal: Goal = SCORE
+    acceptance: Json = None
+    final_test: Json = None
+    stop: Json = None
+    max_rounds: int = 0
+    search: str = ""
+    seed: int = 0
+    measured: StartMeasured = StartMeasured()
+
+
+@event_type("references")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferencesWritten(Payload):
+    """The eval sets with the expected answers of a teacher."""
+
+    train: LabelledSet
+    validation: LabelledSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationMeasured:
+    """The position in the cache before the first case."""
+
+    mark: int = 0
+
+
+@event_type("evaluation_started")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationStarted(Payload):
+    """An evaluation, by its number in the run. `without` are the changes that an ablation leaves out."""
+
+    evaluation: int
+    eval_set_id: str
+    profile_digest: str
+    cases: int
+    runs: int
+    without: tuple[str, ...] = ()
+    measured: EvaluationMeasured = EvaluationMeasured()
+
+
+@event_type("case")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseFinished(Payload):
+    """One case run of an evaluation."""
+
+    evaluation: int
+    row: CaseRow
+
+
+@event_type("evaluation_finished")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationFinished(Payload):
+    """The settings that the scores depend on, and the figures of the rows before, for observers."""
+
+    evaluation: int
+    thresholds: Mapping[str, float]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    max_errored_fraction: float = 0.25
+    mean_score: float | None = None
+    pass_rate: float | None = None
+    metric_means: Mapping[str, float | None] = field(default_factory=dict)
+    errored_fraction: float = 0.0
+
+    @staticmethod
+    def of(evaluation: Evaluation, number: int) -> EvaluationFinished:
+        return EvaluationFinished(
+            evaluation=number,
+            thresholds=dict(evaluation.thresholds),
+            weights=dict(evaluation.weights),
+            max_errored_fraction=evaluation.max_errored_fraction,
+            mean_score=evaluation.mean_score,
+            pass_rate=evaluation.pass_rate,
+            metric_means=evaluation.metric_means,
+            errored_fraction=evaluation.errored_fraction,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservedMeasured:
+    expected: Spending = Spending()
+    before: Spending = Spending()
+
+
+@event_type("budget_reserved")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetReserved(Payload):
+    """What the final test is expected to cost, and what was spent before it was reserved."""
+
+    measured: ReservedMeasured = ReservedMeasured()
+
+
+@event_type("round_started")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStarted(Payload):
+    profile_digest: str
+
+
+@event_type("candidate")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateProposed(Payload):
+    """A candidate with all its values, so that no other event is needed to rebuild it."""
+
+    profile_digest: str
+    parents: tuple[str, ...]
+    values: Mapping[str, Json]
+    patches: PatchSet = PatchSet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndeclaredRead:
+    """A node whose output differs between two runs of a case although its recorded inputs are equal."""
+
+    node_id: str
+    case_id: str
+
+
+@event_type("audit")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadsAudited(Payload):
+    undeclared: tuple[UndeclaredRead, ...] = ()
+
+
+@event_type("decision")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateDecided(Payload):
+    """The decision on a candidate, and what the policy saw; without a candidate, why a round has none."""
+
+    candidate: str | None
+    decision: AcceptanceDecision
+    evidence: EvidenceRecord | None = None
+
+
+@event_type("round_completed")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCompleted(Payload):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopMeasured:
+    spent: Spending = Spending()
+
+
+@event_type("stop")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopDecided(Payload):
+    decision: StopDecision
+    measured: StopMeasured = StopMeasured()
+
+    @property
+    def is_user_stop(self) -> bool:
+        """Whether only the user stopped the run."""
+        return self.decision.is_user_stop
+
+
+@event_type("budget_ended")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetEnded(Payload):
+    """The budget ended the search or the ablation; the run continues with what comes after it."""
+
+    cap: str
+    message: str
+
+
+@event_type("ablation")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblationFinished(Payload):
+    ablation: Ablation
+
+
+@event_type("final_test")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalTestFinished(Payload):
+    result: FinalTestResult
+
+
+@event_type("conclusion")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConcluded(Payload):
+    conclusion: Conclusion
+
+
+@event_type("run_completed")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCompleted(Payload):
+    """The end of a run, or of one of its processes: an `is_final` end is not continued."""
+
+    status: Status
+    verdict: Verdict
+    stop: StopDecision | None = None
+    error: str | None = None
+    is_final: bool = False
+    baseline: float | None = None
+    best: float | None = None
+    measured: RunMeasured = RunMeasured()
