@@ -18,13 +18,36 @@ from traces.notebook import html_block, html_diff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PatchEvidence:
+    """What a patch rests on, by id: cases, steps (`case/step`), and gradients of the same round."""
+
+    cases: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    gradients: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchEdit:
+    """One edit of a text, with its own reason and evidence."""
+
+    before: str
+    after: str
+    reason: str = ""
+    evidence: PatchEvidence = PatchEvidence()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SurfacePatch:
-    """One proposed new value, with its reason and the evidence for it."""
+    """One proposed new value, with its reason and the evidence for it.
+
+    `edits` are its parts, if the optimizer can tell them apart.
+    """
 
     surface_id: str
     value: Json
     reason: str
-    evidence: tuple[str, ...] = ()
+    evidence: PatchEvidence = PatchEvidence()
+    edits: tuple[PatchEdit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.session import Session
 from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import Evaluation
@@ -39,10 +40,7 @@ async def ablate(session: Session) -> Ablation | None:
             break
         dropped.append(useless)
         left = tuple(part for part in left if part != useless)
-    found = Ablation(losses=losses, dropped=tuple(dropped))
-    if dropped:
-        session.continue_from(profiles.build_profile(left), await profiles.evaluate(left, profiles.first))
-    return found
+    return Ablation(losses=losses, dropped=tuple(dropped))
 
 
 def choose_part_to_drop(losses: Mapping[Part, float]) -> Part | None:
@@ -92,20 +90,21 @@ class _PartialProfiles:
             record, changed = (self.whole.validation, self.parts) if beside is None else (beside[0], (beside[1],))
             affected = session.validator.find_affected_cases(record.rows, changed)
             cases = tuple(case for case in session.validation.cases if case.id in affected)
-            self.known[name] = await session.evaluations.evaluate(
-                session.validation,
-                self.build_profile(parts),
+            request = EvaluationRequest(
+                eval_set=session.validation,
+                profile=self._build_profile(parts),
                 phase="ablation",
                 runs=list_case_runs(replace(session.validation, cases=cases), repeats),
                 kept=[row for row in record.rows if row.case_id not in affected],
                 without=self._list_removed(parts),
             )
+            self.known[name] = await session.evaluations.evaluate(request)
         return self.known[name]
 
     def _list_removed(self, parts: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(part for part in self.parts if part not in parts)
 
-    def build_profile(self, parts: tuple[str, ...]) -> Profile:
+    def _build_profile(self, parts: tuple[str, ...]) -> Profile:
         return self.whole.profile.reset(
             self._list_removed(parts), to=self.initial.profile, snapshot=self.session.snapshot
         )

@@ -6,23 +6,15 @@ A request that was not recorded, or a different answer, means that the node read
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import TypeAlias
 
 from promptiter.evaluation.result import CaseRow
+from promptiter.runlog.payloads import UndeclaredRead
 from traces import ExecutionTrace, Step
 
 TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndeclaredRead:
-    """A node that behaved differently in a case although nothing it is known to read had changed."""
-
-    node_id: str
-    case_id: str
-    repeat: int = 0
 
 
 def find_undeclared_reads(pairs: Iterable[tuple[CaseRow, CaseRow]], trace_of: TraceOf) -> tuple[UndeclaredRead, ...]:

@@ -11,33 +11,29 @@ that its trace does not record, and its recorded reads are no longer trusted.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from promptiter.engine.audit import UndeclaredRead, find_undeclared_reads
-from promptiter.engine.evaluations import CaseRepeat, Evaluations
+from promptiter.engine.audit import find_undeclared_reads
+from promptiter.engine.evaluations import CaseRepeat, EvaluationRequest, Evaluations
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.surface_reads import Reads, may_touch, merge_reads
-from promptiter.policies.evidence import Evidence, MoreEvidence
+from promptiter.policies.evidence import Evidence, EvidenceRecord, MoreEvidence
 from promptiter.profile import Profile
-from promptiter.runlog.events import EventType, Phase
+from promptiter.runlog.events import Payload, Phase
+from promptiter.runlog.payloads import ReadsAudited
 from promptiter.runlog.results import RunRequest
+from promptiter.runlog.run_state import RunState, ValidatedProfile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace
 from traces.model import Json
 
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A profile with its validation: the best so far, or the initial one."""
-
-    profile: Profile
-    validation: Evaluation
+P = TypeVar("P", bound=Payload)
 
 
 class ValidatorContext(Protocol):
@@ -46,18 +42,23 @@ class ValidatorContext(Protocol):
     request: RunRequest
     evaluator: Evaluator
     evaluations: Evaluations
-    train: EvalSet
-    validation: EvalSet
     targets: frozenset[str]
     snapshot: StructureSnapshot
-    candidates_tried: int
-    accepted_gain: float
+
+    @property
+    def state(self) -> RunState: ...
+
+    @property
+    def train(self) -> EvalSet: ...
+
+    @property
+    def validation(self) -> EvalSet: ...
 
     @property
     def round(self) -> int: ...
 
     @property
-    def accepted(self) -> Accepted: ...
+    def accepted(self) -> ValidatedProfile: ...
 
     def trace(self, trace_digest: str) -> ExecutionTrace: ...
 
@@ -65,18 +66,22 @@ class ValidatorContext(Protocol):
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None: ...
 
-    async def record(
-        self, kind: EventType, shape: Any, work: Callable[[], Awaitable[Any]], *, request: Json = None
-    ) -> Any: ...
+    async def record(self, kind: type[P], work: Callable[[], Awaitable[P]], *, request: Json = None) -> P: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedEvaluation:
-    """Two profiles on the same cases and repeats. The change cannot reach the `unaffected` cases."""
+    """Two profiles on the same cases and repeats. The change cannot reach the `unaffected` cases.
+
+    `accepted_from` and `candidate_from` are the recorded evaluations that the rows come from, by number, each with its
+    cases (None: all of them).
+    """
 
     accepted: Evaluation
     candidate: Evaluation
     unaffected: frozenset[str] = frozenset()
+    accepted_from: Mapping[int, tuple[str, ...] | None] = field(default_factory=dict)
+    candidate_from: Mapping[int, tuple[str, ...] | None] = field(default_factory=dict)
 
     def renumber_repeats(self) -> PairedEvaluation:
         """Number the repeats of each case from 0. An unaffected case gets its first run in every repeat.
@@ -90,9 +95,13 @@ class PairedEvaluation:
 
     def add(self, more: PairedEvaluation) -> PairedEvaluation:
         """Return this pair with the rows of another."""
-        accepted = replace(self.accepted, rows=(*self.accepted.rows, *more.accepted.rows))
-        candidate = replace(self.candidate, rows=(*self.candidate.rows, *more.candidate.rows))
-        return replace(self, accepted=accepted, candidate=candidate)
+        return replace(
+            self,
+            accepted=replace(self.accepted, rows=(*self.accepted.rows, *more.accepted.rows)),
+            candidate=replace(self.candidate, rows=(*self.candidate.rows, *more.candidate.rows)),
+            accepted_from={**self.accepted_from, **more.accepted_from},
+            candidate_from={**self.candidate_from, **more.candidate_from},
+        )
 
     def _renumber(self, arm: Evaluation, repeats: int) -> Evaluation:
         found = []
@@ -106,7 +115,6 @@ class Comparison:
     """One candidate next to the accepted profile: the evidence that a policy has seen of it so far."""
 
     def __init__(self, validator: Validator, candidate: Profile) -> None:
-        self.opening: Evaluation | None = None
         self._validator = validator
         self._candidate = candidate
         self._validation: PairedEvaluation | None = None
@@ -123,10 +131,13 @@ class Comparison:
             await self._validate(request)
         return validator.build_evidence(self._validation, self._train, self._candidate)
 
+    def get_record(self) -> EvidenceRecord:
+        """The evidence so far, by reference to the recorded evaluations."""
+        return self._validator.build_record(self._validation, self._train, self._candidate)
+
     async def _validate(self, request: MoreEvidence | None) -> None:
         """Run validation for the first time, with more repeats than usual if the request asks for them."""
         pair = await self._validator.run_first(self._candidate)
-        self.opening = pair.candidate
         missing = 0 if request is None else request.repeats - self._validator.repeats
         if request is not None and missing > 0:
             pair = await self._validator.run_more(replace(request, repeats=missing), pair, self._candidate)
@@ -162,11 +173,28 @@ class Validator:
             candidate=pair.candidate,
             objective=session.request.objective,
             round=session.round,
-            candidates_tried=session.candidates_tried + 1,
+            candidates_tried=session.state.candidates_tried + 1,
             protected=session.request.protected,
-            accepted_gain=session.accepted_gain,
+            accepted_gain=session.state.accepted_gain,
             opening=self.repeats,
         )
+
+    def build_record(
+        self, validation: PairedEvaluation | None, train: PairedEvaluation | None, candidate: Profile
+    ) -> EvidenceRecord:
+        """Build the record of what a policy decided on, by reference."""
+        session = self._session
+        record = EvidenceRecord(
+            objective=session.request.objective,
+            round=session.round,
+            candidates_tried=session.state.candidates_tried + 1,
+            protected=tuple(sorted(session.request.protected)),
+            opening=self.repeats,
+            characters=self._count_characters(candidate),
+            accepted_gain=session.state.accepted_gain,
+        )
+        on_train = None if train is None else replace(record, **_refer(train), characters=None)
+        return replace(record, **({} if validation is None else _refer(validation)), train=on_train)
 
     def _count_characters(self, candidate: Profile) -> tuple[int, int]:
         """The length of all texts that may change, under the accepted profile and under the candidate."""
@@ -186,6 +214,7 @@ class Validator:
         uses_record = self._has_fresh_record and _is_comparable(record, affected)
         self._has_fresh_record = False
         free, kept = _split_replayable(row for row in record.rows if row.case_id in unaffected)
+        sources: dict[int, tuple[str, ...] | None] = {}
         if uses_record:
             accepted = record
             runs = [(row.case_id, row.repeat) for row in record.rows if row.case_id in affected]
@@ -193,10 +222,18 @@ class Validator:
             runs = self.list_fresh_runs(session.validation, affected, self.repeats)
             again = await self._run(session.validation, session.accepted.profile, runs)
             accepted = replace(record, rows=(*again.rows, *free, *kept))
+            sources |= _numbered(again)
         replayed = [(row.case_id, row.repeat) for row in free]
         found = await self._run(session.validation, candidate, [*runs, *replayed], kept=kept)
         await self._audit(free, found, candidate)
-        return PairedEvaluation(accepted=accepted, candidate=found, unaffected=unaffected)
+        sources |= _numbered(record, None if uses_record else tuple(sorted(unaffected)))
+        return PairedEvaluation(
+            accepted=accepted,
+            candidate=found,
+            unaffected=unaffected,
+            accepted_from=sources,
+            candidate_from=_numbered(found),
+        )
 
     async def run_more(
         self, request: MoreEvidence, pair: PairedEvaluation | None, candidate: Profile
@@ -209,7 +246,9 @@ class Validator:
         runs = self.list_fresh_runs(eval_set, cases, request.repeats)
         accepted = await self._run(eval_set, session.accepted.profile, runs)
         found = await self._run(eval_set, candidate, runs)
-        more = PairedEvaluation(accepted=accepted, candidate=found)
+        more = PairedEvaluation(
+            accepted=accepted, candidate=found, accepted_from=_numbered(accepted), candidate_from=_numbered(found)
+        )
         return more if pair is None else pair.add(more)
 
     def find_affected_cases(self, rows: Iterable[CaseRow], surface_ids: Sequence[str]) -> frozenset[str]:
@@ -244,7 +283,8 @@ class Validator:
         if not runs and not kept:
             return session.evaluator.build_evaluation((), eval_set, profile)
         phase: Phase = "validation" if eval_set is session.validation else "train_again"
-        return await session.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs, kept=kept)
+        request = EvaluationRequest(eval_set=eval_set, profile=profile, phase=phase, runs=runs, kept=kept)
+        return await session.evaluations.evaluate(request)
 
     async def _audit(self, recorded: Sequence[CaseRow], found: Evaluation, candidate: Profile) -> None:
         """Find nodes whose output changed although it could not. This is free: the runs were replayed from the cache.
@@ -258,15 +298,13 @@ class Validator:
         if not differing:
             return
 
-        async def find() -> tuple[UndeclaredRead, ...]:
+        async def find() -> ReadsAudited:
             for rows, profile in zip(zip(*differing, strict=True), (session.accepted.profile, candidate), strict=True):
                 await session.restore_traces(replace(found, rows=rows), session.validation, profile)
-            return find_undeclared_reads(differing, session.trace)
+            return ReadsAudited(undeclared=find_undeclared_reads(differing, session.trace))
 
-        hidden: tuple[UndeclaredRead, ...] = await session.record(
-            "audit", tuple[UndeclaredRead, ...], find, request=[[row.case_id, row.repeat] for row, _ in differing]
-        )
-        for each in hidden:
+        audited = await session.record(ReadsAudited, find, request=[[row.case_id, row.repeat] for row, _ in differing])
+        for each in audited.undeclared:
             if each.node_id not in self.untrusted_nodes:
                 self.untrusted_nodes |= {each.node_id}
                 session.report(
@@ -274,6 +312,18 @@ class Validator:
                     "recorded inputs changed: it reads an undeclared surface or is non-deterministic. Its cases will "
                     "always be re-run"
                 )
+
+
+def _numbered(evaluation: Evaluation, cases: tuple[str, ...] | None = None) -> dict[int, tuple[str, ...] | None]:
+    return {} if evaluation.number is None else {evaluation.number: cases}
+
+
+def _refer(pair: PairedEvaluation) -> dict[str, Any]:
+    return {
+        "accepted": pair.accepted_from,
+        "candidate": pair.candidate_from,
+        "unaffected": tuple(sorted(pair.unaffected)),
+    }
 
 
 def _by_case(rows: Iterable[CaseRow]) -> dict[str, list[CaseRow]]:

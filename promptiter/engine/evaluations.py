@@ -1,31 +1,50 @@
-"""Evaluations: the case runs of one run. Each row is recorded before it is used, so no case run is repeated."""
+"""Evaluations: the case runs of one run. Each row is recorded before it is used, so no case run is repeated.
+
+Several evaluations may run at once, as one batch under one concurrency limit. Their numbers are fixed before the first
+case starts, and rows carry the number, so the order in which cases finish changes nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from promptiter.agents.base import Agent
 from promptiter.errors import OutageError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import CaseRuns, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
-from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Phase
+from promptiter.runlog.payloads import CaseFinished, EvaluationFinished, EvaluationMeasured, EvaluationStarted
 from traces import digest
-from traces.model import Json
 
 CaseRepeat: TypeAlias = tuple[str, int]
 """A case run to make: the case id and the repeat."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRequest:
+    """Cases to run under a profile. Without `runs`, all repeats of all cases.
+
+    `kept` are rows of another profile that cannot differ; they are recorded with the others. `without` names the
+    changes that an ablation leaves out, for observers.
+    """
+
+    eval_set: EvalSet
+    profile: Profile
+    phase: Phase
+    runs: Sequence[CaseRepeat] | None = None
+    kept: Sequence[CaseRow] = ()
+    without: tuple[str, ...] = ()
+
+
 class Evaluations:
-    """Runs cases, one evaluation at a time. `paid` counts evaluated cases; the repeats of a case count once."""
+    """Runs cases, one batch of evaluations at a time. `paid` counts evaluated cases; repeats of a case count once."""
 
     def __init__(self, log: EventLog, agent: Agent, evaluator: Evaluator) -> None:
         self.case_runs = 0
@@ -41,105 +60,136 @@ class Evaluations:
     def is_busy(self) -> bool:
         return self._busy.locked()
 
-    async def evaluate(
-        self,
-        eval_set: EvalSet,
-        profile: Profile,
-        *,
-        phase: Phase,
-        runs: Sequence[CaseRepeat] | None = None,
-        kept: Iterable[CaseRow] = (),
-        without: Sequence[str] = (),
-    ) -> Evaluation:
-        """Run cases under a profile, except for rows in the log. Without `runs`, run all repeats of all cases.
+    def count_replays(self, replays: int) -> None:
+        """Count case runs that were made outside an evaluation, such as those of a gradient check."""
+        self.paid += replays
 
-        `kept` are rows of another profile that cannot differ; they are recorded with the others. `without` names the
-        changes that an ablation leaves out, for observers.
-        """
+    async def evaluate(self, request: EvaluationRequest) -> Evaluation:
+        """Run the cases of one request, except for rows in the log."""
+        [evaluation] = await self.evaluate_many([request])
+        return evaluation
+
+    async def evaluate_many(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
+        """Run the cases of several requests at once, and return their evaluations in the order of the requests."""
         if self._busy.locked():
-            raise RuntimeError("a session evaluates one profile at a time; await each evaluation before the next")
-        wanted = list_case_runs(eval_set, range(self._evaluator.options.repeats)) if runs is None else runs
+            raise RuntimeError(
+                "an evaluation is running; await it before the next, or start several with session.evaluate_many"
+            )
         async with self._busy:
-            self._log.phase = phase
-            return await self._evaluate(eval_set, profile, wanted, [_mark_as_kept(row) for row in kept], without)
+            batch = [self._number_request(request) for request in requests]
+            marks = [await self._start(each) for each in batch]
+            self._replay(batch)
+            open_ones = [each for each in batch if each.result is None]
+            if open_ones:
+                with self._count_as_paid_since(min(marks)):
+                    await self._run(open_ones)
+            return [each.get_result() for each in batch]
 
-    async def _evaluate(
-        self,
-        eval_set: EvalSet,
-        profile: Profile,
-        runs: Sequence[CaseRepeat],
-        kept: Sequence[CaseRow],
-        without: Sequence[str],
-    ) -> Evaluation:
+    def _number_request(self, request: EvaluationRequest) -> _Evaluating:
+        runs = request.runs
+        if runs is None:
+            runs = list_case_runs(request.eval_set, range(self._evaluator.options.repeats))
         number, self._number = self._number, self._number + 1
-        head: dict[str, Json] = {
-            "request": digest([eval_set.id, eval_set.content_digest, profile.digest, *map(list, runs), len(kept)]),
-            "evaluation": number,
-            "eval_set_id": eval_set.id,
-            "profile_digest": profile.digest,
-            "cases": len({*(case_id for case_id, _ in runs), *(row.case_id for row in kept)}),
-            "runs": len(runs) + len(kept),
-        }
-        if without:
-            head["without"] = list(without)
+        return _Evaluating(number, request, runs)
+
+    async def _start(self, each: _Evaluating) -> int:
+        """Record the start, and return the position in the cache at that time."""
+        request, eval_set = each.request, each.request.eval_set
+        started = EvaluationStarted(
+            evaluation=each.number,
+            eval_set_id=eval_set.id,
+            profile_digest=request.profile.digest,
+            cases=len({case_id for case_id, _ in each.all_runs}),
+            runs=len(each.all_runs),
+            without=request.without,
+            measured=EvaluationMeasured(mark=self._evaluator.gateway.cache.mark()),
+        )
+        content = [eval_set.id, eval_set.content_digest, request.profile.digest]
+        self._log.phase = request.phase
+        recorded = await self._log.note(started, request=digest([*content, *map(list, each.runs), len(request.kept)]))
+        return recorded.measured.mark
+
+    def _replay(self, batch: Sequence[_Evaluating]) -> None:
+        """Take the rows and ends of these evaluations from the log, in whatever order they were recorded."""
+        by_number = {each.number: each for each in batch}
+        while True:
+            if (finished := self._log.take_any(CaseFinished)) is not None:
+                self._keep(by_number[finished.evaluation], finished.row)
+            elif (ended := self._log.take_any(EvaluationFinished)) is not None:
+                self._finish(by_number[ended.evaluation])
+            else:
+                return
+
+    @contextmanager
+    def _count_as_paid_since(self, mark: int) -> Iterator[None]:
+        """Count answers as paid if they are newer than this, even if a killed process paid them."""
         gateway = self._evaluator.gateway
-        started = await self._log.note("evaluation_started", {**head, "measured": {"mark": gateway.cache.mark()}})
-        rows: dict[CaseRepeat, CaseRow] = {}
-        paid: set[str] = set()
+        gateway.recent_from = mark
+        try:
+            yield
+        finally:
+            gateway.recent_from = None
 
-        def keep(data: dict[str, Json]) -> None:
-            row: CaseRow = from_plain(CaseRow, data["row"])
-            rows[row.case_id, row.repeat] = row
-            self.case_runs += row.origin != "kept"
-            if row.origin == "executed":
-                self.paid_case_runs += 1
-                self.paid += row.case_id not in paid
-                paid.add(row.case_id)
+    async def _run(self, batch: Sequence[_Evaluating]) -> None:
+        for each in batch:
+            for row in each.request.kept:
+                if (row.case_id, row.repeat) not in each.rows:
+                    await self._record(each, _as_kept(row))
+            await self._record_end_if_complete(each)
+        left = [each for each in batch if each.result is None]
+        async for each, row in self._stream_rows(left):
+            await self._record(each, row)
+            await self._record_end_if_complete(each)
 
-        while (event := self._log.take_any("case")) is not None:
-            keep(event.data)
-        if self._log.take("evaluation_finished") is not None:
-            return self._evaluator.build_evaluation(rows.values(), eval_set, profile)
-        gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some answers
-        for row in kept:
-            if (row.case_id, row.repeat) not in rows:
-                keep((await self._log.append("case", {"evaluation": number, "row": to_plain(row)})).data)
-        left = [run for run in runs if run not in rows]
-        max_lost = max(1.0, self._evaluator.options.max_errored_fraction * (len(runs) + len(kept)))
-        async for row in self._stream_rows(eval_set, profile, left, max_lost=max_lost):
-            keep((await self._log.append("case", {"evaluation": number, "row": to_plain(row)})).data)
-        found = self._evaluator.build_evaluation(rows.values(), eval_set, profile)
-        gateway.recent_from = None
-        await self._log.append("evaluation_finished", _summarize(found, number))
-        return found
+    async def _record(self, each: _Evaluating, row: CaseRow) -> None:
+        self._log.phase = each.request.phase
+        recorded = await self._log.append(CaseFinished(evaluation=each.number, row=row))
+        self._keep(each, recorded.row)
 
-    async def _stream_rows(
-        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseRepeat], *, max_lost: float
-    ) -> AsyncIterator[CaseRow]:
-        """Yield the rows as they finish; rows that failed in an outage come last.
+    async def _record_end_if_complete(self, each: _Evaluating) -> None:
+        if len(each.rows) == len(each.all_runs):
+            self._finish(each)
+            self._log.phase = each.request.phase
+            await self._log.append(EvaluationFinished.of(each.get_result(), each.number))
 
-        If there are too many of those, the evaluation says nothing about the profile: the run fails, and a resumed run
-        makes these case runs again.
+    def _keep(self, each: _Evaluating, row: CaseRow) -> None:
+        each.rows[row.case_id, row.repeat] = row
+        self.case_runs += row.origin != "kept"
+        if row.origin == "executed":
+            self.paid_case_runs += 1
+            self.paid += row.case_id not in each.paid_cases
+            each.paid_cases.add(row.case_id)
+
+    def _finish(self, each: _Evaluating) -> None:
+        request = each.request
+        built = self._evaluator.build_evaluation(each.rows.values(), request.eval_set, request.profile)
+        each.result = replace(built, number=each.number, phase=request.phase)
+
+    async def _stream_rows(self, batch: Sequence[_Evaluating]) -> AsyncIterator[tuple[_Evaluating, CaseRow]]:
+        """Yield the rows as they finish. Rows that an outage made fail come last, if they are few enough to count.
+
+        If they are too many, they say nothing about the profile: the run fails, and runs them again when it resumes.
         """
-        lost: list[CaseRow] = []
-        async with aclosing(self._evaluator.stream_rows(self._agent, eval_set, profile, runs=runs)) as rows:
-            async for row in rows:
+        lost: list[tuple[_Evaluating, CaseRow]] = []
+        wanted = [CaseRuns(each.request.eval_set, each.request.profile, each.missing_runs) for each in batch]
+        async with aclosing(self._evaluator.stream_batch(self._agent, wanted)) as rows:
+            async for place, row in rows:
+                each = batch[place]
                 if row.outage is None:
-                    yield row
+                    yield each, row
                     continue
-                lost.append(row)
-                if len(lost) > max_lost:
-                    raise OutageError(
-                        f"{row.outage}; {len(lost)} case runs were lost to such errors; "
-                        "fix the cause, then run `promptiter resume`"
-                    )
-        for row in lost:
-            yield row
+                lost.append((each, row))
+                count = sum(one is each for one, _ in lost)
+                if count > max(1.0, self._evaluator.options.max_errored_fraction * len(each.all_runs)):
+                    advice = f"{count} case runs were lost to such errors; fix the cause, then run `promptiter resume`"
+                    raise OutageError(f"{row.outage}; {advice}")
+        for each, row in lost:
+            yield each, row
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
-        """Record missing traces of an evaluation again. The answers are in the cache, so nothing is paid.
+        """Record missing traces of an evaluation again. Answers are in the cache, so nothing is paid.
 
-        Traces may be missing in a resumed run: after a power loss, or because the run does not keep them.
+        A resumed run may lack traces: after a power failure, or because they were not kept.
         """
         trace_store = self._evaluator.trace_store
         missing = [
@@ -152,19 +202,26 @@ class Evaluations:
                 pass
 
 
-def _mark_as_kept(row: CaseRow) -> CaseRow:
+class _Evaluating:
+    """An evaluation in progress: its rows so far, and the result once all of them are there."""
+
+    def __init__(self, number: int, request: EvaluationRequest, runs: Sequence[CaseRepeat]) -> None:
+        self.number = number
+        self.request = request
+        self.runs = runs
+        self.all_runs = frozenset((*runs, *((row.case_id, row.repeat) for row in request.kept)))
+        self.rows: dict[CaseRepeat, CaseRow] = {}
+        self.paid_cases: set[str] = set()
+        self.result: Evaluation | None = None
+
+    @property
+    def missing_runs(self) -> list[CaseRepeat]:
+        return [run for run in self.runs if run not in self.rows]
+
+    def get_result(self) -> Evaluation:
+        assert self.result is not None, "an evaluation has a result once all its rows are there"
+        return self.result
+
+
+def _as_kept(row: CaseRow) -> CaseRow:
     return replace(row, measured=replace(row.measured, origin="kept", paid_calls=0, duration_s=0.0))
-
-
-def _summarize(found: Evaluation, number: int) -> dict[str, Json]:
-    """Return the thresholds and weights, which rows do not have, and the means, for observers."""
-    return {
-        "evaluation": number,
-        "thresholds": dict(found.thresholds),
-        "weights": dict(found.weights),
-        "max_errored_fraction": found.max_errored_fraction,
-        "mean_score": found.mean_score,
-        "pass_rate": found.pass_rate,
-        "metric_means": found.metric_means,
-        "errored_fraction": found.errored_fraction,
-    }

@@ -14,7 +14,7 @@ from itertools import cycle, islice
 
 from promptiter.engine.ablation import ablate
 from promptiter.engine.comparison import PairedEvaluation
-from promptiter.engine.evaluations import CaseRepeat
+from promptiter.engine.evaluations import CaseRepeat, EvaluationRequest
 from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
@@ -29,9 +29,8 @@ from promptiter.policies.error_rate import false_accept_rate, ignores_holdout
 from promptiter.policies.evidence import Evidence, pair_scores
 from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import decide_for_goal, decide_on_test_set
-from promptiter.runlog.codec import from_plain, to_plain
+from promptiter.runlog.payloads import AblationFinished, BudgetReserved, FinalTestFinished, ReservedMeasured
 from promptiter.wording import plural
-from traces.model import Json
 
 MAX_RESERVED_SHARE = 0.5
 """The largest share of the budget left after the baseline that is reserved for the final test."""
@@ -67,7 +66,7 @@ async def _ablate(session: Session) -> None:
         await session.record_budget_end(ended)
     else:
         if found is not None:
-            await session.note("ablation", {"value": to_plain(found)})
+            await session.note(AblationFinished(ablation=found))
 
 
 async def reserve_for_final_test(session: Session) -> None:
@@ -80,11 +79,10 @@ async def reserve_for_final_test(session: Session) -> None:
         return
     spent = session.meter.ledger.of_models
     expected = _estimate_cost(session, rule) + (Spending() if budget is None else budget.largest_call)
-    measured: dict[str, Json] = {"expected": to_plain(expected), "before": to_plain(spent)}
-    found = (await session.note("held", {"measured": measured})).data["measured"]
+    reserved = await session.note(BudgetReserved(measured=ReservedMeasured(expected=expected, before=spent)))
+    found = reserved.measured
     if budget is not None:
-        before = from_plain(Spending, found["before"])
-        budget.hold(from_plain(Spending, found["expected"]), share=MAX_RESERVED_SHARE, spent=spent - before)
+        budget.hold(found.expected, share=MAX_RESERVED_SHARE, spent=spent - found.before)
 
 
 def _estimate_cost(session: Session, rule: FinalTest) -> Spending:
@@ -160,7 +158,7 @@ class _FinalTestRun:
             await self._run_block(session.validator.list_fresh_runs(session.validation, self.affected, repeats))
             result = self._look()
             if result.outcome != "open" or self.problem is not None:
-                return await session.record_value("final_test", result, request=result.scope)
+                return (await session.note(FinalTestFinished(result=result), request=result.scope)).result
             repeats = result.needed_repeats
 
     async def _run_block(self, runs: Sequence[CaseRepeat]) -> None:
@@ -168,7 +166,11 @@ class _FinalTestRun:
         session, record = self.session, self.session.baseline.validation.rows
         kept = [row for row in record if row.case_id not in self.affected] if self.pair is None else []
         before, after = [
-            await session.evaluations.evaluate(session.validation, profile, phase="final_test", runs=runs, kept=kept)
+            await session.evaluations.evaluate(
+                EvaluationRequest(
+                    eval_set=session.validation, profile=profile, phase="final_test", runs=runs, kept=kept
+                )
+            )
             for profile in (session.baseline.profile, session.accepted.profile)
         ]
         unaffected = frozenset(row.case_id for row in record) - self.affected
@@ -186,14 +188,16 @@ class _FinalTestRun:
         """Take one look at the test set, which nothing has run before."""
         session, runs = self.session, list_case_runs(test, range(TEST_SET_REPEATS))
         before, after = [
-            await session.evaluations.evaluate(test, profile, phase="test", runs=runs)
+            await session.evaluations.evaluate(
+                EvaluationRequest(eval_set=test, profile=profile, phase="test", runs=runs)
+            )
             for profile in (session.baseline.profile, session.accepted.profile)
         ]
         problem = Evidence(baseline=before, candidate=after, objective=session.request.objective).problem
         self.problem = None if problem is None else f"on the test set, {problem}"
         scores = pair_scores(before, after, session.request.objective)
         result = decide_on_test_set(self.goal, scores, alpha=self.alpha, seed=session.seed)
-        return await session.record_value("final_test", result, request=result.scope)
+        return (await session.note(FinalTestFinished(result=result), request=result.scope)).result
 
     def conclude_not_shown(self, result: FinalTestResult) -> Conclusion:
         """Conclude without a gain: because there is none, or because these cases could not have shown it."""

@@ -14,18 +14,24 @@ from promptiter.engine.session import Search, Session
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.teacher import LabelledSet, write_expected_answers
+from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.policies.combine import describe_policy
-from promptiter.policies.final_test import Conclusion, Verdict
+from promptiter.policies.final_test import Verdict
 from promptiter.policies.goals import check_scores
 from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import Profile
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.event_log import EventLog, is_user_stop
+from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.fold import fold_lazily
+from promptiter.runlog.payloads import (
+    EvalSetSummary,
+    ReferencesWritten,
+    RunCompleted,
+    RunConcluded,
+    RunStarted,
+    StartMeasured,
+)
 from promptiter.runlog.results import RunMeasured, RunResult, Status
-from traces import digest
-from traces.model import Json
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +77,7 @@ class Run:
         self.log = log
         self.search = search
         self.budget_ended = False
-        self.conclusion: Conclusion | None = None
+        self._stop: StopDecision | None = None
 
     async def execute(self, started: datetime) -> RunOutcome:
         """Run the search and the final test, write the last event, and return the outcome."""
@@ -80,7 +86,7 @@ class Run:
         try:
             await self._run(started)
         except BudgetEndedError as ended:
-            self.session.stop = _stop_because(ended.cap, str(ended))
+            self._stop = _stop_because(ended.cap, str(ended))
             self.budget_ended = True
         except (Exception, asyncio.CancelledError, SystemExit) as failure:  # noqa: BLE001 - it is raised again later
             error, status = failure, "cancelled" if is_cancelled(failure) else "failed"
@@ -111,25 +117,29 @@ class Run:
     async def _run(self, started: datetime) -> None:
         session = self.session
         profile = session.request.initial_profile or Profile.baseline(session.snapshot)
-        await session.note("run_started", _describe_run(session, profile, started, search=self.search))
+        await self._note_start(profile, started)
         if session.request.teacher is not None:
-            session.train, session.validation = await self._write_references(session.request.teacher)
-        await session.start(profile)
-        if not session.accepted.validation.is_reliable:
-            session.stop = _stop_because("invalid_eval", _describe_failures(session.accepted.validation))
+            await self._write_references(session.request.teacher)
+        await session.evaluate(session.validation, profile, phase="baseline")
+        if not session.baseline.validation.is_reliable:
+            self._stop = _stop_because("invalid_eval", _describe_failures(session.baseline.validation))
             return
         if session.request.max_rounds > 0:
             check_scores(session.request.goal, session.baseline.validation)
             await reserve_for_final_test(session)
             await self._search()
-        if (session.stop is None or not session.stop.stop) and not await session.should_stop():
-            session.stop = (
+        if self._get_stop() is None and not await session.should_stop():
+            self._stop = (
                 _stop_because("exhausted", "the search has nothing left to try")
                 if session.request.max_rounds > 0
                 else _stop_because("max_rounds", "only the baseline was requested")
             )
         if not self._is_stopped_by_user:
             await self._conclude()
+
+    def _get_stop(self) -> StopDecision | None:
+        """Why the run stops, if it does."""
+        return self._stop or self.log.state.run.stop
 
     async def _search(self) -> None:
         """Run the search. If the budget ends after a candidate was accepted, the run continues with the final test."""
@@ -140,7 +150,7 @@ class Run:
             if session.request.final_test is None or not session.has_accepted:
                 raise
             await session.record_budget_end(ended)
-            session.stop = _stop_because(ended.cap, ended.message)
+            self._stop = _stop_because(ended.cap, ended.message)
 
     async def _conclude(self) -> None:
         """Decide the verdict: by the final test if a candidate was accepted and a test was requested."""
@@ -149,71 +159,92 @@ class Run:
             found = conclude_without_test(session)
         else:
             found = await run_final_test(session, rule)
-        self.conclusion = await session.record_value("conclusion", found)
+        await session.note(RunConcluded(conclusion=found))
 
-    async def _write_references(self, teacher: Agent | str) -> tuple[EvalSet, EvalSet]:
-        """Return train and validation with the teacher's answers, which are written once and recorded."""
+    async def _write_references(self, teacher: Agent | str) -> None:
+        """Complete train and validation with the teacher's answers, which are written once and recorded."""
         session, seed = self.session, self.session.seed
         gateway = session.evaluator.gateway
 
-        async def write() -> tuple[LabelledSet, ...]:
-            sets = (session.train, session.validation)
-            return tuple([await write_expected_answers(each, teacher, gateway=gateway, seed=seed) for each in sets])
+        async def write() -> ReferencesWritten:
+            return ReferencesWritten(
+                train=await write_expected_answers(session.train, teacher, gateway=gateway, seed=seed),
+                validation=await write_expected_answers(session.validation, teacher, gateway=gateway, seed=seed),
+            )
 
-        train, validation = await session.record("references", tuple[LabelledSet, ...], write)
-        for case_id, error in (*train.errors, *validation.errors):
+        found = await session.record(ReferencesWritten, write)
+        for case_id, error in (*found.train.errors, *found.validation.errors):
             session.report(f"the teacher gave no answer for case {case_id}: {error}")
-        return train.eval_set, validation.eval_set
 
     async def _complete(self, status: Status, error: BaseException | None) -> None:
         """Write the last event. Cancelling the run does not interrupt this."""
         session = self.session
         self.log.phase = "end"
-        measured = RunMeasured(
-            run_id=self.log.run_id,
-            duration_s=session.meter.elapsed_s,
-            case_runs=session.evaluations.case_runs,
-            paid_case_runs=session.evaluations.paid_case_runs,
-            spent=session.meter.ledger,
-            problems=tuple(self.log.problems),
+        before, after = self._compute_scores()
+        completed = RunCompleted(
+            status=status,
+            verdict=self._decide_verdict(),
+            stop=self._get_stop(),
+            error=None if error is None or status == "cancelled" else self._describe_error(error),
+            is_final=status == "succeeded" and not self.budget_ended and not self._is_stopped_by_user,
+            baseline=before,
+            best=after,
+            measured=RunMeasured(
+                run_id=self.log.run_id,
+                duration_s=session.meter.elapsed_s,
+                case_runs=session.evaluations.case_runs,
+                paid_case_runs=session.evaluations.paid_case_runs,
+                spent=session.meter.ledger,
+                problems=tuple(self.log.problems),
+            ),
         )
-        data: dict[str, Json] = {
-            "status": status,
-            "verdict": self._verdict(),
-            "stop": to_plain(session.stop) if session.stop is not None and session.stop.stop else None,
-            "error": None if error is None or status == "cancelled" else self._describe_error(error),
-            "is_final": status == "succeeded" and not self.budget_ended and not self._is_stopped_by_user,
-            "baseline": self._scores[0],
-            "best": self._scores[1],
-            "measured": to_plain(measured),
-        }
-        await finish_before_cancel(self.log.append("run_completed", data))
+        await finish_before_cancel(self.log.append(completed))
 
-    @property
-    def _scores(self) -> tuple[float | None, float | None]:
+    def _compute_scores(self) -> tuple[float | None, float | None]:
         """The objective of the initial and of the adopted profile; after a final test, on its repeats."""
-        session, found = self.session, self.conclusion
-        if found is None:
-            return session.baseline_score, session.best_score
-        if not found.results:
-            return session.baseline_score, session.best_score if found.adopts else session.baseline_score
+        run = self.log.state.run
+        found = run.conclusion
+        if found is None or not found.results:
+            return run.baseline_score, run.accepted_score
         return found.before, found.after if found.adopts else found.before
 
     @property
     def _is_stopped_by_user(self) -> bool:
-        return self.session.stop is not None and is_user_stop(to_plain(self.session.stop))
+        stop = self._get_stop()
+        return stop is not None and stop.is_user_stop
 
     def _describe_error(self, error: BaseException) -> str:
         return self.session.redact(f"{type(error).__name__}: {error}")
 
-    def _verdict(self) -> Verdict:
-        session = self.session
-        if self.conclusion is not None:
-            return self.conclusion.verdict
-        if session.has_baseline and not session.accepted.validation.is_reliable:
+    def _decide_verdict(self) -> Verdict:
+        state = self.log.state
+        if state.run.conclusion is not None:
+            return state.run.conclusion.verdict
+        if state.baseline is not None and not state.baseline.validation.is_reliable:
             return "invalid_eval"
-        is_undecided = not session.candidates_tried or session.has_accepted
+        is_undecided = not state.candidates_tried or state.has_accepted
         return "budget_ended" if self.budget_ended and is_undecided else "no_evidence"
+
+    async def _note_start(self, profile: Profile, started: datetime) -> None:
+        session, request = self.session, self.session.request
+        head = RunStarted(
+            structure=session.snapshot.to_json(),
+            profile=profile,
+            targets=tuple(sorted(session.targets)),
+            train=_describe_eval_set(session.train),
+            validation=_describe_eval_set(session.validation),
+            test=None if session.test is None else _describe_eval_set(session.test),
+            objective=request.objective,
+            goal=request.goal,
+            acceptance=describe_policy(request.acceptance),
+            final_test=describe_policy(request.final_test),
+            stop=describe_policy(request.stop),
+            max_rounds=request.max_rounds,
+            search=type(self.search).__name__,
+            seed=session.seed,
+        )
+        measured = StartMeasured(started_at=started.isoformat(timespec="seconds"))
+        await session.note(replace(head, measured=measured), request=to_plain(head))
 
 
 async def restore_agent(agent: Agent) -> None:
@@ -228,29 +259,8 @@ async def restore_agent(agent: Agent) -> None:
         logger.warning("the baseline could not be restored: %s; run `promptiter restore`", error)
 
 
-def _describe_run(session: Session, profile: Profile, started: datetime, *, search: Search) -> dict[str, Json]:
-    request = session.request
-    head: dict[str, Json] = {
-        "structure": session.snapshot.to_json(),
-        "profile": to_plain(profile),
-        "targets": sorted(session.targets),
-        "train": _describe_eval_set(session.train),
-        "validation": _describe_eval_set(session.validation),
-        "test": None if session.test is None else _describe_eval_set(session.test),
-        "objective": request.objective,
-        "goal": to_plain(request.goal),
-        "acceptance": describe_policy(request.acceptance),
-        "final_test": describe_policy(request.final_test),
-        "stop": describe_policy(request.stop),
-        "max_rounds": request.max_rounds,
-        "search": type(search).__name__,
-        "seed": session.seed,
-    }
-    return {"request": digest(head), **head, "measured": {"started_at": started.isoformat(timespec="seconds")}}
-
-
-def _describe_eval_set(eval_set: EvalSet) -> list[Json]:
-    return [eval_set.id, eval_set.content_digest, len(eval_set.cases)]
+def _describe_eval_set(eval_set: EvalSet) -> EvalSetSummary:
+    return EvalSetSummary(id=eval_set.id, digest=eval_set.content_digest, cases=len(eval_set.cases))
 
 
 def _stop_because(kind: str, text: str) -> StopDecision:

@@ -1,19 +1,19 @@
-"""Session: the services of a run that a search algorithm uses.
+"""Session: the services of a run that a search algorithm uses. It asks the session for everything else.
 
-Each service records its result in the event log and answers from there when a run is resumed, so a Search is a plain
-async function, and resuming a run means calling it again. A search takes randomness and time only from the session,
-and calls its services one after the other.
+Each service records its results in the event log and answers from there when a run is resumed. So a Search is a plain
+async function, and resuming a run means calling it again. A search takes randomness and time from the session only and
+makes one request at a time; several evaluations at once are one request (`evaluate_many`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from promptiter.agents.base import Agent
-from promptiter.engine.comparison import Accepted, Comparison, Validator
-from promptiter.engine.evaluations import Evaluations
+from promptiter.engine.comparison import Comparison, Validator
+from promptiter.engine.evaluations import EvaluationRequest, Evaluations
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.engine.review import Reviewer
@@ -22,21 +22,29 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import Evaluation, get_best_value
 from promptiter.policies.acceptance import AcceptancePolicy, AllOf, Protected
-from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
 from promptiter.policies.sequential import decide_sequentially
-from promptiter.policies.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
-from promptiter.profile import PatchSet, Profile
-from promptiter.runlog.candidate_codec import encode_candidate
-from promptiter.runlog.codec import from_plain, to_plain
+from promptiter.policies.stopping import MaxRounds, Patience, Progress, StopPolicy, TargetScore, UserStop
+from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.event_log import EventLog
-from promptiter.runlog.events import Event, EventType, Phase
+from promptiter.runlog.events import Payload, Phase
 from promptiter.runlog.meter import Meter
+from promptiter.runlog.payloads import (
+    BudgetEnded,
+    CandidateDecided,
+    CandidateProposed,
+    RoundCompleted,
+    RoundStarted,
+    StopDecided,
+    StopMeasured,
+)
 from promptiter.runlog.results import RunRequest
+from promptiter.runlog.run_state import RunState, ValidatedProfile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
 from traces.model import Json
 
-T = TypeVar("T")
+P = TypeVar("P", bound=Payload)
 
 
 class Search(Protocol):
@@ -70,8 +78,6 @@ class Session:
         self.agent = agent
         self.evaluator = evaluator
         self.snapshot: StructureSnapshot = agent.describe()
-        self.train = checked.train
-        self.validation = checked.validation
         self.test = checked.test
         self.targets = frozenset(checked.targets)
         self.reviewer = reviewer
@@ -79,16 +85,11 @@ class Session:
         self.rng = Random(self.seed)
         self.evaluations = Evaluations(log, agent, evaluator)
         self.validator = Validator(self)
-        self.stop: StopDecision | None = None
         self.meter = meter
+        self._checked = checked
         self._log = log
         self._interrupt = interrupt
-        self._baseline: Accepted | None = None
-        self._accepted: Accepted | None = None
-        self.candidates_tried = 0
-        self._rounds_without_acceptance = 0
         self._records = 0
-        self.accepted_gain = 0.0
         self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop()
         if (until := request.stop or _default_stop(request)) is not None:
             self._stopping |= until
@@ -97,40 +98,46 @@ class Session:
             self._acceptance = AllOf(request.acceptance, Protected())
 
     @property
+    def state(self) -> RunState:
+        """The run after the events so far."""
+        return self._log.state
+
+    @property
     def round(self) -> int:
         return self._log.round
 
     @property
-    def accepted(self) -> Accepted:
+    def train(self) -> EvalSet:
+        """The train cases, with the teacher's answers if there is a teacher."""
+        references = self.state.references
+        return self._checked.train if references is None else references.train.eval_set
+
+    @property
+    def validation(self) -> EvalSet:
+        """The validation cases, with the teacher's answers if there is a teacher."""
+        references = self.state.references
+        return self._checked.validation if references is None else references.validation.eval_set
+
+    @property
+    def accepted(self) -> ValidatedProfile:
         """The best profile so far; at first the initial profile."""
-        assert self._accepted is not None, "the baseline is validated before a search starts"
-        return self._accepted
+        assert self.state.accepted is not None, "the baseline is validated before a search starts"
+        return self.state.accepted
 
     @property
-    def baseline(self) -> Accepted:
+    def baseline(self) -> ValidatedProfile:
         """The initial profile of the run."""
-        assert self._baseline is not None, "the baseline is validated before a search starts"
-        return self._baseline
-
-    @property
-    def baseline_score(self) -> float | None:
-        """The objective of the initial profile on validation."""
-        return None if self._baseline is None else self._baseline.validation.objective(self.request.objective)
-
-    @property
-    def best_score(self) -> float | None:
-        """The objective of the best profile so far on validation."""
-        return None if self._accepted is None else self._accepted.validation.objective(self.request.objective)
-
-    @property
-    def has_baseline(self) -> bool:
-        """Whether the initial profile has been validated."""
-        return self._accepted is not None
+        assert self.state.baseline is not None, "the baseline is validated before a search starts"
+        return self.state.baseline
 
     @property
     def has_accepted(self) -> bool:
         """Whether a candidate has been accepted."""
-        return self._accepted is not self._baseline
+        return self.state.has_accepted
+
+    @property
+    def candidates_tried(self) -> int:
+        return self.state.candidates_tried
 
     def trace(self, trace_digest: str) -> ExecutionTrace:
         """Return a trace that an evaluation recorded."""
@@ -144,135 +151,160 @@ class Session:
         """Report a problem that the user should know of and that does not end the run."""
         self._log.problems.append(self.redact(problem))
 
-    def candidate(self, patches: PatchSet) -> Profile:
-        """Return the accepted profile with these patches. Only targets may change."""
+    def candidate(self, patches: PatchSet, *, parent: Profile | None = None) -> Profile:
+        """Return the accepted profile, or another parent, with these patches. Only targets may change."""
         if strange := sorted(patches.surface_ids - self.targets):
             raise SetupError(f"a patch changes {strange[0]!r}, which is not a target of this run")
-        return self.accepted.profile.apply(patches, self.snapshot)
+        return (parent or self.accepted.profile).apply(patches, self.snapshot)
 
     async def record(
-        self,
-        kind: EventType,
-        shape: Any,
-        work: Callable[[], Awaitable[Any]],
-        *,
-        request: Json = None,
-        phase: Phase | None = None,
-    ) -> Any:
-        """Return the result of `work`, as a value of this shape, and record it; a resumed run reads it from the log.
+        self, kind: type[P], work: Callable[[], Awaitable[P]], *, request: Json = None, phase: Phase | None = None
+    ) -> P:
+        """Return the result of `work` and record it as an event; a resumed run reads it from the log.
 
         `request` is what the work depends on. When a run is resumed, it must be the same.
         """
         request_digest = digest(request)
         known = self._log.take(kind, request=request_digest)
         if known is None:
-            plain = to_plain(await work(), shape)
+            payload = await work()
             self._log.phase = phase or self._log.phase
-            known = await self._log.append(kind, {"request": request_digest, "value": plain})
+            known = await self._log.append(payload, request=request_digest)
         self._records += 1
         self.rng.seed(f"{self.seed} after {self._records}")  # the same after a resume, which does not repeat the work
-        return from_plain(shape, known.data["value"])
+        return known
 
-    async def record_value(self, kind: EventType, value: T, *, request: Json = None, phase: Phase | None = None) -> T:
-        """Record a value, and return it as the log has it: without secrets."""
-
-        async def known() -> T:
-            return value
-
-        recorded: T = await self.record(kind, type(value), known, request=request, phase=phase)
-        return recorded
-
-    async def note(self, kind: EventType, data: dict[str, Json]) -> Event:
-        """Record a fact that follows from earlier ones."""
-        return await self._log.note(kind, data)
+    async def note(self, payload: P, *, request: Json = None, phase: Phase | None = None) -> P:
+        """Record a fact that follows from earlier ones, and return it as the log has it: without secrets."""
+        self._log.phase = phase or self._log.phase
+        return await self._log.note(payload, request=None if request is None else digest(request))
 
     async def record_budget_end(self, ended: BudgetEndedError) -> None:
         """Record that the budget ended the search or the ablation; the run continues with the next part."""
-        await self.note("search_cut", {"cap": ended.cap, "message": self.redact(ended.message)})
+        await self.note(BudgetEnded(cap=ended.cap, message=self.redact(ended.message)))
 
     async def evaluate(
         self, eval_set: EvalSet, profile: Profile, *, phase: Phase, repeats: range | None = None
     ) -> Evaluation:
         """Run the cases under a profile. Each row is recorded at once, so a resumed run only runs the rest."""
-        runs = None if repeats is None else list_case_runs(eval_set, repeats)
-        return await self.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs)
+        [evaluation] = await self.evaluate_many([(eval_set, profile)], phase=phase, repeats=repeats)
+        return evaluation
+
+    async def evaluate_many(
+        self, pairs: Sequence[tuple[EvalSet, Profile]], *, phase: Phase, repeats: range | None = None
+    ) -> list[Evaluation]:
+        """Run several evaluations at once, under one concurrency limit; the results are in the order of the pairs."""
+        return await self.evaluations.evaluate_many(
+            [
+                EvaluationRequest(
+                    eval_set=eval_set,
+                    profile=profile,
+                    phase=phase,
+                    runs=None if repeats is None else list_case_runs(eval_set, repeats),
+                )
+                for eval_set, profile in pairs
+            ]
+        )
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
         """Record missing traces of an evaluation again; a resumed run may not have kept them."""
         await self.evaluations.restore_traces(evaluation, eval_set, profile)
-
-    async def start(self, profile: Profile) -> None:
-        """Validate the initial profile."""
-        self._baseline = Accepted(profile, await self.evaluate(self.validation, profile, phase="baseline"))
-        self._accepted = self._baseline
 
     async def begin_round(self) -> None:
         """Start the next round from the accepted profile."""
         if self.evaluations.is_busy:
             raise RuntimeError("an evaluation is still running; await it before the next round")
         self._log.round += 1
-        self._log.phase = "train"
-        await self.note("round_started", {"profile_digest": self.accepted.profile.digest})
+        await self.note(RoundStarted(profile_digest=self.accepted.profile.digest), phase="train")
 
     async def complete_round(self) -> None:
-        await self.note("round_completed", {})
+        await self.note(RoundCompleted())
 
-    async def validate(self, candidate: Profile) -> AcceptanceDecision:
-        """Run a candidate on validation and let the policy decide. If accepted, it is the best profile from now on."""
-        data, candidate = self._encode_candidate(candidate)
-        if data["profile_digest"] == data["parent"]:
-            return await self.reject(candidate, "it changes nothing")
-        await self.note("candidate", data)
+    async def propose(
+        self, candidate: Profile, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()
+    ) -> Profile:
+        """Record a candidate, and return it as it is recorded: without secrets.
+
+        `parents` are the profiles that it was made from, by default the accepted one. `patches` are the changes to the
+        first of them, with their reasons.
+        """
+        candidate.check(self.snapshot)
+        values = self.evaluator.gateway.redactor.redact_known_json(dict(candidate.overrides))
+        safe = Profile.of(self.snapshot, values)
+        made_from = list(parents) or [self.accepted.profile]
+        await self.note(
+            CandidateProposed(
+                profile_digest=safe.digest,
+                parents=tuple(dict.fromkeys(each.digest for each in made_from)),
+                values=values,
+                patches=self._compute_patches(made_from[0], safe) if patches is None else patches,
+            ),
+            request=[safe.digest, [each.digest for each in made_from]],
+        )
+        return safe
+
+    def _compute_patches(self, parent: Profile, candidate: Profile) -> PatchSet:
+        changes = parent.changes(candidate, self.snapshot)
+        return PatchSet(
+            tuple(SurfacePatch(surface_id=each.surface_id, value=each.after, reason="") for each in changes)
+        )
+
+    async def validate(
+        self, candidate: Profile, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()
+    ) -> AcceptanceDecision:
+        """Run a candidate on validation and let the policy decide. If accepted, it is the best profile from now on.
+
+        See `propose` for `patches` and `parents`; a candidate that this round has proposed already needs neither.
+        """
+        candidate = await self._propose_once(candidate, patches, parents)
+        if candidate.digest == self.accepted.profile.digest:
+            return await self._record_rejection("it changes nothing", candidate)
         comparison = Comparison(self.validator, candidate)
-        answer = await decide_sequentially(self._acceptance, comparison.gather)
-        decision = await self._record_decision(answer)
-        self.candidates_tried += 1
-        if decision.accepted:
-            unseen = self.evaluator.build_evaluation((), self.validation, candidate)
-            self.continue_from(candidate, comparison.opening or unseen)
-            self.accepted_gain += decision.delta or 0.0
-            self._rounds_without_acceptance = 0
-        return decision
+        decision = await decide_sequentially(self._acceptance, comparison.gather)
+        return await self._record_decision(decision, candidate, comparison.get_record())
 
-    def continue_from(self, profile: Profile, validation: Evaluation) -> None:
-        """Make a profile the accepted one."""
-        self._accepted = Accepted(profile, validation)
-
-    async def reject(self, candidate: Profile, reason: str) -> AcceptanceDecision:
+    async def reject(
+        self, candidate: Profile, reason: str, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()
+    ) -> AcceptanceDecision:
         """Reject a candidate before its validation is paid."""
-        data, _ = self._encode_candidate(candidate)
-        await self.note("candidate", data)
-        self.candidates_tried += 1
-        return await self.skip_round(reason)
-
-    def _encode_candidate(self, candidate: Profile) -> tuple[dict[str, Json], Profile]:
-        redact = self.evaluator.gateway.redactor.redact_known_json
-        return encode_candidate(candidate, accepted=self.accepted.profile, structure=self.snapshot, redact=redact)
+        candidate = await self._propose_once(candidate, patches, parents)
+        return await self._record_rejection(reason, candidate)
 
     async def skip_round(self, reason: str) -> AcceptanceDecision:
         """Record why this round has no candidate to validate."""
-        return await self._record_decision(AcceptanceDecision(accepted=False, delta=None, reason=self.redact(reason)))
+        return await self._record_rejection(reason, None)
 
-    async def _record_decision(self, answer: AcceptanceDecision) -> AcceptanceDecision:
-        decision = await self.record_value("decision", answer, phase="validation")
-        if not decision.accepted:
-            self._rounds_without_acceptance += 1
-        return decision
+    async def _propose_once(self, candidate: Profile, patches: PatchSet | None, parents: Sequence[Profile]) -> Profile:
+        known = () if self.state.round is None else self.state.round.candidates
+        for each in known:
+            if each.profile.digest == candidate.digest and each.decision is None:
+                return each.profile
+        return await self.propose(candidate, patches=patches, parents=parents)
+
+    async def _record_rejection(self, reason: str, candidate: Profile | None) -> AcceptanceDecision:
+        decision = AcceptanceDecision(accepted=False, delta=None, reason=self.redact(reason))
+        return await self._record_decision(decision, candidate, None)
+
+    async def _record_decision(
+        self, decision: AcceptanceDecision, candidate: Profile | None, evidence: EvidenceRecord | None
+    ) -> AcceptanceDecision:
+        name = None if candidate is None else candidate.digest
+        decided = CandidateDecided(candidate=name, decision=decision, evidence=evidence)
+        return (await self.note(decided, request=name, phase="validation")).decision
 
     async def should_stop(self) -> bool:
-        """Return whether the stop policies end the run. `session.stop` has their reasons."""
-        event = self._log.take("stop")
-        if event is None:
+        """Return whether the stop policies end the run. `session.state.run.stop` has their reasons."""
+        decided = self._log.take(StopDecided)
+        if decided is None:
             decision = self._stopping.decide(self._progress())
-            measured = {"spent": to_plain(self.meter.spent)}
-            event = await self._log.append("stop", {"value": to_plain(decision), "measured": measured})
-        self.stop = from_plain(StopDecision, event.data["value"])
-        return self.stop.stop
+            measured = StopMeasured(spent=self.meter.spent)
+            decided = await self._log.append(StopDecided(decision=decision, measured=measured))
+        return decided.decision.stop
 
     def _progress(self) -> Progress:
         return Progress(
             round=self.round,
-            rounds_without_acceptance=self._rounds_without_acceptance,
+            rounds_without_acceptance=self.state.rounds_without_acceptance,
             best=self.accepted.validation,
             objective=self.request.objective,
             elapsed_s=self.meter.elapsed_s,

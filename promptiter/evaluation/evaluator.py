@@ -53,6 +53,15 @@ class EvaluationOptions:
             raise SetupError(f"repeats and concurrency must be at least 1, got {self.repeats} and {self.concurrency}")
 
 
+@dataclass(frozen=True, slots=True)
+class CaseRuns:
+    """Runs of cases under a profile, as case ids and repeats."""
+
+    eval_set: EvalSet
+    profile: Profile
+    runs: Sequence[tuple[str, int]]
+
+
 class Evaluator:
     """Runs cases and scores them. One evaluator serves many evaluations, also several at once in one event loop."""
 
@@ -136,38 +145,54 @@ class Evaluator:
 
         `runs` selects case ids and repeats; the default is every repeat of every case.
         """
-        profile.check(agent.describe())
-        cases = {case.id: case for case in eval_set.cases}
-        if len(cases) < len(eval_set.cases):
-            raise EvalSetError(f"eval set {eval_set.id!r} has duplicate case ids")
-        self._check_scenarios(cases)
-        wanted = list_case_runs(eval_set, range(self.options.repeats)) if runs is None else runs
-        jobs = (
-            CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, repeat=repeat)
-            for case_id, repeat in wanted
+        wanted = CaseRuns(
+            eval_set, profile, list_case_runs(eval_set, range(self.options.repeats)) if runs is None else runs
         )
-
-        async for row in self._execute(agent, cases, jobs):
+        async for _, row in self.stream_batch(agent, [wanted]):
             yield row
+
+    async def stream_batch(self, agent: Agent, batch: Sequence[CaseRuns]) -> AsyncGenerator[tuple[int, CaseRow], None]:
+        """Yield the rows of several evaluations as they finish, each with the place of its evaluation in the batch.
+
+        All run under one concurrency limit.
+        """
+        structure = agent.describe()
+        cases: dict[tuple[int, str], EvalCase] = {}
+        for number, each in enumerate(batch):
+            each.profile.check(structure)
+            known = len(cases)
+            cases |= {(number, case.id): case for case in each.eval_set.cases}
+            if len(cases) - known < len(each.eval_set.cases):
+                raise EvalSetError(f"eval set {each.eval_set.id!r} has duplicate case ids")
+        self._check_scenarios(cases.values())
+        jobs = (
+            CaseJob(evaluation=number, case_id=case_id, profile=each.profile, repeat=repeat)
+            for number, each in enumerate(batch)
+            for case_id, repeat in each.runs
+        )
+        async for job, row in self._execute(agent, lambda job: cases[job.evaluation, job.case_id], jobs):
+            yield job.evaluation, row
 
     async def replay(
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
     ) -> CaseRow:
         """Run one case again with some outputs substituted, and score it. Unchanged calls come from the cache."""
-        job = CaseJob(agent_ref=case.id, case_id=case.id, profile=profile, repeat=repeat, substitutes=substitutes)
-        [row] = [row async for row in self._execute(agent, {case.id: case}, [job])]
+        job = CaseJob(case_id=case.id, profile=profile, repeat=repeat, substitutes=substitutes)
+        [(_, row)] = [finished async for finished in self._execute(agent, lambda _: case, [job])]
         return row
 
-    def _execute(self, agent: Agent, cases: Mapping[str, EvalCase], jobs: Iterable[CaseJob]) -> AsyncIterator[CaseRow]:
+    def _execute(
+        self, agent: Agent, find_case: Callable[[CaseJob], EvalCase], jobs: Iterable[CaseJob]
+    ) -> AsyncIterator[tuple[CaseJob, CaseRow]]:
         async def work(job: CaseJob) -> CaseRow:
             with self.gateway.active():
-                return await self._run_and_score(agent, cases[job.case_id], job)
+                return await self._run_and_score(agent, find_case(job), job)
 
         self.gateway.bind_to_running_loop()
         return self.executor.run(jobs, work)
 
-    def _check_scenarios(self, cases: Mapping[str, EvalCase]) -> None:
-        scenarios = [case.id for case in cases.values() if case.scenario is not None]
+    def _check_scenarios(self, cases: Iterable[EvalCase]) -> None:
+        scenarios = [case.id for case in cases if case.scenario is not None]
         if scenarios and self.user_simulator is None:
             raise SetupError(
                 f"case {scenarios[0]!r} is a scenario and needs a simulated user; set user_simulator_config"

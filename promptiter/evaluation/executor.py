@@ -16,22 +16,26 @@ from promptiter.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseJob:
-    """One case run: agent and case by name, the profile, the repeat, and outputs that are given in advance."""
+    """One case run: the case by name, the profile, the repeat, and outputs that are given in advance.
 
-    agent_ref: str
+    `evaluation` is the place of its evaluation in a batch.
+    """
+
     case_id: str
+    evaluation: int = 0
     profile: Profile
     repeat: int = 0
     substitutes: tuple[Substitute, ...] = ()
 
 
 Work: TypeAlias = Callable[[CaseJob], Awaitable[CaseRow]]
+Finished: TypeAlias = tuple[CaseJob, CaseRow]
 
 
 class Executor(Protocol):
-    """Runs jobs and yields rows as they finish. A failed case is a row; an exception ends the evaluation."""
+    """Runs jobs and yields each with its row as it finishes. A failed case is a row; an exception ends the batch."""
 
-    def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[CaseRow]:
+    def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[Finished]:
         """Execute all jobs, in any order."""
 
 
@@ -41,14 +45,17 @@ class LocalExecutor:
     def __init__(self, *, concurrency: int = 16) -> None:
         self.concurrency = max(1, concurrency)
 
-    async def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[CaseRow]:
+    async def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[Finished]:
+        async def run_job(job: CaseJob) -> Finished:
+            return job, await work(job)
+
         waiting = iter(jobs)
-        running: set[asyncio.Future[CaseRow]] = set()
-        done: set[asyncio.Future[CaseRow]] = set()
+        running: set[asyncio.Future[Finished]] = set()
+        done: set[asyncio.Future[Finished]] = set()
         try:
             while True:
                 while len(running) < self.concurrency and (job := next(waiting, None)) is not None:
-                    running.add(asyncio.ensure_future(work(job)))
+                    running.add(asyncio.ensure_future(run_job(job)))
                 if not running:
                     return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -66,7 +73,7 @@ class ThreadExecutor:
     def __init__(self, *, threads: int = 8) -> None:
         self.threads = max(1, threads)
 
-    async def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[CaseRow]:
+    async def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[Finished]:
         loop = asyncio.get_running_loop()
 
         async def run_in_thread(job: CaseJob) -> CaseRow:
@@ -75,8 +82,8 @@ class ThreadExecutor:
 
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case")
         try:
-            async for row in LocalExecutor(concurrency=self.threads).run(jobs, run_in_thread):
-                yield row
+            async for finished in LocalExecutor(concurrency=self.threads).run(jobs, run_in_thread):
+                yield finished
         finally:
             # Not on the loop: jobs that still run in the threads wait for calls that this loop makes.
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)

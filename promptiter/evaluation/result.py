@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -104,7 +104,10 @@ class CaseResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The rows of one profile on one eval set, sorted by case and repeat."""
+    """The rows of one profile on one eval set, sorted by case and repeat.
+
+    `number` and `phase` are its place in a run: which evaluation it was, and what for.
+    """
 
     eval_set_id: str
     profile_digest: str
@@ -112,6 +115,8 @@ class Evaluation:
     thresholds: Mapping[str, float]
     max_errored_fraction: float = 0.25
     weights: Mapping[str, float] = field(default_factory=dict)
+    number: int | None = field(default=None, compare=False)
+    phase: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: (row.case_id, row.repeat))))
@@ -219,6 +224,18 @@ class Evaluation:
 
 def _format_figure(figure: float | None) -> str:
     return "unscored" if figure is None else f"{figure:.3f}"
+
+
+def merge_evaluations(evaluations: Iterable[Evaluation]) -> Evaluation | None:
+    """One evaluation with the rows of several of the same profile; of equal repeats the last counts."""
+    merged: Evaluation | None = None
+    for each in evaluations:
+        if merged is None:
+            merged = each
+        else:
+            rows = {(row.case_id, row.repeat): row for row in (*merged.rows, *each.rows)}
+            merged = replace(merged, rows=tuple(rows.values()), number=None)
+    return merged
 
 
 def _average(values: Iterable[float | None]) -> float | None:

@@ -23,7 +23,7 @@ from promptiter.forecast.stage_costs import ModelStage, read_stage_calls
 from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import Workload
 from promptiter.llm.ledger import LedgerEntry
-from promptiter.runlog.codec import from_plain
+from promptiter.runlog.payloads import CaseFinished
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
 from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
@@ -92,9 +92,10 @@ def _find_matching_runs(folder: Path, engine: Engine, workload: Workload) -> Ite
 
 def _read_run(path: Path, header: RunHeader) -> _EarlierRun:
     events = list(FileJournal(path / JOURNAL).read())
-    rows = [event.data["row"] for event in events if event.type == "case" and event.phase == "baseline"]
+    baseline = (event.payload for event in events if event.phase == "baseline")
+    rows = tuple(payload.row for payload in baseline if isinstance(payload, CaseFinished))
     calls = [entry for stage, entry in read_stage_calls(path, events) if stage == "baseline" or entry.role != "agent"]
-    return _EarlierRun(header=header, rows=tuple(from_plain(CaseRow, row) for row in rows), calls=tuple(calls))
+    return _EarlierRun(header=header, rows=rows, calls=tuple(calls))
 
 
 def _has_same_models(calls: Iterable[LedgerEntry], workload: Workload) -> bool:

@@ -17,6 +17,7 @@ from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import read_paid_calls_with_offsets
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerEntry, Spending
 from promptiter.runlog.events import Event, Phase
+from promptiter.runlog.payloads import EvaluationStarted
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
 from promptiter.runs.file_journal import FileJournal
 
@@ -48,8 +49,8 @@ def spent_by_stage(folder: str | os.PathLike[str]) -> dict[Stage, Spending]:
 
 def read_stage_calls(folder: str | os.PathLike[str], events: Iterable[Event]) -> Iterator[tuple[Stage, LedgerEntry]]:
     """The paid model calls of a run with their stage; calls of tools are left out. Reads the file as a stream."""
-    started = [event for event in events if event.type == "evaluation_started"]
-    marks = [event.data["measured"]["mark"] for event in started]
+    started = [(event.phase, event.payload) for event in events if event.type == EvaluationStarted.event_type]
+    marks = [payload.measured.mark for _, payload in started if isinstance(payload, EvaluationStarted)]
     path = Path(folder) / CALLS
     for place, entry in read_paid_calls_with_offsets(path) if path.exists() else ():
         began = bisect_right(marks, place)
@@ -57,6 +58,6 @@ def read_stage_calls(folder: str | os.PathLike[str], events: Iterable[Event]) ->
         if entry.role != "agent":
             stage = entry.role
         elif began:
-            stage = STAGE_OF_PHASE.get(started[began - 1].phase)
+            stage = STAGE_OF_PHASE.get(started[began - 1][0])
         if stage is not None and not entry.model.startswith(TOOL):
             yield stage, entry

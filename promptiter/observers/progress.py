@@ -7,7 +7,7 @@ an estimate of the time left.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -18,11 +18,26 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from promptiter.backprop.record import GradientsMerged, LossesAttributed, PatchesWritten
+from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.stats.final_test import FinalTestResult
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.events import Event, Phase
+from promptiter.runlog.payloads import (
+    AblationFinished,
+    CandidateDecided,
+    CandidateProposed,
+    CaseFinished,
+    EvaluationFinished,
+    EvaluationStarted,
+    FinalTestFinished,
+    RoundStarted,
+    RunStarted,
+    StopDecided,
+)
+from promptiter.stages.contracts import AggregateResult
 from promptiter.wording import dollars, join_names, plural
-from traces.model import Json
 from traces.text import one_line
 
 NAMED = 4
@@ -164,33 +179,33 @@ class _ProgressState:
     def take(self, event: Event) -> _Line | None:
         """The line to print for an event, if any."""
         self.round, self.phase = event.round, event.phase
-        match event.type:
-            case "run_started":
-                return self._start(event.data)
-            case "round_started":
+        match event.payload:
+            case RunStarted() as started:
+                return self._start(started)
+            case RoundStarted():
                 self.runs_in_round = 0
-            case "evaluation_started":
-                self._begin(event)
-            case "case":
-                self._count(event.data["row"])
-            case "evaluation_finished":
-                return self._finish(event)
-            case "backward":
+            case EvaluationStarted() as started_evaluation:
+                self._begin(started_evaluation)
+            case CaseFinished(row=row):
+                self._count(row)
+            case EvaluationFinished() as finished:
+                return self._finish(finished)
+            case LossesAttributed():
                 self.stage = "merging the blame"
-            case "aggregation":
-                return self._blame(event.data["value"]["signals"])
-            case "patches":
-                return self._patch(event.data["value"])
-            case "decision":
-                return self._decide(event.data["value"])
-            case "candidate":
-                self.tried, self.candidate = event.data["profile_digest"], None
-            case "ablation" if event.data["value"]["dropped"]:
-                return self._line(f"removed, no worse without: {_names(event.data['value']['dropped'])}")
-            case "final_test":
-                return self._test(event.data["value"])
-            case "stop":
-                return self._stop(event.data["value"]["reasons"])
+            case GradientsMerged(signals=signals):
+                return self._blame(signals)
+            case PatchesWritten() as written:
+                return self._patch(written)
+            case CandidateDecided() as decided:
+                return self._decide(decided)
+            case CandidateProposed(profile_digest=digest):
+                self.tried, self.candidate = digest, None
+            case AblationFinished(ablation=ablation) if ablation.dropped:
+                return self._line(f"removed, no worse without: {_names(ablation.dropped)}")
+            case FinalTestFinished(result=result):
+                return self._test(result)
+            case StopDecided(decision=decision) if decision.stop:
+                return self._line(f"stop: {decision.text}")
             case _:
                 pass
         return None
@@ -240,47 +255,47 @@ class _ProgressState:
             done = validation * self.repeats + (self.round - 1) * a_round + min(self.runs_in_round, a_round)
         return max(0, whole - done) * seconds / self.all_runs
 
-    def _start(self, data: Json) -> _Line:
-        self.max_rounds, self.sizes = data["max_rounds"], (data["train"][2], data["validation"][2])
-        self.is_for_score = "goal" not in data or data["goal"]["kind"] == "score"
+    def _start(self, started: RunStarted) -> _Line:
+        self.max_rounds, self.sizes = started.max_rounds, (started.train.cases, started.validation.cases)
+        self.is_for_score = started.goal.kind == "score"
         sets = [f"{self.sizes[0]} train", f"{self.sizes[1]} validation"]
-        sets += [f"{data['test'][2]} test"] if data.get("test") is not None else []
+        sets += [f"{started.test.cases} test"] if started.test is not None else []
         text = Text.assemble(
-            (one_line(data["structure"].get("name") or "agent"), "bold"),
-            f"  {', '.join(sets)} cases; {plural(len(data['targets']), 'surface')} may change",
+            (one_line(started.structure.get("name") or "agent"), "bold"),
+            f"  {', '.join(sets)} cases; {plural(len(started.targets), 'surface')} may change",
         )
         return _Line("", text)
 
-    def _begin(self, event: Event) -> None:
-        self.stage = (_RUNNING if self.is_for_score else _SCREENING).get(event.phase, "running cases")
-        self.profile, self.without = event.data.get("profile_digest", ""), _names(event.data.get("without", []))
+    def _begin(self, started: EvaluationStarted) -> None:
+        self.stage = (_RUNNING if self.is_for_score else _SCREENING).get(self.phase, "running cases")
+        self.profile, self.without = started.profile_digest, _names(started.without)
         if self.without:
             self.stage = f"ablation without {self.without}"
-        if event.phase == "baseline":
+        if self.phase == "baseline":
             self.first = self.kept = self.profile
-        self.cases, self.runs = event.data["cases"], event.data["runs"]
+        self.cases, self.runs = started.cases, started.runs
         self.repeats = max(1, self.runs // max(1, self.cases))
         self.runs_done, self.values = 0, []
 
-    def _count(self, row: Json) -> None:
+    def _count(self, row: CaseRow) -> None:
         self.runs_done += 1
         self.all_runs += 1
         self.runs_in_round += 1
-        scores = [score["value"] for score in row["scores"] if score["value"] is not None]
+        scores = [score.value for score in row.scores if score.value is not None]
         if scores:
             self.values.append(sum(scores) / len(scores))
 
-    def _finish(self, event: Event) -> _Line:
-        mean, rate, failed = (event.data[name] for name in ("mean_score", "pass_rate", "errored_fraction"))
-        then = _THEN.get(event.phase, "deciding") if self.is_for_score else "deciding"
+    def _finish(self, finished: EvaluationFinished) -> _Line:
+        mean, failed = finished.mean_score, finished.errored_fraction
+        then = _THEN.get(self.phase, "deciding") if self.is_for_score else "deciding"
         self.runs, self.values, self.stage = 0, [], then
-        if event.phase == "validation" and self.profile == self.tried and self.candidate is None:
+        if self.phase == "validation" and self.profile == self.tried and self.candidate is None:
             self.candidate = mean
-        if event.phase == "baseline":
+        if self.phase == "baseline":
             self.baseline = self.best = mean
-        text = f"{_figure(mean)}, {round((rate or 0) * self.cases)}/{self.cases} pass"
+        text = f"{_figure(mean)}, {round((finished.pass_rate or 0) * self.cases)}/{self.cases} pass"
         text += f", {failed:.0%} could not be run or scored" if failed else ""
-        return self._line(f"{self._subject(event.phase)}: {text}")
+        return self._line(f"{self._subject(self.phase)}: {text}")
 
     def _subject(self, phase: Phase) -> str:
         """What was evaluated."""
@@ -292,29 +307,26 @@ class _ProgressState:
             return "validation of the accepted profile, repeated"
         return (_EVALUATED if self.is_for_score else _SCREENED).get(phase, "cases")
 
-    def _blame(self, signals: Json) -> _Line:
+    def _blame(self, signals: Sequence[AggregateResult]) -> _Line:
         self.stage = "writing patches"
-        blamed = [f"{signal['surface_id']} ({plural(len(signal['case_ids']), 'case')})" for signal in signals]
+        blamed = [f"{signal.surface_id} ({plural(len(signal.case_ids), 'case')})" for signal in signals]
         return self._line(f"blame: {_names(blamed) or 'no surface'}")
 
-    def _patch(self, value: Json) -> _Line:
-        text = f"patches: {_names([patch['surface_id'] for patch in value['patches']['patches']]) or 'none'}"
-        text += f", {len(value['refused'])} refused" if value["refused"] else ""
-        text += f", {len(value['notes'])} surfaces without a patch" if value["notes"] else ""
+    def _patch(self, written: PatchesWritten) -> _Line:
+        text = f"patches: {_names([patch.surface_id for patch in written.patches]) or 'none'}"
+        text += f", {len(written.refused)} refused" if written.refused else ""
+        text += f", {len(written.notes)} surfaces without a patch" if written.notes else ""
         return self._line(text)
 
-    def _decide(self, value: Json) -> _Line:
-        if value["accepted"]:
+    def _decide(self, decided: CandidateDecided) -> _Line:
+        decision = decided.decision
+        if decision.accepted:
             self.best, self.kept = self.candidate, self.tried
-            return self._line(f"accepted: {value['reason']}", "green")
-        return self._line(f"rejected: {value['reason']}", "yellow")
+            return self._line(f"accepted: {decision.reason}", "green")
+        return self._line(f"rejected: {decision.reason}", "yellow")
 
-    def _stop(self, reasons: Json) -> _Line | None:
-        text = "; ".join(reason["text"] for reason in reasons)
-        return self._line(f"stop: {text}") if text else None
-
-    def _test(self, found: Json) -> _Line:
-        return self._line(f"{found['scope']}: {found['reason']}", "green" if found["outcome"] == "shown" else "yellow")
+    def _test(self, result: FinalTestResult) -> _Line:
+        return self._line(f"{result.scope}: {result.reason}", "green" if result.is_shown else "yellow")
 
     def _line(self, text: str, style: str = "") -> _Line:
         return _Line(self._place, Text(one_line(text), style))
@@ -345,11 +357,11 @@ _SCREENED = {**_EVALUATED, "rerun": "train cases with the change"}
 _THEN = {"train": "tracing the blame", "rerun": "tracing the blame"}
 
 
-def _names(names: list[str]) -> str:
+def _names(names: Sequence[str]) -> str:
     return join_names(names, limit=NAMED)
 
 
-def _figure(value: Json) -> str:
+def _figure(value: float | None) -> str:
     return "unscored" if value is None else f"{value:.3f}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Literal, TypeAlias
@@ -195,6 +195,26 @@ class Evidence:
             )
             for case_id in sorted({*before, *after})
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRecord:
+    """What a policy saw, by reference: the evaluations of each profile by number, each with its cases (None: all).
+
+    With the rows of these evaluations, the decision can be made again, or another policy can be tried.
+    """
+
+    accepted: Mapping[int, tuple[str, ...] | None] = field(default_factory=dict)
+    candidate: Mapping[int, tuple[str, ...] | None] = field(default_factory=dict)
+    unaffected: tuple[str, ...] = ()
+    objective: Objective = "mean_score"
+    round: int = 0
+    candidates_tried: int = 1
+    protected: tuple[str, ...] = ()
+    opening: int = 1
+    characters: tuple[int, int] | None = None
+    accepted_gain: float = 0.0
+    train: EvidenceRecord | None = None
 
 
 def pair_scores(

@@ -69,6 +69,11 @@ class StopDecision:
     def text(self) -> str:
         return "; ".join(reason.text for reason in self.reasons)
 
+    @property
+    def is_user_stop(self) -> bool:
+        """Whether only the user stopped the run."""
+        return self.stop and all(reason.kind == "user_stop" for reason in self.reasons)
+
 
 CONTINUE = StopDecision(False)
 

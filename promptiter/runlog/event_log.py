@@ -9,22 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from promptiter.concurrency import finish_before_cancel, is_cancelled
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError
-from promptiter.runlog.events import Event, EventType, Observer, Phase
+from promptiter.runlog.codec import to_plain
+from promptiter.runlog.events import Event, EventMeasured, Observer, Payload, Phase
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
+from promptiter.runlog.payloads import BudgetEnded, RunCompleted, StopDecided
+from promptiter.runlog.run_state import RunState
 from traces.model import Json
 
 logger = logging.getLogger(__name__)
+
+P = TypeVar("P", bound=Payload)
 
 
 class EventLog:
     """Numbers the events of one run, stores them in its journal, and passes new ones to the observers.
 
     An earlier end of the run (it failed, was cancelled, or was stopped by the user) is skipped: the run continues after
-    it. Each event has the working time of the run so far.
+    it. `state` is the run after the events so far. Each event has the working time of the run so far.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class EventLog:
         self.round = 0
         self.phase: Phase = "start"
         self.problems: list[str] = []
+        self.state = RunState()
         self.journal = journal
         self._observers = list(observers)
         self._meter = meter
@@ -55,59 +62,73 @@ class EventLog:
         """Whether there are events left to replay. Nothing is written before that."""
         return self._next is not None
 
-    def take(self, kind: EventType, *, request: str | None = None) -> Event | None:
-        """Return the next event of the journal, or None at its end. Raises if it is not the expected one.
+    def take(self, kind: type[P], *, request: str | None = None) -> P | None:
+        """Return the next payload of the journal, or None at its end. Raises if it is not the expected one.
 
         Raises BudgetEndedError where the budget ended the search or the ablation.
         """
         event = self._next
         if event is None:
             return None
-        if event.type == "search_cut" != kind:
-            raise BudgetEndedError(event.data["message"], cap=event.data["cap"])
-        if event.type != kind or (request is not None and event.data.get("request") != request):
+        payload = event.payload
+        if isinstance(payload, BudgetEnded) and kind is not BudgetEnded:
+            raise BudgetEndedError(payload.message, cap=payload.cap)
+        if not isinstance(payload, kind) or (request is not None and event.request != request):
             raise NonDeterministicSearchError(
-                f"event {event.seq} of the journal is {event.type!r}, but this time the run asks for {kind!r}"
-                + (" with another request" if event.type == kind else "")
+                f"event {event.seq} of the journal is {event.type!r}, but this time the run asks for "
+                f"{kind.event_type!r}"
+                + (" with another request" if event.type == kind.event_type else "")
                 + "; the agent, the search or the inputs have changed since the run started"
             )
-        self._continue_from(event)
+        self._replay(event)
         self._next = self._read_next()
-        return event
+        return payload
 
-    def take_any(self, kind: EventType) -> Event | None:
-        """Return the next event of the journal if it is of this type."""
-        return self.take(kind) if self._next is not None and self._next.type == kind else None
+    def take_any(self, kind: type[P]) -> P | None:
+        """Return the next payload of the journal if it is of this type."""
+        return self.take(kind) if self._next is not None and self._next.type == kind.event_type else None
 
-    async def note(self, kind: EventType, data: dict[str, Json]) -> Event:
-        """Return the event of a fact that follows from earlier ones: replayed, or appended now."""
-        return self.take(kind, request=data.get("request")) or await self.append(kind, data)
+    async def note(self, payload: P, *, request: str | None = None) -> P:
+        """Return a fact that follows from earlier ones as the journal has it: replayed, or appended now."""
+        return self.take(type(payload), request=request) or await self.append(payload, request=request)
 
     def _read_next(self) -> Event | None:
         for event in self._prior:
             self._seq = event.seq + 1
             if not is_end(event):
                 return event
-            self._continue_from(event)
+            self._replay(event)
         return None
 
-    def _continue_from(self, event: Event) -> None:
+    def _replay(self, event: Event) -> None:
+        self.state.take(event)
         if self._meter is not None:
-            self._meter.continue_from(event.data.get("measured", {}))
+            spent = event.payload.measured.spent if isinstance(event.payload, StopDecided) else None
+            self._meter.continue_from(elapsed_s=event.measured.elapsed_s, spent=spent)
 
-    async def append(self, kind: EventType, data: dict[str, Json]) -> Event:
+    async def append(self, payload: P, *, request: str | None = None) -> P:
         """Write an event to the journal, then pass it to the observers. A cancellation waits until it is written.
 
-        Returns the event as written, without secrets, so that callers continue with the same data as in a replay.
+        Returns the payload as written, without secrets, so that callers continue with the same data as in a replay.
         """
-        data = self._redact_data(data)
-        if self._meter is not None:
-            data = {**data, "measured": {**data.get("measured", {}), "elapsed_s": round(self._meter.elapsed_s, 3)}}
-        event = Event(seq=self._seq, run_id=self.run_id, round=self.round, phase=self.phase, type=kind, data=data)
+        event = Event(
+            seq=self._seq,
+            run_id=self.run_id,
+            round=self.round,
+            phase=self.phase,
+            type=payload.event_type,
+            version=payload.version,
+            request=request,
+            data=self._redact_data(to_plain(payload)),
+            measured=EventMeasured(elapsed_s=round(self._meter.elapsed_s, 3) if self._meter is not None else 0.0),
+        )
+        written = event.payload
+        assert isinstance(written, type(payload)), f"{type(payload).__name__} is not registered with event_type"
         await finish_before_cancel(self._write(event))
+        self.state.take(event)
         for observer in list(self._observers):
             await self._notify(observer, event)
-        return event
+        return written
 
     async def _write(self, event: Event) -> None:
         await self.journal.append(event)
@@ -128,16 +149,15 @@ class EventLog:
 
 def is_end(event: Event) -> bool:
     """Whether an event only marks an end of the run, which a resumed run skips."""
-    if event.type == "run_completed":
-        return True
-    return event.type == "stop" and is_user_stop(event.data["value"])
+    match event.payload:
+        case RunCompleted():
+            return True
+        case StopDecided(decision=decision):
+            return decision.is_user_stop
+        case _:
+            return False
 
 
 def is_finished(last: Event | None) -> bool:
     """Whether a run with this last event is complete. Any other run can be resumed."""
-    return last is not None and last.type == "run_completed" and bool(last.data["is_final"])
-
-
-def is_user_stop(decision: Json) -> bool:
-    """Whether only the user stopped a run. `decision` is a StopDecision as plain data."""
-    return bool(decision["reasons"]) and all(reason["kind"] == "user_stop" for reason in decision["reasons"])
+    return last is not None and isinstance(last.payload, RunCompleted) and last.payload.is_final

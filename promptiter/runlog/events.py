@@ -120,7 +120,12 @@ class Observer(Protocol):
         """Handle one event. The run waits for this, so long work belongs in a separate task."""
 
 
-_OWN_PAYLOADS = ("promptiter.runlog.payloads", "promptiter.search.payloads")
+_OWN_PAYLOADS = (
+    "promptiter.runlog.payloads",
+    "promptiter.backprop.record",
+    "promptiter.search.cheaper",
+    "promptiter.search.shorter",
+)
 """Modules with payload classes, imported when one of their types is first read. Searches are a higher package."""
 
 

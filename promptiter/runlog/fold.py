@@ -15,11 +15,11 @@ from typing import overload
 
 from promptiter.errors import JournalError
 from promptiter.profile import Profile
-from promptiter.runlog.candidate_codec import decode_candidate
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import Journal
+from promptiter.runlog.payloads import CandidateProposed, RoundStarted
 from promptiter.runlog.results import RoundResult, RunResult
-from promptiter.runlog.run_state import NOTHING, ReusedTraining, RunState
+from promptiter.runlog.run_state import RunState, build_candidate
 
 
 def fold(events: Iterable[Event]) -> RunResult:
@@ -53,8 +53,6 @@ class LazyRounds(Sequence[RoundResult]):
         self._run = run
         self._index = index
         self._last: tuple[int, RoundResult] | None = None
-        self._reused: tuple[int, ReusedTraining] = (-1, NOTHING)
-        self._profile: tuple[int, Profile] = (0, run.initial_profile)
 
     def __len__(self) -> int:
         return len(self._index.rounds)
@@ -79,7 +77,7 @@ class LazyRounds(Sequence[RoundResult]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LazyRounds | tuple):
             return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -93,39 +91,23 @@ class LazyRounds(Sequence[RoundResult]):
         return self._last[1]
 
     def _read(self, start: int, stop: int) -> Iterator[RoundResult]:
-        return self._fold(start, stop, self._find_reused(start)) if start < stop else iter(())
+        """Read the rounds from one number up to another."""
+        if start >= stop:
+            return iter(())
+        first, end = self._index.get_events(start, stop)
+        run = replace(self._run, status="running", working_profile=self._read_accepted_profile(first))
+        return RunState(run).rounds(self._read_events(first, end - first))
 
-    def _fold(self, start: int, stop: int, reused: ReusedTraining) -> Iterator[RoundResult]:
-        first, end = self._index.find_events(start, stop)
-        run = replace(self._run, status="running", accepted_profile=self._find_accepted_profile(first))
-        return RunState(run, reused).rounds(self._read_events(first, end - first))
-
-    def _find_reused(self, number: int) -> ReusedTraining:
-        """Return the train results that a round reuses. Those of its source may come from a still earlier round."""
-        rounds = []
-        while (source := self._index.find_source(number)) not in (number, self._reused[0]):
-            rounds.append(source)
-            number = source
-        reused = NOTHING if source == number else self._reused[1]
-        for source in reversed(rounds):
-            [found] = self._fold(source, source + 1, reused)
-            reused = ReusedTraining.of(found)
-            self._reused = source, reused
-        return reused
-
-    def _find_accepted_profile(self, seq: int) -> Profile:
-        """Return the profile that was accepted when this event was written, from the candidates accepted before."""
-        accepted = self._index.accepted
-        count = bisect_left(accepted, seq)
-        known, profile = self._profile if self._profile[0] <= count else (0, self._run.initial_profile)
-        for candidate in accepted[known:count]:
-            [event] = self._read_events(candidate, 1)
-            profile = decode_candidate(event.data, accepted=profile, structure=self._run.structure)
-        self._profile = count, profile
-        return profile
+    def _read_accepted_profile(self, seq: int) -> Profile:
+        """Read the profile that was accepted before an event."""
+        accepted = self._index.find_accepted(seq)
+        if accepted is None:
+            return self._run.initial_profile
+        [event] = self._read_events(accepted, 1)
+        assert isinstance(event.payload, CandidateProposed), "the index points at candidates"
+        return build_candidate(event.payload, self._run.structure)
 
     def _read_events(self, start: int, count: int) -> Iterator[Event]:
-        """Yield this number of events. The journal had them when the result was created."""
         taken = 0
         for event in islice(self._journal.read(start), count):
             taken += 1
@@ -138,32 +120,26 @@ class LazyRounds(Sequence[RoundResult]):
 
 
 class _JournalIndex:
-    """Sequence numbers of events in a journal, a few bytes per round.
-
-    `rounds` has the first event of each round, `sources` that of the round whose train results it reuses, `accepted`
-    the accepted candidates. `end` is the number after the last event.
-    """
+    """Sequence numbers of a journal, a few bytes per round: where each round starts, and the accepted candidates."""
 
     def __init__(self) -> None:
         self.rounds = array("Q")
-        self.sources = array("Q")
         self.accepted = array("Q")
         self.end = 0
 
     def add(self, event: Event, state: RunState) -> None:
         """Add an event that the state has already taken."""
         self.end = event.seq + 1
-        if event.type == "round_started":
+        if event.type == RoundStarted.event_type:
             self.rounds.append(event.seq)
-            self.sources.append(state.source_seq)
-        elif event.type == "evaluation_finished" and self.sources:
-            self.sources[-1] = state.source_seq
-        elif state.accepted_seq is not None and state.accepted_seq not in self.accepted[-1:]:
+        if state.accepted_seq is not None and state.accepted_seq not in self.accepted[-1:]:
             self.accepted.append(state.accepted_seq)
 
-    def find_events(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the first event of round `start`, and the one after the last event of round `stop - 1`."""
+    def get_events(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the first event of a round, and the event after the last round before another."""
         return self.rounds[start], self.rounds[stop] if stop < len(self.rounds) else self.end
 
-    def find_source(self, number: int) -> int:
-        return bisect_left(self.rounds, self.sources[number])
+    def find_accepted(self, seq: int) -> int | None:
+        """Return the last accepted candidate before an event; None if there is none."""
+        count = bisect_left(self.accepted, seq)
+        return self.accepted[count - 1] if count else None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from promptiter.llm.ledger import Ledger, LedgerSnapshot, Spending
-from promptiter.runlog.codec import from_plain
-from traces.model import Json
 
 
 class Meter:
@@ -41,10 +39,9 @@ class Meter:
         """What the run has spent by role, model and node; for earlier processes, only what is known call by call."""
         return self._before + (self._ledger.snapshot() - self._ledger_at_start)
 
-    def continue_from(self, measured: Mapping[str, Json]) -> None:
+    def continue_from(self, *, elapsed_s: float, spent: Spending | None) -> None:
         """Continue from the figures that an earlier process recorded."""
-        if "elapsed_s" in measured:
-            self._before_s, self._started = measured["elapsed_s"], self._clock()
-        if "spent" in measured and not self._has_ledger_before:
-            self._spent_before = from_plain(Spending, measured["spent"])
+        self._before_s, self._started = elapsed_s, self._clock()
+        if spent is not None and not self._has_ledger_before:
+            self._spent_before = spent
             self._spent_at_start = self._ledger.snapshot().total

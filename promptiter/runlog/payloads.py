@@ -124,8 +124,8 @@ class EvaluationFinished(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservedMeasured:
-    expected: Spending = Spending()
-    before: Spending = Spending()
+    expected: Spending = field(default_factory=Spending)
+    before: Spending = field(default_factory=Spending)
 
 
 @event_type("budget_reserved")
@@ -150,15 +150,16 @@ class CandidateProposed(Payload):
     profile_digest: str
     parents: tuple[str, ...]
     values: Mapping[str, Json]
-    patches: PatchSet = PatchSet()
+    patches: PatchSet = field(default_factory=PatchSet)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeclaredRead:
-    """A node whose output differs between two runs of a case although its recorded inputs are equal."""
+    """A node that behaved differently in a case although nothing it is known to read had changed."""
 
     node_id: str
     case_id: str
+    repeat: int = 0
 
 
 @event_type("audit")
@@ -185,7 +186,7 @@ class RoundCompleted(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopMeasured:
-    spent: Spending = Spending()
+    spent: Spending = field(default_factory=Spending)
 
 
 @event_type("stop")
@@ -193,11 +194,6 @@ class StopMeasured:
 class StopDecided(Payload):
     decision: StopDecision
     measured: StopMeasured = StopMeasured()
-
-    @property
-    def is_user_stop(self) -> bool:
-        """Whether only the user stopped the run."""
-        return self.decision.is_user_stop
 
 
 @event_type("budget_ended")
@@ -239,4 +235,4 @@ class RunCompleted(Payload):
     is_final: bool = False
     baseline: float | None = None
     best: float | None = None
-    measured: RunMeasured = RunMeasured()
+    measured: RunMeasured = field(default_factory=RunMeasured)

@@ -1,4 +1,4 @@
-"""RunState: the state of a run after some of its events, which `fold` is built on.
+"""RunState: the state of a run after some of its events. Session, verdict and `fold` all read it.
 
 It holds the run so far and the current round only, whatever the number of rounds.
 """
@@ -8,63 +8,64 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from promptiter.errors import JournalError
-from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.errors import JournalError, SetupError
+from promptiter.evaluation.result import CaseRow, Evaluation, merge_evaluations
 from promptiter.evaluation.surface_reads import find_unread
-from promptiter.policies.evidence import AcceptanceDecision
-from promptiter.policies.final_test import Conclusion
-from promptiter.policies.goals import SCORE, Goal
-from promptiter.policies.stopping import StopDecision
-from promptiter.profile import PatchSet, Profile
-from promptiter.runlog.candidate_codec import decode_candidate
-from promptiter.runlog.codec import from_plain
-from promptiter.runlog.events import Event
-from promptiter.runlog.results import Ablation, PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
-from promptiter.stages.contracts import BlameChecks
-from promptiter.stages.losses import CaseLoss
+from promptiter.profile import Profile
+from promptiter.runlog.details import DetailsPayload
+from promptiter.runlog.events import Event, Payload
+from promptiter.runlog.payloads import (
+    AblationFinished,
+    BudgetEnded,
+    CandidateDecided,
+    CandidateProposed,
+    CaseFinished,
+    EvaluationFinished,
+    EvaluationStarted,
+    ReadsAudited,
+    ReferencesWritten,
+    RoundStarted,
+    RunCompleted,
+    RunConcluded,
+    RunStarted,
+    StopDecided,
+)
+from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.structure import StructureSnapshot
-from traces.model import Json
 
 
 @dataclass(frozen=True, slots=True)
-class ReusedTraining:
-    """The train results of a round, which the next round reuses if it has the same input profile."""
+class ValidatedProfile:
+    """A profile with its validation: the best so far, or the initial one."""
 
-    train: Evaluation | None = None
-    passes: tuple[PassResult, ...] = ()
-
-    @staticmethod
-    def of(found: RoundResult) -> ReusedTraining:
-        """Return the train evaluation and the first pass of a round, without its patches."""
-        first = tuple(replace(each, patches=PatchSet(), refused=(), notes=()) for each in found.passes[:1])
-        return ReusedTraining(found.train, first)
-
-
-NOTHING = ReusedTraining()
+    profile: Profile
+    validation: Evaluation
 
 
 class RunState:
-    """A run after some events, with one method per event type.
+    """A run after some events. It starts before the first event, or before any round, given the run until then.
 
-    It starts before the first event, or before any round, given the run so far and the train results to reuse.
-    `source_seq` is the sequence number of the round whose train results this round reuses (its own if none).
-    `accepted_seq` is the event of the accepted candidate.
+    `accepted` is the best profile so far, `baseline` the initial one, each with its validation; None before the
+    baseline is validated. `accepted_gain` is the total gain of all accepted candidates. `accepted_seq` is the event of
+    the accepted candidate. `references` are the eval sets with a teacher's answers.
     """
 
-    def __init__(self, run: RunResult | None = None, reused: ReusedTraining = NOTHING) -> None:
+    def __init__(self, run: RunResult | None = None) -> None:
         self.round: RoundResult | None = None
-        self.source_seq = 0
+        self.baseline: ValidatedProfile | None = None
+        self.accepted: ValidatedProfile | None = None
+        self.references: ReferencesWritten | None = None
+        self.candidates_tried = 0
+        self.rounds_without_acceptance = 0
+        self.accepted_gain = 0.0
         self.accepted_seq: int | None = None
         self._run = run
-        self._accepted = "" if run is None else run.accepted_profile.digest
-        self._input = self._accepted
-        self._reused = reused
-        self._round_seq = 0
-        self._candidate_seq = 0
-        self._final_evaluations: dict[str, Evaluation] = {}
         self._unread = frozenset(() if run is None else run.unread_surfaces)
-        self._rows: list[CaseRow] = []
-        self._head: dict[str, Json] | None = None
+        self._candidate_seq = 0
+        self._counted_round = 0
+        self._started: dict[int, EvaluationStarted] = {}
+        self._rows: dict[int, list[CaseRow]] = {}
+        self._again: dict[str, Evaluation] = {}
 
     @property
     def run(self) -> RunResult:
@@ -72,221 +73,236 @@ class RunState:
         assert self._run is not None, "a run begins with run_started"
         return self._run
 
+    @property
+    def has_accepted(self) -> bool:
+        """Whether the best profile is not the initial one."""
+        return self.accepted is not self.baseline
+
     def rounds(self, events: Iterable[Event]) -> Iterator[RoundResult]:
-        """Take all these events, and yield each round when the next one starts or the events end."""
+        """Take these events, and yield each round when the next one starts or the events end."""
         for event in events:
-            if event.type == "round_started" and self.round is not None:
+            if event.type == RoundStarted.event_type and self.round is not None:
                 yield self.round
             self.take(event)
         if self.round is not None:
             yield self.round
 
     def take(self, event: Event) -> None:
-        """Take one more event. An event after the end of a run means that the run was resumed."""
-        if self._run is not None and self._run.status != "running" and event.type != "run_completed":
+        """Take one event. An event after the end of a run means that the run was resumed."""
+        if self._run is not None and self._run.status != "running" and event.type != RunCompleted.event_type:
             self._change(status="running", verdict="no_evidence", stop=None, error=None, is_final=False)
-        getattr(self, f"_on_{event.type}", _ignore)(event)
+        match event.payload:
+            case RunStarted() as started:
+                self._start(started, event.run_id)
+            case ReferencesWritten() as references:
+                self.references = references
+            case EvaluationStarted(evaluation=number) as started_evaluation:
+                self._started[number], self._rows[number] = started_evaluation, []
+            case CaseFinished(evaluation=number, row=row):
+                self._rows.setdefault(number, []).append(row)
+                self._unread = find_unread(self._unread, [row.reads])
+            case EvaluationFinished() as finished:
+                self._finish_evaluation(finished, event.phase)
+            case RoundStarted(profile_digest=digest):
+                self._start_round(digest, event)
+            case CandidateProposed() as proposed:
+                self._propose(proposed, event.seq)
+            case CandidateDecided() as decided:
+                self._decide(decided)
+            case ReadsAudited(undeclared=undeclared) if undeclared:
+                self._unread = frozenset()  # a node reads more than its traces record, so unread surfaces are unknown
+                self._change(unread_surfaces=())
+            case StopDecided(decision=decision):
+                self._change_round(stop=decision)
+                self._change(stop=decision if decision.stop else None)
+            case BudgetEnded():
+                self._again = {}  # what an interrupted ablation ran is not part of the final test
+            case AblationFinished() as ablated:
+                self._ablate(ablated)
+            case RunConcluded() as concluded:
+                self._conclude(concluded)
+            case RunCompleted() as completed:
+                self._complete(completed, event.run_id)
+            case payload:
+                self._take_from_search(payload, event)
 
-    def _on_run_started(self, event: Event) -> None:
-        data = event.data
-        profile = from_plain(Profile, data["profile"])
-        self._accepted = self._input = profile.digest
-        self._unread = frozenset(data["targets"])
+    def _start(self, started: RunStarted, run_id: str) -> None:
+        self._unread = frozenset(started.targets)
         self._run = RunResult(
             status="running",
             verdict="no_evidence",
-            structure=StructureSnapshot.from_json(data["structure"]),
-            targets=tuple(data["targets"]),
-            objective=data["objective"],
-            goal=from_plain(Goal, data["goal"]) if "goal" in data else SCORE,
-            initial_profile=profile,
-            accepted_profile=profile,
-            working_profile=profile,
-            measured=RunMeasured(run_id=event.run_id, started_at=data["measured"]["started_at"]),
+            structure=StructureSnapshot.from_json(started.structure),
+            targets=started.targets,
+            objective=started.objective,
+            goal=started.goal,
+            initial_profile=started.profile,
+            accepted_profile=started.profile,
+            working_profile=started.profile,
         )
+        measured = replace(self.run.measured, run_id=run_id, started_at=started.measured.started_at)
+        self._change(measured=measured)
 
-    def _on_evaluation_started(self, event: Event) -> None:
-        self._rows, self._head = [], event.data
-
-    def _on_case(self, event: Event) -> None:
-        row: CaseRow = from_plain(CaseRow, event.data["row"])
-        self._rows.append(row)
-        self._unread = find_unread(self._unread, [row.reads])
-
-    def _on_evaluation_finished(self, event: Event) -> None:
-        if self._head is None:
+    def _finish_evaluation(self, finished: EvaluationFinished, phase: str) -> None:
+        started = self._started.pop(finished.evaluation, None)
+        rows = self._rows.pop(finished.evaluation, [])
+        if started is None:
             return
         self._change(unread_surfaces=tuple(sorted(self._unread)))
-        found = Evaluation(
-            eval_set_id=self._head["eval_set_id"],
-            profile_digest=self._head["profile_digest"],
-            rows=tuple(self._rows),
-            thresholds=event.data["thresholds"],
-            weights=event.data["weights"],
-            max_errored_fraction=event.data["max_errored_fraction"],
+        evaluation = Evaluation(
+            eval_set_id=started.eval_set_id,
+            profile_digest=started.profile_digest,
+            rows=tuple(rows),
+            thresholds=finished.thresholds,
+            weights=finished.weights,
+            max_errored_fraction=finished.max_errored_fraction,
+            number=finished.evaluation,
+            phase=phase,
         )
-        match event.phase:
-            case "baseline":
-                self._change(baseline=found, accepted=found)
-            case "train":
-                self._add_training(found)
-            case "rerun" if self.round is not None:
-                self._change_round(reruns=(*self.round.reruns, found))
-            case "validation":
-                self._add_validation(found)
-            case "ablation" | "final_test":
-                self._final_evaluations[found.profile_digest] = _add_repeats(
-                    self._final_evaluations.get(found.profile_digest), found
-                )
-            case _:
-                pass
+        if phase == "baseline":
+            self.baseline = self.accepted = ValidatedProfile(self.run.initial_profile, evaluation)
+            self._change(baseline=evaluation, accepted=evaluation)
+        elif phase in ("ablation", "final_test"):
+            known = self._again.get(evaluation.profile_digest)
+            merged = merge_evaluations([evaluation] if known is None else [known, evaluation])
+            assert merged is not None
+            self._again[evaluation.profile_digest] = merged
+        elif self.round is not None and phase != "test":
+            self._add_to_round(evaluation)
 
-    def _add_training(self, found: Evaluation) -> None:
-        """Set the round's own train results, which replace reused ones."""
-        if self.round is not None and self.round.passes is self._reused.passes:
-            self._change_round(passes=())
-            self.source_seq = self._round_seq
-        self._change_round(train=found)
+    def _add_to_round(self, evaluation: Evaluation) -> None:
+        """Add an evaluation to the candidate whose profile it ran, or to the round."""
+        assert self.round is not None
+        number = self._find_candidate(evaluation.profile_digest)
+        if number is None:
+            self._change_round(evaluations=(*self.round.evaluations, evaluation))
+        else:
+            known = self.round.candidates[number]
+            self._change_candidate(number, replace(known, evaluations=(*known.evaluations, evaluation)))
 
-    def _add_validation(self, found: Evaluation) -> None:
-        """Add repeats of a candidate's validation, or of the accepted profile on the same repeats."""
+    def _find_candidate(self, digest: str | None) -> int | None:
+        candidates = () if self.round is None else self.round.candidates
+        numbers = reversed(range(len(candidates)))
+        return next((number for number in numbers if candidates[number].profile.digest == digest), None)
+
+    def _start_round(self, digest: str, event: Event) -> None:
+        accepted = self.run.working_profile
+        if digest != accepted.digest:
+            raise JournalError(
+                f"event {event.seq} of the journal starts a round from the profile {digest[:12]}…, but the accepted "
+                f"profile there is {accepted.digest[:12]}…; restore the journal from a copy"
+            )
+        self.round = RoundResult(round=event.round, input_profile=accepted)
+
+    def _propose(self, proposed: CandidateProposed, seq: int) -> None:
+        self._candidate_seq = seq
         if self.round is None:
             return
-        if found.profile_digest == self._accepted:
-            self._change_round(compared=_add_repeats(self.round.compared, found))
-        else:
-            self._change_round(validation=_add_repeats(self.round.validation, found))
-
-    def _on_round_started(self, event: Event) -> None:
-        if event.data["profile_digest"] != self._accepted:
-            raise JournalError(
-                f"event {event.seq} of the journal starts a round from the profile "
-                f"{event.data['profile_digest'][:12]}…, but {self._accepted[:12]}… is the accepted one at that event; "
-                "restore the journal from a copy"
-            )
-        self._update_reused(event.seq)
-        self._round_seq, self._input, self._head = event.seq, self._accepted, None
-        self.round = RoundResult(
-            round=event.round,
-            input_profile=self.run.accepted_profile,
-            train=self._reused.train,
-            passes=self._reused.passes,
+        profile = build_candidate(proposed, self.run.structure)
+        own = tuple(each for each in self.round.evaluations if each.profile_digest == profile.digest)
+        others = tuple(each for each in self.round.evaluations if each.profile_digest != profile.digest)
+        candidate = CandidateResult(
+            profile=profile, parents=proposed.parents, patches=proposed.patches, evaluations=own
         )
+        self._change_round(candidates=(*self.round.candidates, candidate), evaluations=others)
 
-    def _update_reused(self, now: int) -> None:
-        """Reuse the train results of the previous round if it had the same input profile."""
-        known = self._reused
-        if self.round is None:
-            self.source_seq = now
-        elif self._input != self._accepted:
-            self._reused, self.source_seq = NOTHING, now
-        elif (found := ReusedTraining.of(self.round)).train is not known.train or found.passes != known.passes:
-            self._reused, self.source_seq = found, self._round_seq
-        elif known is NOTHING:
-            self.source_seq = now
+    def _decide(self, decided: CandidateDecided) -> None:
+        decision = decided.decision
+        self.candidates_tried += decided.candidate is not None
+        self._count_round(decision.accepted)
+        number = self._find_candidate(decided.candidate)
+        if self.round is None or number is None:
+            self._change_round(skipped=decision.reason)
+            return
+        candidate = replace(self.round.candidates[number], decision=decision, evidence=decided.evidence)
+        self._change_candidate(number, candidate)
+        if decision.accepted:
+            first = next((each for each in candidate.evaluations if each.phase == "validation"), None)
+            self.accepted_gain += decision.delta or 0.0
+            self.accepted_seq = self._candidate_seq
+            self._accept(candidate.profile, first)
 
-    def _on_losses(self, event: Event) -> None:
-        if self.round is not None:
-            found = PassResult(losses=from_plain(tuple[CaseLoss, ...], event.data["value"]))
-            self._change_round(passes=(*self.round.passes, found))
+    def _count_round(self, accepted: bool) -> None:
+        """Count rounds since the last acceptance; a round with several decisions counts once."""
+        number = 0 if self.round is None else self.round.round
+        if accepted:
+            self.rounds_without_acceptance = 0
+        elif self._counted_round != number:
+            self.rounds_without_acceptance += 1
+        self._counted_round = number
 
-    def _on_backward(self, event: Event) -> None:
-        self._change_pass(blames=from_plain(tuple[TraceBlame, ...], event.data["value"]))
+    def _accept(self, profile: Profile, validation: Evaluation | None) -> None:
+        """Make a profile the best so far. Without a validation, none of its cases has been run."""
+        baseline = self.run.baseline
+        if validation is None and baseline is not None:
+            validation = replace(baseline, rows=(), profile_digest=profile.digest, number=None, phase="validation")
+        self._change(accepted_profile=profile, working_profile=profile, accepted=validation)
+        if validation is not None:
+            self.accepted = ValidatedProfile(profile, validation)
 
-    def _on_gradient_check(self, event: Event) -> None:
-        found = from_plain(BlameChecks, event.data["value"])
-        self._change_pass(checks=found.checks, replays=found.replays)
+    def _ablate(self, ablated: AblationFinished) -> None:
+        run, found = self.run, ablated.ablation
+        if found.dropped:
+            left = run.working_profile.reset(found.dropped, to=run.initial_profile, snapshot=run.structure)
+            self._accept(left, self._again.get(left.digest, run.accepted))
+        self._change(ablation=found)
+        self._again = {}
 
-    def _on_aggregation(self, event: Event) -> None:
-        found = from_plain(PassResult, event.data["value"])
-        self._change_pass(signals=found.signals, below_support=found.below_support)
-
-    def _on_patches(self, event: Event) -> None:
-        found = from_plain(PassResult, event.data["value"])
-        self._change_pass(patches=found.patches, refused=found.refused, notes=found.notes)
-
-    def _on_candidate(self, event: Event) -> None:
-        candidate = decode_candidate(event.data, accepted=self.run.accepted_profile, structure=self.run.structure)
-        self._candidate_seq = event.seq
-        self._change_round(output_profile=candidate)
-
-    def _on_decision(self, event: Event) -> None:
-        decision = from_plain(AcceptanceDecision, event.data["value"])
-        self._change_round(decision=decision)
-        now = self.round
-        if decision.accepted and now is not None and now.output_profile is not None:
-            profile = now.output_profile
-            self._change(accepted_profile=profile, working_profile=profile, accepted=now.validation)
-            self._accepted, self.accepted_seq = now.output_profile.digest, self._candidate_seq
-
-    def _on_audit(self, event: Event) -> None:
-        """If a node reads something that its trace does not record, unread surfaces are unknown."""
-        if event.data["value"]:
-            self._unread = frozenset()
-            self._change(unread_surfaces=())
-
-    def _on_stop(self, event: Event) -> None:
-        decision = from_plain(StopDecision, event.data["value"])
-        self._change_round(stop=decision)
-        if decision.stop:
-            self._change(stop=decision)
-
-    def _on_search_cut(self, _event: Event) -> None:
-        """Forget the runs of an ablation that the budget ended: they are not part of the final test."""
-        self._final_evaluations = {}
-
-    def _on_ablation(self, event: Event) -> None:
-        found = from_plain(Ablation, event.data["value"])
-        run = self.run
-        left = run.working_profile.reset(found.dropped, to=run.initial_profile, snapshot=run.structure)
-        accepted = self._final_evaluations.get(left.digest, run.accepted)
-        self._change(ablation=found, working_profile=left, accepted_profile=left, accepted=accepted)
-        self._final_evaluations = {}
-
-    def _on_conclusion(self, event: Event) -> None:
-        """Adopt the working profile if the final test shows a gain, else the initial one."""
-        found, run = from_plain(Conclusion, event.data["value"]), self.run
-        before = self._final_evaluations.get(run.initial_profile.digest, run.baseline)
-        after = self._final_evaluations.get(run.working_profile.digest, run.accepted)
+    def _conclude(self, concluded: RunConcluded) -> None:
+        """Adopt the accepted profile if the final test shows a gain, otherwise the initial one."""
+        found, run = concluded.conclusion, self.run
+        before = self._again.get(run.initial_profile.digest, run.baseline)
+        after = self._again.get(run.working_profile.digest, run.accepted)
         profile, accepted = (run.working_profile, after) if found.adopts else (run.initial_profile, before)
         self._change(
             conclusion=found, verdict=found.verdict, baseline=before, accepted_profile=profile, accepted=accepted
         )
 
-    def _on_run_completed(self, event: Event) -> None:
-        data = event.data
-        measured = from_plain(RunMeasured, {"run_id": event.run_id, **data["measured"]})
-        measured = replace(measured, started_at=self.run.measured.started_at)
-        stop = from_plain(StopDecision, data["stop"]) if data["stop"] is not None else self.run.stop
+    def _complete(self, completed: RunCompleted, run_id: str) -> None:
+        measured = replace(completed.measured, run_id=run_id, started_at=self.run.measured.started_at)
         self._change(
-            status=data["status"],
-            verdict=data["verdict"],
-            error=data["error"],
-            is_final=data["is_final"],
-            stop=stop,
+            status=completed.status,
+            verdict=completed.verdict,
+            error=completed.error,
+            is_final=completed.is_final,
+            stop=completed.stop or self.run.stop,
             measured=measured,
         )
 
-    def _change(self, **fields: Json) -> None:
-        self._run = replace(self.run, **fields)
+    def _take_from_search(self, payload: Payload, event: Event) -> None:
+        """Keep what a search recorded in its account of the round, or as a note."""
+        if self.round is None:
+            return
+        if isinstance(payload, DetailsPayload):
+            self._change_round(details=payload.add_to(self.round.details))
+        elif event.type not in _WITHOUT_NOTE:
+            self._change_round(notes=(*self.round.notes, SearchNote(type=event.type, data=event.data)))
 
-    def _change_round(self, **fields: Json) -> None:
+    def _change(self, **fields: object) -> None:
+        self._run = replace(self.run, **fields)  # type: ignore[arg-type]
+
+    def _change_round(self, **fields: object) -> None:
         if self.round is not None:
-            self.round = replace(self.round, **fields)
+            self.round = replace(self.round, **fields)  # type: ignore[arg-type]
 
-    def _change_pass(self, **fields: Json) -> None:
-        if self.round is not None:
-            passes = self.round.passes or (PassResult(),)
-            self._change_round(passes=(*passes[:-1], replace(passes[-1], **fields)))
-
-
-def _add_repeats(known: Evaluation | None, more: Evaluation) -> Evaluation:
-    """Add repeats to an evaluation, or replace it if it is of another profile."""
-    if known is None or known.profile_digest != more.profile_digest:
-        return more
-    rows = {(row.case_id, row.repeat): row for row in (*known.rows, *more.rows)}
-    return replace(known, rows=tuple(rows.values()))
+    def _change_candidate(self, number: int, candidate: CandidateResult) -> None:
+        assert self.round is not None
+        before, after = self.round.candidates[:number], self.round.candidates[number + 1 :]
+        self._change_round(candidates=(*before, candidate, *after))
 
 
-def _ignore(_event: Event) -> None:
-    pass
+_WITHOUT_NOTE = frozenset(("round_completed", "budget_reserved", "audit", "final_test"))
+"""Events of the engine that say nothing about a round's search."""
+
+
+def build_candidate(proposed: CandidateProposed, structure: StructureSnapshot) -> Profile:
+    """The profile of a candidate. JournalError if its values do not fit the structure or their digest."""
+    name = f"{proposed.profile_digest[:12]}…"
+    try:
+        profile = Profile.of(structure, proposed.values)
+    except SetupError as error:
+        raise JournalError(f"the candidate {name} does not fit the structure of its run: {error}") from error
+    if profile.digest != proposed.profile_digest:
+        raise JournalError(
+            f"the values of the candidate {name} make {profile.digest[:12]}…; restore the journal from a copy"
+        )
+    return profile

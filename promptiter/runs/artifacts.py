@@ -2,7 +2,7 @@
 
 runs/<run-id>/
   result.json                  RunResult
-  profiles/                    baseline.json, best.json, candidates.jsonl (parent and patches)
+  profiles/                    baseline.json, best.json, candidates.jsonl (parents and patches)
   surfaces/                    one .md per surface that could change; where baseline and best differ, both
 """
 
@@ -60,18 +60,15 @@ def file_name(surface_id: str) -> str:
 
 
 def _candidates(result: RunResult) -> Iterator[bytes]:
-    """Each candidate as its parent and its changes."""
+    """Each candidate: its parents, its patches, and the decision."""
     for each in result.rounds:
-        if each.output_profile is not None:
+        for candidate in each.candidates:
             document = {
                 "round": each.round,
-                "digest": each.output_profile.digest,
-                "parent": each.input_profile.digest,
-                "patches": {
-                    change.surface_id: change.after
-                    for change in each.input_profile.changes(each.output_profile, result.structure)
-                },
-                "accepted": None if each.decision is None else each.decision.accepted,
+                "digest": candidate.profile.digest,
+                "parents": candidate.parents,
+                "patches": {patch.surface_id: patch.value for patch in candidate.patches},
+                "accepted": None if candidate.decision is None else candidate.decision.accepted,
             }
             yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
@@ -104,9 +101,11 @@ def _failed_traces(result: RunResult) -> set[str]:
     return found
 
 
-def _evaluations(result: RunResult) -> Iterator[Evaluation | None]:
+def _evaluations(result: RunResult) -> Iterator[Evaluation]:
     for each in result.rounds:
-        yield from (each.train, *each.reruns, each.validation)
+        yield from each.evaluations
+        for candidate in each.candidates:
+            yield from candidate.evaluations
 
 
 def _prune(folder: Path, kept: Collection[str]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import TraceStore
-from promptiter.runlog.codec import from_plain
-from promptiter.runlog.events import Phase
+from promptiter.runlog.events import Payload, Phase
+from promptiter.runlog.payloads import CandidateDecided, CaseFinished, EvaluationFinished, EvaluationStarted
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
 from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import read_header
@@ -47,34 +47,50 @@ def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
     read_header(folder)
     found: list[tuple[int, CaseRun]] = []
     known: set[str] = set()
-    baseline = accepted = candidate = profile = without = ""
+    names = _ProfileNames()
     for event in FileJournal(Path(folder) / JOURNAL).read():
-        data = event.data
-        match event.type:
-            case "evaluation_started":
-                profile = data["profile_digest"]
-                without = f"without {', '.join(data['without'])}" if "without" in data else ""
-                baseline = baseline or profile
-            case "candidate":
-                candidate = data["profile_digest"]
-            case "decision" if data["value"]["accepted"]:
-                accepted = candidate
-            case "case":
-                row = data["row"]
-                known.add(row["case_id"])
-                if row["case_id"] == case_id and row["measured"]["origin"] != "kept":
-                    other = without or ("best" if event.phase in ("final_test", "test") else "candidate")
-                    name = "baseline" if profile == baseline else other
-                    if name == "candidate" and profile == accepted:
-                        name = "accepted"
-                    run = CaseRun(round=event.round, phase=event.phase, profile=name, row=from_plain(CaseRow, row))
-                    found.append((data["evaluation"], run))
-            case _:
-                pass
+        payload = event.payload
+        names.take(payload)
+        if isinstance(payload, CaseFinished):
+            row = payload.row
+            known.add(row.case_id)
+            if row.case_id == case_id and row.origin != "kept":
+                name = names.get(payload.evaluation, event.phase)
+                found.append((payload.evaluation, CaseRun(round=event.round, phase=event.phase, profile=name, row=row)))
     if case_id not in known:
         raise SetupError(f"the run {os.fspath(folder)!r} has no case {case_id!r}{nearest(case_id, sorted(known))}")
     found.sort(key=lambda each: (each[0], each[1].row.repeat))
     return CaseHistory(case_id=case_id, runs=tuple(run for _, run in found))
+
+
+class _ProfileNames:
+    """What the profiles of evaluations are called, by the events so far."""
+
+    def __init__(self) -> None:
+        self._evaluations: dict[int, EvaluationStarted] = {}
+        self._baseline = self._accepted = ""
+
+    def take(self, payload: Payload) -> None:
+        match payload:
+            case EvaluationStarted(evaluation=number, profile_digest=digest):
+                self._evaluations[number] = payload
+                self._baseline = self._baseline or digest
+            case EvaluationFinished(evaluation=number):
+                self._evaluations.pop(number, None)
+            case CandidateDecided(candidate=str(candidate), decision=decision) if decision.accepted:
+                self._accepted = candidate
+            case _:
+                pass
+
+    def get(self, evaluation: int, phase: Phase) -> str:
+        started = self._evaluations[evaluation]
+        if started.profile_digest == self._baseline:
+            return "baseline"
+        if started.without:
+            return f"without {', '.join(started.without)}"
+        if phase in ("final_test", "test"):
+            return "best"
+        return "accepted" if started.profile_digest == self._accepted else "candidate"
 
 
 def read_traces(folder: str | os.PathLike[str], run: CaseRun) -> list[ExecutionTrace]:

@@ -27,13 +27,13 @@ from pydantic import ValidationError
 
 from promptiter.concurrency import finish_before_cancel
 from promptiter.errors import JournalError
-from promptiter.runlog.events import SCHEMA_VERSION, Event, EventType
+from promptiter.runlog.events import SCHEMA_VERSION, Event
 from promptiter.runs.lock import RunLock
 from traces.model import holds_non_finite
 
 FILE_NAME = "journal.jsonl"
 
-DECISIONS: frozenset[EventType] = frozenset(("decision", "round_completed", "run_completed", "stop"))
+DECISIONS: frozenset[str] = frozenset(("decision", "round_completed", "run_completed", "stop"))
 """The file is synced to disk after these events, so that they survive a power failure."""
 
 INDEX_EVERY = 64
@@ -51,7 +51,7 @@ class FileJournal:
         self,
         path: str | os.PathLike[str],
         *,
-        fsync: Collection[EventType] = DECISIONS,
+        fsync: Collection[str] = DECISIONS,
         lock: RunLock | None = None,
     ) -> None:
         self.path = Path(path)
@@ -252,7 +252,7 @@ class FileJournal:
         return JournalError(f"line {seq + 1} of {self._name} was written by another release of promptiter ({problem})")
 
     def _encode(self, event: Event) -> bytes:
-        fields = dict(event)
+        fields = event.model_dump(exclude_none=True, exclude_defaults=False)
         try:
             raw = orjson.dumps(fields)
             if b"null" not in raw or not holds_non_finite(event.data):

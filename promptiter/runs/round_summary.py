@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from promptiter.backprop.record import BackpropDetails, PassResult, get_passes
 from promptiter.evaluation.result import Evaluation
-from promptiter.runlog.results import PassResult, RoundResult, RunResult
+from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
+from promptiter.stages.contracts import AggregateResult
 
 BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "no_patch", "below_support"]
 """The result of blaming a surface: its patch was adopted, accepted but not adopted, or rejected; or it got no patch."""
+
+UNDECIDED = "ended before a decision"
+"""Why a candidate has no decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +57,27 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSummary:
-    """One round. `accepted` is None if the round ended before a decision."""
+class CandidateSummary:
+    """One candidate. `accepted` is None if the round ended before a decision."""
 
-    round: int
-    train: Figures | None
-    blamed: tuple[str, ...]
+    digest: str
+    parents: tuple[str, ...]
     patched: tuple[str, ...]
     validation: Figures | None
     accepted: bool | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSummary:
+    """One round and its candidates. `skipped` says why it has none; `notes` counts other events of the search."""
+
+    round: int
+    train: Figures | None
+    blamed: tuple[str, ...]
+    candidates: tuple[CandidateSummary, ...]
+    skipped: str = ""
+    notes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +101,17 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     blame = _Blame(result)
     accepted: dict[str, tuple[Reason, ...]] = {}
     why = _WhyNoBlame()
+    signals = _Signals()
     for each in result.rounds:
+        signals.add(each)
         rounds.append(_summarize_round(each))
         rejections.extend(_rejections(each))
         blame.add(each)
         why.add(each)
-        if each.decision is not None and each.decision.accepted:
-            for surface_id, reason in _patch_reasons(each):
-                accepted[surface_id] = (*accepted.get(surface_id, ()), reason)
+        for candidate in each.candidates:
+            if candidate.decision is not None and candidate.decision.accepted:
+                for surface_id, reason in _patch_reasons(each, candidate, signals):
+                    accepted[surface_id] = (*accepted.get(surface_id, ()), reason)
     found = blame.summaries()
     return SearchSummary(
         rounds=tuple(rounds),
@@ -111,45 +131,73 @@ def summarize_evaluation(evaluation: Evaluation | None) -> Figures | None:
 
 
 def _summarize_round(each: RoundResult) -> RoundSummary:
-    decision = each.decision
     return RoundSummary(
         round=each.round,
         train=summarize_evaluation(each.train),
-        blamed=tuple(dict.fromkeys(signal.surface_id for one in each.passes for signal in one.signals)),
-        patched=tuple(sorted(each.patches.surface_ids)),
-        validation=summarize_evaluation(each.validation),
-        accepted=None if decision is None else decision.accepted,
-        reason=decision.reason if decision is not None else "ended before a decision" if each.patches else "",
+        blamed=tuple(dict.fromkeys(signal.surface_id for one in get_passes(each) for signal in one.signals)),
+        candidates=tuple(_summarize_candidate(candidate) for candidate in each.candidates),
+        skipped=each.skipped,
+        notes=Counter(note.type for note in each.notes),
     )
 
 
-def _patch_reasons(each: RoundResult) -> Iterator[tuple[str, Reason]]:
-    """The reason for each patch of a round: the signal for its surface in the same pass."""
-    for one in each.passes:
-        signals = {signal.surface_id: signal for signal in one.signals}
-        for patch in one.patches:
-            signal = signals.get(patch.surface_id)
-            yield (
-                patch.surface_id,
-                Reason(
-                    round=each.round,
-                    text=signal.text if signal is not None and signal.text else patch.reason,
-                    case_ids=() if signal is None else signal.case_ids,
-                ),
-            )
+def _summarize_candidate(candidate: CandidateResult) -> CandidateSummary:
+    decision = candidate.decision
+    return CandidateSummary(
+        digest=candidate.profile.digest,
+        parents=candidate.parents,
+        patched=tuple(sorted(candidate.patches.surface_ids)),
+        validation=summarize_evaluation(candidate.validation),
+        accepted=None if decision is None else decision.accepted,
+        reason=UNDECIDED if decision is None else decision.reason,
+    )
+
+
+class _Signals:
+    """The signals of the last rounds with blame of their own, which later rounds may refer to."""
+
+    def __init__(self) -> None:
+        self._by_surface: dict[str, AggregateResult] = {}
+
+    def add(self, each: RoundResult) -> None:
+        passes = get_passes(each)
+        is_own = isinstance(each.details, BackpropDetails) and each.details.blamed_in in (None, each.round)
+        if is_own:
+            self._by_surface = {}
+        for one in passes:
+            self._by_surface |= {signal.surface_id: signal for signal in one.signals}
+
+    def get(self, surface_id: str) -> AggregateResult | None:
+        return self._by_surface.get(surface_id)
+
+
+def _patch_reasons(each: RoundResult, candidate: CandidateResult, signals: _Signals) -> Iterator[tuple[str, Reason]]:
+    """The reason for each patch of a candidate: the signal for its surface, or what the search says."""
+    for patch in candidate.patches:
+        signal = signals.get(patch.surface_id)
+        yield (
+            patch.surface_id,
+            Reason(
+                round=each.round,
+                text=signal.text if signal is not None and signal.text else patch.reason,
+                case_ids=patch.evidence.cases if signal is None else signal.case_ids,
+            ),
+        )
 
 
 def _rejections(each: RoundResult) -> Iterator[Rejected]:
-    for one in each.passes:
+    for one in get_passes(each):
         for refused in one.refused:
             yield Rejected(round=each.round, surface_ids=(refused.surface_id,), reason=refused.reason)
         for note in one.notes:
             yield Rejected(round=each.round, reason=f"no patch: {note}")
-    patched = tuple(sorted(each.patches.surface_ids))
-    if each.decision is not None and not each.decision.accepted:
-        yield Rejected(round=each.round, surface_ids=patched, reason=each.decision.reason)
-    elif each.decision is None and patched:
-        yield Rejected(round=each.round, surface_ids=patched, reason="ended before a decision")
+    for candidate in each.candidates:
+        if candidate.decision is None or not candidate.decision.accepted:
+            patched = tuple(sorted(candidate.patches.surface_ids))
+            reason = UNDECIDED if candidate.decision is None else candidate.decision.reason
+            yield Rejected(round=each.round, surface_ids=patched, reason=reason)
+    if each.skipped:
+        yield Rejected(round=each.round, reason=each.skipped)
 
 
 class _Blame:
@@ -164,8 +212,10 @@ class _Blame:
         self._reasons: dict[str, list[Reason]] = {}
 
     def add(self, each: RoundResult) -> None:
-        self._patched |= each.patches.surface_ids
-        for one in each.passes:
+        for candidate in each.candidates:
+            self._patched |= candidate.patches.surface_ids
+        for one in get_passes(each):
+            self._patched |= one.patches.surface_ids
             self._add_pass(each.round, one)
 
     def _add_pass(self, number: int, one: PassResult) -> None:
@@ -203,7 +253,7 @@ class _WhyNoBlame:
         self._has_train = self._has_failures = self._has_losses = self._has_traces = False
 
     def add(self, each: RoundResult) -> None:
-        self._has_losses = self._has_losses or bool(each.losses)
+        self._has_losses = self._has_losses or any(one.losses for one in get_passes(each))
         if each.train is not None:
             self._has_train = True
             self._has_failures = self._has_failures or each.train.pass_rate != 1.0

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from promptiter.backprop.blame_check import weight_gradients
 from promptiter.backprop.loss import extract_losses
+from promptiter.backprop.record import GradientsChecked, GradientsMerged, LossesAttributed, LossesExtracted, TraceBlame
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.concurrency import run_together
 from promptiter.engine.session import Session
@@ -20,7 +21,6 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.surface_reads import collect_reads, find_unread
 from promptiter.profile import Profile
 from promptiter.runlog.events import Phase
-from promptiter.runlog.results import PassResult, TraceBlame
 from promptiter.search.blame_report import BlameReport
 from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.search.priority import order_by_priority
@@ -33,7 +33,6 @@ from promptiter.stages.contracts import (
     AttributeRequest,
     Attributor,
     BackwardResult,
-    BlameChecks,
     Peer,
     SurfaceGradient,
 )
@@ -84,35 +83,33 @@ class BlameFinder:
         session, request = self.session, self.session.request
         runs = EvaluatedRuns.of(evaluation, eval_set, session.trace)
 
-        async def extract() -> tuple[CaseLoss, ...]:
+        async def extract() -> LossesExtracted:
             await session.restore_traces(evaluation, eval_set, profile)
-            return extract_losses(
-                evaluation,
-                eval_set,
-                session.trace,
-                placements=request.loss_placements,
-                hints=_select_hints(eval_set, request.hints),
+            hints = _select_hints(eval_set, request.hints)
+            losses = extract_losses(
+                evaluation, eval_set, session.trace, placements=request.loss_placements, hints=hints
             )
+            return LossesExtracted(losses=losses)
 
-        async def attribute() -> tuple[TraceBlame, ...]:
+        async def attribute() -> LossesAttributed:
             await session.restore_traces(evaluation, eval_set, profile)
-            return await self._attribute(losses, runs, profile)
+            return LossesAttributed(blames=await self._attribute(losses, runs, profile))
 
         key = [eval_set.id, profile.digest, len(evaluation.rows)]
-        losses = await session.record("losses", tuple[CaseLoss, ...], extract, request=key, phase=phase)
-        blames = await session.record("backward", tuple[TraceBlame, ...], attribute, request=key, phase=phase)
-        gradients = _group_by_surface(blames, without=patched)
+        losses = (await session.record(LossesExtracted, extract, request=key, phase=phase)).losses
+        attributed = await session.record(LossesAttributed, attribute, request=key, phase=phase)
+        gradients = _group_by_surface(attributed.blames, without=patched)
         if self.check is not None and known is None:
             gradients = await self._check_gradients(gradients, evaluation, eval_set, profile, phase=phase)
-        merged: PassResult = await session.record(
-            "aggregation",
-            PassResult,
+        merged = await session.record(
+            GradientsMerged,
             lambda: self._merge(gradients, profile, evaluation, losses, known),
             request=key,
             phase=phase,
         )
         self.calls.has_worked = self.calls.has_worked or bool(merged.signals)
         return BlameReport(
+            round=session.round,
             profile=profile,
             evaluation=evaluation,
             eval_set=eval_set,
@@ -152,7 +149,7 @@ class BlameFinder:
         session, check = self.session, self.check
         assert check is not None
 
-        async def replay() -> BlameChecks:
+        async def replay() -> GradientsChecked:
             await session.restore_traces(evaluation, eval_set, profile)
             runs = ReplayContext(
                 agent=session.agent,
@@ -164,11 +161,11 @@ class BlameFinder:
             blame = [gradient for each in gradients.values() for gradient in each]
             found = await check.check(blame, runs, rng=session.rng)
             checks = tuple(replace(each, reason=session.redact(each.reason)) for each in found.checks)
-            return replace(found, checks=checks)
+            return GradientsChecked(checks=checks, replays=found.replays)
 
         key = [eval_set.id, profile.digest, len(evaluation.rows), check.most]
-        found: BlameChecks = await session.record("gradient_check", BlameChecks, replay, request=key, phase=phase)
-        session.evaluations.paid += found.replays
+        found = await session.record(GradientsChecked, replay, request=key, phase=phase)
+        session.evaluations.count_replays(found.replays)
         return weight_gradients(gradients, found.checks)
 
     async def _attribute_trace(self, case_loss: CaseLoss, peers: tuple[Peer, ...], profile: Profile) -> TraceBlame:
@@ -190,9 +187,16 @@ class BlameFinder:
         """Drop gradients on surfaces that are not targets or were not read, and on steps that the trace lacks."""
         steps, case = {step.id for step in request.trace.steps}, request.case_loss
         unread_here = find_unread(request.targets, [collect_reads([request.trace])])
+        run = f"{case.case_id}~{case.repeat}~{case.turn}"
         gradients = tuple(
-            replace(gradient, case_id=case.case_id, repeat=case.repeat, turn=case.turn)
-            for gradient in result.gradients
+            replace(
+                gradient,
+                case_id=case.case_id,
+                repeat=case.repeat,
+                turn=case.turn,
+                id=f"{run}/{gradient.step_id}/{number}",
+            )
+            for number, gradient in enumerate(result.gradients)
             if gradient.surface_id in request.targets - unread_here and gradient.step_id in steps
         )
         dropped = result.dropped + len(result.gradients) - len(gradients)
@@ -206,7 +210,7 @@ class BlameFinder:
         evaluation: Evaluation,
         losses: Sequence[CaseLoss],
         known: BlameReport | None,
-    ) -> PassResult:
+    ) -> GradientsMerged:
         failed = len({loss.case_id for loss in losses})
 
         async def merge(surface_id: str) -> AggregateResult:
@@ -229,7 +233,7 @@ class BlameFinder:
             order_by_priority(each, evaluation.rows, unsure=self.session.validator.untrusted_nodes)
             for each in rank(signals, min_share=self.min_support, least=least)
         )
-        return PassResult(signals=kept, below_support=below_support)
+        return GradientsMerged(signals=kept, below_support=below_support)
 
 
 def _group_by_surface(

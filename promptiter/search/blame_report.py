@@ -13,8 +13,12 @@ from promptiter.stages.contracts import AggregateResult, SurfaceGradient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameReport:
-    """The evaluated runs of a profile, the signals with enough support for a patch, and all gradients by surface."""
+    """The evaluated runs of a profile, the signals with enough support for a patch, and all gradients by surface.
 
+    `round` is the one that it was made in; a later round may use it.
+    """
+
+    round: int
     profile: Profile
     evaluation: Evaluation
     eval_set: EvalSet

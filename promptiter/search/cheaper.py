@@ -15,7 +15,7 @@ from promptiter.engine.session import Session
 from promptiter.llm.prices import Price
 from promptiter.policies.goals import list_other_models
 from promptiter.profile import PatchSet, SurfacePatch
-from promptiter.search.stage_calls import record_patches
+from promptiter.runlog.events import Payload, event_type
 from promptiter.structure import Surface
 from traces import Usage
 from traces.model import sum_usage
@@ -35,11 +35,19 @@ class Swap:
         return PatchSet((SurfacePatch(surface_id=self.surface_id, value=self.model, reason=reason),))
 
 
+@event_type("swaps")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapsRanked(Payload):
+    """The swaps to try, the largest saving first."""
+
+    swaps: tuple[Swap, ...] = ()
+
+
 class ModelDownsizing:
     """The search for the goal `cheaper`. Its models are those of the goal, or the choices of each node."""
 
     async def search(self, session: Session) -> None:
-        swaps: tuple[Swap, ...] = await session.record("work", tuple[Swap, ...], lambda: _rank_swaps(session))
+        swaps = (await session.record(SwapsRanked, lambda: _rank_swaps(session))).swaps
         done: set[str] = set()
         for swap in swaps:
             if swap.surface_id in done:
@@ -47,8 +55,8 @@ class ModelDownsizing:
             if await session.should_stop():
                 return
             await session.begin_round()
-            patches = await record_patches(session, swap.build_patches(), key=[swap.surface_id, swap.model])
-            decision = await session.validate(session.candidate(patches))
+            patches = swap.build_patches()
+            decision = await session.validate(session.candidate(patches), patches=patches)
             await session.complete_round()
             if decision.accepted:
                 done.add(swap.surface_id)  # the other models of this node save less
@@ -58,13 +66,14 @@ class ModelDownsizing:
         return SearchOutline(screened_cases=0)
 
 
-async def _rank_swaps(session: Session) -> tuple[Swap, ...]:
+async def _rank_swaps(session: Session) -> SwapsRanked:
     """All swaps that save money, the largest saving first."""
     accepted = session.accepted
     await session.restore_traces(accepted.validation, session.validation, accepted.profile)
     surfaces = [session.snapshot.surface(target) for target in sorted(session.targets)]
     found = [swap for surface in surfaces if surface.type == "model" for swap in _find_swaps(surface, session)]
-    return tuple(sorted(found, key=lambda swap: (-swap.saves_usd, swap.surface_id, swap.model)))
+    ranked = sorted(found, key=lambda swap: (-swap.saves_usd, swap.surface_id, swap.model))
+    return SwapsRanked(swaps=tuple(ranked))
 
 
 def _find_swaps(surface: Surface, session: Session) -> Iterator[Swap]:

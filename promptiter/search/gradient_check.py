@@ -21,6 +21,7 @@ from random import Random
 from promptiter.agents.base import Agent, Substitute, SubstitutingAgent
 from promptiter.backprop.corrections import Correction, CorrectionRequest, Corrector
 from promptiter.backprop.loss import extract_losses
+from promptiter.backprop.record import GradientsChecked
 from promptiter.concurrency import run_together
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
@@ -31,7 +32,7 @@ from promptiter.profile import Profile
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.search.blame_sample import find_most_blamed, run_of, sample_runs
 from promptiter.search.step_examples import has_passed
-from promptiter.stages.contracts import BlameCheck, BlameChecks, BlameVerdict, SurfaceGradient
+from promptiter.stages.contracts import BlameCheck, BlameVerdict, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Step
 
@@ -53,10 +54,12 @@ class GradientCheck:
         self.correctors: tuple[Corrector, ...] = correctors or (OFFLINE_STAGES.get("corrector")(),)
         self.most = most
 
-    async def check(self, gradients: Iterable[SurfaceGradient], runs: ReplayContext, *, rng: Random) -> BlameChecks:
+    async def check(
+        self, gradients: Iterable[SurfaceGradient], runs: ReplayContext, *, rng: Random
+    ) -> GradientsChecked:
         """Check a sample that is spread over surfaces and cases. Budget and setup errors are raised."""
         if not isinstance(runs.agent, SubstitutingAgent):
-            return BlameChecks()
+            return GradientsChecked()
         blame = sorted(gradients, key=lambda each: (*run_of(each), each.surface_id, each.step_id, each.text))
         common = find_most_blamed(blame)
         run_checks = [
@@ -64,7 +67,7 @@ class GradientCheck:
         ]
         found = await run_together(each.run() for each in run_checks)
         checks = tuple(check for each in found for check in each)
-        return BlameChecks(checks=checks, replays=sum(each.replays for each in run_checks))
+        return GradientsChecked(checks=checks, replays=sum(each.replays for each in run_checks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from promptiter.backprop.lint import Linter
+from promptiter.backprop.record import PatchesWritten
 from promptiter.concurrency import run_together
 from promptiter.engine.review import ReviewRequest
 from promptiter.engine.session import Session
-from promptiter.profile import PatchSet, Profile, SurfacePatch
-from promptiter.runlog.results import PassResult
+from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.search.blame_report import BlameReport
 from promptiter.search.rejections import Rejections
 from promptiter.search.stage_calls import StageCalls
-from promptiter.stages.contracts import AggregateResult, Optimizer, OptimizeRequest, Rejection
+from promptiter.stages.contracts import AggregateResult, Optimizer, OptimizeRequest, Rejection, SurfaceGradient
 from promptiter.structure import Surface
 
 MAX_ATTEMPTS = 2
@@ -45,18 +45,16 @@ class PatchProposer:
         self._calls = calls
         self._linter = Linter(session.train.cases)
 
-    async def propose(self, report: BlameReport) -> PassResult:
+    async def propose(self, report: BlameReport) -> PatchesWritten:
         """Propose patches for the blamed surfaces; the result also has what was refused."""
         if not report.signals:
-            return PassResult()
+            return PatchesWritten(blamed_in=report.round)
         key = [report.profile.digest, [signal.surface_id for signal in report.signals], self.rejected.count]
-        result: PassResult = await self._session.record(
-            "patches", PassResult, lambda: self._propose(report), request=key
-        )
+        result = await self._session.record(PatchesWritten, lambda: self._propose(report), request=key)
         self.rejected.add(result.refused)
         return result
 
-    async def _propose(self, report: BlameReport) -> PassResult:
+    async def _propose(self, report: BlameReport) -> PatchesWritten:
         await self._session.restore_traces(report.evaluation, report.eval_set, report.profile)
         attempts = await run_together(self._write_patch(report, signal) for signal in report.signals)
         refused = [rejection for each in attempts for rejection in each.refused]
@@ -70,7 +68,9 @@ class PatchProposer:
         notes = tuple(each.note for each in attempts if each.note)
         if not patches and not refused and any(each.has_failed for each in attempts):
             self._calls.fail(f"{type(self._optimizer).__name__} failed and wrote no patch: {notes[0]}")
-        return PassResult(patches=PatchSet(tuple(patches)), refused=tuple(refused), notes=notes)
+        return PatchesWritten(
+            patches=PatchSet(tuple(patches)), refused=tuple(refused), notes=notes, blamed_in=report.round
+        )
 
     async def _write_patch(self, report: BlameReport, signal: AggregateResult) -> PatchAttempt:
         """Ask for a patch until lint passes it; each refusal is shown to the optimizer."""
@@ -93,6 +93,8 @@ class PatchProposer:
                 note = error or (answer.reason if answer is not None else "")
                 return PatchAttempt(refused=refused, note=f"{surface.id}: {note}", has_failed=error is not None)
             patch = replace(answer.patch, surface_id=surface.id)
+            if not patch.evidence.gradients:
+                patch = replace(patch, evidence=_link(patch.evidence, report.gradients[surface.id]))
             rejection = self._lint(patch, surface, tried=request.rejected)
             if rejection is None:
                 return PatchAttempt(patch=patch, refused=refused)
@@ -137,3 +139,13 @@ class PatchProposer:
 
     def _describe_node(self, node_id: str) -> str:
         return next((node.description for node in self._session.snapshot.nodes if node.id == node_id), "")
+
+
+def _link(known: PatchEvidence, gradients: Sequence[SurfaceGradient]) -> PatchEvidence:
+    """The gradients behind a patch, their steps and cases; of the cases that the optimizer named, if it named any."""
+    behind = [each for each in gradients if not known.cases or each.case_id in known.cases]
+    return PatchEvidence(
+        cases=known.cases or tuple(dict.fromkeys(each.case_id for each in behind)),
+        steps=known.steps or tuple(dict.fromkeys(f"{each.case_id}/{each.step_id}" for each in behind)),
+        gradients=tuple(each.id for each in behind),
+    )

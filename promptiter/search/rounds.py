@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from promptiter.backprop.propagate import StepwiseAttributor
+from promptiter.backprop.record import PatchesWritten
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
@@ -22,7 +23,6 @@ from promptiter.evaluation.result import Evaluation, Objective
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.profile import PatchSet
 from promptiter.registry import OFFLINE_STAGES
-from promptiter.runlog.results import PassResult
 from promptiter.search.blame import BlameFinder
 from promptiter.search.blame_report import BlameReport
 from promptiter.search.gradient_check import GradientCheck
@@ -141,7 +141,7 @@ class RoundProposal:
     refused: tuple[Rejection, ...] = ()
     rerun: Evaluation | None = None
 
-    def add_pass(self, new: PassResult) -> RoundProposal:
+    def add_pass(self, new: PatchesWritten) -> RoundProposal:
         return RoundProposal(
             patches=PatchSet((*self.patches, *new.patches)),
             refused=(*self.refused, *new.refused),
@@ -161,12 +161,13 @@ async def _decide(
     candidate = session.candidate(proposal.patches)
     digest = int(candidate.digest[:16], 16)  # shortened, because a long run keeps all of them
     if digest in tried:
-        return await session.reject(candidate, "this candidate was tried before")
+        return await session.reject(candidate, "this candidate was tried before", patches=proposal.patches)
     tried.add(digest)
     if proposal.rerun is not None and not _is_improvement(known.evaluation, proposal.rerun, session.request.objective):
         count = len(proposal.rerun.cases)
-        return await session.reject(candidate, f"the {count} failed train cases that were run again did no better")
-    return await session.validate(candidate)
+        reason = f"the {count} failed train cases that were run again did no better"
+        return await session.reject(candidate, reason, patches=proposal.patches)
+    return await session.validate(candidate, patches=proposal.patches)
 
 
 def _describe_refusals(refused: Sequence[Rejection]) -> str:

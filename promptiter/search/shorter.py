@@ -24,9 +24,9 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.models import estimate_tokens
 from promptiter.policies.goals import SHORTENABLE_TYPES
 from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.runlog.events import Payload, event_type
 from promptiter.search.removable_parts import Pieces
 from promptiter.search.screening import FIRST_CASES, MOST_CASES, Screening
-from promptiter.search.stage_calls import record_patches
 from promptiter.structure import Surface
 from traces import Step
 
@@ -47,6 +47,14 @@ class Piece:
     surface_id: str
     number: int
     tokens: float
+
+
+@event_type("reads_counted")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadsCounted(Payload):
+    """The mean number of reads of each surface per run."""
+
+    reads: Mapping[str, float]
 
 
 class PromptShortening:
@@ -71,10 +79,8 @@ class PromptShortening:
                     return
                 await session.begin_round()
             group, is_first = waiting.popleft(), False
-            removed = (*gone, *group)
-            key = [[piece.surface_id, piece.number] for piece in removed]
-            patches = await record_patches(session, text.build_patches(removed), key=key)
-            decision = await session.validate(session.candidate(patches))
+            patches = text.build_patches((*gone, *group))
+            decision = await session.validate(session.candidate(patches), patches=patches)
             await session.complete_round()
             if decision.accepted:
                 gone += group
@@ -147,12 +153,12 @@ class _PromptTexts:
 async def _group_pieces(session: Session, text: _PromptTexts, screening: Screening) -> list[tuple[Piece, ...]]:
     """The removable pieces of each surface, the surface with the largest saving first."""
 
-    async def count() -> dict[str, float]:
+    async def count() -> ReadsCounted:
         before = screening.before
         await session.restore_traces(before, screening.cases, session.accepted.profile)
-        return _count_reads(session, text, before)
+        return ReadsCounted(reads=_count_reads(session, text, before))
 
-    reads: dict[str, float] = await session.record("work", dict[str, float], count, phase="train")
+    reads = (await session.record(ReadsCounted, count, phase="train")).reads
     groups = []
     for name, pieces in text.pieces.items():
         found = (

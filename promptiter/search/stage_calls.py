@@ -7,9 +7,6 @@ from typing import TypeVar
 
 from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError, SetupError, StageError, UnexpectedCallError
-from promptiter.profile import PatchSet
-from promptiter.runlog.results import PassResult
-from traces.model import Json
 
 T = TypeVar("T")
 
@@ -35,13 +32,3 @@ class StageCalls:
         if not self.has_worked:
             raise StageError(message)
         self._session.report(message)
-
-
-async def record_patches(session: Session, patches: PatchSet, *, key: Json) -> PatchSet:
-    """Record patches that were built without a model, and return those of the record."""
-
-    async def build() -> PassResult:
-        return PassResult(patches=patches)
-
-    result: PassResult = await session.record("patches", PassResult, build, request=key)
-    return result.patches

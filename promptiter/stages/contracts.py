@@ -38,7 +38,8 @@ BlameVerdict: TypeAlias = Literal["unchecked", "supported", "unsupported", "unkn
 class SurfaceGradient:
     """How one surface should change, as seen at one step of one case. `confidence` is from 0 to 1.
 
-    `check` is the verdict of the gradient check, if the gradient was in its sample.
+    `id` is its name in the record, which patches refer to; a stage leaves it empty. `check` is the verdict of the
+    gradient check, if the gradient was in its sample.
     """
 
     surface_id: str
@@ -52,6 +53,7 @@ class SurfaceGradient:
     confidence: float = 1.0
     findings: tuple[Finding, ...] = ()
     check: BlameVerdict = "unchecked"
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,11 +246,3 @@ class BlameCheck:
     reason: str
     repeat: int = 0
     turn: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlameChecks:
-    """The checks of one pass, and the number of replays: runs of a case from a corrected step on."""
-
-    checks: tuple[BlameCheck, ...] = ()
-    replays: int = 0

@@ -22,7 +22,7 @@ from promptiter.errors import SurfaceValueError
 from promptiter.llm.messages import Role
 from promptiter.llm.redaction import map_texts
 from promptiter.llm.structured import build_shape
-from promptiter.profile import SurfacePatch
+from promptiter.profile import PatchEdit, PatchEvidence, SurfacePatch
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from promptiter.structure import EXAMPLE_ROLES, TEXT_TYPES, Surface
 from traces.model import Json, holds_non_finite
@@ -37,6 +37,7 @@ class NewValue:
 
     value: Json
     reason: str
+    edits: tuple[PatchEdit, ...] = ()
 
 
 class LLMOptimizer(ModelStage[OptimizeRequest]):
@@ -59,7 +60,11 @@ class LLMOptimizer(ModelStage[OptimizeRequest]):
         needed = SPARE_TOKENS + (approximate_tokens(render_value(surface.value)) * 3 // 2 if is_whole else 0)
         new = await self.ask(shape, messages, request, node_id=surface.node_id, answer_tokens=needed)
         patch = SurfacePatch(
-            surface_id=surface.id, value=new.value, reason=new.reason, evidence=request.signal.case_ids
+            surface_id=surface.id,
+            value=new.value,
+            reason=new.reason,
+            evidence=PatchEvidence(cases=request.signal.case_ids),
+            edits=new.edits,
         )
         return OptimizeResult(patch=patch, reason=new.reason)
 
@@ -99,7 +104,8 @@ def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
         pairs = [
             tuple(_unescape_marks(text, request.surface) for text in (each.find, each.replace)) for each in reply.edits
         ]
-        return check_value(NewValue(apply_edits(request.surface.value, pairs), reply.reason), request)
+        edits = tuple(PatchEdit(before=find, after=new) for find, new in pairs)
+        return check_value(NewValue(apply_edits(request.surface.value, pairs), reply.reason, edits), request)
 
     one = build_object_schema(find={"type": "string"}, replace={"type": "string"})
     schema = build_object_schema(reason={"type": "string"}, edits={"type": "array", "minItems": 1, "items": one})

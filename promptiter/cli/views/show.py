@@ -19,7 +19,7 @@ from promptiter.cli.views.run import (
     print_headline,
     print_warnings,
 )
-from promptiter.runs.round_summary import BlameOutcome, Figures, Rejected
+from promptiter.runs.round_summary import BlameOutcome, CandidateSummary, Figures, Rejected
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import join_names, plural
 from traces.text import one_line
@@ -84,14 +84,25 @@ def print_rounds(screen: Console, summary: RunSummary) -> None:
     table.add_column("decision", overflow="fold")
     table.add_row("0", "", _figures(summary.baseline), Text("baseline", "dim"))
     for each in summary.rounds:
-        word, style = {True: ("accepted", "green"), False: ("rejected", "yellow"), None: ("", "dim")}[each.accepted]
-        patched = f"{join_names(each.patched, limit=SHOWN_NAMES)}: " if each.patched else ""
-        reason = in_a_line(f"{patched}{each.reason}" if each.reason else patched)
-        decision = Text.assemble((word, style), " " if word and reason else "", reason)
-        table.add_row(str(each.round), _figures(each.train), _figures(each.validation), decision)
+        lines = [(_figures(one.validation), _decision(one)) for one in each.candidates]
+        if each.skipped or not lines:
+            lines.append(("", Text(in_a_line(each.skipped), "dim")))
+        for number, (validation, decision) in enumerate(lines):
+            row = ("", "") if number else (str(each.round), _figures(each.train))
+            table.add_row(*row, validation, decision)
+        if each.notes:
+            notes = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in each.notes.items())
+            table.add_row("", "", "", Text(f"recorded by the search: {in_a_line(notes)}", "dim"))
     screen.print(table)
     if summary.stopped:
         screen.print(f"\nstopped: {in_a_line(summary.stopped)}", markup=False)
+
+
+def _decision(candidate: CandidateSummary) -> Text:
+    word, style = {True: ("accepted", "green"), False: ("rejected", "yellow"), None: ("", "dim")}[candidate.accepted]
+    patched = f"{join_names(candidate.patched, limit=SHOWN_NAMES)}: " if candidate.patched else ""
+    reason = in_a_line(f"{patched}{candidate.reason}")
+    return Text.assemble((word, style), " " if word and reason else "", reason)
 
 
 def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False) -> None:

@@ -16,7 +16,7 @@ from promptiter.offline.rules.predicates import VALUE_FORMS, Support, qualified
 from promptiter.offline.rules.prompt_editing import Ask, Prompt, asks_to_copy
 from promptiter.offline.rules.rule_selection import choices
 from promptiter.offline.rules.settings import other_values
-from promptiter.profile import SurfacePatch
+from promptiter.profile import PatchEvidence, SurfacePatch
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
@@ -43,7 +43,10 @@ class RuleOptimizer:
             if _is_allowed(surface, proposal.value) and not _is_rejected(proposal.value, request):
                 return OptimizeResult(
                     patch=SurfacePatch(
-                        surface_id=surface.id, value=proposal.value, reason=proposal.reason, evidence=proposal.evidence
+                        surface_id=surface.id,
+                        value=proposal.value,
+                        reason=proposal.reason,
+                        evidence=PatchEvidence(cases=proposal.evidence),
                     )
                 )
         return OptimizeResult(patch=None, reason=_why_nothing(request, proposed=count))

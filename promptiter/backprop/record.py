@@ -1,0 +1,134 @@
+"""The record of a backprop round: the passes from losses to patches, and the events that they are built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from promptiter.profile import PatchSet
+from promptiter.runlog.details import DetailsPayload, RoundDetails, round_details
+from promptiter.runlog.events import event_type
+from promptiter.runlog.results import RoundResult
+from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection
+from promptiter.stages.losses import CaseLoss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceBlame:
+    """The blame for the losses of one trace, step by step."""
+
+    case_id: str
+    repeat: int = 0
+    turn: int = 0
+    results: tuple[BackwardResult, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassResult:
+    """One pass of a round from losses to patches. `below_support` are signals with too little support for a patch.
+
+    Signals are ordered by the loss that a patch may remove, relative to the cost of running the cases that read the
+    surface. `checks` are the results of the gradient check, and `replays` the case runs that it took. `refused` are
+    patches that lint or a reviewer refused, with the reason; `notes` explain missing patches.
+    """
+
+    losses: tuple[CaseLoss, ...] = ()
+    blames: tuple[TraceBlame, ...] = ()
+    checks: tuple[BlameCheck, ...] = ()
+    replays: int = 0
+    signals: tuple[AggregateResult, ...] = ()
+    below_support: tuple[AggregateResult, ...] = ()
+    patches: PatchSet = field(default_factory=PatchSet)
+    refused: tuple[Rejection, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@round_details("backprop")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackpropDetails(RoundDetails):
+    """The passes of a round. `blamed_in` is the round whose train results and blame the first pass uses.
+
+    After a rejection the input profile is the same, so the next round takes them from an earlier one: its own first
+    pass then has patches, but neither losses nor signals.
+    """
+
+    passes: tuple[PassResult, ...] = ()
+    blamed_in: int | None = None
+
+    def add_to_last(self, **fields: Any) -> BackpropDetails:
+        """These details with more of their last pass."""
+        passes = self.passes or (PassResult(),)
+        return replace(self, passes=(*passes[:-1], replace(passes[-1], **fields)))
+
+
+def get_passes(result: RoundResult) -> tuple[PassResult, ...]:
+    """The passes of a round; none if another search made it."""
+    return result.details.passes if isinstance(result.details, BackpropDetails) else ()
+
+
+class _PassPayload(DetailsPayload):
+    """A payload that is part of the last pass."""
+
+    __slots__ = ()
+
+    def add_to(self, details: RoundDetails | None) -> RoundDetails:
+        return self.add_to_pass(details if isinstance(details, BackpropDetails) else BackpropDetails())
+
+    def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
+        raise NotImplementedError
+
+
+@event_type("losses")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossesExtracted(_PassPayload):
+    """The losses that a pass starts from."""
+
+    losses: tuple[CaseLoss, ...] = ()
+
+    def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
+        return replace(details, passes=(*details.passes, PassResult(losses=self.losses)))
+
+
+@event_type("backward")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossesAttributed(_PassPayload):
+    blames: tuple[TraceBlame, ...] = ()
+
+    def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
+        return details.add_to_last(blames=self.blames)
+
+
+@event_type("gradient_check")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientsChecked(_PassPayload):
+    checks: tuple[BlameCheck, ...] = ()
+    replays: int = 0
+
+    def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
+        return details.add_to_last(checks=self.checks, replays=self.replays)
+
+
+@event_type("aggregation")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientsMerged(_PassPayload):
+    signals: tuple[AggregateResult, ...] = ()
+    below_support: tuple[AggregateResult, ...] = ()
+
+    def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
+        return details.add_to_last(signals=self.signals, below_support=self.below_support)
+
+
+@event_type("patches")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchesWritten(_PassPayload):
+    """The patches of a pass. `blamed_in` is the round that its signals come from."""
+
+    patches: PatchSet = field(default_factory=PatchSet)
+    refused: tuple[Rejection, ...] = ()
+    notes: tuple[str, ...] = ()
+    blamed_in: int = 0
+
+    def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
+        known = details if details.blamed_in is not None else replace(details, blamed_in=self.blamed_in)
+        return known.add_to_last(patches=self.patches, refused=self.refused, notes=self.notes)
