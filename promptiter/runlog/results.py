@@ -132,6 +132,28 @@ class RoundResult:
         accepted = [each for each in self.candidates if each.decision is not None and each.decision.accepted]
         return next(reversed(accepted or self.candidates), None)
 
+    @property
+    def decision(self) -> AcceptanceDecision | None:
+        """The decision on `candidate`; the reason of a round that was skipped; None in a round that did not finish."""
+        if self.candidate is None and self.skipped:
+            return AcceptanceDecision(accepted=False, delta=None, reason=self.skipped)
+        return self.candidate.decision if self.candidate is not None else None
+
+    @property
+    def patches(self) -> PatchSet:
+        """The patches of `candidate`."""
+        return self.candidate.patches if self.candidate is not None else PatchSet()
+
+    @property
+    def validation(self) -> Evaluation | None:
+        """The validation of `candidate`."""
+        return self.candidate.validation if self.candidate is not None else None
+
+    @property
+    def compared(self) -> Evaluation | None:
+        """The input profile on the repeats of its candidates' validation; None if its earlier record was used."""
+        return merge_evaluations(each for each in self.evaluations if each.phase == "validation")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
