@@ -1,17 +1,17 @@
-"""A support desk: six models turn a customer's message into an entry for the ticket system.
+"""A support desk: six model nodes turn a customer's message into an entry for the ticket system.
 
                 ┌─ returns ──┐
     reception ──┼─ payments ─┼── lead ── filing
                 └─ delivery ─┘
 
-Last week the ticket system got a new field, the purchase date. Two of the instructions below were forgotten, and
-mending one of them alone changes nothing: run `promptiter run promptiter.yaml`, and see which ones.
+Last week the ticket system got a new field, the purchase date. Two of the instructions below were not updated, and
+fixing only one of them changes nothing. Run `promptiter run promptiter.yaml` to find out which ones.
 """
 
 from promptiter import Edge, GraphAgent, ModelNode
 from promptiter.agents import Join
 
-MODEL = "simulated"  # the one line to change for a real model: "gpt-4o-mini", "anthropic/claude-…", "ollama/…"
+MODEL = "simulated"  # works offline; for a real model write "gpt-4o-mini", "anthropic/claude-…", "ollama/…"
 
 agent = GraphAgent(
     name="support_desk",

@@ -17,7 +17,8 @@ from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
-from promptiter.config.build import ConfiguredRun, build_run
+from promptiter.config.build import build_run
+from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
@@ -442,7 +443,7 @@ def test_a_cap_in_dollars_needs_the_price_of_every_model(folder: Path) -> None:
     caps = "budget: {max_usd: 1}\nmodels: {stages: openai/x, openai/x: {api_key: none}}\njudge: other-model\n"
     found = problems(folder, FILE + caps)
     assert [each.partition(" is unknown;")[0] for each in found] == [
-        "budget.max_usd cannot be kept: the price of model 'openai/x'",
+        "budget.max_usd cannot be enforced: the price of model 'openai/x'",
         "max_usd cannot be kept: the price of model 'other-model'",
     ]
 

@@ -19,7 +19,7 @@ from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
     from promptiter.agents.base import Agent
-    from promptiter.config.build import ConfiguredEvaluation
+    from promptiter.config.configured_run import ConfiguredEvaluation
     from promptiter.evaluation.evaluator import Evaluator
 
 JUDGE_REPEATS = 2

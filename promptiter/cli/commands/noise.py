@@ -16,7 +16,7 @@ from promptiter.errors import SetupError
 from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
-    from promptiter.config.build import ConfiguredRun
+    from promptiter.config.configured_run import ConfiguredRun
     from promptiter.evaluation.stats.noise import NoiseReport
 
 

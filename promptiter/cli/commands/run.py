@@ -30,7 +30,7 @@ from promptiter.errors import SetupError
 from traces.model import Json
 
 if TYPE_CHECKING:
-    from promptiter.config.build import ConfiguredRun
+    from promptiter.config.configured_run import ConfiguredRun
     from promptiter.config.file import ReadConfig
     from promptiter.runlog.results import RunResult
     from promptiter.runs.directory import RunDirectory
@@ -245,7 +245,7 @@ def _result(configured: ConfiguredRun, directory: RunDirectory, *, test_now: boo
     config, ledger = configured.config, configured.gateway.ledger
     screen = SteadyConsole()
     progress = RunProgress(screen, spent=lambda: ledger.snapshot().of_models)
-    reviewer = TerminalReviewer(screen, paused=progress.paused) if config.review else None
+    reviewer = TerminalReviewer(screen, paused=progress.pause) if config.review else None
     try:
         with contextlib.nullcontext() if config.quiet else progress:
             if not config.quiet:
