@@ -26,10 +26,10 @@ def forecast_as_json(forecast: Forecast, configuration: dict[str, Json]) -> str:
 
 
 def print_forecast(screen: Console, forecast: Forecast) -> None:
-    """Every figure of a typical run, with those of a short and a long one."""
+    """Print the figures of a typical run, with those of a short and a long one."""
     screen.print(Text.assemble(("Forecast", "bold"), f"  {one_line(forecast.source)}"))
     screen.print(
-        f"  {_range(forecast.rounds, _count)} rounds; each figure is that of a typical run (short to long run)",
+        f"  {_range(forecast.rounds, _count)} rounds; figures are for a typical run (short to long run)",
         style="dim",
     )
     _print_table(screen, "stage", [*forecast.stages.items(), ("all", forecast.total)], has_total=True)
@@ -42,8 +42,8 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
     print_rows(screen, rows)
 
 
-def compared(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
-    """What model calls took and the forecast of it: calls, dollars, seconds."""
+def format_comparison(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
+    """Calls, dollars and seconds beside their forecast."""
     expected = forecast.total
     figures = [f"{spent.calls:,} calls, expected {_range(expected.calls, _count)}"]
     if expected.usd is not None and (expected.usd.high or spent.cost_usd):
@@ -54,7 +54,7 @@ def compared(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
 
 
 def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[Json]:
-    """Every stage that was forecast or made a call."""
+    """The stages that were forecast or made a call."""
     return [
         {
             "stage": stage,
@@ -65,8 +65,8 @@ def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[
     ]
 
 
-def print_compared(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spending]) -> None:
-    """What each stage took beside its forecast: calls, and dollars if they are known, else tokens."""
+def print_comparison(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spending]) -> None:
+    """Print what each stage took beside its forecast: calls, and dollars if they are known, otherwise tokens."""
     has_dollars = forecast.total.usd is not None and forecast.total.usd.high > 0
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("stage", no_wrap=True)
@@ -85,9 +85,9 @@ def print_compared(screen: Console, forecast: Forecast, spent: Mapping[Stage, Sp
 
 
 def _by_stage(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[tuple[Stage, Spending]]:
-    """The stages that were forecast to call a model or did, in the order of a run."""
-    asking = {stage for stage, expected in forecast.stages.items() if expected.calls.high > 0} | spent.keys()
-    return [(stage, spent.get(stage, NOTHING)) for stage in STAGES if stage in asking]
+    """The stages that were forecast to call a model or did so, in the order of a run."""
+    calling = {stage for stage, expected in forecast.stages.items() if expected.calls.high > 0} | spent.keys()
+    return [(stage, spent.get(stage, NOTHING)) for stage in STAGES if stage in calling]
 
 
 def _print_table(screen: Console, kind: str, lines: Iterable[tuple[str, Expected]], *, has_total: bool = False) -> None:
@@ -116,7 +116,7 @@ def _cost(expected: Expected) -> str:
 
 
 def _range(figures: Range, show: Callable[[float], str]) -> str:
-    """`192 (135 to 311)`; one figure where all are the same."""
+    """`192 (135 to 311)`, or a single figure if all are the same."""
     low, typical, high = show(figures.low), show(figures.typical), show(figures.high)
     return typical if low == high else f"{typical} ({low} to {high})"
 
