@@ -52,6 +52,17 @@ def dates_in(text: str) -> tuple[DateInText, ...]:
     return tuple(each for each in found if each.days)
 
 
+def rewrite_dates(text: str, format_name: str) -> str:
+    """The text with all its dates in one format; with slashes, the month is read first."""
+
+    def rewrite(match: re.Match[str]) -> str:
+        month_first = match[0].lstrip("0")
+        days = sorted(_days(match), key=lambda day: month_first.startswith(f"{day.month}/"))
+        return write_date(days[-1], format_name) if days else match[0]
+
+    return _DATE.sub(rewrite, text)
+
+
 _MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
 _DATE = re.compile(
     r"(?<![\w./-])(?:"
