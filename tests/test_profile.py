@@ -77,7 +77,7 @@ def test_files_give_the_same_profile_back(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="cannot be read"):
         Profile.load(tmp_path / "none.json")
     for bad in (b"{", b"[]", b'{"values": {}}', b'{"structure_id": 1, "values": {}}'):
-        with pytest.raises(SetupError, match="this is no profile"):
+        with pytest.raises(SetupError, match="this is not a profile"):
             Profile.from_json(bad)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.errors import AgentError, SetupError
-from promptiter.sources import CallbackSource, FileSource, Target
+from promptiter.sources import CallbackSource, FileSource, Source
 
 TEXTS = st.text(st.sampled_from("aé€😀 {}\r\n\ufeff\0"), max_size=12)
 FORMS = st.sampled_from(
@@ -71,15 +71,15 @@ def test_mixed_line_ends_are_left_alone(file: Path) -> None:
 
 def test_another_encoding_is_asked_for_and_kept(file: Path) -> None:
     file.write_bytes("größer".encode("latin-1"))
-    with pytest.raises(SetupError, match=r"is no utf-8 text .* FileSource\('prompt.md', encoding=...\)"):
+    with pytest.raises(SetupError, match=r"is not utf-8 text .* FileSource\('prompt.md', encoding=...\)"):
         FileSource(file).read()
     target = FileSource(file, encoding="latin-1")
     assert target.read() == "größer"
     target.write("größte")
     assert file.read_bytes() == "größte".encode("latin-1")
-    with pytest.raises(AgentError, match="latin-1, which cannot hold '€'"):
+    with pytest.raises(AgentError, match="latin-1, which cannot represent '€'"):
         target.write("5 €")
-    with pytest.raises(SetupError, match="is no nonsense text"):
+    with pytest.raises(SetupError, match="is not nonsense text"):
         FileSource(file, encoding="nonsense").read()
 
 
@@ -164,7 +164,7 @@ def test_callbacks_may_be_synchronous_or_asynchronous() -> None:
         await asyncio.sleep(0)
         store["async"] = value
 
-    targets: list[Target] = [
+    targets: list[Source] = [
         CallbackSource(lambda: store["sync"], lambda value: store.__setitem__("sync", value)),
         CallbackSource(read, write),
     ]
@@ -183,5 +183,5 @@ async def test_an_asynchronous_callback_works_inside_a_running_loop() -> None:
 
 
 def test_a_callback_must_give_text() -> None:
-    with pytest.raises(SetupError, match="must give text, gave None"):
+    with pytest.raises(SetupError, match="must return a string, not None"):
         CallbackSource(lambda: None, lambda _: None).read()  # type: ignore[arg-type, return-value]

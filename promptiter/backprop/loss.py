@@ -183,25 +183,18 @@ def _group_failed_by_turn(row: CaseRow) -> dict[int, list[tuple[Score, tuple[Fin
 def _build_case_loss(
     row: CaseRow, case: EvalCase, trace: ExecutionTrace, *, turn: int, placed: Iterable[tuple[Loss, Sequence[str]]]
 ) -> CaseLoss:
-    expected = case.turns[turn].expected if turn < len(case.turns) else None
+    asked, question = case.find_turn(turn), case.find_question(turn)
+    expected = asked.expected if asked is not None else None
     return CaseLoss(
         case_id=case.id,
         repeat=row.repeat,
         turn=turn,
-        input=_find_user_message(case, trace, turn=turn),
+        input=(trace.steps[0].input.text or "") if question is None else question,  # a simulated user has no script
         trace_digest=row.trace_digests[turn],
         losses=tuple(
             replace(loss, step_id=step_id, expected=expected) for loss, step_ids in placed for step_id in step_ids
         ),
     )
-
-
-def _find_user_message(case: EvalCase, trace: ExecutionTrace, *, turn: int) -> str:
-    """The user's message in a turn: that of the case or, for a simulated user, the first input of the trace."""
-    for turns in (case.turns, case.actual):
-        if turn < len(turns):
-            return turns[turn].user
-    return trace.steps[0].input.text or ""
 
 
 def _find_terminals(trace: ExecutionTrace) -> tuple[str, ...]:

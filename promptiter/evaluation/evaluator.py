@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, M
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute
+from promptiter.concurrency import run_together
 from promptiter.errors import BudgetEndedError, EvalSetError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.executor import CaseJob, Executor, LocalExecutor
@@ -176,16 +177,12 @@ class Evaluator:
         started = time.perf_counter()
         with count_calls() as calls:
             run = await self._run_case(agent, case, job)
-        try:
-            async with asyncio.TaskGroup() as group:
-                judging = [group.create_task(self._score_run(metric, case, run)) for metric in self.metrics]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
+        scores = await run_together(self._score_run(metric, case, run) for metric in self.metrics)
         redactor = self.gateway.redactor
         return CaseRow(
             case_id=case.id,
             repeat=job.repeat,
-            scores=tuple(_redact_score(each.result(), redactor) for each in judging),
+            scores=tuple(_redact_score(score, redactor) for score in scores),
             output=redactor.redact_known(escape_surrogates(run.output)),
             error=Failure(run.error.type, redactor.redact_text(run.error.message)) if run.error else None,
             usage=run.usage,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import EvalSetError, ModelError, SetupError
@@ -19,13 +19,10 @@ from promptiter.evaluation.metrics.metric_config import UserSimulatorConfig
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
 from promptiter.llm.secret import secrets_in
-from promptiter.llm.structured import ask_for
+from promptiter.llm.structured import ask_for, build_shape
 from promptiter.profile import Profile
 from traces import Failure
 from traces.model import Json
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 MAX_TURNS = 8
 
@@ -85,7 +82,7 @@ class UserSimulator:
             model=self.model, messages=render_user_prompt(scenario, [*case.context, *history]), options=self.options
         )
         site = CallSite(role="user", case_id=case.id, repeat=repeat)
-        return await ask_for(_make_message_shape(), request, site, self.gateway, node_id="user")
+        return await ask_for(_MESSAGE, request, site, self.gateway, node_id="user")
 
 
 async def converse(
@@ -122,17 +119,18 @@ def _require_scenario(case: EvalCase) -> Scenario:
     return case.scenario
 
 
-@cache
-def _make_message_shape() -> TypeAdapter[str | None]:
-    from pydantic import AfterValidator, TypeAdapter, create_model
+class _UserReply(BaseModel):
+    model_config = ConfigDict(title="Answer")
+    done: bool
+    message: str = ""
 
-    def read_message(reply: Any) -> str | None:
-        if reply.done:
-            return None
-        if not reply.message.strip():
-            raise ValueError("the message is empty although the conversation is not done; say something, or be done")
-        return str(reply.message)
 
-    answer: Any = create_model("Answer", done=(bool, ...), message=(str, ""))
-    shape: Any = Annotated[answer, AfterValidator(read_message)]
-    return TypeAdapter(shape)
+def _read_message(reply: _UserReply) -> str | None:
+    if reply.done:
+        return None
+    if not reply.message.strip():
+        raise ValueError("the message is empty although the conversation is not done; say something, or be done")
+    return reply.message
+
+
+_MESSAGE = build_shape(_UserReply, _read_message)

@@ -18,9 +18,11 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from types import TracebackType
 
 from promptiter.errors import BudgetEndedError, SetupError
+from promptiter.llm.amount import ZERO, Amount, Caps
 from promptiter.llm.ledger import NOTHING, PARTS, Spending, in_parts
 
 
@@ -42,15 +44,6 @@ class BudgetState:
     held: Spending = NOTHING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caps:
-    """The most that may be spent; None means no cap."""
-
-    max_calls: int | None = None
-    max_tokens: int | None = None
-    max_usd: float | None = None
-
-
 class Budget:
     """Caps on calls, tokens and dollars; None means no cap.
 
@@ -67,22 +60,22 @@ class Budget:
         max_usd: float | None = None,
         allow_unknown_price: bool = False,
     ) -> None:
-        for name, cap in (("max_calls", max_calls), ("max_tokens", max_tokens), ("max_usd", max_usd)):
+        for name, cap in zip(_CAPS, (max_calls, max_tokens, max_usd), strict=True):
             if cap is not None and not 0 <= cap < math.inf:
                 raise SetupError(f"{name} is {cap!r}; give a finite number that is not negative, or None for no cap")
         self.caps = Caps(max_calls=max_calls, max_tokens=max_tokens, max_usd=max_usd)
         self._caps = (max_calls, max_tokens, None if max_usd is None else in_parts(max_usd))
         self._allows_unknown_price = allow_unknown_price
-        self._settled = _NOTHING
-        self._reserved = _NOTHING
-        self._held = _NOTHING
-        self._largest_call = _NOTHING
+        self._settled = ZERO
+        self._reserved = ZERO
+        self._held = ZERO
+        self._largest_call = ZERO
         self._over_bound_calls = 0
         self._unpriced_calls = 0
         self._has_ended = False
         self._charged: set[str] = set()
         self._waiters: OrderedDict[Reservation, None] = OrderedDict()
-        self._largest_wait = _NOTHING  # an upper bound of what any waiter needs
+        self._largest_wait = ZERO  # an upper bound of what any waiter needs
 
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """A reservation for one call that costs at most this much, for use with `async with`."""
@@ -96,16 +89,14 @@ class Budget:
         taken = self._settled + self._reserved
         held = [
             0 if cap is None else max(0, min(wanted, int(share * (cap - used + again)), cap - used))
-            for cap, wanted, used, again in zip(
-                self._caps, _as_amount(expected).figures, taken.figures, _as_amount(spent).figures, strict=True
-            )
+            for cap, wanted, used, again in zip(self._caps, Amount.of(expected), taken, Amount.of(spent), strict=True)
         ]
-        self._held = _Amount(*held)
+        self._held = Amount(*held)
         _serve((self,))
 
     def release(self) -> None:
         """Make available what was held back."""
-        self._held = _NOTHING
+        self._held = ZERO
         _serve((self,))
 
     def charge(self, spent: Spending, *, of: str) -> None:
@@ -116,14 +107,14 @@ class Budget:
         if of in self._charged:
             return
         self._charged.add(of)
-        self._settled += _as_amount(spent)
+        self._settled += Amount.of(spent)
         self._unpriced_calls += spent.unpriced_calls
         _serve((self,))
 
     @property
     def largest_call(self) -> Spending:
         """The most that was reserved for one call so far."""
-        return _as_spending(self._largest_call)
+        return self._largest_call.as_spending()
 
     @property
     def needs_prices(self) -> bool:
@@ -140,19 +131,18 @@ class Budget:
             over_bound_calls=self._over_bound_calls,
             unpriced_calls=self._unpriced_calls,
             has_ended=self._has_ended,
-            held=_as_spending(self._held),
+            held=self._held.as_spending(),
         )
 
-    def _fits(self, amount: _Amount) -> bool:
+    def _fits(self, amount: Amount) -> bool:
         return not self._has_ended and self._is_within_caps(self._settled + self._reserved + self._held + amount)
 
-    def _find_problem(self, amount: _Amount) -> tuple[str, str] | None:
-        """The cap that an amount can never fit below, whatever calls in flight return, and a message."""
+    def _find_problem(self, amount: Amount) -> BudgetEndedError | None:
+        """The error if an amount can never fit below a cap, whatever calls in flight return."""
         if self._has_ended:
-            broken = "a call cost more than it had reserved, so the cap can no longer be kept"
-            return "bound", f"{broken}; raise the bounds of calls"
-        figures = (self._settled.figures, self._held.figures, amount.figures)
-        for name, cap, spent, held, wanted in zip(_CAPS, self._caps, *figures, strict=True):
+            broken = "the budget has ended: a call cost more than it had reserved, so the cap can no longer be kept"
+            return BudgetEndedError(broken, cap="bound", advice="raise the bounds of calls")
+        for name, cap, spent, held, wanted in zip(_CAPS, self._caps, self._settled, self._held, amount, strict=True):
             if cap is not None and spent + held + wanted > cap:
                 texts = [
                     f"${figure / PARTS:g}" if name == "max_usd" else f"{figure:,}"
@@ -160,13 +150,14 @@ class Budget:
                 ]
                 spent_so_far = f"{texts[1]} of {name} {texts[2]} is spent"
                 spent_so_far += f" and {texts[3]} held back for the final test" if held else ""
-                return name, f"{texts[0]} more would not fit: {spent_so_far}; raise {name} to continue"
+                message = f"the budget has ended: {texts[0]} more would not fit: {spent_so_far}"
+                return BudgetEndedError(message, cap=name, advice=f"raise {name} to continue")
         return None
 
-    def _is_within_caps(self, amount: _Amount) -> bool:
-        return all(cap is None or figure <= cap for cap, figure in zip(self._caps, amount.figures, strict=True))
+    def _is_within_caps(self, amount: Amount) -> bool:
+        return all(cap is None or figure <= cap for cap, figure in zip(self._caps, amount, strict=True))
 
-    def _settle(self, bound: _Amount, actual: _Amount) -> None:
+    def _settle(self, bound: Amount, actual: Amount) -> None:
         self._reserved -= bound
         self._settled += actual
         if not actual.is_within(bound):
@@ -186,24 +177,12 @@ class Budgets:
 
     @property
     def largest_call(self) -> Spending:
-        largest = _NOTHING
-        for budget in self._budgets:
-            largest = largest.or_more(budget._largest_call)
-        return _as_spending(largest)
+        return reduce(Amount.or_more, (budget._largest_call for budget in self._budgets), ZERO).as_spending()
 
     @property
     def caps(self) -> Caps:
         """The lowest cap of each kind."""
-
-        def least(name: str) -> float | None:
-            return min((cap for each in self._budgets if (cap := getattr(each.caps, name)) is not None), default=None)
-
-        calls, tokens = least("max_calls"), least("max_tokens")
-        return Caps(
-            max_calls=None if calls is None else int(calls),
-            max_tokens=None if tokens is None else int(tokens),
-            max_usd=least("max_usd"),
-        )
+        return Caps.lowest([budget.caps for budget in self._budgets])
 
     def charge(self, spent: Spending, *, of: str) -> None:
         for budget in self._budgets:
@@ -233,17 +212,17 @@ class Reservation:
             )
         self._budgets = budgets
         self._is_priced = usd is not None
-        self._bound = _Amount(1, tokens, in_parts(usd or 0.0))
+        self._bound = Amount(1, tokens, in_parts(usd or 0.0))
         self._granted: asyncio.Future[None] | None = None
         self._is_open = False
 
     async def __aenter__(self) -> Reservation:
         if problem := self._find_problem():
             raise problem
-        if not self._is_next_and_fits():
-            await self._wait()
-        else:
+        if self._is_next_and_fits():
             self._take()
+        else:
+            await self._wait()
         return self
 
     async def __aexit__(
@@ -257,7 +236,7 @@ class Reservation:
         if not self._is_open:
             raise RuntimeError("a reservation is settled once, inside its `async with`")
         self._is_open = False
-        actual = _Amount(
+        actual = Amount(
             1,
             self._bound.tokens if tokens is None else tokens,
             self._bound.usd_parts if usd is None else in_parts(usd),
@@ -283,11 +262,8 @@ class Reservation:
             raise
 
     def _find_problem(self) -> BudgetEndedError | None:
-        problems = [problem for budget in self._budgets if (problem := budget._find_problem(self._bound))]
-        if not problems:
-            return None
-        cap, message = problems[0]
-        return BudgetEndedError(f"the budget has ended: {message}", cap=cap)
+        problems = (budget._find_problem(self._bound) for budget in self._budgets)
+        return next((problem for problem in problems if problem is not None), None)
 
     def _is_next_and_fits(self) -> bool:
         return all(next(iter(b._waiters), self) is self and b._fits(self._bound) for b in self._budgets)
@@ -306,12 +282,8 @@ class Reservation:
         _serve(self._budgets)
 
     def _resolve(self, problem: BudgetEndedError | None) -> None:
-        if self._granted is None or self._granted.done():  # cancelled meanwhile
-            return
-        if problem is None:
-            self._granted.set_result(None)
-        else:
-            self._granted.set_exception(problem)
+        if self._granted is not None and not self._granted.done():  # else it was cancelled meanwhile
+            self._granted.set_exception(problem) if problem else self._granted.set_result(None)
 
     def _leave(self) -> None:
         for budget in self._budgets:
@@ -339,7 +311,7 @@ def _serve(budgets: Iterable[Budget]) -> None:
 def _refuse_hopeless(budget: Budget) -> list[Reservation]:
     """Refuse the waiters of a budget that can never be served, and return them."""
     refused = []
-    budget._largest_wait = _NOTHING
+    budget._largest_wait = ZERO
     for waiter in list(budget._waiters):
         if problem := waiter._find_problem():
             waiter._leave()
@@ -350,36 +322,4 @@ def _refuse_hopeless(budget: Budget) -> list[Reservation]:
     return refused
 
 
-@dataclass(frozen=True, slots=True)
-class _Amount:
-    calls: int = 0
-    tokens: int = 0
-    usd_parts: int = 0
-
-    @property
-    def figures(self) -> tuple[int, int, int]:
-        return (self.calls, self.tokens, self.usd_parts)
-
-    def is_within(self, bound: _Amount) -> bool:
-        return self.tokens <= bound.tokens and self.usd_parts <= bound.usd_parts
-
-    def or_more(self, other: _Amount) -> _Amount:
-        return _Amount(*map(max, self.figures, other.figures))
-
-    def __add__(self, other: _Amount) -> _Amount:
-        return _Amount(self.calls + other.calls, self.tokens + other.tokens, self.usd_parts + other.usd_parts)
-
-    def __sub__(self, other: _Amount) -> _Amount:
-        return _Amount(self.calls - other.calls, self.tokens - other.tokens, self.usd_parts - other.usd_parts)
-
-
-def _as_amount(spent: Spending) -> _Amount:
-    return _Amount(spent.calls, spent.tokens, in_parts(spent.cost_usd or 0.0))
-
-
-def _as_spending(amount: _Amount) -> Spending:
-    return Spending(calls=amount.calls, input_tokens=amount.tokens, cost_usd=amount.usd_parts / PARTS)
-
-
-_NOTHING = _Amount()
 _CAPS = ("max_calls", "max_tokens", "max_usd")

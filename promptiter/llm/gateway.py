@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 import orjson
@@ -37,8 +37,10 @@ from traces import Usage, digest
 from traces.model import Json
 
 T = TypeVar("T")
+ToolFunction: TypeAlias = Callable[..., Json | Awaitable[Json]]
 _Asking: TypeAlias = AbstractAsyncContextManager[None]
-_Answered: TypeAlias = tuple[StoredAnswer, LedgerEntry]
+_Paid: TypeAlias = tuple[StoredAnswer, Spending]
+_Execute: TypeAlias = Callable[[_Asking], Awaitable[_Paid]]
 
 _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=None)
 
@@ -94,7 +96,7 @@ class Gateway:
         self,
         name: str,
         arguments: Json,
-        function: Callable[..., Json | Awaitable[Json]],
+        function: ToolFunction,
         site: CallSite,
         *,
         node_id: str = "",
@@ -153,45 +155,31 @@ class Gateway:
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
         if not any(request.options.get(name) for name in _OUTPUT_BOUNDS):
             request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
-
-        async def execute(asking: _Asking) -> _Answered:
-            return await self._call_model(request, site, node_id, asking=asking)
-
-        key, answer = CacheKey.of(site, request.digest), self._answer_live if is_live else self._answer_once
-        reply = await answer(key, execute, model=request.model, node_id=node_id)
+        call = _Call(CacheKey.of(site, request.digest), request.model, node_id)
+        reply = await self._answer(call, lambda asking: self._call_model(request, site, asking), is_live=is_live)
         if not isinstance(reply, ModelReply):
             raise BadAnswerError(f"the cache holds a tool's answer under the key of a model call of node {node_id!r}")
         return reply
 
     async def _call_tool(
-        self,
-        name: str,
-        arguments: Json,
-        function: Callable[..., Json | Awaitable[Json]],
-        site: CallSite,
-        node_id: str,
-        *,
-        is_live: bool,
+        self, name: str, arguments: Json, function: ToolFunction, site: CallSite, node_id: str, *, is_live: bool
     ) -> Json:
-        model = f"{TOOL}{name}"
+        call = _Call(CacheKey.of(site, digest(["tool", name, arguments])), f"{TOOL}{name}", node_id)
 
-        async def execute(asking: _Asking) -> _Answered:
+        async def execute(asking: _Asking) -> _Paid:
             started = time.perf_counter()
             async with asking:
                 answer = await self._run_tool(arguments, function)
-            spent = Spending.of_call(FREE, seconds=time.perf_counter() - started)
-            return answer, LedgerEntry(role=site.role, model=model, node_id=node_id, spent=spent)
+            return answer, Spending.of_call(FREE, seconds=time.perf_counter() - started)
 
-        key = CacheKey.of(site, digest(["tool", name, arguments]))
-        answer_call = self._answer_live if is_live else self._answer_once
-        answer = await answer_call(key, execute, model=model, node_id=node_id)
+        answer = await self._answer(call, execute, is_live=is_live)
         if not isinstance(answer, ToolAnswer):
             raise BadAnswerError(f"the cache holds a model's answer under the key of a call of tool {name!r}")
         if answer.error is not None:
             raise ToolFailedError(name, answer.error)
         return answer.value
 
-    async def _run_tool(self, arguments: Json, function: Callable[..., Json | Awaitable[Json]]) -> ToolAnswer:
+    async def _run_tool(self, arguments: Json, function: ToolFunction) -> ToolAnswer:
         try:
             keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
             if inspect.iscoroutinefunction(function):
@@ -210,43 +198,34 @@ class Gateway:
             return await call
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
 
-    async def _answer_once(
-        self,
-        key: CacheKey,
-        execute: Callable[[_Asking], Awaitable[_Answered]],
-        *,
-        model: str,
-        node_id: str,
-    ) -> StoredAnswer:
-        """Answer from the cache, or execute the call and store its answer. Equal calls in flight are executed once."""
-        known = await self._find_known(key)
+    async def _answer(self, call: _Call, execute: _Execute, *, is_live: bool) -> StoredAnswer:
+        """Answer from the cache, or execute the call and store its answer. Equal calls in flight are executed once.
+
+        A live call is always executed. The cache records what it cost, not its answer.
+        """
+        if is_live:
+            answer, paid = await self._execute(call, execute)
+            await self.cache.note_paid(call.key, paid)
+            return answer
+        known = await self._find_known(call.key)
         if known is not None:
-            self.ledger.count(LedgerEntry(role=key.role, model=model, node_id=node_id, spent=FROM_CACHE))
-            record_call(paid=self.recent_from is not None and self.cache.is_since(key, self.recent_from))
+            self.ledger.count(call.entry(FROM_CACHE))
+            record_call(paid=self.recent_from is not None and self.cache.is_since(call.key, self.recent_from))
             return known
 
         async def execute_and_store() -> StoredAnswer:
-            answer, paid = await execute(self.cache.asking(key, model=model, node_id=node_id))
-            return await self.cache.put(key, self._record_paid((answer, paid)), paid=paid)
+            answer, paid = await self._execute(call, execute)
+            return await self.cache.put(call.key, answer, paid=paid)
 
         def forget() -> None:
-            if self._in_flight.get(key) is call:
-                del self._in_flight[key]
+            if self._in_flight.get(call.key) is flight:
+                del self._in_flight[call.key]
 
-        call = self._in_flight[key] = InFlightCall(asyncio.ensure_future(execute_and_store()), forget)
-        call.task.add_done_callback(lambda _: forget())
+        flight = self._in_flight[call.key] = InFlightCall(asyncio.ensure_future(execute_and_store()), forget)
+        flight.task.add_done_callback(lambda _: forget())
         # Retrieve the error even if no caller waits any more; otherwise asyncio logs it as never retrieved.
-        call.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await call.join()
-
-    async def _answer_live(
-        self, key: CacheKey, execute: Callable[[_Asking], Awaitable[_Answered]], *, model: str, node_id: str
-    ) -> StoredAnswer:
-        """Execute a call of a live node. The cache records what it cost, not its answer."""
-        answer, paid = await execute(self.cache.asking(key, model=model, node_id=node_id))
-        counted = self._record_paid((answer, paid))
-        await self.cache.note_paid(key, paid)
-        return counted
+        flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await flight.join()
 
     async def _find_known(self, key: CacheKey) -> StoredAnswer | None:
         """The answer in the cache, or that of an equal call in flight."""
@@ -257,43 +236,36 @@ class Gateway:
             return await self._in_flight[key].join()
         return known
 
-    def _record_paid(self, answered: _Answered) -> StoredAnswer:
-        """Count what an answer cost, and return it without secrets."""
-        answer, paid = answered
+    async def _execute(self, call: _Call, execute: _Execute) -> tuple[StoredAnswer, LedgerEntry]:
+        """Execute a call and count its cost. The answer is without secrets."""
+        answer, spent = await execute(self.cache.asking(call.key, model=call.model, node_id=call.node_id))
+        paid = call.entry(spent)
         self.ledger.count(paid)
         record_call(paid=True)
-        return self._without_secrets(answer)
+        return self._without_secrets(answer), paid
 
-    async def _call_model(
-        self, request: ModelRequest, site: CallSite, node_id: str, *, asking: _Asking
-    ) -> tuple[ModelReply, LedgerEntry]:
+    async def _call_model(self, request: ModelRequest, site: CallSite, asking: _Asking) -> _Paid:
         bound = len(orjson.dumps(request)) + _output_bound(request)
         price = self.price(request.model)
-        if self.budget is None:
-            return await self._call_with_retries(request, site, node_id, bound=bound, price=price, asking=asking)
+        budget = self.budget or Budgets()
         try:
-            reservation = self.budget.reserve(tokens=bound, usd=price.bound_usd(bound) if price else None)
+            reservation = budget.reserve(tokens=bound, usd=price.bound_usd(bound) if price else None)
         except SetupError as error:
             raise SetupError(f"model {request.model!r}: {error}") from error
         async with reservation:
-            reply, paid = await self._call_with_retries(request, site, node_id, bound=bound, price=price, asking=asking)
+            started = time.perf_counter()
+            reply, attempts = await self._call_with_retries(request, site, bound=bound, asking=asking)
+            reply = replace(reply, usage=add_cost(reply.usage, price))
             tokens = reply.usage.tokens if _is_counted(reply.usage) else None
             reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
-            return reply, paid
+            return reply, Spending.of_call(reply.usage, seconds=time.perf_counter() - started, attempts=attempts)
 
     async def _call_with_retries(
-        self,
-        request: ModelRequest,
-        site: CallSite,
-        node_id: str,
-        *,
-        bound: int,
-        price: Price | None,
-        asking: _Asking,
-    ) -> tuple[ModelReply, LedgerEntry]:
+        self, request: ModelRequest, site: CallSite, *, bound: int, asking: _Asking
+    ) -> tuple[ModelReply, int]:
+        """The reply of the model, and the number of attempts that it took."""
         model = self.model(request.model)
         rate = self._rates.get(request.model) or self._rates.get("*")
-        started = time.perf_counter()
         async with AsyncExitStack() as stack:
 
             async def attempt(number: int) -> ModelReply:
@@ -309,11 +281,9 @@ class Gateway:
                         raise ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s") from None
 
             reply, attempts = await self._retrier.call(attempt, model=request.model, rate=rate)
-        reply = replace(reply, usage=add_cost(reply.usage, price))
         if rate is not None and _is_counted(reply.usage):
             rate.settle(bound, reply.usage.tokens)
-        spent = Spending.of_call(reply.usage, seconds=time.perf_counter() - started, attempts=attempts)
-        return reply, LedgerEntry(role=site.role, model=request.model, node_id=node_id, spent=spent)
+        return reply, attempts
 
     def _without_secrets(self, answer: StoredAnswer) -> StoredAnswer:
         """Redact an answer. The stored answer is also the one that is used, so a run and its replay are equal."""
@@ -323,6 +293,18 @@ class Gateway:
             replace(wish, arguments=self.redactor.redact_known_json(wish.arguments)) for wish in answer.tool_requests
         )
         return replace(answer, text=self.redactor.redact_known(answer.text), tool_requests=tuple(wishes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a model or tool: its key in the cache, and where the ledger counts it."""
+
+    key: CacheKey
+    model: str
+    node_id: str
+
+    def entry(self, spent: Spending) -> LedgerEntry:
+        return LedgerEntry(role=self.key.role, model=self.model, node_id=self.node_id, spent=spent)
 
 
 def current_gateway() -> Gateway:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
+from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError, WithJsonSchema
 
 from promptiter.errors import BadAnswerError
 from promptiter.llm.messages import CallSite, Message, ModelRequest
@@ -14,11 +17,10 @@ from traces.model import Json
 from traces.text import cut, one_line
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from promptiter.llm.gateway import Gateway
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 REPAIRS = 3
 QUOTED = 100
@@ -26,23 +28,21 @@ QUOTED = 100
 _FENCE = re.compile(r"```(?:json|JSON)?[ \t]*\r?\n(.*?)\r?\n?[ \t]*```", re.DOTALL)
 
 
+def build_shape(model: type[M], parse: Callable[[M], T], *, schema: Mapping[str, Json] | None = None) -> TypeAdapter[T]:
+    """The shape of an answer that is checked as `model` and then parsed. `schema` is shown instead of the model's."""
+    shape: Any = Annotated[model, AfterValidator(parse)]
+    return TypeAdapter(shape if schema is None else Annotated[shape, WithJsonSchema(dict(schema))])
+
+
 async def ask_for(
-    shape: TypeAdapter[T],
-    request: ModelRequest,
-    site: CallSite,
-    gateway: Gateway,
-    *,
-    node_id: str = "",
-    repairs: int = REPAIRS,
+    shape: TypeAdapter[T], request: ModelRequest, site: CallSite, gateway: Gateway, *, node_id: str = ""
 ) -> T:
-    """Ask for an answer of this shape. If it does not fit, the model sees its answer and the error, `repairs` times.
+    """Ask for an answer of this shape. If it does not fit, the model sees its answer and the error, REPAIRS times.
 
     The calls are numbered from `site.number`. Raises BadAnswerError if the last answer does not fit either.
     """
-    from pydantic import ValidationError
-
     request = replace(request, schema=shape.json_schema())
-    for number in range(repairs + 1):
+    for number in range(REPAIRS + 1):
         reply = await gateway.ask(request, replace(site, number=site.number + number), node_id=node_id)
         try:
             return shape.validate_python(parse_json(reply.text))
@@ -53,7 +53,7 @@ async def ask_for(
         request = replace(request, messages=messages)
     quoted = cut(one_line(reply.text), QUOTED)
     raise BadAnswerError(
-        f"{request.model!r} gave no usable answer in {repairs + 1} tries: {problem}; the last one is {quoted!r}"
+        f"{request.model!r} gave no usable answer in {REPAIRS + 1} tries: {problem}; the last one is {quoted!r}"
     )
 
 
@@ -64,8 +64,6 @@ def parse_json(text: str) -> Json:
             return orjson.loads(candidate)
         except orjson.JSONDecodeError:
             continue
-    import json
-
     starts = [at for at in (text.find("{"), text.find("[")) if at >= 0]
     if not starts:
         raise ValueError("it holds no JSON")
@@ -77,8 +75,6 @@ def parse_json(text: str) -> Json:
 
 
 def _describe_error(error: Exception) -> str:
-    from pydantic import ValidationError
-
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False)[0]

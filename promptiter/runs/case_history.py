@@ -1,4 +1,4 @@
-"""CaseHistory: every run of one case in the journal of a run, in order, with its scores and traces."""
+"""CaseHistory: every run of one case in the journal, in order, with scores and traces."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from traces import ExecutionTrace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRun:
-    """One run of the case: in which part of the search, under which profile, and what came of it.
+    """One run of the case: its phase, its profile and the resulting row.
 
-    `profile` is `baseline`, `accepted` (by the search, until then), `candidate`, `best` in the final test, or in an
-    ablation what the best one was run without.
+    `profile` is `baseline`, `accepted` (so far), `candidate`, `best` (in the final test), or for an ablation
+    `without ...` and the surfaces that it left out.
     """
 
     round: int
@@ -33,16 +33,19 @@ class CaseRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseHistory:
-    """A case of a run, and all its runs in the order in which they finished. Rows that were reused are left out."""
+    """A case of a run, and all its runs: evaluations in the order of the journal, and the repeats of each by number.
+
+    Cases run concurrently, so the order in which they finish means nothing. Rows that were reused are left out.
+    """
 
     case_id: str
     runs: tuple[CaseRun, ...]
 
 
 def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
-    """The history of a case; SetupError if the run has no such case."""
+    """Read the history of a case; SetupError if the run has no such case."""
     read_header(folder)
-    found: list[CaseRun] = []
+    found: list[tuple[int, CaseRun]] = []
     known: set[str] = set()
     baseline = accepted = candidate = profile = without = ""
     for event in FileJournal(Path(folder) / JOURNAL).read():
@@ -64,17 +67,17 @@ def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
                     name = "baseline" if profile == baseline else other
                     if name == "candidate" and profile == accepted:
                         name = "accepted"
-                    found.append(
-                        CaseRun(round=event.round, phase=event.phase, profile=name, row=from_plain(CaseRow, row))
-                    )
+                    run = CaseRun(round=event.round, phase=event.phase, profile=name, row=from_plain(CaseRow, row))
+                    found.append((data["evaluation"], run))
             case _:
                 pass
     if case_id not in known:
         raise SetupError(f"the run {os.fspath(folder)!r} has no case {case_id!r}{nearest(case_id, sorted(known))}")
-    return CaseHistory(case_id=case_id, runs=tuple(found))
+    found.sort(key=lambda each: (each[0], each[1].row.repeat))
+    return CaseHistory(case_id=case_id, runs=tuple(run for _, run in found))
 
 
 def read_traces(folder: str | os.PathLike[str], run: CaseRun) -> list[ExecutionTrace]:
-    """The traces of one run of a case, one for each turn; those that were not kept are left out."""
+    """Read the traces of one run of a case, one per turn, except those that were not kept."""
     trace_store = TraceStore(Path(folder) / "traces")
     return [trace_store.get(name) for name in run.row.trace_digests if name in trace_store]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from promptiter.backprop.blame_check import weight_gradients
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
+from promptiter.concurrency import run_together
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
@@ -24,7 +24,7 @@ from promptiter.runlog.results import PassResult, TraceBlame
 from promptiter.search.blame_report import BlameReport
 from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.search.priority import order_by_priority
-from promptiter.search.stage_calls import StageCalls, gather
+from promptiter.search.stage_calls import StageCalls
 from promptiter.search.step_examples import EvaluatedRuns
 from promptiter.stages.contracts import (
     AggregateRequest,
@@ -131,7 +131,7 @@ class BlameFinder:
             async with slots:
                 return await self._attribute_trace(case_loss, peers, profile)
 
-        blames = await gather([partial(attribute, loss) for loss in losses])
+        blames = await run_together(attribute(loss) for loss in losses)
         errors = [each.error for each in blames if each.error] or [
             result.error for each in blames for result in each.results if result.error
         ]
@@ -163,7 +163,7 @@ class BlameFinder:
             )
             blame = [gradient for each in gradients.values() for gradient in each]
             found = await check.check(blame, runs, rng=session.rng)
-            checks = tuple(replace(each, reason=session.redacted(each.reason)) for each in found.checks)
+            checks = tuple(replace(each, reason=session.redact(each.reason)) for each in found.checks)
             return replace(found, checks=checks)
 
         key = [eval_set.id, profile.digest, len(evaluation.rows), check.most]
@@ -196,7 +196,7 @@ class BlameFinder:
             if gradient.surface_id in request.targets - unread_here and gradient.step_id in steps
         )
         dropped = result.dropped + len(result.gradients) - len(gradients)
-        error = None if result.error is None else self.session.redacted(result.error)
+        error = None if result.error is None else self.session.redact(result.error)
         return replace(result, gradients=gradients, dropped=dropped, error=error)
 
     async def _merge(
@@ -222,11 +222,11 @@ class BlameFinder:
                 return replace(counted, error=error)
             return replace(merged, surface_id=surface_id, case_ids=merged.case_ids or counted.case_ids)
 
-        signals = await gather([partial(merge, surface_id) for surface_id in gradients])
+        signals = await run_together(merge(surface_id) for surface_id in gradients)
         largest = self.min_support * known.largest_share if known is not None else 0.0
         least = max(MIN_CASE_SHARE, largest) * len(evaluation.cases)
         kept, below_support = (
-            order_by_priority(each, evaluation.rows, unsure=self.session.comparisons.unsure)
+            order_by_priority(each, evaluation.rows, unsure=self.session.validator.untrusted_nodes)
             for each in rank(signals, min_share=self.min_support, least=least)
         )
         return PassResult(signals=kept, below_support=below_support)

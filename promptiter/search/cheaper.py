@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
 from promptiter.llm.prices import Price
-from promptiter.policies.goals import other_models
+from promptiter.policies.goals import list_other_models
 from promptiter.profile import PatchSet, SurfacePatch
-from promptiter.runlog.results import PassResult
+from promptiter.search.stage_calls import record_patches
 from promptiter.structure import Surface
 from traces import Usage
 from traces.model import sum_usage
@@ -30,6 +30,10 @@ class Swap:
     model: str
     saves_usd: float
 
+    def build_patches(self) -> PatchSet:
+        reason = f"{self.model} instead of {self.current} saves about ${self.saves_usd:.3g} per run"
+        return PatchSet((SurfacePatch(surface_id=self.surface_id, value=self.model, reason=reason),))
+
 
 class ModelDownsizing:
     """The search for the goal `cheaper`. Its models are those of the goal, or the choices of each node."""
@@ -43,7 +47,7 @@ class ModelDownsizing:
             if await session.should_stop():
                 return
             await session.begin_round()
-            patches = await _record_patches(session, swap)
+            patches = await record_patches(session, swap.build_patches(), key=[swap.surface_id, swap.model])
             decision = await session.validate(session.candidate(patches))
             await session.complete_round()
             if decision.accepted:
@@ -69,7 +73,7 @@ def _find_swaps(surface: Surface, session: Session) -> Iterator[Swap]:
     now = _price_usage(session.evaluator.gateway.price(current), usage)
     if now is None:
         return  # price or usage is unknown, so no saving can be estimated
-    for model in other_models(session.request.goal, surface, current):
+    for model in list_other_models(session.request.goal, surface, current):
         then = _price_usage(session.evaluator.gateway.price(model), usage)
         if then is not None and then < now:
             yield Swap(surface_id=surface.id, current=current, model=model, saves_usd=round((now - then) / runs, 12))
@@ -86,16 +90,3 @@ def _measure_usage(node_id: str, session: Session) -> Usage:
 
 def _price_usage(price: Price | None, usage: Usage) -> float | None:
     return None if price is None else price.cost_usd(usage)
-
-
-async def _record_patches(session: Session, swap: Swap) -> PatchSet:
-    async def build_patches() -> PassResult:
-        reason = f"{swap.model} instead of {swap.current} saves about ${swap.saves_usd:.3g} per run"
-        return PassResult(
-            patches=PatchSet((SurfacePatch(surface_id=swap.surface_id, value=swap.model, reason=reason),))
-        )
-
-    result: PassResult = await session.record(
-        "patches", PassResult, build_patches, request=[swap.surface_id, swap.model]
-    )
-    return result.patches

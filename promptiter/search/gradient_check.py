@@ -12,7 +12,6 @@ reached it, and once an earlier correction makes the run pass, the last step has
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from random import Random
 from promptiter.agents.base import Agent, Substitute, SubstitutingAgent
 from promptiter.backprop.corrections import Correction, CorrectionRequest, Corrector
 from promptiter.backprop.loss import extract_losses
+from promptiter.concurrency import run_together
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator
@@ -62,13 +62,9 @@ class GradientCheck:
         run_checks = [
             _RunCheck(runs, self.correctors, each, common) for each in sample_runs(blame, rng, most=self.most)
         ]
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(each.run()) for each in run_checks]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        found = tuple(check for task in tasks for check in task.result())
-        return BlameChecks(checks=found, replays=sum(each.replays for each in run_checks))
+        found = await run_together(each.run() for each in run_checks)
+        checks = tuple(check for each in found for check in each)
+        return BlameChecks(checks=checks, replays=sum(each.replays for each in run_checks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from promptiter.backprop.lint import Linter
+from promptiter.concurrency import run_together
 from promptiter.engine.review import ReviewRequest
 from promptiter.engine.session import Session
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.results import PassResult
 from promptiter.search.blame_report import BlameReport
 from promptiter.search.rejections import Rejections
-from promptiter.search.stage_calls import StageCalls, gather
+from promptiter.search.stage_calls import StageCalls
 from promptiter.stages.contracts import AggregateResult, Optimizer, OptimizeRequest, Rejection
 from promptiter.structure import Surface
 
@@ -57,7 +58,7 @@ class PatchProposer:
 
     async def _propose(self, report: BlameReport) -> PassResult:
         await self._session.restore_traces(report.evaluation, report.eval_set, report.profile)
-        attempts = await gather([partial(self._write_patch, report, signal) for signal in report.signals])
+        attempts = await run_together(self._write_patch(report, signal) for signal in report.signals)
         refused = [rejection for each in attempts for rejection in each.refused]
         patches: list[SurfacePatch] = []
         for signal, each in zip(report.signals, attempts, strict=True):

@@ -12,7 +12,7 @@ passages stay, and a text is never emptied.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -22,11 +22,11 @@ from promptiter.engine.session import Session
 from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.models import estimate_tokens
-from promptiter.policies.goals import SHORTENED
+from promptiter.policies.goals import SHORTENABLE_TYPES
 from promptiter.profile import PatchSet, SurfacePatch
-from promptiter.runlog.results import PassResult
 from promptiter.search.removable_parts import Pieces
 from promptiter.search.screening import FIRST_CASES, MOST_CASES, Screening
+from promptiter.search.stage_calls import record_patches
 from promptiter.structure import Surface
 from traces import Step
 
@@ -71,7 +71,9 @@ class PromptShortening:
                     return
                 await session.begin_round()
             group, is_first = waiting.popleft(), False
-            patches = await _record_patches(session, text, (*gone, *group))
+            removed = (*gone, *group)
+            key = [[piece.surface_id, piece.number] for piece in removed]
+            patches = await record_patches(session, text.build_patches(removed), key=key)
             decision = await session.validate(session.candidate(patches))
             await session.complete_round()
             if decision.accepted:
@@ -79,7 +81,7 @@ class PromptShortening:
             elif len(group) > 1:
                 waiting.extend(_split_in_half(group))
         if is_first:
-            await session.pass_over("no sentence or example could be removed without a loss on the train cases")
+            await session.skip_round("no sentence or example could be removed without a loss on the train cases")
             await session.complete_round()
 
     def outline(self) -> SearchOutline:
@@ -117,7 +119,7 @@ class _PromptTexts:
     def of(session: Session) -> _PromptTexts:
         profile, snapshot = session.accepted.profile, session.snapshot
         found = [snapshot.surface(target) for target in sorted(session.targets)]
-        surfaces = {each.id: profile.surface(each.id, snapshot) for each in found if each.type in SHORTENED}
+        surfaces = {each.id: profile.surface(each.id, snapshot) for each in found if each.type in SHORTENABLE_TYPES}
         return _PromptTexts(surfaces, {name: Pieces.of(surface) for name, surface in surfaces.items()})
 
     def build_patches(self, gone: Iterable[Piece]) -> PatchSet:
@@ -184,12 +186,3 @@ def _split_in_half(group: tuple[Piece, ...]) -> list[tuple[Piece, ...]]:
     """Split into two parts with about as many pieces each, the one that saves more first."""
     middle = len(group) // 2
     return sorted((group[:middle], group[middle:]), key=_sum_tokens, reverse=True)
-
-
-async def _record_patches(session: Session, text: _PromptTexts, gone: Sequence[Piece]) -> PatchSet:
-    async def build() -> PassResult:
-        return PassResult(patches=text.build_patches(gone))
-
-    key = [[piece.surface_id, piece.number] for piece in gone]
-    result: PassResult = await session.record("patches", PassResult, build, request=key)
-    return result.patches

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError, SetupError, StageError, UnexpectedCallError
+from promptiter.profile import PatchSet
+from promptiter.runlog.results import PassResult
+from traces.model import Json
 
 T = TypeVar("T")
 
@@ -26,7 +28,7 @@ class StageCalls:
         except (BudgetEndedError, UnexpectedCallError, SetupError):
             raise
         except Exception as error:  # noqa: BLE001 - a stage may be the user's own; its failed calls are skipped
-            return None, self._session.redacted(f"{type(error).__name__}: {error}")
+            return None, self._session.redact(f"{type(error).__name__}: {error}")
 
     def fail(self, message: str) -> None:
         """End the run if no stage ever worked; otherwise only report the failure, so that earlier results are kept."""
@@ -35,15 +37,11 @@ class StageCalls:
         self._session.report(message)
 
 
-async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Run all calls at once and return their results in order; the first error cancels the others."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_await_call(call)) for call in calls]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+async def record_patches(session: Session, patches: PatchSet, *, key: Json) -> PatchSet:
+    """Record patches that were built without a model, and return those of the record."""
 
+    async def build() -> PassResult:
+        return PassResult(patches=patches)
 
-async def _await_call(call: Callable[[], Awaitable[T]]) -> T:
-    return await call()
+    result: PassResult = await session.record("patches", PassResult, build, request=key)
+    return result.patches

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding
 from promptiter.stages.contracts import Peer, StepExample, SurfaceGradient
@@ -41,7 +41,7 @@ class EvaluatedRuns:
                 case_id=row.case_id,
                 trace=self.trace_of(row.trace_digests[-1]),
                 passed=has_passed(row),
-                expected=_find_expected(self.cases[row.case_id], len(row.trace_digests) - 1),
+                expected=_find_expected(self.cases[row.case_id].find_turn(len(row.trace_digests) - 1)),
             )
             for row in chosen
         )
@@ -91,8 +91,7 @@ class EvaluatedRuns:
         passed: bool,
         findings: Iterable[Finding] = (),
     ) -> StepExample:
-        case = self.cases[row.case_id]
-        given = case.turns[turn] if turn < len(case.turns) else None
+        given = self.cases[row.case_id].find_turn(turn)
         expected_calls = given.expected_tool_calls if given is not None else None
         return StepExample(
             case_id=row.case_id,
@@ -100,7 +99,7 @@ class EvaluatedRuns:
             input=render_snapshot(step.input),
             output=render_snapshot(step.output),
             passed=passed,
-            expected=_find_expected(case, turn),
+            expected=_find_expected(given),
             case_input=given.user if given is not None else "",
             is_terminal=_is_answer(step, trace),
             tool_calls=tuple(
@@ -135,8 +134,8 @@ def has_passed(row: CaseRow) -> bool:
     return row.error is None and bool(row.scores) and all(score.passed for score in row.scores)
 
 
-def _find_expected(case: EvalCase, turn: int) -> str | None:
-    return case.turns[turn].expected if turn < len(case.turns) else None
+def _find_expected(turn: Turn | None) -> str | None:
+    return turn.expected if turn is not None else None
 
 
 def _deduplicate(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -6,12 +6,16 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import orjson
 import pytest
 
 from promptiter.api import load_run
+from promptiter.runs.case_history import read_case
+from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
 
@@ -83,6 +87,21 @@ def test_a_case_is_shown_with_each_of_its_runs(run: Run, finished: Path) -> None
     assert lines[-1] == f"traces: promptiter trace show {finished} --case blender"
     found = orjson.loads(run("show", finished, "--case", "blender", "--json"))
     assert [each["phase"] for each in found["runs"][:3]] == ["baseline", "validation", "ablation"]
+
+
+async def test_the_runs_of_a_case_do_not_depend_on_which_finished_first(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / finished.name
+    folder.mkdir()
+    shutil.copy(finished / "run.json", folder)
+    reordered = FileJournal(folder / "journal.jsonl")
+    for kind, group in groupby(FileJournal(finished / "journal.jsonl").read(), key=attrgetter("type")):
+        events = list(group)
+        rows = [event.data for event in events]
+        for event, data in zip(events, reversed(rows) if kind == "case" else rows, strict=True):
+            await reordered.append(event.model_copy(update={"data": data}))
+    reordered.close()
+    assert (folder / "journal.jsonl").read_bytes() != (finished / "journal.jsonl").read_bytes()
+    assert read_case(folder, "blender") == read_case(finished, "blender")
 
 
 def test_an_unknown_case_is_named_with_the_nearest(run: Run, finished: Path) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
-from promptiter.agents.graph import Choice, GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, View
+from promptiter.agents.edges import Choice
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
@@ -75,12 +76,12 @@ async def _plain_tone(sort: str) -> str:
     return sort
 
 
-def _route(view: View) -> str:
-    return "refund" if int(view.input.split()[-1]) % 5 == 0 else "answer"
+def _route(node_context: NodeContext) -> str:
+    return "refund" if int(node_context.input.split()[-1]) % 5 == 0 else "answer"
 
 
-async def _end(view: View) -> str:
-    return str(view.incoming)
+async def _end(node_context: NodeContext) -> str:
+    return str(node_context.incoming)
 
 
 class Opaque:

@@ -97,7 +97,7 @@ async def test_every_trial_runs_the_hold_out_of_each() -> None:
 async def test_a_run_that_skips_the_hold_out_never_runs_a_candidate_on_it_and_risks_overfitting() -> None:
     agent = Noisy()
     result = await engine(agent, DRAFT, POLISH).run(request(SigmaGain(holdout="skip")))
-    assert all("the hold-out was not looked at" in each for each in reasons(result))
+    assert all("the hold-out was not used" in each for each in reasons(result))
     assert (result.verdict, result.changes) == ("overfit_risk", ())
     assert result.working_profile != result.initial_profile
     assert {profile for profile, _ in drawn(agent, "validation")} == {result.initial_profile.digest}
@@ -131,7 +131,7 @@ async def test_protected_cases_are_run_again_and_the_others_are_not() -> None:
 async def test_tokens_and_texts_of_a_run_are_figures() -> None:
     shorter = {"draft#instruction": "Do."}
     result = await desk.engine(shorter).run(desk.request(acceptance=TieBreak(("characters",))))
-    assert reasons(result) == ["gain +0 is within 0, and characters is 10 after 13"]
+    assert reasons(result) == ["gain +0 is within 0, and characters is 10, was 13"]
     bounded = await desk.engine(DRAFT).run(desk.request(acceptance=AnyGain() & Constraint("tokens", at_most=29)))
     assert reasons(bounded) == ["tokens 30 is not at most 29"]
 

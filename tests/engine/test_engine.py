@@ -25,7 +25,8 @@ from promptiter.policies.acceptance import MinGain, NoRegression
 from promptiter.policies.constraints import Constraint
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.paired_gain import PairedGain
-from promptiter.policies.stopping import MaxCalls, MaxEvaluations, Patience, TargetScore
+from promptiter.policies.stop_limits import MaxCalls, MaxEvaluations
+from promptiter.policies.stopping import Patience, TargetScore
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
@@ -100,7 +101,7 @@ async def test_what_acceptance_policies_promise_together_is_checked_with_the_req
         await desk.engine(DRAFT).run(desk.request(acceptance=PairedGain(0.04) | PairedGain(0.05)))
     with pytest.raises(RequestError, match=r"alpha is 1; give a false-positive rate above 0 and below 1"):
         await desk.engine(DRAFT).run(desk.request(alpha=1))
-    with pytest.raises(RequestError, match=r"names 'carefull', which is no figure; .*did you mean 'careful'"):
+    with pytest.raises(RequestError, match=r"names 'carefull', which is not a figure; .*did you mean 'careful'"):
         await desk.engine(DRAFT).run(desk.request(acceptance=Constraint("carefull", at_least=0.5)))
 
 
@@ -211,12 +212,12 @@ async def test_a_run_that_goes_on_leaves_the_claim_as_much_as_one_that_never_fai
     assert len(whole.rounds) > 8
 
     gateway, journal = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=150)), MemoryJournal()
-    first = await desk.engine(search=Tries(*tries, at_round=stumble), gateway=gateway).conduct(asked, journal=journal)
+    first = await desk.engine(search=Tries(*tries, at_round=stumble), gateway=gateway).execute(asked, journal=journal)
     assert first.result.status == "failed"
     spent, budget = first.result.measured.spent, Budget(max_calls=150)
     budget.charge(spent.of_models, of="run")
     gateway = Gateway(models={"scripted": desk.model()}, cache=gateway.cache, budget=budget)
-    ended = await desk.engine(*tries, gateway=gateway).conduct(asked, journal=journal, spent_before=spent)
+    ended = await desk.engine(*tries, gateway=gateway).execute(asked, journal=journal, spent_before=spent)
     assert ended.result == whole
     assert ended.result.measured.spent.total.calls == whole.measured.spent.total.calls <= 150
 
@@ -324,11 +325,11 @@ def test_the_first_ctrl_c_finishes_the_round_in_flight() -> None:
 
     told: list[str] = []
     before = signal.getsignal(signal.SIGINT)
-    result = desk.engine(search=Tries(DRAFT, POLISH, at_round=press)).run_sync(desk.request(), tell=told.append)
+    result = desk.engine(search=Tries(DRAFT, POLISH, at_round=press)).run_sync(desk.request(), notify=told.append)
     assert (result.status, result.stop_reason, result.verdict) == ("succeeded", "user_stop", "no_evidence")
     assert (result.conclusion, len(result.changes)) == (None, 1)  # kept, and nothing is claimed yet
     assert [each.decision is not None for each in result.rounds] == [True]
-    assert told == ["Ctrl-C: finishing this round; once more stops at once"]
+    assert told == ["Ctrl-C: finishing this round; a second one stops at once"]
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -349,7 +350,7 @@ async def test_a_run_that_was_stopped_goes_on_or_makes_its_claim() -> None:
         journal, pressed = MemoryJournal(), Interrupt()
 
         def press(_: int, pressed: Interrupt = pressed) -> None:
-            pressed.ask("a button")
+            pressed.stop("a button")
 
         tries = Tries(DRAFT, POLISH, at_round=press)
         stopped = await desk.engine(search=tries).run(desk.request(), journal=journal, interrupt=pressed)
@@ -379,7 +380,7 @@ def test_the_second_ctrl_c_stops_at_once_and_leaves_a_result() -> None:
 
 async def test_an_interrupt_stops_a_run_from_elsewhere() -> None:
     interrupt = Interrupt()
-    engine = desk.engine(search=Tries(DRAFT, POLISH, at_round=lambda _: interrupt.ask("a button")))
+    engine = desk.engine(search=Tries(DRAFT, POLISH, at_round=lambda _: interrupt.stop("a button")))
     result = await engine.run(desk.request(), interrupt=interrupt)
     assert (result.stop_reason, len(result.rounds)) == ("user_stop", 1)
 
@@ -461,7 +462,7 @@ async def test_a_teacher_writes_missing_references_once_before_the_baseline() ->
 
 
 async def test_patches_of_unknown_surfaces_cannot_become_a_candidate() -> None:
-    with pytest.raises(RunFailedError, match="'nobody#instruction', which is no target"):
+    with pytest.raises(RunFailedError, match="'nobody#instruction', which is not a target"):
         await desk.engine({"nobody#instruction": "x"}).run(desk.request())
 
 
@@ -515,7 +516,7 @@ async def test_an_agent_that_exits_is_a_failed_case() -> None:
     result = await Engine(leaving, desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
     assert (result.verdict, result.stop_reason) == ("invalid_eval", "invalid_eval")
     assert result.stop is not None
-    assert "left by sys.exit(False)" in result.stop.text
+    assert "called sys.exit(False)" in result.stop.text
 
 
 async def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
@@ -598,7 +599,7 @@ class _Breaks:
 
 async def test_wrong_parts_are_told_before_anything_is_spent() -> None:
     gateway = Gateway(models={"scripted": ScriptedModel([])})
-    with pytest.raises(SetupError, match="'gpt-5' is no backwarder"):
+    with pytest.raises(SetupError, match="'gpt-5' is not a backwarder"):
         Engine(desk.agent(), desk.evaluator(), "gpt-5")  # type: ignore[arg-type]
     wrong = desk.request(
         acceptance=MinGain, stop=3, objective="accuracy", targets="draft#instruction", max_rounds="3", hints=("x",)

@@ -134,7 +134,7 @@ async def test_what_these_cases_could_not_show_is_underpowered_whatever_was_seen
     assert result.verdict == "underpowered"
     assert result.conclusion is not None
     assert result.conclusion.smallest_gain is None or result.conclusion.smallest_gain > 0.1
-    assert "not the 0.1 that is wanted; see `promptiter noise`" in " ".join(result.conclusion.reasons)
+    assert "but not 0.1; see `promptiter noise`" in " ".join(result.conclusion.reasons)
 
 
 async def test_a_large_gain_is_all_that_is_wanted_so_the_same_cases_are_enough() -> None:
@@ -217,7 +217,7 @@ async def test_sealed_cases_that_could_not_be_run_leave_the_claim_for_these() ->
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
     assert outcome(result)[:2] == ("improved", "these cases")
     assert result.conclusion is not None
-    assert "of the test cases, the candidate is unreliable" in " ".join(result.conclusion.reasons)
+    assert "on the test set, the candidate is unreliable" in " ".join(result.conclusion.reasons)
 
 
 @pytest.mark.parametrize(("calls", "verdict"), [(400, "improved"), (120, "budget_ended")])
@@ -237,7 +237,7 @@ async def test_sealed_cases_that_the_first_profile_cannot_run_are_no_gain() -> N
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
     assert outcome(result) == ("improved", "these cases", ["shown"])
     assert result.conclusion is not None
-    assert any("of the test cases, the accepted profile is unreliable" in each for each in result.conclusion.reasons)
+    assert any("on the test set, the accepted profile is unreliable" in each for each in result.conclusion.reasons)
 
 
 async def test_what_no_case_reads_cannot_be_claimed() -> None:
@@ -252,7 +252,7 @@ async def test_what_no_case_reads_cannot_be_claimed() -> None:
     result = await engine(Blind(lambda *_: 1.0), POLISH).run(request())
     assert outcome(result) == ("no_evidence", None, [])
     assert result.conclusion is not None
-    assert result.conclusion.reasons[0] == "none of the validation cases reads what was kept"
+    assert result.conclusion.reasons[0] == "no validation case reads what was changed"
 
 
 async def test_a_run_that_is_told_of_in_a_list_has_the_scores_of_its_claim() -> None:
@@ -268,7 +268,7 @@ async def test_what_a_policy_with_a_promise_kept_needs_no_claim() -> None:
     result = await engine(agent, DRAFT).run(request(cases=30, acceptance=PairedGain(), final_test=None))
     assert outcome(result) == ("improved", "these cases", [])
     assert result.conclusion is not None
-    assert "which errs in 0.05 of all runs" in result.conclusion.reasons[0]
+    assert "which bounds false accepts at 5% per run" in result.conclusion.reasons[0]
 
 
 async def test_an_error_that_is_given_is_the_error_of_the_claim() -> None:

@@ -8,8 +8,9 @@ from io import StringIO
 from rich.console import Console
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
-from promptiter.agents.graph import Choice, Edge, GraphAgent
-from promptiter.agents.nodes import ModelNode, View
+from promptiter.agents.edges import Choice, Edge
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode, NodeContext
 from promptiter.cli.views.run import print_end
 from promptiter.engine.engine import Engine
 from promptiter.profile import Profile
@@ -28,8 +29,8 @@ def with_a_lawyer(*, is_asked: bool = False) -> GraphAgent:
     """A desk with a third node, which only some questions reach."""
     usual = desk.agent()
 
-    def route(view: View) -> str:
-        return "lawyer" if is_asked and "question 0" in view.input else "polish"
+    def route(node_context: NodeContext) -> str:
+        return "lawyer" if is_asked and "question 0" in node_context.input else "polish"
 
     lawyer = ModelNode(name="lawyer", instruction="Check: careful.", model="scripted")
     choice = Choice("draft", route, {"lawyer": "lawyer", "polish": "polish"})

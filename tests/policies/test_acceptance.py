@@ -17,13 +17,13 @@ from promptiter.policies.acceptance import (
     AllOf,
     AnyGain,
     AnyOf,
+    ComposablePolicy,
     MinGain,
     NoRegression,
-    Policy,
     Protected,
     decide,
 )
-from promptiter.policies.combine import parts_of
+from promptiter.policies.combine import iter_policies
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence, pair_scores
 from traces import Failure
 
@@ -65,7 +65,7 @@ def decided(policy: AcceptancePolicy, seen: Evidence) -> AcceptanceDecision:
 
 
 @dataclass(frozen=True)
-class Says(Policy):
+class Says(ComposablePolicy):
     """A policy that always gives one answer."""
 
     answer: Answer
@@ -111,7 +111,7 @@ def test_equal_rows_have_a_gain_of_exactly_zero_and_are_never_accepted_by_a_mini
     seen = evidence(values, values, objective=objective)
     assert seen.gain is None or repr(seen.gain) == "0.0"
     assert not decided(MinGain(1e-12), seen).accepted
-    assert (seen.new_passes, seen.new_fails, seen.lost, seen.mended) == ((), (), (), ())
+    assert (seen.new_passes, seen.new_fails, seen.newly_unscored, seen.newly_scored) == ((), (), (), ())
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -153,13 +153,13 @@ def test_a_prompt_that_crashes_on_its_worst_case_does_not_win() -> None:
 
 def test_a_crashed_case_that_the_candidate_mends_is_a_gain() -> None:
     seen = evidence(scores(1.0, 1.0, 1.0, None), scores(1.0, 1.0, 1.0, 1.0))
-    assert (seen.gain, seen.mended, seen.new_passes) == (0.25, ("c03",), ("c03",))
+    assert (seen.gain, seen.newly_scored, seen.new_passes) == (0.25, ("c03",), ("c03",))
     assert decided(MinGain(), seen).reason == "gain +0.250 reaches 0.005 (cases: 1 scored for the first time)"
 
 
 def test_a_case_that_was_not_run_counts_as_unscored() -> None:
     seen = evidence({"a": 0.5, "b": 0.5}, {"a": 0.5})
-    assert (seen.gain, seen.lost) == (-0.25, ("b",))
+    assert (seen.gain, seen.newly_unscored) == (-0.25, ("b",))
 
 
 def test_of_several_draws_the_crashed_ones_count_as_the_worst() -> None:
@@ -182,7 +182,7 @@ def test_a_crash_is_a_loss_of_one() -> None:
 def test_deltas_are_of_cases_that_both_could_score_by_id() -> None:
     seen = evidence({"d": 0.1, "c": None, "b": 0.2, "a": 1.0}, {"a": 0.5, "b": None, "c": 0.3, "d": 0.6})
     assert [(delta.case_id, delta.change) for delta in seen.deltas] == [("a", -0.5), ("d", 0.5)]
-    assert (seen.lost, seen.mended) == (("b",), ("c",))
+    assert (seen.newly_unscored, seen.newly_scored) == (("b",), ("c",))
 
 
 def test_new_passes_and_new_fails_are_told_by_case() -> None:
@@ -316,7 +316,7 @@ def test_a_reason_names_ten_cases_and_counts_the_others() -> None:
 def test_protected_cases_of_the_run_hold_or_are_named() -> None:
     before, after = {"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 1.0, "b": 0.0, "c": 0.0}
     assert decided(Protected(), evidence(before, after)).reason == "no case is protected"
-    assert decided(Protected(), evidence(before, after, protected="ac")).reason == "protected cases hold (2)"
+    assert decided(Protected(), evidence(before, after, protected="ac")).reason == "protected cases still pass (2)"
     assert Protected().decide(evidence(before, after, protected="abc")) == MoreEvidence(
         cases=("b",), repeats=3, reason="protected, and no longer passing at first: 'b'"
     )
@@ -367,7 +367,7 @@ def test_a_majority_of_re_runs_decides_about_a_protected_case(
     if isinstance(answer, MoreEvidence):
         assert (f"{answer.repeats} more", answer.cases) == (told, ("a",))
     else:
-        prefix = "protected cases hold (1); " if answer.accepted else "protected, and no longer passing: "
+        prefix = "protected cases still pass (1); " if answer.accepted else "protected, and no longer passing: "
         assert answer.reason == prefix + told.partition(": ")[2]
         assert answer.accepted == told.startswith("yes")
 
@@ -520,7 +520,7 @@ def test_a_repr_reads_like_the_expression_and_makes_the_same_policy() -> None:
 
 def test_the_parts_of_a_policy_are_found_in_written_order() -> None:
     policy = MinGain() & (NoRegression() | Protected(("a",)))
-    assert list(parts_of(policy)) == [MinGain(), NoRegression(), Protected(("a",))]
+    assert list(iter_policies(policy)) == [MinGain(), NoRegression(), Protected(("a",))]
 
 
 # What cannot be made
@@ -543,9 +543,9 @@ def test_less_than_one_draw_more_is_no_evidence() -> None:
 
 
 def test_what_is_no_policy_is_not_combined() -> None:
-    with pytest.raises(SetupError, match="is no policy; give an object with the method"):
+    with pytest.raises(SetupError, match="is not a policy; give an object with the method"):
         MinGain() & 0.005  # type: ignore[operator]
-    with pytest.raises(SetupError, match="is no policy"):
+    with pytest.raises(SetupError, match="is not a policy"):
         AllOf(MinGain)  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match=r"AllOf\(\) combines nothing"):
+    with pytest.raises(SetupError, match=r"AllOf\(\) combines no policies"):
         AllOf()

@@ -11,7 +11,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, Measured
 from promptiter.evaluation.score import Score
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
-from promptiter.policies.constraints import FIGURES, Constraint, TieBreak, check_figures, figure_of
+from promptiter.policies.constraints import FIGURES, Constraint, TieBreak, check_figures, compare_figure
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from traces import Failure, Usage
 
@@ -52,30 +52,32 @@ def decision(policy: AcceptancePolicy, seen: Evidence) -> AcceptanceDecision:
 
 def test_figures_are_means_over_runs_on_validation() -> None:
     seen = after(row("a", 0.5, tokens=80, usd=0.03), row("b", 1.0, tokens=60, usd=0.01), characters=(10, 7))
-    assert figure_of("tokens", seen) == (110.0, 80.0)
-    assert figure_of("cost_usd", seen) == (0.01, 0.02)
-    assert figure_of("characters", seen) == (10, 7)
-    assert figure_of("latency_s", seen) == (2.0, 2.0)
-    assert figure_of("clear", seen) == (0.5, 0.75)
+    assert compare_figure("tokens", seen) == (110.0, 80.0)
+    assert compare_figure("cost_usd", seen) == (0.01, 0.02)
+    assert compare_figure("characters", seen) == (10, 7)
+    assert compare_figure("latency_s", seen) == (2.0, 2.0)
+    assert compare_figure("clear", seen) == (0.5, 0.75)
 
 
 def test_what_one_run_does_not_know_is_unknown_and_a_crash_does_not_count() -> None:
     crash = CaseRow(case_id="b", error=Failure("crash"))
-    assert figure_of("tokens", after(row("a", 0.5, tokens=40), crash)) == (110.0, 50.0)
-    assert figure_of("tokens", after(row("a", 0.5), row("b", 0.5, tokens=None)))[1] is None
-    assert figure_of("cost_usd", after(row("a", 0.5), row("b", 0.5, usd=None)))[1] is None
-    assert figure_of("characters", SAME) == (None, None)
-    assert figure_of("tokens", after(crash))[1] is None
+    assert compare_figure("tokens", after(row("a", 0.5, tokens=40), crash)) == (110.0, 50.0)
+    assert compare_figure("tokens", after(row("a", 0.5), row("b", 0.5, tokens=None)))[1] is None
+    assert compare_figure("cost_usd", after(row("a", 0.5), row("b", 0.5, usd=None)))[1] is None
+    assert compare_figure("characters", SAME) == (None, None)
+    assert compare_figure("tokens", after(crash))[1] is None
 
 
 def test_a_case_that_a_metric_could_not_score_counts_as_the_worst() -> None:
-    assert figure_of("clear", after(row("a", 1.0), row("b", None))) == (0.5, 0.5)
+    assert compare_figure("clear", after(row("a", 1.0), row("b", None))) == (0.5, 0.5)
 
 
 def test_answers_from_the_cache_take_no_time() -> None:
     known = replace(row("b", 0.5), measured=Measured(duration_s=0.001, origin="cache"))
-    assert figure_of("latency_s", after(replace(row("a", 0.5), measured=Measured(duration_s=3.0)), known))[1] == 3.0
-    assert figure_of("latency_s", after(known))[1] is None
+    assert (
+        compare_figure("latency_s", after(replace(row("a", 0.5), measured=Measured(duration_s=3.0)), known))[1] == 3.0
+    )
+    assert compare_figure("latency_s", after(known))[1] is None
 
 
 # Constraints
@@ -107,7 +109,7 @@ def test_answers_from_the_cache_take_no_time() -> None:
         (
             Constraint("characters", at_most=10),
             False,
-            "characters is unknown, so nobody can say that it is at most 10",
+            "characters is unknown, so it is not known to be at most 10",
         ),
     ],
     ids=repr,
@@ -165,33 +167,33 @@ def test_a_constraint_that_bounds_nothing_is_refused(changes: dict[str, object],
     [
         (after(row("a", 0.6), row("b", 0.5)), True, "gain +0.05 is above 0.02"),
         (after(row("a", 0.4), row("b", 0.5)), False, "gain -0.05 is below -0.02"),
-        (SHORTER, True, "gain +0 is within 0.02, and tokens is 80 after 110"),
-        (LONGER, False, "gain +0 is within 0.02, and tokens is 125 after 110"),
+        (SHORTER, True, "gain +0 is within 0.02, and tokens is 80, was 110"),
+        (LONGER, False, "gain +0 is within 0.02, and tokens is 125, was 110"),
         (
             after(row("a", 0.52, tokens=120), row("b", 0.5)),
             False,
-            "gain +0.01 is within 0.02, and tokens is 120 after 110",
+            "gain +0.01 is within 0.02, and tokens is 120, was 110",
         ),
         (
             after(row("a", 0.48), row("b", 0.5, tokens=90)),
             True,
-            "gain -0.01 is within 0.02, and tokens is 105 after 110",
+            "gain -0.01 is within 0.02, and tokens is 105, was 110",
         ),
-        (SAME, False, "gain +0 is within 0.02, and nothing differs in tokens, characters, clear"),
+        (SAME, False, "gain +0 is within 0.02, and there is no difference in tokens, characters, clear"),
         (
             replace(SAME, characters=(90, 80)),
             True,
-            "gain +0 is within 0.02, and characters is 80 after 90",
+            "gain +0 is within 0.02, and characters is 80, was 90",
         ),
         (
             after(row("a", 0.51), row("b", 0.5)),
             True,
-            "gain +0.005 is within 0.02, and clear is 0.505 after 0.5",
+            "gain +0.005 is within 0.02, and clear is 0.505, was 0.5",
         ),
         (
             after(row("a", 0.5, tokens=None), row("b", 0.5), characters=(9, 10)),
             False,
-            "gain +0 is within 0.02, and characters is 10 after 9",
+            "gain +0 is within 0.02, and characters is 10, was 9",
         ),
     ],
 )
@@ -222,7 +224,7 @@ def test_a_tie_of_less_than_nothing_is_refused() -> None:
 def test_figures_that_nobody_knows_are_problems_of_the_request() -> None:
     policy = AnyGain() & Constraint("token", at_most=1) & TieBreak(("clera", "tokens"))
     token, clera = check_figures(policy, ["clear"])
-    told = f"which is no figure; give a metric or one of {', '.join(FIGURES)}"
+    told = f"which is not a figure; give a metric or one of {', '.join(FIGURES)}"
     assert token == f"acceptance Constraint('token', at_most=1) names 'token', {told} (did you mean 'tokens'?)"
     assert clera.endswith(f"names 'clera', {told} (did you mean 'clear'?)")
     assert list(check_figures(Constraint("clear", at_least=1) | AnyGain(), ["clear"])) == []

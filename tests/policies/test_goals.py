@@ -14,7 +14,7 @@ from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.policies.acceptance import MinGain
-from promptiter.policies.goals import Goal, decide_for_goal, decide_on_test_set, other_models
+from promptiter.policies.goals import Goal, decide_for_goal, decide_on_test_set, list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import MaxRounds, TargetScore
 from promptiter.runlog.results import RunResult
@@ -53,10 +53,10 @@ def test_the_models_of_a_goal_are_those_that_a_node_can_take() -> None:
     free = Surface(node_id="n", type="model", value="large")
     bound = Surface(node_id="n", type="model", value="large", limits=Limits(choices=("large", "small")))
     goal = Goal(kind="cheaper", models=("small", "tiny", "large", "small"))
-    assert other_models(goal, free, "large") == ("small", "tiny")
-    assert other_models(goal, bound, "large") == ("small",)
-    assert other_models(Goal(kind="cheaper"), bound, "small") == ("large",)
-    assert other_models(Goal(kind="cheaper"), free, "large") == ()
+    assert list_other_models(goal, free, "large") == ("small", "tiny")
+    assert list_other_models(goal, bound, "large") == ("small",)
+    assert list_other_models(Goal(kind="cheaper"), bound, "small") == ("large",)
+    assert list_other_models(Goal(kind="cheaper"), free, "large") == ()
 
 
 def engine(
@@ -74,7 +74,7 @@ async def test_a_price_that_nobody_knows_is_told_with_its_model_before_anything_
     prices = {name: CHEAP for name in ("small", "scripted") if name != wanted}
     goal = Goal(kind="cheaper", models=("small",))
     request = desk.request(goal=goal, acceptance=NonInferior(0.05, "usd"))
-    with pytest.raises(RequestError, match=f"whether model {wanted!r} is cheaper cannot be told: its price is unknown"):
+    with pytest.raises(RequestError, match=f"the price of model {wanted!r} is unknown, so it cannot be compared"):
         await engine(ModelDownsizing(), prices).run(request)
 
 
@@ -90,7 +90,7 @@ async def test_a_goal_needs_its_policy_and_something_to_change() -> None:
         )
     goal = Goal(kind="cheaper", models=("small",))
     request = desk.request(goal=goal, acceptance=NonInferior(0.05, "usd"), targets=["draft#instruction"])
-    with pytest.raises(RequestError, match="no target is of a type that it is about: model"):
+    with pytest.raises(RequestError, match="no target has a type that it can change: model"):
         await engine(ModelDownsizing(), prices).run(request)
     with pytest.raises(RequestError, match=r"stop is about the score: TargetScore\(1.0\); leave it out"):
         await engine(PromptShortening(), prices).run(

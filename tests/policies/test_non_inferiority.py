@@ -37,7 +37,7 @@ def arm(*repeats: Sequence[float | None], tokens: int | None = 100, usd: float |
 def decided(
     before: Evaluation, after: Evaluation, *, margin: float = 0.05, figure: Figure = "tokens", gained: float = 0.0
 ) -> AcceptanceDecision | MoreEvidence:
-    return NonInferior(margin, figure).decide(Evidence(baseline=before, candidate=after, gained=gained))
+    return NonInferior(margin, figure).decide(Evidence(baseline=before, candidate=after, accepted_gain=gained))
 
 
 def test_what_is_as_good_and_takes_less_is_kept() -> None:
@@ -86,7 +86,7 @@ def test_a_loss_that_may_be_noise_is_looked_at_again_until_the_draws_show_that_t
 )
 def test_an_unknown_price_is_never_a_saving(before: float | None, after: float | None, whose: str) -> None:
     answer = decided(arm([1.0] * 4, usd=before), arm([1.0] * 4, usd=after), figure="usd")
-    assert answer.reason == f"the dollars of {whose} are unknown, so nothing is known to be saved"
+    assert answer.reason == f"the dollars of {whose} are unknown, so a saving cannot be shown"
 
 
 def test_dollars_are_told_as_dollars() -> None:
@@ -96,7 +96,7 @@ def test_dollars_are_told_as_dollars() -> None:
 
 def test_where_nothing_can_be_lost_nothing_is_kept() -> None:
     answer = decided(arm([0.0] * 30), arm([0.0] * 30, tokens=1))
-    assert answer.reason == "the accepted profile has no quality to lose: all of it is within 0.05"
+    assert answer.reason == "the accepted profile scores too low to lose the margin of 0.05"
 
 
 def test_it_composes() -> None:

@@ -30,7 +30,7 @@ def of(cases: Repeats) -> Evaluation:
 
 
 def evidence(before: Repeats, after: Repeats, *, tried: int = 1, objective: Objective = "mean_score") -> Evidence:
-    return Evidence(baseline=of(before), candidate=of(after), tried=tried, objective=objective)
+    return Evidence(baseline=of(before), candidate=of(after), candidates_tried=tried, objective=objective)
 
 
 def decision(policy: PairedGain, seen: Evidence) -> AcceptanceDecision:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.policies.acceptance import decide, opening_of
+from promptiter.policies.acceptance import decide, find_opening
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.sigma_gain import Holdout, SigmaGain
 
@@ -49,7 +49,7 @@ EVERY: tuple[Holdout, ...] = ("on_train_improve", "every_trial", "skip", "k_fold
 
 @pytest.mark.parametrize("holdout", EVERY)
 def test_it_opens_with_all_sweeps_of_train(holdout: Holdout) -> None:
-    opening = opening_of(SigmaGain(holdout=holdout, repeats=4))
+    opening = find_opening(SigmaGain(holdout=holdout, repeats=4))
     assert opening is not None
     assert (opening.repeats, opening.on, opening.cases) == (4, "train", ())
 
@@ -57,7 +57,9 @@ def test_it_opens_with_all_sweeps_of_train(holdout: Holdout) -> None:
 def test_a_gain_that_clears_its_noise_on_train_wants_to_see_the_hold_out() -> None:
     answer = wish(SigmaGain(), evidence((BEFORE, AFTER)))
     assert (answer.repeats, answer.on, answer.cases) == (3, "validation", ())
-    assert answer.reason.startswith("train gains 0.300, which clears its noise of 0.082 (1 sigma); 3 sweeps of validat")
+    assert answer.reason.startswith(
+        "train gains 0.300, which clears its noise of 0.082 (1 sigma); validation needs 3 sweeps"
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_skip_decides_on_train_alone_and_says_so() -> None:
     answer = decision(SigmaGain(holdout="skip"), evidence((BEFORE, AFTER)))
     assert answer.accepted
     assert answer.delta == pytest.approx(0.3)
-    assert answer.reason.endswith("; the hold-out was not looked at, so it may be overfitted")
+    assert answer.reason.endswith("; the hold-out was not used, so it may be overfitted")
     assert not decision(SigmaGain(holdout="skip"), evidence((BEFORE, NOISY))).accepted
 
 
@@ -147,7 +149,7 @@ def test_folds_agree_where_all_cases_gain() -> None:
     assert answer.accepted
     assert answer.reason == (
         "the pool of 12 cases gains 0.533, which clears its noise of 0.067 (1 sigma), "
-        "and so does what each of 5 folds leaves"
+        "and so do the cases outside each of 5 folds"
     )
 
 
@@ -176,7 +178,7 @@ def test_the_seed_deals_the_folds_and_the_same_seed_deals_them_alike() -> None:
 
 def test_folds_are_no_more_than_there_are_cases() -> None:
     seen = evidence(([[0.2] * 3], [[0.8] * 3]), ([[0.2] * 3], [[0.8] * 3]))
-    assert decision(SigmaGain(holdout="k_fold"), seen).reason.endswith("what each of 2 folds leaves")
+    assert decision(SigmaGain(holdout="k_fold"), seen).reason.endswith("the cases outside each of 2 folds")
 
 
 # What cannot be made

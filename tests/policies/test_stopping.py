@@ -14,15 +14,12 @@ from promptiter.errors import SetupError, UnknownNameError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.ledger import Spending
+from promptiter.policies.stop_limits import Deadline, MaxCalls, MaxEvaluations, MaxTokens, MaxUsd
 from promptiter.policies.stopping import (
-    GO_ON,
+    CONTINUE,
     STOP_KINDS,
-    Deadline,
-    MaxCalls,
-    MaxEvaluations,
+    ComposableStop,
     MaxRounds,
-    MaxTokens,
-    MaxUsd,
     Patience,
     Progress,
     RequiredMetrics,
@@ -30,7 +27,6 @@ from promptiter.policies.stopping import (
     StopFile,
     StopOnAll,
     StopOnAny,
-    Stopper,
     StopPolicy,
     StopReason,
     TargetScore,
@@ -86,7 +82,7 @@ ALL: dict[str, StopPolicy] = {
 }
 
 
-class Says(Stopper):
+class Says(ComposableStop):
     """A policy that always gives one answer."""
 
     def __init__(self, *kinds: str) -> None:
@@ -118,7 +114,7 @@ def test_each_condition_that_holds_stops_with_its_kind(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", STOP_KINDS)
 def test_no_condition_holds_at_the_start(kind: str) -> None:
-    assert ALL[kind].decide(Progress()) == GO_ON
+    assert ALL[kind].decide(Progress()) == CONTINUE
 
 
 def test_on_the_baseline_only_metrics_target_and_user_stop_a_run() -> None:
@@ -188,7 +184,7 @@ def test_a_text_tells_neither_the_clock_nor_what_was_spent() -> None:
             Progress(round=1, spent=Spending(calls=1, cost_usd=0.1) + Spending(calls=1, cost_usd=0.2)),
         ),
     ],
-    ids=lambda value: repr(value) if isinstance(value, Stopper) else "",
+    ids=lambda value: repr(value) if isinstance(value, ComposableStop) else "",
 )
 def test_a_limit_holds_when_it_is_reached(policy: StopPolicy, below: Progress, at: Progress) -> None:
     assert not policy.decide(below).stop
@@ -260,7 +256,7 @@ def test_unknown_required_metrics_are_all_reported_with_the_nearest() -> None:
 
 def test_a_stop_file_stops_as_soon_as_it_exists(tmp_path: Path) -> None:
     policy = StopFile(tmp_path / "stop")
-    assert policy.decide(Progress()) == GO_ON
+    assert policy.decide(Progress()) == CONTINUE
     (tmp_path / "stop").touch()
     decision = policy.decide(Progress())
     assert (decision.reason, decision.text) == ("user_stop", f"the stop file {str(tmp_path / 'stop')!r} exists")
@@ -286,7 +282,7 @@ def test_the_first_kind_is_the_stop_reason_and_own_kinds_come_last() -> None:
     assert [reason.kind for reason in decision.reasons] == ["patience", "max_rounds", "slo"]
     assert decision.reason == "patience"
     assert decision.text.endswith("; latency is too high in round 9")
-    assert (GO_ON.reason, GO_ON.text) == (None, "")
+    assert (CONTINUE.reason, CONTINUE.text) == (None, "")
 
 
 def test_a_decision_survives_json() -> None:
@@ -325,7 +321,7 @@ def test_or_lists_what_holds_and_and_waits_for_all() -> None:
     assert (MaxRounds(4) | Patience(2) | Deadline(minutes=1)).decide(progress).text == (
         "nothing was accepted in 2 rounds, the patience is 2; 4 rounds finished, of at most 4"
     )
-    assert (MaxRounds(4) & Patience(3)).decide(progress) == GO_ON
+    assert (MaxRounds(4) & Patience(3)).decide(progress) == CONTINUE
     assert (MaxRounds(4) & Patience(2)).decide(progress).reason == "patience"
     assert [r.kind for r in ((Patience(2) & MaxRounds(9)) | MaxRounds(4)).decide(progress).reasons] == ["max_rounds"]
 
@@ -372,8 +368,8 @@ def test_a_count_is_a_whole_number_of_at_least_one(policy: Callable[[Any], StopP
         (lambda: Deadline(minutes=5, seconds=-1), r"Deadline\(minutes=5, seconds=-1\); give a time above 0"),
         (lambda: StopFile(""), "the stop file has no path; give one, such as 'stop'"),
         (lambda: RequiredMetrics(()), r'required metrics are \(\); give names or "all", or leave the policy out'),
-        (lambda: MaxRounds(3) | 5, "5 is no policy"),  # type: ignore[operator]
-        (StopOnAny, r"StopOnAny\(\) combines nothing; give at least one policy"),
+        (lambda: MaxRounds(3) | 5, "5 is not a policy"),  # type: ignore[operator]
+        (StopOnAny, r"StopOnAny\(\) combines no policies; give at least one"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_give(make: Callable[[], object], advice: str) -> None:

@@ -20,10 +20,10 @@ from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import PatchSet, Profile, SurfacePatch
-from promptiter.runlog.candidate_codec import candidate_of, data_of
+from promptiter.runlog.candidate_codec import decode_candidate, encode_candidate
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import Event, EventType, Phase
-from promptiter.runlog.fold import Rounds, fold, fold_lazily
+from promptiter.runlog.fold import LazyRounds, fold, fold_lazily
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import PassResult, RoundResult, RunResult, TraceBlame
 from promptiter.runs.file_journal import FileJournal
@@ -131,7 +131,9 @@ class Writer:
                 value = self.new if what == "candidate" else STRUCTURE.surface(surface_id).value
                 patches = [SurfacePatch(surface_id=surface_id, value=value, reason="")]
                 candidate = self.accepted.apply(patches, STRUCTURE)
-                data, self.candidate = data_of(candidate, accepted=self.accepted, structure=STRUCTURE, safe=as_it_is)
+                data, self.candidate = encode_candidate(
+                    candidate, accepted=self.accepted, structure=STRUCTURE, redact=as_it_is
+                )
                 self.write("candidate", **data)
             case "validation" if self.candidate is not None:
                 self.evaluation("validation", self.candidate)
@@ -181,7 +183,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
 def test_rounds_in_a_journal_are_those_in_memory(events: list[Event], data: st.DataObject) -> None:
     eager, lazy = fold(events), fold_lazily(journal_of(events))
     count = len(eager.rounds)
-    assert isinstance(lazy.rounds, Rounds)
+    assert isinstance(lazy.rounds, LazyRounds)
     assert len(lazy.rounds) == count
     for place in data.draw(st.lists(st.integers(-count, count - 1), max_size=6)) if count else []:
         assert lazy.rounds[place] == eager.rounds[place]
@@ -212,7 +214,7 @@ def careful(request: Any) -> str | None:
 
 
 @pytest.mark.parametrize(
-    "conduct",
+    "execute",
     [
         lambda journal: desk.engine(DRAFT, WORSE, POLISH).run_sync(desk.request(max_rounds=9), journal=journal),
         lambda journal: desk.engine(WORSE, WORSE, WORSE).run_sync(desk.request(), journal=journal),
@@ -220,11 +222,11 @@ def careful(request: Any) -> str | None:
         lambda journal: desk.engine().run_sync(desk.request(max_rounds=0), journal=journal),
     ],
 )
-def test_the_rounds_of_a_real_run_are_read_back_one_by_one(conduct: Callable[[MemoryJournal], RunResult]) -> None:
+def test_the_rounds_of_a_real_run_are_read_back_one_by_one(execute: Callable[[MemoryJournal], RunResult]) -> None:
     journal = MemoryJournal()
-    result = conduct(journal)
+    result = execute(journal)
     eager = fold(journal.read())
-    assert isinstance(result.rounds, Rounds)
+    assert isinstance(result.rounds, LazyRounds)
     assert result == eager
     for place in reversed(range(-len(eager.rounds), len(eager.rounds))):
         assert fold_lazily(journal).rounds[place] == result.rounds[place] == eager.rounds[place]
@@ -349,7 +351,7 @@ def test_what_a_strategy_does_before_its_first_round_is_no_part_of_one() -> None
         async def search(self, session: Session) -> None:
             await session.evaluate(session.train, session.accepted.profile, phase="train")
             await session.evaluate(session.train, session.accepted.profile, phase="rerun")
-            await session.pass_over("not yet")
+            await session.skip_round("not yet")
             await super().search(session)
 
     result = desk.engine(search=Early(DRAFT)).run_sync(desk.request())
@@ -368,7 +370,7 @@ async def test_a_round_does_not_begin_while_an_evaluation_is_going_on() -> None:
     with pytest.raises(RunFailedError) as caught:
         await desk.engine(search=Hasty()).run(desk.request())
     assert isinstance(caught.value.__cause__, ExceptionGroup)
-    assert "await them first" in str(caught.value.__cause__.exceptions[0])
+    assert "await it before the next round" in str(caught.value.__cause__.exceptions[0])
     assert len(caught.value.result.rounds) == 1
 
 
@@ -424,15 +426,17 @@ def test_a_candidate_is_its_parent_and_what_it_changes() -> None:
     assert second["parent"] == first["profile_digest"]
     assert rounds == [first["parent"], second["parent"]]
     accepted = Profile.of(STRUCTURE, DRAFT)
-    assert candidate_of(second, accepted=accepted, structure=STRUCTURE) == Profile.of(STRUCTURE, DRAFT | POLISH)
+    assert decode_candidate(second, accepted=accepted, structure=STRUCTURE) == Profile.of(STRUCTURE, DRAFT | POLISH)
 
 
 def test_a_surface_that_is_reset_has_the_value_of_the_baseline() -> None:
     accepted = Profile.of(STRUCTURE, DRAFT | POLISH)
-    data, candidate = data_of(Profile.of(STRUCTURE, POLISH), accepted=accepted, structure=STRUCTURE, safe=as_it_is)
+    data, candidate = encode_candidate(
+        Profile.of(STRUCTURE, POLISH), accepted=accepted, structure=STRUCTURE, redact=as_it_is
+    )
     assert data["patches"] == {"draft#instruction": "Draft."}
     assert candidate == Profile.of(STRUCTURE, POLISH)
-    assert candidate_of(data, accepted=accepted, structure=STRUCTURE) == candidate
+    assert decode_candidate(data, accepted=accepted, structure=STRUCTURE) == candidate
 
 
 values = st.sampled_from(["Draft.", "Polish.", "else", "other"])
@@ -447,8 +451,8 @@ profiles = st.dictionaries(st.sampled_from(["draft#instruction", "polish#instruc
 def test_a_candidate_is_read_as_it_was_run_also_if_it_overrides_with_the_same_value(
     accepted: Profile, wanted: Profile
 ) -> None:
-    data, candidate = data_of(wanted, accepted=accepted, structure=STRUCTURE, safe=as_it_is)
-    assert candidate_of(orjson.loads(orjson.dumps(data)), accepted=accepted, structure=STRUCTURE) == candidate
+    data, candidate = encode_candidate(wanted, accepted=accepted, structure=STRUCTURE, redact=as_it_is)
+    assert decode_candidate(orjson.loads(orjson.dumps(data)), accepted=accepted, structure=STRUCTURE) == candidate
     assert candidate.changes(wanted, STRUCTURE) == ()
     assert (data["profile_digest"] == data["parent"]) == (accepted.changes(wanted, STRUCTURE) == ())
 
@@ -458,7 +462,7 @@ def test_a_candidate_that_a_surface_cannot_take_is_told_before_it_is_run() -> No
     structure = StructureSnapshot(nodes=(Node(id="n"),), surfaces=(surface,), entry="n")
     wanted = Profile(structure_id=structure.structure_id, overrides={surface.id: "much too long"})
     with pytest.raises(SurfaceValueError, match="n#instruction"):
-        data_of(wanted, accepted=Profile.baseline(structure), structure=structure, safe=as_it_is)
+        encode_candidate(wanted, accepted=Profile.baseline(structure), structure=structure, redact=as_it_is)
 
 
 def changed(events: list[Event], kind: EventType, **fields: Any) -> list[Event]:

@@ -7,30 +7,29 @@ takes one call; the number of calls is bounded for any number of gradients.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import ClassVar
 from zlib import crc32
+
+from pydantic import BaseModel
 
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
 from promptiter.backprop.llm.prompts import Point, compute_points_room, render_aggregate
 from promptiter.backprop.llm.truncation import approximate_tokens, cut
 from promptiter.backprop.support_aggregator import support_of
+from promptiter.concurrency import run_together
 from promptiter.errors import ModelError
 from promptiter.evaluation.data.health import normalize_text
 from promptiter.evaluation.data.near_duplicates import NEAR
 from promptiter.llm.messages import Message, Role
+from promptiter.llm.structured import build_shape
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
 from traces.snapshots import escape_surrogates
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 MOST_BATCHES = 64
 """Maximum number of prompts in the first level of the tree; the points with the fewest cases are left out."""
@@ -67,7 +66,7 @@ class LLMAggregator(ModelStage[AggregateRequest]):
         while True:
             prompts = [render_aggregate(request, batch, left_out=left_out, limit=limit) for batch in batches]
             calls = [self._merge(request, batch, prompt) for batch, prompt in zip(batches, prompts, strict=True)]
-            merged = await _gather(calls)
+            merged = await run_together(calls)
             error = next((each.error for each in merged if each.error is not None), error)
             if len(merged) == 1:
                 return _MergedPoint(merged[0].point, error)
@@ -78,7 +77,7 @@ class LLMAggregator(ModelStage[AggregateRequest]):
     ) -> _MergedPoint:
         """Merge points into one with the model's text, or with all their texts if it gives none."""
         try:
-            text = await self.ask(build_answer_adapter(), messages, request, node_id=request.surface.node_id)
+            text = await self.ask(_SIGNAL, messages, request, node_id=request.surface.node_id)
             error = None
         except ModelError as failure:
             text, error = "", f"{type(failure).__name__}: {failure}"
@@ -95,24 +94,13 @@ class _MergedPoint:
     error: str | None
 
 
-async def _gather(calls: Iterable[Coroutine[Any, Any, _MergedPoint]]) -> list[_MergedPoint]:
-    """Return all results in order; an error that is not about one batch, such as a spent budget, stops the others."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in calls]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+class _SignalReply(BaseModel):
+    text: str
 
 
-@cache
-def build_answer_adapter() -> TypeAdapter[str]:
-    from pydantic import AfterValidator, TypeAdapter, WithJsonSchema, create_model
-
-    answer: Any = create_model("Answer", text=(str, ...))
-    schema = build_object_schema(text={"type": "string"})
-    shape: Any = Annotated[answer, AfterValidator(lambda reply: reply.text.strip()), WithJsonSchema(schema)]
-    return TypeAdapter(shape)
+_SIGNAL = build_shape(
+    _SignalReply, lambda reply: reply.text.strip(), schema=build_object_schema(text={"type": "string"})
+)
 
 
 def summarize(request: AggregateRequest, *, text: str) -> AggregateResult:

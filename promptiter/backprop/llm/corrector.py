@@ -6,9 +6,9 @@ something that had been lost before the step is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, StringConstraints
 
 from promptiter.backprop.corrections import Correction, CorrectionRequest, FindLostValues, parse_like
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
@@ -27,10 +27,8 @@ from promptiter.backprop.llm.rendering import (
 )
 from promptiter.backprop.llm.truncation import Section, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message, Role
+from promptiter.llm.structured import build_shape
 from promptiter.registry import OFFLINE_STAGES
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 _RULES = CORRECT.format(data_rule=DATA_RULE)
 
@@ -48,9 +46,7 @@ class LLMCorrector(ModelStage[CorrectionRequest]):
             )
         messages = self.render(request) if self.render else render_correction(request, limit=self.max_prompt_tokens)
         room = 2 * approximate_tokens(render_snapshot(request.step.output))
-        reply = await self.ask(
-            build_answer_adapter(), messages, request, node_id=request.step.node_id, answer_tokens=room
-        )
+        reply = await self.ask(_CORRECTION, messages, request, node_id=request.step.node_id, answer_tokens=room)
         if not reply.is_correctable:
             return Correction(kind="no_better", reason=reply.reason)
         find_values_lost_earlier: FindLostValues = OFFLINE_STAGES.get("lost_values")
@@ -92,26 +88,22 @@ def render_correction(request: CorrectionRequest, *, limit: int = MAX_PROMPT_TOK
     return Message("system", _RULES), Message("user", message)
 
 
-@dataclass(frozen=True, slots=True)
-class _CorrectionReply:
-    reason: str
-    is_correctable: bool
-    output: str
+class _CorrectionReply(BaseModel):
+    reason: Annotated[str, StringConstraints(strip_whitespace=True)] = ""
+    is_correctable: bool = True
+    output: str = ""
 
 
-@cache
-def build_answer_adapter() -> TypeAdapter[_CorrectionReply]:
-    from pydantic import AfterValidator, TypeAdapter, WithJsonSchema, create_model
-
-    answer: Any = create_model("Answer", reason=(str, ""), is_correctable=(bool, True), output=(str, ""))
-    schema = build_object_schema(
-        reason={"type": "string"}, is_correctable={"type": "boolean"}, output={"type": "string"}
-    )
-    shape: Any = Annotated[answer, AfterValidator(_parse_reply), WithJsonSchema(schema)]
-    return TypeAdapter(shape)
-
-
-def _parse_reply(reply: Any) -> _CorrectionReply:
+def _check_reply(reply: _CorrectionReply) -> _CorrectionReply:
     if reply.is_correctable and not reply.output.strip():
         raise ValueError("the output is empty; give what the step should have given, or set is_correctable to false")
-    return _CorrectionReply(reply.reason.strip(), reply.is_correctable, reply.output)
+    return reply
+
+
+_CORRECTION = build_shape(
+    _CorrectionReply,
+    _check_reply,
+    schema=build_object_schema(
+        reason={"type": "string"}, is_correctable={"type": "boolean"}, output={"type": "string"}
+    ),
+)

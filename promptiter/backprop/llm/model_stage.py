@@ -7,7 +7,9 @@ use the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
+
+from pydantic import TypeAdapter
 
 from promptiter.backprop.llm.prompts import MAX_PROMPT_TOKENS, MIN_PROMPT_TOKENS
 from promptiter.errors import SetupError
@@ -15,9 +17,6 @@ from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest, Role
 from promptiter.llm.structured import ask_for
 from traces.model import Json
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import orjson
+from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
 from promptiter.backprop.llm.prompts import is_shown_whole, render_optimize
@@ -20,13 +21,11 @@ from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.errors import SurfaceValueError
 from promptiter.llm.messages import Role
 from promptiter.llm.redaction import map_texts
+from promptiter.llm.structured import build_shape
 from promptiter.profile import SurfacePatch
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from promptiter.structure import EXAMPLE_ROLES, TEXT_TYPES, Surface
 from traces.model import Json, holds_non_finite
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 SPARE_TOKENS = 1_000
 """Tokens that an answer may have in addition to one and a half times the current value."""
@@ -65,36 +64,46 @@ class LLMOptimizer(ModelStage[OptimizeRequest]):
         return OptimizeResult(patch=patch, reason=new.reason)
 
 
+_Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _ValueReply(BaseModel):
+    reason: _Reason
+    value: Any
+
+
+class _Edit(BaseModel):
+    find: str
+    replace: str
+
+
+class _EditsReply(BaseModel):
+    reason: _Reason
+    edits: Annotated[list[_Edit], Field(min_length=1)]
+
+
 def build_value_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
     """Build the adapter of an answer with the complete new value."""
-    from pydantic import AfterValidator, TypeAdapter, WithJsonSchema, create_model
 
-    def parse(reply: Any) -> NewValue:
+    def parse(reply: _ValueReply) -> NewValue:
         return check_value(NewValue(_unescape_marks(reply.value, request.surface), reply.reason), request)
 
-    answer: Any = create_model("Answer", reason=(_build_reason_type(), ...), value=(Any, ...))
     schema = build_object_schema(reason={"type": "string"}, value=build_value_schema(request.surface))
-    shape: Any = Annotated[answer, AfterValidator(parse), WithJsonSchema(schema)]
-    return TypeAdapter(shape)
+    return build_shape(_ValueReply, parse, schema=schema)
 
 
 def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
     """Build the adapter of an answer with edits: passages of the current value and their replacements."""
-    from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema, create_model
 
-    def parse(reply: Any) -> NewValue:
+    def parse(reply: _EditsReply) -> NewValue:
         pairs = [
             tuple(_unescape_marks(text, request.surface) for text in (each.find, each.replace)) for each in reply.edits
         ]
         return check_value(NewValue(apply_edits(request.surface.value, pairs), reply.reason), request)
 
-    edit: Any = create_model("Edit", find=(str, ...), replace=(str, ...))
-    edits = Annotated[list[edit], Field(min_length=1)]
-    answer: Any = create_model("Answer", reason=(_build_reason_type(), ...), edits=(edits, ...))
     one = build_object_schema(find={"type": "string"}, replace={"type": "string"})
     schema = build_object_schema(reason={"type": "string"}, edits={"type": "array", "minItems": 1, "items": one})
-    shape: Any = Annotated[answer, AfterValidator(parse), WithJsonSchema(schema)]
-    return TypeAdapter(shape)
+    return build_shape(_EditsReply, parse, schema=schema)
 
 
 def build_value_schema(surface: Surface) -> dict[str, Json]:
@@ -146,12 +155,6 @@ def apply_edits(text: str, edits: Sequence[tuple[str, ...]]) -> str:
             )
         text = text.replace(find, replacement)
     return text
-
-
-def _build_reason_type() -> Any:
-    from pydantic import StringConstraints
-
-    return Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 def _is_same(value: Json, other: Json) -> bool:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from functools import lru_cache, partial
+from typing import Annotated, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter
 
 from promptiter.backprop.llm.model_stage import build_object_schema
+from promptiter.llm.structured import build_shape
 from promptiter.stages.losses import Category, Severity
 from traces.model import Json
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 W = TypeVar("W", Severity, Category)
 
@@ -53,17 +53,13 @@ def build_answer_adapter(
     The schema is strict, but parsing is lenient: ignoring a word outside a closed set is cheaper than asking again, and
     a list that may be empty may be missing.
     """
-    from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
-
     places = {"step": steps, "surface": surfaces} if steps else {"surface": surfaces}
     lists = {
         **({"gradients": _build_list_schema(places, confidence=_CONFIDENCE)} if surfaces else {}),
         **({"packets": _build_list_schema({"predecessor": predecessors})} if predecessors else {}),
     }
     schema = build_object_schema(diagnosis={"type": "string"}, **lists)
-    parse = partial(_parse_answer, lists=tuple(lists))
-    shape: Any = Annotated[_build_lenient_model(), AfterValidator(parse), WithJsonSchema(schema)]
-    return TypeAdapter(shape)
+    return build_shape(_BlameReply, partial(_parse_answer, lists=tuple(lists)), schema=schema)
 
 
 def resolve_id(name: str, ids: Mapping[str, str]) -> str | None:
@@ -95,36 +91,46 @@ def _build_list_schema(places: Mapping[str, tuple[str, ...]], **more: Json) -> d
     return {"type": "array", "items": build_object_schema(**fields, **more)}
 
 
-@cache
-def _build_lenient_model() -> Any:
-    from pydantic import BeforeValidator, StringConstraints, create_model
-
-    word: Any = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value).strip())]
-    text: Any = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-    fields: dict[str, Any] = {"text": (text, ...), "severity": (word, ""), "category": (word, "")}
-    gradient: Any = create_model("Gradient", step=(word, ""), surface=(word, ""), confidence=(float, 1.0), **fields)
-    packet: Any = create_model("Packet", predecessor=(word, ""), **fields)
-    return create_model("Answer", gradients=(list[gradient], []), packets=(list[packet], []))
+_Word = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value).strip())]
 
 
-def _parse_answer(reply: Any, *, lists: tuple[str, ...]) -> BlameAnswer:
+class _ReplyEntry(BaseModel):
+    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    severity: _Word = ""
+    category: _Word = ""
+
+
+class _GradientEntry(_ReplyEntry):
+    step: _Word = ""
+    surface: _Word = ""
+    confidence: float = 1.0
+
+
+class _PacketEntry(_ReplyEntry):
+    predecessor: _Word = ""
+
+
+class _BlameReply(BaseModel):
+    gradients: list[_GradientEntry] = []
+    packets: list[_PacketEntry] = []
+
+
+def _parse_answer(reply: _BlameReply, *, lists: tuple[str, ...]) -> BlameAnswer:
     if not reply.model_fields_set:
         lacking = f"neither {lists[0]} nor {lists[1]}" if len(lists) > 1 else f"no {lists[0]}"
         raise ValueError(f"it has {lacking}; give an empty list where nothing is to blame")
     return BlameAnswer(
-        gradients=tuple(_build_entry(each, each.surface) for each in reply.gradients),
+        gradients=tuple(
+            _build_entry(each, each.surface, confidence=min(1.0, max(0.0, each.confidence)), step=each.step)
+            for each in reply.gradients
+        ),
         packets=tuple(_build_entry(each, each.predecessor) for each in reply.packets),
     )
 
 
-def _build_entry(reply: Any, of: str) -> BlameEntry:
+def _build_entry(reply: _ReplyEntry, of: str, *, confidence: float = 1.0, step: str = "") -> BlameEntry:
     return BlameEntry(
-        of=of,
-        text=reply.text,
-        severity=reply.severity,
-        category=reply.category,
-        confidence=min(1.0, max(0.0, getattr(reply, "confidence", 1.0))),
-        step=getattr(reply, "step", ""),
+        of=of, text=reply.text, severity=reply.severity, category=reply.category, confidence=confidence, step=step
     )
 
 

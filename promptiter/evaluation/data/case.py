@@ -63,6 +63,14 @@ class EvalCase:
         """The hash of everything the case asks and expects. Its id and metadata do not count."""
         return digest([self.turns, self.scenario, self.mode, self.actual, self.context, self.state])
 
+    def find_turn(self, number: int) -> Turn | None:
+        """The turn of this number; None if the case has fewer, as a scenario does."""
+        return self.turns[number] if number < len(self.turns) else None
+
+    def find_question(self, number: int) -> str | None:
+        """The user's message in a turn, from the conversation or the recording; None if neither has it."""
+        return next((turns[number].user for turns in (self.turns, self.actual) if number < len(turns)), None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvalSet:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, SupportsFloat, TypeAlias
+from typing import Any, Generic, Literal, Protocol, SupportsFloat, TypeAlias, TypeVar
 
 from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError
@@ -38,7 +38,7 @@ from promptiter.evaluation.metrics.text_match import (
 from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compare_tool_calls
 from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.secret import reveal
-from promptiter.registry import REGISTRY, Registry
+from promptiter.registry import METRICS, Registry
 from promptiter.wording import shorten
 from traces import Usage
 
@@ -47,12 +47,22 @@ Judgement: TypeAlias = float | bool | Score | tuple[float | bool, str]
 ScoreFunction: TypeAlias = Callable[..., Judgement | Awaitable[Judgement]]
 
 
+class TurnCriterion(Protocol):
+    """A criterion that judges one turn."""
+
+    @property
+    def needs_reference(self) -> bool: ...
+
+
+C = TypeVar("C", bound=TurnCriterion)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinalResponseMetric:
-    """1 for a turn whose answer matches the criterion, otherwise 0."""
+class TurnMetric(Generic[C]):
+    """A metric that judges each turn by a criterion."""
 
     name: str
-    criterion: FinalResponseCriterion
+    criterion: C
     threshold: float = 1.0
 
     @property
@@ -61,6 +71,13 @@ class FinalResponseMetric:
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         return score_by_turn(self, case, run, judge=self._judge)
+
+    def _judge(self, turn: Turn | None, run: AgentRun) -> TurnScore:
+        raise NotImplementedError
+
+
+class FinalResponseMetric(TurnMetric[FinalResponseCriterion]):
+    """1 for a turn whose answer matches the criterion, otherwise 0."""
 
     def _judge(self, turn: Turn | None, run: AgentRun) -> TurnScore:
         reference = turn.expected if turn else None
@@ -75,17 +92,8 @@ class FinalResponseMetric:
         return TurnScore(0.0 if findings else 1.0, findings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RougeMetric:
+class RougeMetric(TurnMetric[RougeCriterion]):
     """The ROUGE F1 of each answer."""
-
-    name: str
-    criterion: RougeCriterion
-    threshold: float = 1.0
-    needs_reference: bool = True
-
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
-        return score_by_turn(self, case, run, judge=self._judge)
 
     def _judge(self, turn: Turn | None, run: AgentRun) -> TurnScore:
         reference = (turn.expected if turn else None) or ""
@@ -94,34 +102,16 @@ class RougeMetric:
         return TurnScore(value, () if is_enough else find_word_differences(run.output, reference, self.criterion.type))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumericMetric:
+class NumericMetric(TurnMetric[NumericCriterion]):
     """1 for a turn whose number equals that of the reference within the tolerance, otherwise 0."""
-
-    name: str
-    criterion: NumericCriterion
-    threshold: float = 1.0
-
-    @property
-    def needs_reference(self) -> bool:
-        return self.criterion.needs_reference
-
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
-        return score_by_turn(self, case, run, judge=self._judge)
 
     def _judge(self, turn: Turn | None, run: AgentRun) -> TurnScore:
         findings = compare_number(run.output, turn.expected if turn else None, self.criterion)
         return TurnScore(0.0 if findings else 1.0, findings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryMetric:
+class TrajectoryMetric(TurnMetric[TrajectoryCriterion]):
     """1 for a turn whose tool calls match the expected ones, otherwise 0. A run without a trace is unscored."""
-
-    name: str
-    criterion: TrajectoryCriterion
-    threshold: float = 1.0
-    needs_reference: bool = True
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         return score_by_turn(
@@ -202,7 +192,7 @@ class FunctionMetric:
 
 
 def build_metrics(
-    config: EvalConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = REGISTRY
+    config: EvalConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = METRICS
 ) -> tuple[Metric, ...]:
     """The metrics of a configuration. Raises one UnknownNameError with all unknown names.
 

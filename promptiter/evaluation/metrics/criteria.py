@@ -35,9 +35,7 @@ class FinalResponseCriterion:
 
     @property
     def needs_reference(self) -> bool:
-        return self.rouge is not None or any(
-            part is not None and part.needs_reference for part in (self.text, self.json)
-        )
+        return any(part is not None and part.needs_reference for part in (self.text, self.json, self.rouge))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -44,17 +46,31 @@ def read_criterion(
         except ValueError as error:
             raise MetricError(f"{location}: {error}") from error
     entry = read_object(_ENTRIES[evaluator], value, location, error=MetricError, context={"environ": environ})
-    criterion = entry.build()
-    if isinstance(criterion, TextCriterion):
-        return FinalResponseCriterion(text=criterion)
-    return FinalResponseCriterion(json=criterion) if isinstance(criterion, JsonCriterion) else criterion
+    criterion: Criterion | TextCriterion | JsonCriterion | float = entry.build()
+    match criterion:
+        case TextCriterion():
+            return FinalResponseCriterion(text=criterion)
+        case JsonCriterion():
+            return FinalResponseCriterion(json=criterion)
+        case float():
+            return Limit(criterion)
+    return criterion
 
 
-class _Entry(FileObject):
-    """A criterion in a file. It is built once while it is checked, so that its own complaints name the place, too."""
+class _CriterionEntry(FileObject):
+    """A criterion in a file, whose keys are the fields of `builds`.
 
-    def build(self) -> Criterion | TextCriterion | JsonCriterion:
-        raise NotImplementedError
+    It is built once while it is checked, so that the criterion's own complaints name the place, too.
+    """
+
+    builds: ClassVar[Callable[..., Any]]
+
+    def build(self) -> Any:
+        return type(self).builds(**self.fields())
+
+    def fields(self) -> dict[str, Any]:
+        built = {name: value.build() if isinstance(value, _CriterionEntry) else value for name, value in self}
+        return {_FIELD_NAMES.get(name, name): value for name, value in built.items()}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -65,6 +81,15 @@ class _Entry(FileObject):
         return self
 
 
+class _Wrapper(_CriterionEntry):
+    """A criterion below a key of its own, the only one."""
+
+    def build(self) -> Any:
+        [criterion] = self.fields().values()
+        return criterion
+
+
+_FIELD_NAMES = {"json_schema": "schema", "as_json": "json"}  # pydantic models have methods of these names
 _Amount = Annotated[float, Field(ge=0)]
 _Count = Annotated[int, Field(ge=0)]
 _Name = Annotated[str, Field(min_length=1)]
@@ -75,44 +100,43 @@ class _Length(FileObject):
     max: _Count | None = None
 
 
-class _Text(_Entry):
+class _Text(_CriterionEntry):
+    builds = TextCriterion
     match: TextMatch = Field(default="exact", validation_alias=spell("match", "match_strategy"))
     case_insensitive: bool = False
     length: _Length = _Length()
     ignore: bool = False
     expected: str | None = None
 
-    def build(self) -> TextCriterion:
+    def fields(self) -> dict[str, Any]:
         options = {name: value for name, value in self if name != "length"}
-        return TextCriterion(min_length=self.length.min, max_length=self.length.max, **options)
+        return {**options, "min_length": self.length.min, "max_length": self.length.max}
 
 
-class _ExactMatch(_Entry):
-    match: ClassVar[TextMatch] = "exact"
+class _ExactMatch(_CriterionEntry):
+    builds = partial(TextCriterion, match="exact")
     case_insensitive: bool = False
     ignore: bool = False
     expected: str | None = None
 
-    def build(self) -> TextCriterion:
-        return TextCriterion(match=self.match, **dict(self))
-
 
 class _Contains(_ExactMatch):
-    match: ClassVar[TextMatch] = "contains"
+    builds = partial(TextCriterion, match="contains")
 
 
 class _Regex(_ExactMatch):
-    match: ClassVar[TextMatch] = "regex"
+    builds = partial(TextCriterion, match="regex")
 
 
-class _LengthMetric(_Length, _Entry):
+class _LengthMetric(_Length, _CriterionEntry):
     def build(self) -> TextCriterion:
         if self.min is None and self.max is None:
             raise MetricError("limits nothing; give it min, max or both")
         return TextCriterion(ignore=True, min_length=self.min, max_length=self.max)
 
 
-class _Json(_Entry):
+class _Json(_CriterionEntry):
+    builds = JsonCriterion
     match: Literal["exact"] = Field(default="exact", validation_alias=spell("match", "match_strategy"))
     ignore_tree: dict[str, Any] | None = None
     only_tree: dict[str, Any] | None = None
@@ -120,14 +144,8 @@ class _Json(_Entry):
     json_schema: dict[str, Any] | None = Field(default=None, validation_alias="schema")
     ignore: bool = False
 
-    def build(self) -> JsonCriterion:
-        return JsonCriterion(
-            ignore_tree=self.ignore_tree,
-            only_tree=self.only_tree,
-            number_tolerance=self.number_tolerance,
-            schema=self.json_schema,
-            ignore=self.ignore,
-        )
+    def fields(self) -> dict[str, Any]:
+        return {name: value for name, value in super().fields().items() if name != "match"}
 
 
 def _normalize_rouge(value: Json) -> Json:
@@ -140,81 +158,60 @@ def _reject_threshold(_: Json) -> Json:
     raise ValueError("belongs beside metric_name, not in the criterion")
 
 
-_RougeType = Annotated[RougeType, BeforeValidator(_normalize_rouge)]
-
-
-class _Rouge(_Entry):
-    type: _RougeType = Field(default="rouge1", validation_alias=spell("type", "rouge_type"))
+class _Rouge(_CriterionEntry):
+    builds = RougeCriterion
+    type: Annotated[RougeType, BeforeValidator(_normalize_rouge)] = Field(
+        default="rouge1", validation_alias=spell("type", "rouge_type")
+    )
     threshold: float = 1.0
 
-    def build(self) -> RougeCriterion:
-        return RougeCriterion(type=self.type, threshold=self.threshold)
+
+class _RougeMetric(_Rouge):
+    threshold: Annotated[float, BeforeValidator(_reject_threshold)] = 1.0
 
 
-class _RougeMetric(_Entry):
-    type: _RougeType = Field(default="rouge1", validation_alias=spell("type", "rouge_type"))
-    threshold: Annotated[None, BeforeValidator(_reject_threshold)] = None
-
-    def build(self) -> RougeCriterion:
-        return RougeCriterion(type=self.type)
-
-
-class _FinalResponse(FileObject):
+class _FinalResponse(_CriterionEntry):
+    builds = FinalResponseCriterion
     text: _Text | None = Field(default=None, validation_alias=spell("text", "text_strategy"))
     as_json: _Json | None = Field(default=None, validation_alias=spell("json", "json_strategy"))
     rouge: _Rouge | None = None
 
-    @model_validator(mode="after")
-    def _check_parts(self) -> Self:
+    def build(self) -> Any:
         if self.text is None and self.as_json is None and self.rouge is None:
-            raise ValueError("compares nothing; give it text, json or rouge")
-        return self
+            raise MetricError("compares nothing; give it text, json or rouge")
+        return super().build()
 
 
-class _FinalResponseMetric(_Entry):
-    final_response: _FinalResponse | None = None
-
-    def build(self) -> FinalResponseCriterion:
-        if (given := self.final_response) is None:
-            return FinalResponseCriterion(text=TextCriterion())
-        return FinalResponseCriterion(
-            text=given.text.build() if given.text else None,
-            json=given.as_json.build() if given.as_json else None,
-            rouge=given.rouge.build() if given.rouge else None,
-        )
+class _FinalResponseMetric(_Wrapper):
+    final_response: _FinalResponse = _FinalResponse(text=_Text())
 
 
-class _NoOptions(_Entry):
-    def build(self) -> RougeCriterion:
-        return RougeCriterion()
+class _NoOptions(_CriterionEntry):
+    builds = RougeCriterion
 
 
-class _Numeric(_Entry):
+class _Numeric(_CriterionEntry):
+    builds = NumericCriterion
     which: NumberChoice = "last"
     tolerance: _Amount = 0.0
     relative_tolerance: _Amount = 0.0
     expected: float | None = None
 
-    def build(self) -> NumericCriterion:
-        return NumericCriterion(**dict(self))
 
-
-class _ToolCall(FileObject):
+class _ToolCallEntry(FileObject):
     name: _Text | None = None
     arguments: _Json | None = None
     result: _Json | None = None
 
     def build(self, default: ToolCriterion) -> ToolCriterion:
-        return ToolCriterion(
-            name=self.name.build() if self.name else default.name,
-            arguments=self.arguments.build() if self.arguments else default.arguments,
-            result=self.result.build() if self.result else default.result,
-        )
+        return replace(default, **{name: entry.build() for name, entry in self if entry is not None})
 
 
-class _Trajectory(_Entry):
-    default: _ToolCall = Field(default=_ToolCall(), validation_alias=spell("default", "default_strategy"))
-    overrides: dict[str, _ToolCall] = Field(default_factory=dict, validation_alias=spell("overrides", "tool_strategy"))
+class _Trajectory(_CriterionEntry):
+    default: _ToolCallEntry = Field(default=_ToolCallEntry(), validation_alias=spell("default", "default_strategy"))
+    overrides: dict[str, _ToolCallEntry] = Field(
+        default_factory=dict, validation_alias=spell("overrides", "tool_strategy")
+    )
     order_sensitive: bool = False
     subset_matching: bool = False
 
@@ -228,28 +225,20 @@ class _Trajectory(_Entry):
         )
 
 
-class _TrajectoryMetric(_Entry):
+class _TrajectoryMetric(_Wrapper):
     tool_trajectory: _Trajectory = _Trajectory()
 
-    def build(self) -> TrajectoryCriterion:
-        return self.tool_trajectory.build()
+
+class _Latency(_Wrapper):
+    limit_s: Annotated[float, Field(gt=0)]
 
 
-class _Latency(_Entry):
-    limit_s: float = Field(gt=0)
-
-    def build(self) -> Limit:
-        return Limit(self.limit_s)
+class _Cost(_Wrapper):
+    limit_usd: Annotated[float, Field(gt=0)]
 
 
-class _Cost(_Entry):
-    limit_usd: float = Field(gt=0)
-
-    def build(self) -> Limit:
-        return Limit(self.limit_usd)
-
-
-class _JudgeModel(FileObject):
+class _JudgeModelEntry(_CriterionEntry):
+    builds = JudgeModel
     model_name: Annotated[ExpandedText, Field(min_length=1)]
     provider_name: ExpandedText = ""
     variant: ExpandedText = ""
@@ -266,7 +255,7 @@ class _RubricContent(FileObject):
     text: _Name
 
 
-class _Rubric(FileObject):
+class _RubricEntry(FileObject):
     id: _Name
     content: Annotated[
         _RubricContent, BeforeValidator(lambda value: {"text": value} if isinstance(value, str) else value)
@@ -274,49 +263,41 @@ class _Rubric(FileObject):
     description: str = ""
     type: str = ""
 
+    def build(self) -> Rubric:
+        return Rubric(id=self.id, text=self.content.text, description=self.description, type=self.type)
 
-class _Judge(FileObject):
-    judge_model: _JudgeModel | None = None
-    judge_models: list[_JudgeModel] = Field(default_factory=list)
+
+class _Judge(_CriterionEntry):
+    judge_model: _JudgeModelEntry | None = None
+    judge_models: list[_JudgeModelEntry] = Field(default_factory=list)
     models_aggregator: ModelsAggregator = "all_pass"
     parallel: bool = True
-    rubrics: list[_Rubric] = Field(default_factory=list)
+    rubrics: list[_RubricEntry] = Field(default_factory=list)
     knowledge_tool_names: list[str] = Field(default_factory=list)
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        models, aggregator = self.models, self.models_aggregator
-        if self.judge_model is not None and self.judge_models:
-            raise ValueError("has both judge_model and judge_models; keep one of them")
-        if models and aggregator.startswith("weighted") and not any(model.weight for model in models):
-            raise ValueError(f"{aggregator} needs a weight above 0, and all models have weight 0; give one a weight")
-        if len({rubric.id for rubric in self.rubrics}) < len(self.rubrics):
-            raise ValueError("two rubrics have the same id; give each its own")
-        return self
-
-    @property
-    def models(self) -> list[_JudgeModel]:
-        return self.judge_models if self.judge_model is None else [self.judge_model]
-
-
-class _JudgeMetric(_Entry):
-    llm_judge: _Judge = _Judge()
-
     def build(self) -> JudgeConfig:
-        judge = self.llm_judge
+        models = self.judge_models if self.judge_model is None else [self.judge_model]
+        aggregator = self.models_aggregator
+        if self.judge_model is not None and self.judge_models:
+            raise MetricError("has both judge_model and judge_models; keep one of them")
+        if models and aggregator.startswith("weighted") and not any(model.weight for model in models):
+            raise MetricError(f"{aggregator} needs a weight above 0, and all models have weight 0; give one a weight")
+        if len({rubric.id for rubric in self.rubrics}) < len(self.rubrics):
+            raise MetricError("two rubrics have the same id; give each its own")
         return JudgeConfig(
-            models=tuple(JudgeModel(**dict(model)) for model in judge.models),
-            models_aggregator=judge.models_aggregator,
-            parallel=judge.parallel,
-            rubrics=tuple(
-                Rubric(id=rubric.id, text=rubric.content.text, description=rubric.description, type=rubric.type)
-                for rubric in judge.rubrics
-            ),
-            knowledge_tool_names=tuple(judge.knowledge_tool_names),
+            models=tuple(model.build() for model in models),
+            models_aggregator=aggregator,
+            parallel=self.parallel,
+            rubrics=tuple(rubric.build() for rubric in self.rubrics),
+            knowledge_tool_names=tuple(self.knowledge_tool_names),
         )
 
 
-_ENTRIES: Mapping[str, type[_Entry]] = {
+class _JudgeMetric(_Wrapper):
+    llm_judge: _Judge = _Judge()
+
+
+_ENTRIES: Mapping[str, type[_CriterionEntry]] = {
     "final_response_avg_score": _FinalResponseMetric,
     "tool_trajectory_avg_score": _TrajectoryMetric,
     "response_match_score": _NoOptions,

@@ -14,9 +14,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from math import fsum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError, ModelError
@@ -45,10 +47,7 @@ from promptiter.evaluation.metrics.metric_config import MetricConfig
 from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
-from promptiter.llm.structured import ask_for
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from promptiter.llm.structured import ask_for, build_shape
 
 T = TypeVar("T")
 
@@ -126,7 +125,9 @@ class JudgeMetric:
         for index, (turn, turn_run) in enumerate(pair_turns(case, run)):
             if turn_run is None:
                 break
-            question = _find_question(case, index, turn_run)
+            question = case.find_question(index)
+            if question is None and turn_run.trace is not None:
+                question = turn_run.trace.steps[0].input.text
             reference = turn.expected if turn is not None and self.needs_reference else None
             if not self.needs_reference or reference is not None:
                 exchanges[index] = self._build_exchange(turn_run, question, reference, tuple(earlier))
@@ -164,7 +165,7 @@ class JudgeMetric:
     async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[Verdict, ...]:
         """Ask for one sample: a verdict on each rubric, in the order of the configuration."""
         if self.kind == "final_response":
-            messages, shape = render_final_response(exchange), _make_valid_shape()
+            messages, shape = render_final_response(exchange), _VALID_SHAPE
         else:
             messages = render_rubrics(self.kind, self.rubrics, exchange)
             shape = _make_rubric_shape(tuple(rubric.id for rubric in self.rubrics))
@@ -284,14 +285,6 @@ _KINDS: Mapping[str, JudgeKind] = {
 }
 
 
-def _find_question(case: EvalCase, index: int, run: AgentRun) -> str | None:
-    """The user's message in a turn, from the case or from the first step of the trace."""
-    for turns in (case.turns, case.actual):
-        if index < len(turns):
-            return turns[index].user
-    return run.trace.steps[0].input.text if run.trace is not None else None
-
-
 async def _gather(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool) -> list[T]:
     """Await all answers, in order. Of several errors, raises the first that is not a judge's, or else the first."""
     if not parallel:
@@ -303,19 +296,20 @@ async def _gather(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool
     return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 
-@cache
-def _make_valid_shape() -> TypeAdapter[tuple[Verdict, ...]]:
-    from pydantic import AfterValidator, TypeAdapter, create_model
+class _ValidReply(BaseModel):
+    model_config = ConfigDict(title="Answer")
+    reason: str
+    valid: bool
 
-    answer: Any = create_model("Answer", reason=(str, ...), valid=(bool, ...))
-    shape: Any = Annotated[answer, AfterValidator(lambda reply: (Verdict(_VALID.id, reply.valid, reply.reason),))]
-    return TypeAdapter(shape)
+
+_VALID_SHAPE: TypeAdapter[tuple[Verdict, ...]] = build_shape(
+    _ValidReply, lambda reply: (Verdict(_VALID.id, reply.valid, reply.reason),)
+)
 
 
 @lru_cache(maxsize=64)
 def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[Verdict, ...]]:
     """Verdicts on exactly these rubrics, accepted in any order and returned in the order of the ids."""
-    from pydantic import AfterValidator, Field, TypeAdapter, create_model
 
     def check_each_once(reply: Any) -> tuple[Verdict, ...]:
         counts = Counter(each.id for each in reply.verdicts)
@@ -329,6 +323,4 @@ def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[Verdict, ...]]
     known: Any = Literal[ids]
     verdict: Any = create_model("Verdict", id=(known, ...), reason=(str, ...), passed=(bool, ...))
     one_each = Field(json_schema_extra={"minItems": len(ids), "maxItems": len(ids)})
-    answer: Any = create_model("Answer", verdicts=(list[verdict], one_each))
-    shape: Any = Annotated[answer, AfterValidator(check_each_once)]
-    return TypeAdapter(shape)
+    return build_shape(create_model("Answer", verdicts=(list[verdict], one_each)), check_each_once)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from promptiter.errors import MetricError
 from promptiter.evaluation.metrics.metric import name_characters
@@ -72,6 +72,7 @@ class RougeCriterion:
 
     type: RougeType = "rouge1"
     threshold: float = 1.0
+    needs_reference: ClassVar[bool] = True
 
 
 def rouge_f1(actual: str, reference: str, kind: RougeType = "rouge1") -> float:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from promptiter.evaluation.data.case import ExpectedToolCall
 from promptiter.evaluation.metrics.json_match import (
@@ -44,6 +44,7 @@ class TrajectoryCriterion:
     overrides: Mapping[str, ToolCriterion] = field(default_factory=dict)
     order_sensitive: bool = False
     subset_matching: bool = False
+    needs_reference: ClassVar[bool] = True
 
     def for_tool(self, name: str) -> ToolCriterion:
         return self.overrides.get(name, self.default)

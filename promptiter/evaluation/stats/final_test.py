@@ -15,7 +15,7 @@ new cases.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -99,25 +99,36 @@ def decide_for_these_cases(
 
     Repeats after the deciding look are not used, so it does not matter whether they were run.
     """
+    return decide_in_blocks(cases, blocks, lambda seen, block: _take_look(seen, alpha=block.alpha, seed=seed))
+
+
+def decide_in_blocks(
+    cases: Sequence[PairedScores], blocks: Sequence[Block], take_look: Callable[[Sequence[PairedScores], Block], Look]
+) -> FinalTestResult:
+    """Take a look after each block until one decides. A loss of the margin or more ends the test early."""
     check_inputs(cases, blocks)
     available = min(case.repeats for case in cases)
     looks: list[Look] = []
     repeats = 0
+
+    def conclude(outcome: FinalTestOutcome, reason: str, *, needed_repeats: int = 0) -> FinalTestResult:
+        return FinalTestResult(
+            scope="these cases", outcome=outcome, looks=tuple(looks), reason=reason, needed_repeats=needed_repeats
+        )
+
     for number, block in enumerate(blocks, start=1):
         repeats += block.repeats
         if repeats > available:
-            wanted = repeats - available
-            reason = f"{_describe_look(looks[-1])}; " if looks else ""
-            return _conclude(
-                "open", looks, f"{reason}block {number} of {len(blocks)} has not been run", needed_repeats=wanted
-            )
-        look = _take_look([case.first(repeats) for case in cases], repeats, alpha=block.alpha, seed=seed)
+            so_far = f"{describe_look(looks[-1])}; " if looks else ""
+            reason = f"{so_far}block {number} of {len(blocks)} has not been run"
+            return conclude("open", reason, needed_repeats=repeats - available)
+        look = take_look([case.first(repeats) for case in cases], block)
         looks.append(look)
         if look.is_shown:
-            return _conclude("shown", looks, _describe_look(look))
-        if look.gain <= 0:
-            return _conclude("futile", looks, f"{_describe_look(look)}; stopped after block {number} of {len(blocks)}")
-    return _conclude("not_shown", looks, _describe_look(looks[-1]))
+            return conclude("shown", describe_look(look))
+        if look.gain <= -look.margin:
+            return conclude("futile", f"{describe_look(look)}; stopped after block {number} of {len(blocks)}")
+    return conclude("not_shown", describe_look(looks[-1]))
 
 
 def decide_for_new_cases(cases: Sequence[PairedScores], *, alpha: float = 0.05, seed: int = 0) -> FinalTestResult:
@@ -129,7 +140,7 @@ def decide_for_new_cases(cases: Sequence[PairedScores], *, alpha: float = 0.05, 
     test = sign_flip([case.gain for case in cases], seed=seed)
     repeats = min(case.repeats for case in cases)
     look = Look(repeats=repeats, gain=test.gain, p_value=test.p_value, alpha=alpha)
-    reason = f"{_describe_look(look)} over {plural(len(cases), 'test case')}"
+    reason = f"{describe_look(look)} over {plural(len(cases), 'test case')}"
     if look.is_shown:
         return FinalTestResult(scope="new cases", outcome="shown", looks=(look,), reason=reason)
     if (least := 0.5 ** len(cases)) > alpha:
@@ -137,22 +148,20 @@ def decide_for_new_cases(cases: Sequence[PairedScores], *, alpha: float = 0.05, 
     return FinalTestResult(scope="new cases", outcome="not_shown", looks=(look,), reason=reason)
 
 
-def _take_look(cases: Sequence[PairedScores], repeats: int, *, alpha: float, seed: int) -> Look:
+def _take_look(cases: Sequence[PairedScores], *, alpha: float, seed: int) -> Look:
+    repeats = min(case.repeats for case in cases)
     test, has_noise = within_case_permutation(cases, seed=seed), has_run_noise(cases)
     p_value = test.p_value if has_noise else min(test.p_value, 0.25**repeats)
     return Look(repeats=repeats, gain=test.gain, p_value=p_value, alpha=alpha, has_run_noise=has_noise)
 
 
-def _conclude(
-    outcome: FinalTestOutcome, looks: Sequence[Look], reason: str, *, needed_repeats: int = 0
-) -> FinalTestResult:
-    return FinalTestResult(
-        scope="these cases", outcome=outcome, looks=tuple(looks), reason=reason, needed_repeats=needed_repeats
-    )
-
-
-def _describe_look(look: Look) -> str:
+def describe_look(look: Look) -> str:
+    """A look in one clause: the gain or loss, and what speaks for and against it."""
     gain = f"gain {look.gain:+.3f}"
+    sign = "<=" if look.is_shown else ">"
+    figures = f"p = {look.p_value:.2g} {sign} {look.alpha:g} after {plural(look.repeats, 'repeat')}"
+    if look.margin:
+        return _describe_non_inferiority(look, gain, figures)
     if look.gain <= 0:
         return "no gain" if look.gain == 0 else f"loss of {-look.gain:.3f}"
     if not look.has_run_noise:
@@ -160,8 +169,16 @@ def _describe_look(look: Look) -> str:
         if look.is_shown:
             return f"{gain}; {same}, so run-to-run noise does not explain it"
         return f"{gain}; {same}, but that is too few to rule out noise"
-    sign = "<=" if look.is_shown else ">"
-    return f"{gain}, p = {look.p_value:.2g} {sign} {look.alpha:g} after {plural(look.repeats, 'repeat')}"
+    return f"{gain}, {figures}"
+
+
+def _describe_non_inferiority(look: Look, gain: str, figures: str) -> str:
+    if look.gain <= -look.margin:
+        return f"loss of {-look.gain:.3f}, which is not below the margin of {look.margin:g}"
+    if look.is_shown:
+        return f"{gain}, a loss of {look.margin:g} or more is ruled out, {figures}"
+    few = "" if look.has_run_noise else "; no run noise was seen, but there are too few runs to rule it out"
+    return f"{gain}, a loss of {look.margin:g} or more is not ruled out, {figures}{few}"
 
 
 def check_inputs(cases: Sequence[PairedScores], blocks: Sequence[Block]) -> None:

@@ -17,14 +17,11 @@ from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
 from promptiter.evaluation.stats.permutation import PairedScores, mean_gain
 from promptiter.evaluation.stats.power import (
     POWER,
+    FinalTestPlan,
     RunNoise,
-    cases_needed,
     estimate_run_noise,
     noise_floor,
     pooled_std,
-    power,
-    repeats_needed,
-    smallest_gain,
 )
 from promptiter.llm.ledger import NOTHING, Spending
 
@@ -191,22 +188,23 @@ class NoiseReport:
         """The gain that an A/A comparison exceeds in 5% of all cases, with this many repeats per arm."""
         return noise_floor(self.noise, cases=len(self.cases), repeats=repeats or self.final_test_repeats)
 
+    def plan_final_test(self, *, times: int = 1, scope: Scope = "these cases") -> FinalTestPlan:
+        """A final test on `times` as many cases. With the scope *new cases* they are a test set."""
+        return FinalTestPlan(noise=self.noise, cases=times * len(self.cases), blocks=self.blocks, scope=scope)
+
     def power(self, gain: float, *, scope: Scope = "these cases") -> float:
         """The probability of showing this gain on these cases, or on a test set of as many cases."""
-        return power(self.noise, gain, cases=len(self.cases), blocks=self.blocks, scope=scope)
+        return self.plan_final_test(scope=scope).power(gain)
 
     def smallest_gain(self, *, times: int = 1, scope: Scope = "these cases") -> float | None:
         """The smallest gain that is shown with 80% power, on `times` as many cases; None if none is."""
-        return smallest_gain(self.noise, cases=times * len(self.cases), blocks=self.blocks, scope=scope)
+        return self.plan_final_test(times=times, scope=scope).smallest_gain()
 
     def estimate_required_size(self, gain: float, *, scope: Scope = "these cases") -> RequiredSize:
         """Whether this gain can be shown, and how many cases or repeats that takes."""
-        return RequiredSize(
-            gain=gain,
-            power=self.power(gain, scope=scope),
-            cases=cases_needed(self.noise, gain, blocks=self.blocks, scope=scope),
-            repeats=repeats_needed(self.noise, gain, cases=len(self.cases), blocks=self.blocks, scope=scope),
-        )
+        plan = self.plan_final_test(scope=scope)
+        cases, repeats = plan.cases_needed(gain), plan.repeats_needed(gain)
+        return RequiredSize(gain=gain, power=plan.power(gain), cases=cases, repeats=repeats)
 
     @property
     def case_run_cost(self) -> CaseRunCost:

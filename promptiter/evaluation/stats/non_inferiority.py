@@ -26,9 +26,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, Block, FinalTestResult, Look, Scope, check_inputs
+from promptiter.evaluation.stats.final_test import (
+    BLOCKS,
+    Block,
+    FinalTestOutcome,
+    FinalTestResult,
+    Look,
+    check_inputs,
+    decide_in_blocks,
+    describe_look,
+)
 from promptiter.evaluation.stats.permutation import PairedScores, has_run_noise, mean_gain
-from promptiter.wording import plural
 
 STAKES = (0.9, 0.45, 0.225, 0.1125)
 """The stakes of the gamblers, as shares of the largest that one bet cannot ruin: for rare losses to much noise."""
@@ -41,41 +49,27 @@ def decide_non_inferiority(
 
     `spread` is the largest possible difference of two scores. The test stops early when the loss reaches the margin.
     """
-    check_inputs(cases, blocks)
-    _check(cases, margin=margin, spread=spread)
-    alpha, available = math.fsum(block.alpha for block in blocks), min(case.repeats for case in cases)
-    looks: list[Look] = []
-    repeats, wealth = 0, 0.0
-    for number, block in enumerate(blocks, start=1):
-        repeats += block.repeats
-        if repeats > available:
-            so_far = f"{_describe_look(looks[-1])}; " if looks else ""
-            return FinalTestResult(
-                scope="these cases",
-                outcome="open",
-                looks=tuple(looks),
-                reason=f"{so_far}block {number} of {len(blocks)} has not been run",
-                needed_repeats=repeats - available,
-            )
-        seen = [case.first(repeats) for case in cases]
+    _check(cases, blocks, margin=margin, spread=spread)
+    alpha = math.fsum(block.alpha for block in blocks)
+    wealth = 0.0
+
+    def take_look(seen: Sequence[PairedScores], _: Block) -> Look:
+        nonlocal wealth
         wealth = max(wealth, _bet_on_these_cases(seen, margin=margin, spread=spread))
-        looks.append(_take_look(seen, repeats, wealth, alpha=alpha, margin=margin))
-        if looks[-1].is_shown:
-            return _conclude("these cases", looks)
-        if looks[-1].gain <= -margin:
-            return _conclude("these cases", looks, is_futile=True)
-    return _conclude("these cases", looks)
+        return _take_look(seen, wealth, alpha=alpha, margin=margin)
+
+    return decide_in_blocks(cases, blocks, take_look)
 
 
 def decide_non_inferiority_for_new_cases(
     cases: Sequence[PairedScores], *, margin: float, alpha: float = 0.05, spread: float = 1.0
 ) -> FinalTestResult:
     """The same for cases like these, none of which the search has used: one look, with one bet per case."""
-    check_inputs(cases, [Block(repeats=1, alpha=alpha)])
-    _check(cases, margin=margin, spread=spread)
+    _check(cases, [Block(repeats=1, alpha=alpha)], margin=margin, spread=spread)
     wealth = _mix_wealth(_bet_fixed_stakes([case.gain for case in cases], margin=margin, spread=spread))
-    look = _take_look(cases, min(case.repeats for case in cases), wealth, alpha=alpha, margin=margin)
-    return _conclude("new cases", [look])
+    look = _take_look(cases, wealth, alpha=alpha, margin=margin)
+    outcome: FinalTestOutcome = "shown" if look.is_shown else "not_shown"
+    return FinalTestResult(scope="new cases", outcome=outcome, looks=(look,), reason=describe_look(look))
 
 
 def _bet_on_these_cases(cases: Sequence[PairedScores], *, margin: float, spread: float) -> float:
@@ -109,9 +103,9 @@ def _mix_wealth(wealths: Sequence[float]) -> float:
     return math.fsum(math.exp(min(each, 700.0)) for each in wealths) / len(wealths)
 
 
-def _take_look(cases: Sequence[PairedScores], repeats: int, wealth: float, *, alpha: float, margin: float) -> Look:
+def _take_look(cases: Sequence[PairedScores], wealth: float, *, alpha: float, margin: float) -> Look:
     return Look(
-        repeats=repeats,
+        repeats=min(case.repeats for case in cases),
         gain=mean_gain(cases),
         p_value=min(1.0, 1.0 / wealth) if wealth > 0 else 1.0,
         alpha=alpha,
@@ -120,30 +114,8 @@ def _take_look(cases: Sequence[PairedScores], repeats: int, wealth: float, *, al
     )
 
 
-def _conclude(scope: Scope, looks: Sequence[Look], *, is_futile: bool = False) -> FinalTestResult:
-    last = looks[-1]
-    if last.is_shown:
-        return FinalTestResult(scope=scope, outcome="shown", looks=tuple(looks), reason=_describe_look(last))
-    if is_futile:
-        return FinalTestResult(
-            scope=scope, outcome="futile", looks=tuple(looks), reason=f"{_describe_look(last)}; stopped early"
-        )
-    return FinalTestResult(scope=scope, outcome="not_shown", looks=tuple(looks), reason=_describe_look(last))
-
-
-def _describe_look(look: Look) -> str:
-    gain = f"gain {look.gain:+.3f}"
-    if look.gain <= -look.margin:
-        return f"loss of {-look.gain:.3f}, which is not below the margin of {look.margin:g}"
-    sign = "<=" if look.is_shown else ">"
-    figures = f"p = {look.p_value:.2g} {sign} {look.alpha:g} after {plural(look.repeats, 'repeat')}"
-    if look.is_shown:
-        return f"{gain}, a loss of {look.margin:g} or more is ruled out, {figures}"
-    few = "" if look.has_run_noise else "; no run noise was seen, but there are too few runs to rule it out"
-    return f"{gain}, a loss of {look.margin:g} or more is not ruled out, {figures}{few}"
-
-
-def _check(cases: Sequence[PairedScores], *, margin: float, spread: float) -> None:
+def _check(cases: Sequence[PairedScores], blocks: Sequence[Block], *, margin: float, spread: float) -> None:
+    check_inputs(cases, blocks)
     if not 0 < margin < spread:
         raise SetupError(f"the margin is {margin!r}; give a number above 0 and below {spread:g}, such as 0.05")
     scores = [score for case in cases for score in (*case.before, *case.after)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 from statistics import NormalDist, fmean, pstdev
@@ -86,86 +86,56 @@ def noise_bar(before: Sequence[float], after: Sequence[float], *, sigma: float =
     return sigma * math.hypot(pstdev(before), pstdev(after))
 
 
-def noise_floor(noise: RunNoise, *, cases: int, repeats: int, chance: float = 0.05) -> float:
-    """The gain that an A/A comparison exceeds with this probability, for a number of cases and repeats per arm."""
-    return _NORMAL.inv_cdf(1 - chance) * noise.std * math.sqrt(2 / (cases * repeats))
+def noise_floor(noise: RunNoise, *, cases: int, repeats: int) -> float:
+    """The gain that an A/A comparison exceeds in 5% of all cases, for a number of cases and repeats per arm."""
+    return _NORMAL.inv_cdf(0.95) * noise.std * math.sqrt(2 / (cases * repeats))
 
 
-def power(
-    noise: RunNoise,
-    gain: float,
-    *,
-    cases: int,
-    blocks: Sequence[Block] = BLOCKS,
-    scope: Scope = "these cases",
-) -> float:
-    """The probability that a candidate with this gain is shown to be better, on this number of cases.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalTestPlan:
+    """A planned final test: the noise of the agent, the cases, and the blocks of repeats.
 
-    For *new cases* these are the cases of a test set.
+    For *new cases* the cases are those of a test set.
     """
-    if not 0 < gain <= noise.room:
-        return 0.0
-    return (
-        _compute_power_on_these_cases(noise, gain, cases, blocks)
-        if scope == "these cases"
-        else _compute_power_on_new_cases(noise, gain, cases, blocks)
-    )
 
+    noise: RunNoise
+    cases: int
+    blocks: Sequence[Block] = BLOCKS
+    scope: Scope = "these cases"
 
-def smallest_gain(
-    noise: RunNoise,
-    *,
-    cases: int,
-    blocks: Sequence[Block] = BLOCKS,
-    wanted: float = POWER,
-    scope: Scope = "these cases",
-) -> float | None:
-    """The smallest gain that is shown with the wanted power; 0 if any is (there is no noise), None if none is."""
-    if not noise.variance and scope == "these cases":
-        return 0.0
-    if power(noise, noise.room, cases=cases, blocks=blocks, scope=scope) < wanted:
-        return None
-    low, high = 0.0, noise.room
-    while high - low > 1e-4:
-        middle = (low + high) / 2
-        if power(noise, middle, cases=cases, blocks=blocks, scope=scope) < wanted:
-            low = middle
-        else:
-            high = middle
-    return high
+    def power(self, gain: float) -> float:
+        """The probability that a candidate with this gain is shown to be better."""
+        if not 0 < gain <= self.noise.room:
+            return 0.0
+        on_these = self.scope == "these cases"
+        compute = _compute_power_on_these_cases if on_these else _compute_power_on_new_cases
+        return compute(self.noise, gain, self.cases, self.blocks)
 
+    def smallest_gain(self) -> float | None:
+        """The smallest gain that is shown with a power of POWER; 0 if any is (there is no noise), None if none is."""
+        if not self.noise.variance and self.scope == "these cases":
+            return 0.0
+        low, high = 0.0, self.noise.room
+        if self.power(high) < POWER:
+            return None
+        while high - low > 1e-4:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.power(middle) < POWER else (low, middle)
+        return high
 
-def cases_needed(
-    noise: RunNoise,
-    gain: float,
-    *,
-    blocks: Sequence[Block] = BLOCKS,
-    wanted: float = POWER,
-    scope: Scope = "these cases",
-) -> int | None:
-    """The number of cases needed to show this gain with the wanted power; None if no number is enough."""
-    return _find_smallest(
-        lambda cases: power(noise, gain, cases=cases, blocks=blocks, scope=scope) >= wanted, MAX_CASES
-    )
+    def cases_needed(self, gain: float) -> int | None:
+        """The number of cases needed to show this gain with a power of POWER; None if no number is enough."""
+        return _find_smallest(lambda cases: replace(self, cases=cases).power(gain) >= POWER, MAX_CASES)
 
+    def repeats_needed(self, gain: float) -> int | None:
+        """The repeats needed per case and arm, in as many equal blocks; None if no number is enough."""
 
-def repeats_needed(
-    noise: RunNoise,
-    gain: float,
-    *,
-    cases: int,
-    blocks: Sequence[Block] = BLOCKS,
-    wanted: float = POWER,
-    scope: Scope = "these cases",
-) -> int | None:
-    """The repeats needed per case and arm, in as many equal blocks; None if no number is enough."""
+        def suffices(repeats: int) -> bool:
+            equal = [Block(repeats=repeats, alpha=block.alpha) for block in self.blocks]
+            return replace(self, blocks=equal).power(gain) >= POWER
 
-    def suffices(repeats: int) -> bool:
-        equal = [Block(repeats=repeats, alpha=block.alpha) for block in blocks]
-        return power(noise, gain, cases=cases, blocks=equal, scope=scope) >= wanted
-
-    each = _find_smallest(suffices, MAX_REPEATS // len(blocks))
-    return None if each is None else each * len(blocks)
+        each = _find_smallest(suffices, MAX_REPEATS // len(self.blocks))
+        return None if each is None else each * len(self.blocks)
 
 
 def _compute_power_on_these_cases(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from promptiter.offline.rules.rule_templates import phrase_rule, with_article
 from promptiter.offline.text.dates import DATE_FORMATS
-from promptiter.sentences import Sentence, sentences_of
+from promptiter.sentences import Sentence, split_sentences
 
 MAX_REPLACED_WORDS = 30
 
@@ -47,7 +47,7 @@ class Prompt:
 
         If the prompt has one of our own phrasings already, it did not help, and the next one replaces it.
         """
-        sentences = [sentence for sentence in sentences_of(self.text) if not self._is_locked(sentence)]
+        sentences = [sentence for sentence in split_sentences(self.text) if not self._is_locked(sentence)]
         phrasings = phrase_rule(ask.family, ask.parameters)
         own = next((sentence for sentence in sentences if sentence.text in phrasings), None)
         if own is not None:

@@ -145,7 +145,7 @@ def test_the_p_value_is_one_over_what_five_gamblers_own_on_average() -> None:
 def test_a_loss_of_the_margin_stops_the_test_at_once() -> None:
     result = decide_non_inferiority([*cases(9, (1, 1), (1, 1)), *cases(1, (1, 1), (0, 0), name="lost")], margin=0.1)
     assert (result.outcome, result.needed_repeats) == ("futile", 0)
-    assert result.reason == "loss of 0.100, which is not below the margin of 0.1; stopped early"
+    assert result.reason == "loss of 0.100, which is not below the margin of 0.1; stopped after block 1 of 3"
 
 
 def test_the_blocks_must_be_run_in_order() -> None:

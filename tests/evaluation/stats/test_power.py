@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from statistics import stdev
 
@@ -8,24 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, Scope, decide_for_new_cases, decide_for_these_cases
+from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope, decide_for_new_cases, decide_for_these_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import (
+    FinalTestPlan,
     RunNoise,
-    cases_needed,
     estimate_run_noise,
     noise_bar,
     noise_floor,
     pooled_std,
-    power,
-    repeats_needed,
-    smallest_gain,
 )
 
 # Cases that pass by Beta(0.6, 0.4): mean 0.6, variance of a run 0.12, mean square of the chance to fail 0.28.
 NOISE = RunNoise(cases=30, mean=0.6, variance=0.12, square_room=0.28)
 NEARLY_SETTLED = RunNoise(cases=30, mean=0.6, variance=0.0218, square_room=0.3782)  # Beta(0.06, 0.04)
 GAINS = st.floats(0.01, 0.4)
+
+
+def plan(
+    noise: RunNoise, *, cases: int = 1, scope: Scope = "these cases", blocks: Sequence[Block] = BLOCKS
+) -> FinalTestPlan:
+    return FinalTestPlan(noise=noise, cases=cases, scope=scope, blocks=blocks)
 
 
 def chances(count: int, random: Random, *, spread: float = 1.0) -> list[float]:
@@ -63,7 +67,7 @@ def test_differences_between_cases_are_not_noise() -> None:
 
 def test_equal_repeats_have_no_noise_whatever_their_last_digit() -> None:
     assert {pooled_std([[percent / 100] * repeats]) for percent in range(101) for repeats in range(2, 9)} == {0.0}
-    assert smallest_gain(estimate_run_noise([[0.05] * 6, [0.1] * 3]), cases=2) == 0.0
+    assert plan(estimate_run_noise([[0.05] * 6, [0.1] * 3]), cases=2).smallest_gain() == 0.0
 
 
 def test_the_noise_bar_pools_the_spread_of_both_arms() -> None:
@@ -97,7 +101,7 @@ def test_a_profile_against_itself_exceeds_the_noise_floor_in_1_of_20() -> None:
 def test_power_for_these_cases_is_that_of_the_exact_test(
     count: int, gain: float, spread: float, noise: RunNoise
 ) -> None:
-    random, claimed, runs = Random(3), 0, 500
+    random, shown, runs = Random(3), 0, 500
     for _ in range(runs):
         before = chances(count, random, spread=spread)
         mended = min(1.0, gain / (1 - sum(before) / count))
@@ -105,13 +109,13 @@ def test_power_for_these_cases_is_that_of_the_exact_test(
             PairedScores(case_id=str(at), before=arm(q, random), after=arm(q + mended * (1 - q), random))
             for at, q in enumerate(before)
         ]
-        claimed += decide_for_these_cases(some).is_shown
-    assert power(noise, gain, cases=count) == pytest.approx(claimed / runs, abs=0.06)
+        shown += decide_for_these_cases(some).is_shown
+    assert plan(noise, cases=count).power(gain) == pytest.approx(shown / runs, abs=0.06)
 
 
 @pytest.mark.parametrize(("count", "gain"), [(12, 0.2), (30, 0.1), (30, 0.2)])
 def test_power_for_new_cases_is_that_of_the_exact_test(count: int, gain: float) -> None:
-    random, claimed, runs = Random(4), 0, 400
+    random, shown, runs = Random(4), 0, 400
     for _ in range(runs):
         some = [
             PairedScores(
@@ -119,52 +123,53 @@ def test_power_for_new_cases_is_that_of_the_exact_test(count: int, gain: float) 
             )
             for at, q in enumerate(chances(count, random))
         ]
-        claimed += decide_for_new_cases(some).is_shown
-    assert power(NOISE, gain, cases=count, scope="new cases") == pytest.approx(claimed / runs, abs=0.08)
+        shown += decide_for_new_cases(some).is_shown
+    assert plan(NOISE, cases=count, scope="new cases").power(gain) == pytest.approx(shown / runs, abs=0.08)
 
 
 @settings(max_examples=25)
 @given(GAINS, GAINS, st.integers(2, 200))
 def test_a_larger_gain_has_no_less_power(one: float, other: float, count: int) -> None:
     low, high = sorted((one, other))
-    assert power(NOISE, low, cases=count) <= power(NOISE, high, cases=count) + 0.01
+    assert plan(NOISE, cases=count).power(low) <= plan(NOISE, cases=count).power(high) + 0.01
 
 
 @pytest.mark.parametrize("scope", ["these cases", "new cases"])
 def test_the_smallest_gain_and_the_cases_it_needs_agree(scope: Scope) -> None:
-    gain = smallest_gain(NOISE, cases=30, scope=scope)
+    gain = plan(NOISE, cases=30, scope=scope).smallest_gain()
     assert gain is not None
-    assert power(NOISE, gain, cases=30, scope=scope) >= 0.8 > power(NOISE, gain - 0.005, cases=30, scope=scope)
-    needed = cases_needed(NOISE, gain, scope=scope)
+    planned = plan(NOISE, cases=30, scope=scope)
+    assert planned.power(gain) >= 0.8 > planned.power(gain - 0.005)
+    needed = plan(NOISE, scope=scope).cases_needed(gain)
     assert needed is not None
     assert 28 <= needed <= 30
 
 
 def test_more_repeats_help_like_more_cases_for_these_cases() -> None:
-    needed, repeats = cases_needed(NOISE, 0.1), repeats_needed(NOISE, 0.1, cases=20)
+    needed, repeats = plan(NOISE).cases_needed(0.1), plan(NOISE, cases=20).repeats_needed(0.1)
     assert needed is not None
     assert repeats is not None
     assert 36 <= needed <= 42  # with 6 repeats
     assert 9 <= repeats <= 15
-    assert repeats_needed(NOISE, 0.2, cases=30) == 3
-    assert repeats_needed(NOISE, 0.1, cases=12, scope="new cases") is None
+    assert plan(NOISE, cases=30).repeats_needed(0.2) == 3
+    assert plan(NOISE, cases=12, scope="new cases").repeats_needed(0.1) is None
 
 
 def test_a_gain_that_no_number_of_cases_shows_needs_none() -> None:
-    assert cases_needed(NOISE, 0.5) is None  # there is only room for 0.4
-    assert smallest_gain(NOISE, cases=4, scope="new cases") is None
-    assert smallest_gain(NOISE, cases=1) is None
+    assert plan(NOISE).cases_needed(0.5) is None  # there is only room for 0.4
+    assert plan(NOISE, cases=4, scope="new cases").smallest_gain() is None
+    assert plan(NOISE, cases=1).smallest_gain() is None
 
 
 def test_without_noise_any_gain_shows_on_these_cases_but_not_on_new_ones() -> None:
     settled = estimate_run_noise([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
-    assert smallest_gain(settled, cases=3) == 0.0
-    assert cases_needed(settled, 0.01) == 1
+    assert plan(settled, cases=3).smallest_gain() == 0.0
+    assert plan(settled).cases_needed(0.01) == 1
     assert noise_floor(settled, cases=3, repeats=1) == 0
-    needed = cases_needed(settled, 0.2, scope="new cases")
+    needed = plan(settled, scope="new cases").cases_needed(0.2)
     assert needed is not None
     assert needed > 20
 
 
 def test_power_assumes_the_default_blocks() -> None:
-    assert power(NOISE, 0.2, cases=12) == power(NOISE, 0.2, cases=12, blocks=BLOCKS)
+    assert plan(NOISE, cases=12).power(0.2) == plan(NOISE, cases=12, blocks=BLOCKS).power(0.2)

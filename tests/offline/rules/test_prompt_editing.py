@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from promptiter.offline.rules.prompt_editing import Ask, Prompt, add_sentence
 from promptiter.offline.rules.rule_templates import phrase_rule
-from promptiter.sentences import sentences_of
+from promptiter.sentences import split_sentences
 
 EDITED: list[tuple[str, Ask, str]] = [
     ("Keep the date and the amount.", Ask("field_carried", ("order id",)),
@@ -79,7 +79,7 @@ def test_a_sentence_is_added_where_it_belongs(text: str, expected: str) -> None:
 
 @given(st.text('aB .!?\n-*1)#"{}', max_size=60))
 def test_sentences_are_where_they_say(text: str) -> None:
-    sentences = sentences_of(text)
+    sentences = split_sentences(text)
     assert all(text[each.start : each.end] == each.text for each in sentences)
     assert all(first.end <= second.start for first, second in pairwise(sentences))
     gone = "".join(each.text for each in sentences)
