@@ -106,7 +106,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_local_link_leads_somewhere(page: Path) -> None:
+def test_every_local_link_has_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         assert "://" in target or GENERATED.search(target) or (page.parent / target).exists(), target
 
@@ -153,9 +153,9 @@ def run_promptiter(words: list[str], folder: Path) -> str:
             main()
         except SystemExit as ended:
             code = ended.code or 0
-    shown, told = (each.buffer.getvalue().decode() for each in (printed, errors))
-    assert code == 0, f"{shlex.join(words)}\n{shown}{told}"
-    return shown
+    output, error_output = (each.buffer.getvalue().decode() for each in (printed, errors))
+    assert code == 0, f"{shlex.join(words)}\n{output}{error_output}"
+    return output
 
 
 def test_the_command_is_installed() -> None:
@@ -165,7 +165,7 @@ def test_the_command_is_installed() -> None:
 
 
 def check_extras(words: list[str]) -> None:
-    """Installing needs a network, which tests have not: look whether the extras are there."""
+    """Installing needs a network, which tests do not have: check that the extras exist."""
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for extras in re.findall(r"\[([^\]]+)\]", " ".join(words)):
         assert set(extras.split(",")) <= set(known)
