@@ -1,6 +1,7 @@
 """Every command and code block of README and docs is run, from top to bottom of each page, in an empty folder.
 
-A `text` block right below a `bash` or `python` block is what it must print. A block with a title, such as
+A `text` block right below a `bash` or `python` block is what it must print: on standard output, or with the text on
+standard error before it. `...` matches any text in a line; on its own, any lines. A block with a title, such as
 `yaml title="desk/promptiter.yaml"`, is written to that file. `promptiter` runs in this process, which saves two seconds
 per command; other commands run in their own. `make` targets are looked up, not run: they set up environments of their
 own, and CI runs them.
@@ -94,10 +95,13 @@ def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
             (folder / block.file).parent.mkdir(exist_ok=True)
             (folder / block.file).write_text(block.code, encoding="utf-8")
             continue
-        printed = run_python(block, namespace) if block.kind == "python" else run_commands(block, folder)
-        if block.expected is not None:
-            shown = "\n".join(line.rstrip() for line in printed.splitlines()).strip()
-            assert shown == block.expected.strip(), f"{page.name}, line {block.line}"
+        output = run_python(block, namespace) if block.kind == "python" else run_commands(block, folder)
+        if block.expected is not None and "..." not in block.expected:
+            assert clean(output.printed) == clean(block.expected), f"{page.name}, line {block.line}"
+        elif block.expected is not None:
+            texts = clean(output.printed), clean(output.errors + output.printed)
+            pattern = as_pattern(clean(block.expected))
+            assert any(re.fullmatch(pattern, text) for text in texts), f"{page.name}, line {block.line}:\n{texts[1]}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -111,15 +115,31 @@ def test_every_local_link_has_a_target(page: Path) -> None:
         assert "://" in target or GENERATED.search(target) or (page.parent / target).exists(), target
 
 
-def run_python(block: Block, namespace: dict[str, Any]) -> str:
+class Output(NamedTuple):
+    printed: str
+    errors: str
+
+
+def clean(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip()
+
+
+def as_pattern(expected: str) -> str:
+    lines = [
+        r"(?s:.*)" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") for line in expected.splitlines()
+    ]
+    return "\n".join(lines)
+
+
+def run_python(block: Block, namespace: dict[str, Any]) -> Output:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(block.code, f"line {block.line}", "exec"), namespace)
-    return printed.getvalue()
+    return Output(printed.getvalue(), "")
 
 
-def run_commands(block: Block, folder: Path) -> str:
-    printed = ""
+def run_commands(block: Block, folder: Path) -> Output:
+    outputs = []
     for line in block.code.splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] == ["make"]:
@@ -131,15 +151,15 @@ def run_commands(block: Block, folder: Path) -> str:
             check_extras(words)
             continue
         if words[:1] == ["promptiter"]:
-            printed += run_promptiter(words, folder)
+            outputs.append(run_promptiter(words, folder))
         elif words:
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-            printed += done.stdout
-    return printed
+            outputs.append(Output(done.stdout, done.stderr))
+    return Output("".join(each.printed for each in outputs), "".join(each.errors for each in outputs))
 
 
-def run_promptiter(words: list[str], folder: Path) -> str:
+def run_promptiter(words: list[str], folder: Path) -> Output:
     printed, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with (
         forget_imports(folder),
@@ -153,8 +173,8 @@ def run_promptiter(words: list[str], folder: Path) -> str:
             main()
         except SystemExit as ended:
             code = ended.code or 0
-    output, error_output = (each.buffer.getvalue().decode() for each in (printed, errors))
-    assert code == 0, f"{shlex.join(words)}\n{output}{error_output}"
+    output = Output(*(each.buffer.getvalue().decode() for each in (printed, errors)))
+    assert code == 0, f"{shlex.join(words)}\n{output.printed}{output.errors}"
     return output
 
 
