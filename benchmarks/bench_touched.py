@@ -196,7 +196,7 @@ class Naive:
 
     async def search(self, session: Session) -> None:
         rows = session.accepted.validation.rows
-        touched = session.comparisons.touched(rows, ["repair#instruction"])
+        touched = session.validator.find_affected_cases(rows, ["repair#instruction"])
         cases = tuple(case for case in session.validation.cases if case.id in touched)
         runs = list_case_runs(replace(session.validation, cases=cases), [0])
         recorded = {row.case_id: row.scores[0].value or 0.0 for row in rows}

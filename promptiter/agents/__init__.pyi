@@ -21,6 +21,6 @@ from promptiter.agents.nodes import Tool as Tool
 from promptiter.agents.nodes import surface as surface
 from promptiter.sources import CallbackSource as CallbackSource
 from promptiter.sources import FileSource as FileSource
-from promptiter.sources import Target as Target
+from promptiter.sources import Source as Source
 from promptiter.structure import Limits as Limits
 from promptiter.structure import Node as Node

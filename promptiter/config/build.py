@@ -21,7 +21,7 @@ from promptiter.config.models import build_gateway, build_search, find_unpriced_
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models
-from promptiter.engine.request_checks import check_request, joined
+from promptiter.engine.request_checks import check_request, merge_eval_sets
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.evalset import load_eval_set
@@ -117,7 +117,7 @@ class _RunBuilder:
             if not self.problems:
                 self.problems.append(f"{eval_set}: is missing; name its eval set, or pass --eval-set FILE")
             return None
-        return joined(chosen, name=eval_set)
+        return merge_eval_sets(chosen, name=eval_set)
 
     def _load_profile(self) -> Profile | None:
         path = self.config.initial_profile
@@ -295,6 +295,6 @@ _NO_SETS = _EvalSets()
 
 def _split(cases: tuple[EvalSet, ...], config: RunConfig) -> _EvalSets:
     shares = config.split
-    whole = joined(cases, name="data")
+    whole = merge_eval_sets(cases, name="data")
     parts = split(whole, train=shares.train, validation=shares.validation, test=shares.test, seed=shares.seed)
     return _EvalSets((parts.train,), (parts.validation,), (parts.test,) if parts.test.cases else ())

@@ -62,7 +62,7 @@ class ConfiguredRun:
         *,
         repeats: int = REPEATS,
         on_row: Callable[[CaseRow], None] | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> NoiseReport:
         """Measure the noise of the baseline on the validation cases. Writes nothing but cached answers.
 
@@ -72,7 +72,7 @@ class ConfiguredRun:
         return run_blocking(
             lambda: measure_noise(self.engine, self.request, repeats=repeats, on_row=on_row, interrupt=stopping),
             stopping,
-            tell=tell,
+            notify=notify,
         )
 
     def resume(self, path: str | os.PathLike[str]) -> RunDirectory:

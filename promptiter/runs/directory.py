@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from promptiter.concurrency import finish_before_cancel
 from promptiter.engine.engine import Engine, new_run_id
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request_checks import check_request
@@ -36,7 +37,6 @@ from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
-from promptiter.runlog.event_log import finish_before_cancel
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
@@ -138,12 +138,12 @@ class RunDirectory:
         observers: Sequence[Observer] = (),
         interrupt: Interrupt | None = None,
         reviewer: Reviewer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> RunResult:
         """`run` for synchronous code; see Engine.run_sync."""
         stopping = interrupt or Interrupt()
         return run_blocking(
-            lambda: self.execute(observers=observers, interrupt=stopping, reviewer=reviewer), stopping, tell=tell
+            lambda: self.execute(observers=observers, interrupt=stopping, reviewer=reviewer), stopping, notify=notify
         ).result_or_failure()
 
     async def execute(
@@ -155,7 +155,7 @@ class RunDirectory:
             spent_before = journal.calls.ledger()
             if (budget := self._engine.evaluator.gateway.budget) is not None:
                 budget.charge(spent_before.of_models, of=str(self.path.absolute()))
-            outcome = await self._engine.conduct(
+            outcome = await self._engine.execute(
                 self._request,
                 observers=observers,
                 journal=journal,

@@ -25,7 +25,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.llm.models import ConfiguredModel
 from promptiter.llm.redaction import MASK, Redactor
 from promptiter.llm.secret import is_secret_name
-from promptiter.policies.combine import written
+from promptiter.policies.combine import describe_policy
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.runlog.results import RunRequest
@@ -227,9 +227,9 @@ def _request_settings(engine: Engine, request: RunRequest, targets: Sequence[str
         "objective": request.objective,
         "alpha": request.alpha,
         "goal": to_plain(request.goal),
-        "acceptance": written(request.acceptance),
-        "final_test": None if request.final_test is None else written(request.final_test),
-        "stop": None if request.stop is None else written(request.stop),
+        "acceptance": describe_policy(request.acceptance),
+        "final_test": None if request.final_test is None else describe_policy(request.final_test),
+        "stop": None if request.stop is None else describe_policy(request.stop),
         "max_rounds": request.max_rounds,
         "targets": list(targets),
         "initial_profile": None if request.initial_profile is None else request.initial_profile.digest,

@@ -1,11 +1,11 @@
-"""A support desk: six model nodes turn a customer's message into an entry for the ticket system.
+"""A support desk: six models turn a customer's message into an entry for the ticket system.
 
                 ┌─ returns ──┐
     reception ──┼─ payments ─┼── lead ── filing
                 └─ delivery ─┘
 
 Last week the ticket system got a new field, the purchase date. Two of the instructions below were not updated, and
-fixing only one of them changes nothing. Run `promptiter run promptiter.yaml` to find out which ones.
+fixing only one of them changes nothing. `promptiter run` finds out which ones.
 """
 
 from promptiter import Edge, GraphAgent, ModelNode

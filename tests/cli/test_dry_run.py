@@ -29,11 +29,11 @@ def test_it_shows_a_forecast_and_writes_nothing(run: Run, desk: Path) -> None:
     assert [path for path in sorted(desk.rglob("*")) if "__pycache__" not in path.parts] == before
     lines = [line.rstrip() for line in shown.splitlines()]
     assert "Forecast  no matching earlier run: rule-of-thumb figures" in lines
-    assert any(re.fullmatch(r"baseline +48 +[\d,]+ \([\d,]+ to [\d,]+\) +\$0 +.* s.*", line) for line in lines)
+    assert any(re.fullmatch(r"baseline +48 +[\d,k]+ \([\d,k]+ to [\d,k]+\) +\$0 +.* s.*", line) for line in lines)
     assert any(re.match(r"all +[\d,]+ \(", line) for line in lines)
     assert any(line.startswith("reception ") for line in lines)
     assert "Budget  no cap" in lines
-    assert any("a simulated model answers" in line for line in lines)
+    assert any("an offline model answers" in line for line in lines)
 
 
 @pytest.mark.slow
@@ -125,6 +125,10 @@ def test_the_result_as_json_has_the_forecast(run: Run, desk: Path) -> None:
     assert by_stage["baseline"]["actual"] == {"calls": 48, "tokens": 5_582, "cost_usd": 0.0}
     assert by_stage["final_test"]["expected"]["calls"].keys() == {"low", "typical", "high"}
     assert sum(each["actual"]["calls"] for each in found["stages"]) == PAID
+    for stage, each in by_stage.items():
+        for figure in ("calls", "tokens"):
+            expected = each["expected"][figure]
+            assert expected["low"] <= each["actual"][figure] <= expected["high"], (stage, figure)
 
 
 def test_a_run_that_cannot_be_forecast_still_runs(

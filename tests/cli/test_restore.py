@@ -12,7 +12,7 @@ from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.cli.commands.restore import restore
 from promptiter.errors import SetupError
 from promptiter.profile import Profile
-from promptiter.sources import CallbackSource, FileSource, Target
+from promptiter.sources import CallbackSource, FileSource, Source
 
 app = typer.Typer()
 app.command()(restore)
@@ -31,7 +31,7 @@ def run(*arguments: str, code: int = 0) -> Result:
     return done
 
 
-def leave_candidates(**targets: Target) -> None:
+def leave_candidates(**targets: Source) -> None:
     """Leave the files of an agent that was killed."""
     agent = InPlaceAgent(lambda question: question, {f"bot#{name}": each for name, each in targets.items()})
     values = {f"bot#{name}": f"candidate {name}" for name in targets}

@@ -96,7 +96,7 @@ def test_a_run_with_changed_inputs_is_refused_and_the_change_named(
     edit(desk / file, old, new)
     sys.modules.pop("agent", None)
     refused = run("resume", code=2)
-    assert "cannot go on, its inputs have changed:" in refused
+    assert "cannot be resumed, its inputs have changed:" in refused
     assert f"  - {change}" in refused
     edit(desk / file, new, old)
     sys.modules.pop("agent", None)

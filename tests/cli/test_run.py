@@ -339,7 +339,7 @@ def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: 
         assert running.stderr.readline().startswith("runs/")
         assert running.stderr.readline().startswith("support_desk")
         running.send_signal(signal.SIGINT)
-        assert running.stderr.readline() == "Ctrl-C: finishing this round; once more stops at once\n"
+        assert running.stderr.readline() == "Ctrl-C: finishing this round; a second one stops at once\n"
         running.send_signal(signal.SIGINT)
         shown, _ = running.communicate(timeout=30)
     assert running.returncode == 130
@@ -351,7 +351,7 @@ def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: 
 @pytest.mark.slow
 def test_ctrl_c_at_a_question_does_not_hang(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review")
-    code = play(terminal, [(ASKED, "\x03"), ("once more stops at once", "\x03")])
+    code = play(terminal, [(ASKED, "\x03"), ("a second one stops at once", "\x03")])
     assert code == 130, terminal.printed
 
 

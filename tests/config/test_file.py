@@ -22,7 +22,7 @@ from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
-from promptiter.engine.request_checks import joined
+from promptiter.engine.request_checks import merge_eval_sets
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.cache.cache import CacheKey, open_cache
 from promptiter.llm.litellm import LiteLLMModel
@@ -210,7 +210,7 @@ def test_data_is_split_by_its_shares(folder: Path) -> None:
     write_cases(folder / "data" / "all.jsonl", *"abcdefghij")
     text = "agent: config_agent:agent\nmetrics: metrics.json\ndata: data/all.jsonl\n"
     run = load_run(written(folder, text + "split: {train: 0.5, validation: 0.3, seed: 4}\n"))
-    train, validation = (joined(sets, name="") for sets in (run.request.train, run.request.validation))
+    train, validation = (merge_eval_sets(sets, name="") for sets in (run.request.train, run.request.validation))
     assert (len(train.cases), len(validation.cases)) == (5, 3)
     assert problems(folder, text + "train: data/train.jsonl\n") == [
         "data: is split into train, validation and test; give either data or the sets"
@@ -444,7 +444,7 @@ def test_a_cap_in_dollars_needs_the_price_of_every_model(folder: Path) -> None:
     found = problems(folder, FILE + caps)
     assert [each.partition(" is unknown;")[0] for each in found] == [
         "budget.max_usd cannot be enforced: the price of model 'openai/x'",
-        "max_usd cannot be kept: the price of model 'other-model'",
+        "max_usd cannot be enforced: the price of model 'other-model'",
     ]
 
 
@@ -524,7 +524,7 @@ def test_a_goal_is_a_word_or_a_mapping(folder: Path) -> None:
 def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder: Path) -> None:
     priced = "{price: {input_usd_per_million: 1, output_usd_per_million: 2}}"
     goal = "goal: {cheaper: {models: [small], margin: 0.02}}\n"
-    with pytest.raises(RequestError, match="whether model 'small' is cheaper cannot be told: its price is unknown"):
+    with pytest.raises(RequestError, match="the price of model 'small' is unknown, so it cannot be compared"):
         load_run(written(folder, FILE + goal))
     run = load_run(written(folder, f"{FILE}{goal}models: {{small: {priced}}}\n"))
     assert run.request.goal == Goal(kind="cheaper", margin=0.02, models=("small",))

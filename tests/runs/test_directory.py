@@ -29,7 +29,7 @@ from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.retries import Retries
-from promptiter.policies.stopping import Deadline
+from promptiter.policies.stop_limits import Deadline
 from promptiter.profile import Profile
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
@@ -111,7 +111,7 @@ def test_a_run_keeps_its_name_when_it_is_resumed_from_inside_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt = Interrupt()
-    interrupt.ask("a button")
+    interrupt.stop("a button")
     run = RunDirectory.begin(tmp_path, desk.engine(desk.DRAFT, desk.POLISH), desk.request(run_id="mine"))
     run.run_sync(interrupt=interrupt)
     monkeypatch.chdir(run.path)
@@ -132,7 +132,7 @@ def test_changed_inputs_are_refused_and_named(changed: dict[str, object], expect
     shop = Shop()
     run = RunDirectory.begin(tmp_path, shop.engine, shop.request)
     other = replace(shop.request, **changed)  # type: ignore[arg-type]
-    with pytest.raises(ChangedInputsError, match="cannot go on, its inputs have changed") as error:
+    with pytest.raises(ChangedInputsError, match="cannot be resumed, its inputs have changed") as error:
         RunDirectory.resume(run.path, shop.engine, other)
     assert expected.partition("'")[0] in error.value.changes[0]
     assert "rerun" in str(error.value)
@@ -166,10 +166,10 @@ def test_a_signal_ends_a_run_after_the_current_round_and_it_can_be_resumed(
     rounds = (desk.DRAFT, desk.POLISH)
     messages: list[str] = []
     run = begin(tmp_path, *rounds)
-    stopped = run.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), number))], tell=messages.append)
+    stopped = run.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), number))], notify=messages.append)
     assert (stopped.status, stopped.stop_reason, stopped.current_round) == ("succeeded", "user_stop", 1)
     assert messages == [
-        f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: finishing this round; once more stops at once"
+        f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: finishing this round; a second one stops at once"
     ]
     assert (run.path / "result.json").exists()
     assert RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync().current_round == 2
@@ -340,7 +340,7 @@ def test_a_run_inside_a_running_loop_can_be_stopped_from_another_thread(tmp_path
     run, interrupt = begin(tmp_path, desk.DRAFT, desk.POLISH), Interrupt()
 
     async def notebook() -> RunResult:
-        return run.run_sync(interrupt=interrupt, observers=[StopsInRound(1, lambda: interrupt.ask("the button"))])
+        return run.run_sync(interrupt=interrupt, observers=[StopsInRound(1, lambda: interrupt.stop("the button"))])
 
     result = asyncio.run(notebook())
     assert result.stop_reason == "user_stop"

@@ -13,7 +13,8 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.secret import Secret
 from promptiter.policies.acceptance import MinGain, NoRegression
-from promptiter.policies.stopping import MaxUsd, Patience
+from promptiter.policies.stop_limits import MaxUsd
+from promptiter.policies.stopping import Patience
 from promptiter.runs.header import Configuration, RunHeader, build_header, read_header, write_header
 from tests.worlds import desk
 

@@ -26,7 +26,8 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.session import Session
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
-from promptiter.policies.stopping import MaxEvaluations, Patience, StopPolicy
+from promptiter.policies.stop_limits import MaxEvaluations
+from promptiter.policies.stopping import Patience, StopPolicy
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.results import PassResult, RunResult
 from promptiter.runs import directory as directory_module

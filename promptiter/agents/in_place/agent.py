@@ -36,8 +36,8 @@ from promptiter.agents.step_calls import StepCalls
 from promptiter.errors import AgentError, SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
-from promptiter.sources import FileSource, Target
-from promptiter.structure import NodeKind, StructureSnapshot, Surface, escaped
+from promptiter.sources import FileSource, Source
+from promptiter.structure import NodeKind, StructureSnapshot, Surface, escape_segment
 from traces import Failure
 from traces.model import Json
 
@@ -55,7 +55,7 @@ class InPlaceAgent:
     def __init__(
         self,
         wrapped: Agent | Callable[[str], Any],
-        targets: Mapping[str, Target],
+        targets: Mapping[str, Source],
         *,
         state_folder: str | os.PathLike[str] = STATE_FOLDER,
     ) -> None:
@@ -263,7 +263,7 @@ class _FunctionWithTargets:
 
 def _build_agent(surfaces: tuple[Surface, ...], ask: Callable[[str], Awaitable[Json]]) -> GraphAgent:
     names = sorted({surface.node_id for surface in surfaces})
-    if len(names) > 1 or names[0] != escaped(names[0]):
+    if len(names) > 1 or names[0] != escape_segment(names[0]):
         raise SetupError(
             f"a function is one node, but the targets are surfaces of {', '.join(names)}; name them all after one "
             "node, such as bot#instruction, or wrap an agent"

@@ -20,8 +20,8 @@ from urllib.parse import quote
 import orjson
 
 from promptiter.agents.in_place.target_lock import FolderLock, find_lock_owner, lock_target, unlock_target
-from promptiter.errors import EditedTargetError, SetupError
-from promptiter.sources import FileSource, Target, sync_folder
+from promptiter.errors import EditedSourceError, SetupError
+from promptiter.sources import FileSource, Source, sync_folder
 from traces import digest
 from traces.model import Json
 
@@ -48,7 +48,7 @@ class RestoreResult:
 def restore(
     state_folder: str | os.PathLike[str] = STATE_FOLDER,
     *,
-    targets: Mapping[str, Target] | None = None,
+    targets: Mapping[str, Source] | None = None,
     force: bool = False,
 ) -> list[RestoreResult]:
     """Restore the baseline after an in-place agent was killed; empty if there is nothing to do.
@@ -74,7 +74,7 @@ class SavedValue:
     ours: tuple[str, ...] = ()
 
     @staticmethod
-    def of(surface_id: str, target: Target) -> SavedValue:
+    def of(surface_id: str, target: Source) -> SavedValue:
         """The current value of a target."""
         path, baseline = _path(target), _read(target)
         mode = stat.S_IMODE(Path(path).stat().st_mode) if path else None
@@ -117,7 +117,7 @@ class SavedBaseline:
             raise self._damage_error("its checksum is wrong")
         return values
 
-    def read(self, targets: Mapping[str, Target]) -> dict[str, bytes]:
+    def read(self, targets: Mapping[str, Source]) -> dict[str, bytes]:
         """Read the baseline of these targets, after restoring what a killed agent left. Acquires the lock itself."""
         lock = FolderLock(self.folder)
         for _ in lock.attempts():
@@ -131,7 +131,7 @@ class SavedBaseline:
                 return {value.surface_id: value.baseline for value in values}
         raise lock.busy_error()
 
-    def hold(self, targets: Mapping[str, Target], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
+    def hold(self, targets: Mapping[str, Source], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
         """Write the wanted values into the targets, and the baseline where none is wanted."""
         saved = self.load()
         values = saved or _read_all(targets)
@@ -141,7 +141,7 @@ class SavedBaseline:
                 raise SetupError(f"{value.place} changed after the agent was described; restart to run with it")
         now = {value.surface_id: _read(targets[value.surface_id]) for value in values}
         if edited := [value for value in values if not value.knows(now[value.surface_id])]:
-            raise EditedTargetError("; ".join(f"{value.place}: {self._keep_edit(value).note}" for value in edited))
+            raise EditedSourceError("; ".join(f"{value.place}: {self._keep_edit(value).note}" for value in edited))
         then = {value.surface_id: _encode(value, targets, wanted) for value in values}
         if then == now and saved:
             return
@@ -151,7 +151,7 @@ class SavedBaseline:
             if now[value.surface_id] != then[value.surface_id]:
                 self._put(value, targets[value.surface_id], then[value.surface_id])
 
-    def restore(self, targets: Mapping[str, Target], *, force: bool = False) -> list[RestoreResult]:
+    def restore(self, targets: Mapping[str, Source], *, force: bool = False) -> list[RestoreResult]:
         """Restore the baseline of every target that can be reached and was not edited by someone else."""
         self.record.sweep()
         values = self.load()
@@ -169,15 +169,15 @@ class SavedBaseline:
             f"the saved baseline {str(self.record.path)!r} is damaged ({why}): fix the targets by hand, then delete it"
         )
 
-    def _restore_and_read(self, targets: Mapping[str, Target]) -> dict[str, bytes]:
+    def _restore_and_read(self, targets: Mapping[str, Source]) -> dict[str, bytes]:
         for each in self.restore(targets):
             if not each.is_settled:
-                raise (EditedTargetError if each.outcome == "edited" else SetupError)(f"{each.place}: {each.note}")
+                raise (EditedSourceError if each.outcome == "edited" else SetupError)(f"{each.place}: {each.note}")
         values = _read_all(targets)
         self._check(values, targets)
         return {value.surface_id: value.baseline for value in values}
 
-    def _check(self, values: Sequence[SavedValue], targets: Mapping[str, Target]) -> None:
+    def _check(self, values: Sequence[SavedValue], targets: Mapping[str, Source]) -> None:
         """Raise if these are not the values of the targets, or another agent has locked one of them."""
         ours = [(surface_id, _path(target)) for surface_id, target in sorted(targets.items())]
         if ours != [(value.surface_id, value.path) for value in values]:
@@ -199,7 +199,7 @@ class SavedBaseline:
         whole = {"schema_version": 1, "checksum": digest(document), "values": document}
         self.record.write_bytes(orjson.dumps(whole, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
-    def _put(self, value: SavedValue, target: Target, raw: bytes) -> None:
+    def _put(self, value: SavedValue, target: Source, raw: bytes) -> None:
         if value.path:
             lock_target(value.path, self.folder)
         _write(value, target, raw)
@@ -207,7 +207,7 @@ class SavedBaseline:
             _write(value, target, value.baseline)
             raise SetupError(f"{value.place} does not keep what is written to it: {raw!r:.60} became {found!r:.60}")
 
-    def _restore(self, value: SavedValue, target: Target | None, *, force: bool) -> RestoreResult:
+    def _restore(self, value: SavedValue, target: Source | None, *, force: bool) -> RestoreResult:
         def result(outcome: RestoreOutcome, note: str = "") -> RestoreResult:
             return RestoreResult(surface_id=value.surface_id, place=value.place, outcome=outcome, note=note)
 
@@ -250,35 +250,35 @@ class SavedBaseline:
             unlock_target(value.path, self.folder)
 
 
-def _read_all(targets: Mapping[str, Target]) -> tuple[SavedValue, ...]:
+def _read_all(targets: Mapping[str, Source]) -> tuple[SavedValue, ...]:
     return tuple(SavedValue.of(surface_id, target) for surface_id, target in sorted(targets.items()))
 
 
-def _read(target: Target) -> bytes:
+def _read(target: Source) -> bytes:
     """The value of a target, byte for byte."""
     return target.read_bytes() if isinstance(target, FileSource) else target.read().encode()
 
 
-def _encode(value: SavedValue, targets: Mapping[str, Target], wanted: Mapping[str, str]) -> bytes:
+def _encode(value: SavedValue, targets: Mapping[str, Source], wanted: Mapping[str, str]) -> bytes:
     """The bytes of the wanted value, in the encoding of the baseline."""
     if value.surface_id not in wanted:
         return value.baseline
     target, text = targets[value.surface_id], wanted[value.surface_id]
-    return target.bytes_of(text, like=value.baseline) if isinstance(target, FileSource) else text.encode()
+    return target.encode(text, like=value.baseline) if isinstance(target, FileSource) else text.encode()
 
 
-def _write(value: SavedValue, target: Target, raw: bytes) -> None:
+def _write(value: SavedValue, target: Source, raw: bytes) -> None:
     if isinstance(target, FileSource):
         target.write_bytes(raw, mode=value.mode)
     else:
         target.write(raw.decode())
 
 
-def _path(target: Target) -> str | None:
+def _path(target: Source) -> str | None:
     return str(target.file) if isinstance(target, FileSource) else None
 
 
-def _find_target(value: SavedValue, targets: Mapping[str, Target]) -> Target | None:
+def _find_target(value: SavedValue, targets: Mapping[str, Source]) -> Source | None:
     return FileSource(value.path) if value.path else targets.get(value.surface_id)
 
 

@@ -1,4 +1,4 @@
-"""Target values: surface values as the bytes of their targets, and back."""
+"""Source values: surface values as the bytes of their targets, and back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import orjson
 
 from promptiter.errors import SetupError
-from promptiter.sources import FileSource, Target
+from promptiter.sources import FileSource, Source
 from promptiter.structure import SURFACE_TYPES, TEXT_TYPES, StructureSnapshot, Surface, SurfaceType
 from traces.model import Json
 
@@ -22,7 +22,7 @@ def merge_surfaces(snapshot: StructureSnapshot, found: tuple[Surface, ...]) -> S
     return replace(snapshot, surfaces=(*known, *outside.values()))
 
 
-def decode_surface(surface_id: str, target: Target, raw: bytes) -> Surface:
+def decode_surface(surface_id: str, target: Source, raw: bytes) -> Surface:
     """The surface with the value that the bytes of its target hold."""
     node_id, _, name = surface_id.partition("#")
     kind, _, part = name.partition(".")
@@ -31,7 +31,7 @@ def decode_surface(surface_id: str, target: Target, raw: bytes) -> Surface:
             f"{surface_id!r} is not a surface id: write node#type or node#type.part, "
             f"where type is one of {', '.join(SURFACE_TYPES)}"
         )
-    text = target.text_of(raw) if isinstance(target, FileSource) else raw.decode()
+    text = target.decode(raw) if isinstance(target, FileSource) else raw.decode()
     value = _decode_value(surface_id, kind, text)
     return Surface(node_id=node_id, type=kind, part=part, value=value)
 

@@ -82,13 +82,13 @@ def noise(
 
 def _measure(configured: ConfiguredRun, repeats: int) -> NoiseReport:
     from promptiter.cli.views.evaluation import show_progress
-    from promptiter.engine.request_checks import joined
+    from promptiter.engine.request_checks import merge_eval_sets
 
-    def tell(_: str) -> None:
+    def notify(_: str) -> None:
         typer.echo("stopping after the current case; press Ctrl-C again to stop at once", err=True)
 
     if configured.config.quiet:
-        return configured.noise(repeats=repeats, tell=tell)
-    cases = joined(configured.request.validation, name="validation")
+        return configured.noise(repeats=repeats, notify=notify)
+    cases = merge_eval_sets(configured.request.validation, name="validation")
     with show_progress(len(cases.cases) * repeats, cases.id) as on_row:
-        return configured.noise(repeats=repeats, on_row=on_row, tell=tell)
+        return configured.noise(repeats=repeats, on_row=on_row, notify=notify)

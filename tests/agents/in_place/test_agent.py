@@ -16,12 +16,12 @@ from promptiter.agents.in_place import exit_hooks
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.in_place.saved_baseline import restore
 from promptiter.agents.nodes import surface
-from promptiter.errors import EditedTargetError, SetupError, StructureMismatchError
+from promptiter.errors import EditedSourceError, SetupError, StructureMismatchError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.profile import Profile
-from promptiter.sources import CallbackSource, FileSource, Target
+from promptiter.sources import CallbackSource, FileSource, Source
 
 BASELINE = codecs.BOM_UTF8 + b"Be brief.\r\nBe kind.\r\n"
 TEXT = "Be brief.\nBe kind.\n"
@@ -213,7 +213,7 @@ async def test_a_target_gives_a_node_a_surface_that_its_agent_does_not_have(file
     async with InPlaceAgent(chain("desk", planner), targets, state_folder=state.path) as agent:
         other = Profile.of(agent.describe(), {"planner#instruction": "Plan."})
         assert (await agent.run(CaseInput(text="hi"), other)).output == "Plan."
-    with pytest.raises(SetupError, match="'painter', which is no node"):
+    with pytest.raises(SetupError, match="'painter', which is not a node"):
         InPlaceAgent(
             chain("desk", planner), {"painter#instruction": FileSource(file.path)}, state_folder=state.path
         ).describe()
@@ -223,7 +223,7 @@ async def test_parameters_are_stored_as_json_and_models_without_white_space(tmp_
     held = {"parameter.top_k": "3\n", "model": "small\n", "examples": "[]"}
     for name, text in held.items():
         (tmp_path / name).write_text(text)
-    targets: dict[str, Target] = {f"bot#{name}": FileSource(tmp_path / name) for name in held}
+    targets: dict[str, Source] = {f"bot#{name}": FileSource(tmp_path / name) for name in held}
 
     def answer(question: str) -> list[str]:
         return [(tmp_path / name).read_text() for name in held]
@@ -272,7 +272,7 @@ async def test_a_text_that_the_file_cannot_hold_fails_its_run_and_touches_nothin
     async with InPlaceAgent(lambda question: question, targets, state_folder=state.path) as agent:
         done = await run(agent, "5 €")
         assert str(done.error).startswith("AgentError: ")
-        assert "is written in ascii, which cannot hold '€'" in str(done.error)
+        assert "is encoded as ascii, which cannot represent '€'" in str(done.error)
         assert file.raw == b"plain"
 
 
@@ -462,7 +462,7 @@ async def test_a_switch_does_not_overwrite_an_edit(file: Prompt, state: State) -
     agent = bot(file, state)
     await run(agent, "A")
     file.raw = b"Mine!"
-    with pytest.raises(EditedTargetError, match="it was edited while a candidate was in place"):
+    with pytest.raises(EditedSourceError, match="it was edited while a candidate was in place"):
         await run(agent, "B")
     assert file.raw == b"Mine!"
     assert [each.outcome for each in agent.close()] == ["edited"]
@@ -480,7 +480,7 @@ async def test_restore_keeps_an_edit_and_the_baseline_unless_forced(file: Prompt
         assert "promptiter restore --force" in done.note
         assert file.raw == b"Mine!"
         assert file.saved_beside == BASELINE
-    with pytest.raises(EditedTargetError, match="to keep the edit, delete"):
+    with pytest.raises(EditedSourceError, match="to keep the edit, delete"):
         bot(file, state).describe()
     assert [each.outcome for each in restore(state.path, force=True)] == ["restored"]
     assert file.raw == BASELINE
@@ -598,7 +598,7 @@ async def test_a_damaged_saved_baseline_is_reported_and_touches_nothing(file: Pr
 
 async def test_a_callback_is_restored_by_a_program_that_has_it(file: Prompt, state: State) -> None:
     store = {"key": "base\r\n"}
-    targets: dict[str, Target] = {
+    targets: dict[str, Source] = {
         "bot#skill": CallbackSource(lambda: store["key"], lambda value: store.__setitem__("key", value)),
         "bot#instruction": FileSource(file.path),
     }
@@ -620,7 +620,7 @@ async def test_a_callback_that_fails_does_not_keep_others_from_being_restored(fi
             raise ConnectionError("gone")
         store["key"] = value
 
-    targets: dict[str, Target] = {
+    targets: dict[str, Source] = {
         "bot#file": CallbackSource(lambda: store["key"], write),
         "bot#instruction": FileSource(file.path),
     }
