@@ -161,7 +161,7 @@ def test_too_many_failures_exit_7_with_the_cause(run: Run, desk: Path) -> None:
 
 
 def test_wrong_input_is_reported(run: Run, desk: Path) -> None:
-    assert "noise shows between repeats of a case, and repeats is 1; give 2 or more" in run(
+    assert "repeats is 1, but noise is measured between repeats of a case; give 2 or more" in run(
         "noise", "--repeats", "1", code=2
     )
     assert "--gain is 0; give a gain above 0, such as 0.1" in run("noise", "--gain", "0", code=2)
