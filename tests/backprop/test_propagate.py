@@ -265,7 +265,7 @@ def walked(request: AttributeRequest, backwarder: Backwarder, *, limit: int = 64
 
 
 @given(requests(), st.integers(0, 9))
-def test_a_step_is_asked_once_and_after_all_that_follow_it(request: AttributeRequest, seed: int) -> None:
+def test_a_step_is_asked_once_and_after_all_its_successors(request: AttributeRequest, seed: int) -> None:
     model = Moody(seed, turns=3)
     walked(request, model)
     assert len(set(model.log)) == len(model.log)
@@ -276,7 +276,7 @@ def test_a_step_is_asked_once_and_after_all_that_follow_it(request: AttributeReq
 
 
 @given(requests())
-def test_what_lies_between_losses_and_targets_is_visited_and_nothing_else(request: AttributeRequest) -> None:
+def test_only_steps_between_losses_and_targets_are_visited(request: AttributeRequest) -> None:
     model, walk = Scripted(), between(request)
     results = walked(request, model)
     assert {result.step_id for result in results} == walk
@@ -293,14 +293,14 @@ def test_what_lies_between_losses_and_targets_is_visited_and_nothing_else(reques
 
 
 @given(requests(), st.integers(0, 99), st.sampled_from([1, 4, 64]))
-def test_results_are_those_of_one_step_after_the_other(request: AttributeRequest, seed: int, limit: int) -> None:
+def test_results_equal_those_of_a_sequential_walk(request: AttributeRequest, seed: int, limit: int) -> None:
     model = Moody(seed, turns=4)
     assert walked(request, model, limit=limit) == one_after_the_other(request, model)
     assert model.most_in_flight <= limit
 
 
 @given(graphs(max_steps=20), st.integers(1, 5))
-def test_as_many_are_in_flight_as_the_trace_and_the_limit_allow(
+def test_as_many_steps_are_in_flight_as_the_trace_and_the_limit_allow(
     drawn: list[tuple[str, str, tuple[str, ...]]], limit: int
 ) -> None:
     """All take equally long, so what is ready together is a generation of the reversed graph."""
@@ -349,7 +349,7 @@ def test_timing_changes_nothing() -> None:
     assert len(runs[0]) > 100
 
 
-def test_a_question_holds_all_that_is_known_of_the_step() -> None:
+def test_a_request_holds_everything_known_about_the_step() -> None:
     request = request_of(DIAMOND, plan="plan it")
     changed = Profile.of(request.snapshot, {"plan#instruction": "plan it well"})
     model = Scripted()
@@ -382,26 +382,26 @@ def test_a_step_that_cannot_be_blamed_passes_its_packets_on_unasked() -> None:
     assert model.asked["first"].incoming == results[1].packets
 
 
-def test_packets_keep_severity_category_and_words_when_they_are_passed_on() -> None:
+def test_packets_keep_severity_category_and_text_when_they_are_passed_on() -> None:
     model = Scripted(knows=["first"])
     walked(request_of(CHAIN, targets=["first#instruction"]), model)
     assert model.asked["first"].incoming == (packet_of_loss(source="middle", target="first"),)
 
 
-def test_a_join_that_cannot_be_blamed_is_asked_which_way_to_go() -> None:
+def test_a_join_that_cannot_be_blamed_is_asked_which_predecessor_to_blame() -> None:
     model = Scripted({"join": ((), ("right",))}, knows=["join", "right", "plan"])
     walked(request_of(DIAMOND, targets=["left#instruction", "right#instruction", "plan#instruction"]), model)
     assert list(model.asked) == ["join", "right", "plan"]
 
 
-def test_a_way_that_leads_to_no_target_is_no_choice() -> None:
+def test_predecessors_that_lead_to_no_target_are_not_offered() -> None:
     model = Scripted(knows=["right"])
     steps = [step("left"), step("right"), step("join", "left", "right", reads=())]
     walked(request_of(steps, targets=["right#instruction"]), model)
     assert [packet.source for packet in model.asked["right"].incoming] == ["join"]
 
 
-def test_a_step_without_packets_is_not_asked_and_holds_up_nobody() -> None:
+def test_a_step_without_packets_is_not_asked_and_delays_no_other() -> None:
     model = Scripted({"join": (("join#instruction",), ("left",))}, knows=["join", "left", "plan"])
     results = walked(request_of(DIAMOND), model)
     assert [result.step_id for result in results] == ["join", "left", "plan"]
@@ -412,7 +412,7 @@ def test_nothing_is_asked_where_no_target_was_read(targets: Sequence[str]) -> No
     assert walked(request_of(DIAMOND, targets=targets), Scripted(knows=[])) == []
 
 
-def test_a_failing_step_skips_itself_alone() -> None:
+def test_a_failing_step_affects_only_itself() -> None:
     model = Scripted({"left": ModelTimeoutError("no answer in 30 s")})
     results = {result.step_id: result for result in walked(request_of(DIAMOND), model)}
     assert results["left"] == BackwardResult(step_id="left", error="ModelTimeoutError: no answer in 30 s")
@@ -420,12 +420,12 @@ def test_a_failing_step_skips_itself_alone() -> None:
     assert results["plan"].gradients
 
 
-def test_what_is_before_a_failing_step_hears_nothing_and_is_not_asked() -> None:
+def test_steps_before_a_failing_step_get_no_packets_and_are_not_asked() -> None:
     results = walked(request_of(CHAIN), Scripted({"last": ValueError()}, knows=["last"]))
     assert results == [BackwardResult(step_id="last", error="ValueError")]
 
 
-def test_a_backwarder_that_answers_nonsense_fails_on_that_step_alone() -> None:
+def test_an_invalid_answer_of_the_backwarder_fails_only_that_step() -> None:
     class Forgetful:
         async def backward(self, request: BackwardRequest) -> BackwardResult:
             return None if request.step.id == "left" else blame_all(request)  # type: ignore[return-value]
@@ -486,7 +486,7 @@ async def test_a_walk_that_is_cancelled_stops_its_steps() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_ids_that_were_made_up_are_dropped_and_counted() -> None:
+def test_unknown_ids_are_dropped_and_counted() -> None:
     model = Scripted({"join": (("plan#instruction", "join#instruction", "no#such", ""), ("plan", "left", "who", ""))})
     join = walked(request_of(DIAMOND), model)[0]
     assert [gradient.surface_id for gradient in join.gradients] == ["join#instruction", "join#instruction"]
@@ -494,7 +494,7 @@ def test_ids_that_were_made_up_are_dropped_and_counted() -> None:
     assert join.dropped == 5
 
 
-def test_what_a_backwarder_says_it_dropped_or_failed_on_is_kept() -> None:
+def test_drops_and_errors_that_a_backwarder_reports_are_kept() -> None:
     class Careful:
         async def backward(self, request: BackwardRequest) -> BackwardResult:
             return replace(blame(request, "no#such"), dropped=2, error="half of the answer was cut off")
@@ -517,7 +517,7 @@ def test_an_empty_id_is_dropped_where_none_or_several_are_possible() -> None:
     assert (results[0].gradients, results[0].packets, results[0].dropped) == ((), (), 2)
 
 
-def test_packets_and_results_are_under_the_name_of_the_step_that_was_asked() -> None:
+def test_packets_and_results_carry_the_id_of_the_step_that_was_asked() -> None:
     class Confused:
         async def backward(self, request: BackwardRequest) -> BackwardResult:
             packets = tuple(GradientPacket(source="who", target=each.id, text="x") for each in request.predecessors)
@@ -553,7 +553,7 @@ def test_a_surface_of_another_node_may_be_blamed_by_the_step_that_read_it() -> N
     assert [gradient.surface_id for gradient in results[1].gradients] == ["spare#instruction"]
 
 
-def test_a_read_of_a_surface_that_is_gone_is_no_reason_to_fail() -> None:
+def test_a_read_of_an_unknown_surface_is_ignored() -> None:
     model = Scripted()
     walked(request_of([step("only", reads=["gone#instruction", "only#instruction"])]), model)
     assert [surface.id for surface in model.asked["only"].surfaces] == ["only#instruction"]
@@ -587,13 +587,13 @@ async def test_one_limit_holds_over_several_traces() -> None:
     assert model.most_in_flight == 8
 
 
-def test_a_stepwise_serves_one_loop_after_the_other() -> None:
+def test_a_stepwise_attributor_serves_one_event_loop_after_another() -> None:
     stepwise = StepwiseAttributor(Paced(), concurrency=1)
     for _ in range(2):
         assert len(asyncio.run(stepwise.attribute(request_of(DIAMOND)))) == 4
 
 
-def test_a_stepwise_needs_room_for_one_step() -> None:
+def test_a_stepwise_attributor_needs_a_concurrency_of_at_least_one() -> None:
     with pytest.raises(SetupError, match="at least 1, got 0"):
         StepwiseAttributor(Paced(), concurrency=0)
 

@@ -63,7 +63,7 @@ async def evaluated(server: LoopbackServer) -> Evaluation:
 
 
 @pytest.mark.slow
-async def test_a_third_of_faults_changes_no_score() -> None:
+async def test_faults_in_a_third_of_the_requests_change_no_score() -> None:
     with serving(LoopbackServer(answer)) as server:
         expected = await evaluated(server)
     with serving(LoopbackServer(answer, fault_rate=0.3, seed=3)) as server:

@@ -193,7 +193,7 @@ HOLD_BESIDE_A_CALL = [
 @given(st.tuples(caps, caps), st.lists(actions, min_size=12, max_size=40))
 @example(((9, 100, 99), (9, 50, 99)), HOLD_BEHIND_ANOTHER)
 @example(((9, 100, 99), (9, 50, 99)), HOLD_BESIDE_A_CALL)
-def test_any_interleaving_keeps_the_caps_and_nobody_waits_in_vain(
+def test_any_interleaving_keeps_the_caps_and_leaves_no_call_waiting(
     both: tuple[Figures, Figures], script: list[Action]
 ) -> None:
     async def run() -> None:

@@ -93,7 +93,7 @@ async def test_reported_usage_is_never_above_a_cap(kind: str) -> None:
 
 
 @pytest.mark.slow
-async def test_of_two_budgets_at_once_neither_is_exceeded_and_what_is_held_back_is_left() -> None:
+async def test_neither_of_two_budgets_is_exceeded_and_held_amounts_stay_available() -> None:
     run, stage = Budget(max_calls=400, max_tokens=8_000), Budget(max_usd=0.05)
     both = Budgets(run, stage)
     both.hold(Spending(calls=100, input_tokens=4_000, cost_usd=0.02), share=0.5)

@@ -138,7 +138,7 @@ class Says:
         return self.answer
 
 
-async def test_correctors_are_asked_in_turn_until_one_can_tell() -> None:
+async def test_correctors_are_asked_in_turn_until_one_knows() -> None:
     runs = await failed(office(second="keep order day"))
     silent, broken = Says(Correction(kind="unknown")), Says(RuntimeError("no idea"))
     right = Says(Correction(kind="corrected", output="order: A-1000\ncity: Lyon\nday: 2026-03-10"))
@@ -152,7 +152,7 @@ async def test_correctors_are_asked_in_turn_until_one_can_tell() -> None:
     assert nobody.checks[0].verdict == "unknown"
 
 
-async def test_a_correction_that_does_harm_or_changes_nothing_is_no_support() -> None:
+async def test_a_correction_that_does_harm_or_changes_nothing_does_not_support_blame() -> None:
     runs = await failed(office(second="keep order day"))
     for output in ("nonsense", "order: A-1000\nday: 2026-03-10"):
         found = await GradientCheck(Says(Correction(kind="corrected", output=output))).check(
@@ -167,7 +167,7 @@ async def test_a_spent_budget_ends_a_check() -> None:
         await GradientCheck(Says(BudgetEndedError("spent"))).check([blame("second", "c0")], runs, rng=Random(0))
 
 
-def test_a_check_of_nothing_is_a_mistake() -> None:
+def test_a_check_needs_at_least_one_step() -> None:
     with pytest.raises(SetupError, match="at least one"):
         GradientCheck(most=0)
 
@@ -198,7 +198,7 @@ def request() -> RunRequest:
     )
 
 
-async def test_innocent_surfaces_are_left_alone_once_blame_is_checked() -> None:
+async def test_innocent_surfaces_do_not_change_once_blame_is_checked() -> None:
     unchecked, checked = Mends(), Mends()
     accused = ("first", "second", "third", "last")
     await engine(accused, unchecked, check=None).run(request())
@@ -230,7 +230,7 @@ class Counted(GradientCheck):
 
 
 @pytest.mark.slow
-async def test_a_run_that_was_cut_goes_on_without_checking_again() -> None:
+async def test_a_resumed_run_does_not_check_again() -> None:
     journal, accused = MemoryJournal(), ("second", "third")
     whole = await engine(accused, Mends()).run(request(), journal=journal)
     events = list(journal.read())
