@@ -62,7 +62,7 @@ def test_a_patch_of_another_surface_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "on", "told"),
+    ("value", "on", "message"),
     [
         (BETTER, surface(max_chars=60), "at most 60 are allowed"),
         (BETTER, surface(f"{CURRENT} Be kind.", locked=("Be kind.",)), "the locked part 'Be kind.' is missing"),
@@ -73,9 +73,9 @@ def test_a_patch_of_another_surface_is_refused() -> None:
         ([{"role": "system", "content": "x"}], surface([], "examples"), "must be text by one of"),
     ],
 )
-def test_limit_problems_are_reported_in_the_words_of_the_surface(value: Json, on: Surface, told: str) -> None:
+def test_limit_problems_are_reported_in_the_words_of_the_surface(value: Json, on: Surface, message: str) -> None:
     found = dict(problems(value, on))
-    assert told in found["limits"]
+    assert message in found["limits"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_limit_problems_are_reported_in_the_words_of_the_surface(value: Json, on
 def test_placeholders_must_stay_and_new_ones_are_refused(current: str, new: str, messages: list[str]) -> None:
     found = problems(new, surface(current))
     assert [rule for rule, _ in found] == ["placeholder"] * len(messages)
-    assert all(told.startswith(message) for (_, told), message in zip(found, messages, strict=True))
+    assert all(found_message.startswith(message) for (_, found_message), message in zip(found, messages, strict=True))
 
 
 def test_a_placeholder_named_in_the_limits_is_not_new() -> None:

@@ -99,14 +99,14 @@ async def test_the_longest_waiting_call_is_served_first_even_if_a_smaller_one_wo
     budget, done = Budget(max_tokens=100), asyncio.Event()
     order: list[str] = []
 
-    async def named(name: str, bound: int) -> None:
+    async def reserve_as(name: str, bound: int) -> None:
         async with budget.reserve(tokens=bound) as reservation:
             order.append(name)
             reservation.settle(tokens=0)
 
     holder = asyncio.create_task(hold(budget, 60, done, actual=0))
     await asyncio.sleep(0)
-    tasks = [asyncio.create_task(named(name, bound)) for name, bound in (("large", 90), ("small", 1), ("tiny", 0))]
+    tasks = [asyncio.create_task(reserve_as(name, bound)) for name, bound in (("large", 90), ("small", 1), ("tiny", 0))]
     await a_few_turns()
     assert order == []
     done.set()
@@ -372,7 +372,7 @@ async def test_the_largest_call_is_the_largest_bound_of_each_kind() -> None:
 
 
 async def test_calls_that_no_longer_fit_fail_at_once_on_a_hold() -> None:
-    """The room that it waits for is of the other budget: nothing that happens there would tell."""
+    """It waits for room in the other budget, where no event would wake it."""
     run, stage, done = Budget(max_tokens=100), Budget(max_tokens=50), asyncio.Event()
     holder = asyncio.create_task(hold(stage, 50, done, actual=0))
     await a_few_turns()

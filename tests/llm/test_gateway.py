@@ -93,18 +93,18 @@ async def test_live_calls_are_never_served_from_the_cache_and_are_counted() -> N
 
 
 async def test_the_cache_gets_the_cost_of_an_answer_after_the_ledger() -> None:
-    told: list[LedgerEntry | None] = []
+    costs: list[LedgerEntry | None] = []
 
-    class Telling(MemoryCache):
+    class RecordingCache(MemoryCache):
         async def put(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
             assert door.ledger.snapshot().total.calls == 1
-            told.append(paid)
+            costs.append(paid)
             return await super().put(key, answer)
 
-    door = gateway(failing(ModelUnavailableError("503")), cache=Telling())
+    door = gateway(failing(ModelUnavailableError("503")), cache=RecordingCache())
     for _ in range(2):
         await door.ask(request(), AGENT, node_id="bot")
-    [paid] = told
+    [paid] = costs
     assert paid is not None
     assert (paid.role, paid.model, paid.node_id) == ("agent", "m", "bot")
     assert (paid.spent.calls, paid.spent.attempts, paid.spent.tokens) == (1, 2, 2)
@@ -112,47 +112,47 @@ async def test_the_cache_gets_the_cost_of_an_answer_after_the_ledger() -> None:
 
 
 async def test_the_cache_is_notified_when_a_call_begins_and_ends() -> None:
-    told: list[str] = []
+    calls: list[str] = []
 
-    class Telling(MemoryCache):
+    class RecordingCache(MemoryCache):
         @asynccontextmanager
         async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
-            told.append(f"asking {model} at {node_id} for {key.step_id}")
+            calls.append(f"asking {model} at {node_id} for {key.step_id}")
             try:
                 yield
             except BaseException as error:
-                told.append(type(error).__name__)
+                calls.append(type(error).__name__)
                 raise
-            told.append("answered")
+            calls.append("answered")
 
     left: list[Exception] = [ModelUnavailableError("503"), BadRequestError("no")]
 
     async def model(_: list[dict[str, Any]]) -> str:
-        told.append("called")
+        calls.append("called")
         if left:
             raise left.pop(0)
         return "x"
 
     def search() -> str:
-        told.append("called")
+        calls.append("called")
         return "x"
 
-    door = gateway(model, cache=Telling())
+    door = gateway(model, cache=RecordingCache())
     with pytest.raises(BadRequestError):
         await door.ask(request(), AGENT, node_id="bot")
-    assert told == ["asking m at bot for bot", "called", "called", "BadRequestError"]
-    told.clear()
+    assert calls == ["asking m at bot for bot", "called", "called", "BadRequestError"]
+    calls.clear()
     await door.ask(request(), AGENT, node_id="bot")
     await door.call_tool("search", {}, search, AGENT, node_id="bot")
-    assert told == [
+    assert calls == [
         *("asking m at bot for bot", "called", "answered"),
         *("asking tool:search at bot for bot", "called", "answered"),
     ]
-    told.clear()
+    calls.clear()
     await door.ask(request(), AGENT, is_live=True)
-    assert told == ["asking m at  for bot", "called", "answered"]
+    assert calls == ["asking m at  for bot", "called", "answered"]
     await door.ask(request(), AGENT)
-    assert told[3:] == []
+    assert calls[3:] == []
 
 
 async def test_a_call_that_the_budget_refuses_is_not_made() -> None:

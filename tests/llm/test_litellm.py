@@ -59,7 +59,7 @@ async def test_faults_in_a_third_of_the_calls_change_no_answer() -> None:
 
 
 class PatientClock:
-    """A clock that stands still while a request is in flight: however slow the machine, it arrives when it was sent."""
+    """A clock that stops while a request is in flight, so that a slow machine does not delay its arrival."""
 
     def __init__(self, model: Model) -> None:
         self.now = 0.0

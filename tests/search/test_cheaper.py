@@ -27,13 +27,13 @@ def request(**changes: object) -> RunRequest:
     return RunRequest(**(values | changes))  # type: ignore[arg-type]
 
 
-def tried(result: RunResult) -> list[tuple[object, bool]]:
+def list_tried(result: RunResult) -> list[tuple[object, bool]]:
     return [(patch.value, each.decision.accepted) for each in result.rounds if each.decision for patch in each.patches]
 
 
 async def test_an_equally_good_cheaper_model_is_accepted_and_a_worse_one_rejected() -> None:
     result = await shop.engine(ModelDownsizing(), shop.agent(), tiny=0.3).run(request())
-    assert tried(result) == [("tiny", False), ("small", True)]
+    assert list_tried(result) == [("tiny", False), ("small", True)]
     assert [(change.before, change.after) for change in result.changes] == [("large", "small")]
     assert (result.verdict, result.stop_reason, result.accepted_score) == ("improved", "exhausted", 1.0)
     assert result.baseline is not None
@@ -48,7 +48,7 @@ async def test_an_equally_good_cheaper_model_is_accepted_and_a_worse_one_rejecte
 async def test_the_cheapest_equally_good_model_ends_the_search_of_its_node() -> None:
     watcher = Watcher()
     result = await shop.engine(ModelDownsizing(), shop.agent()).run(request(), observers=[watcher])
-    assert tried(result) == [("tiny", True)]
+    assert list_tried(result) == [("tiny", True)]
     assert watcher.types().count("evaluation_started") == 2
 
 
@@ -65,7 +65,7 @@ async def test_several_nodes_change_one_after_the_other() -> None:
 async def test_only_the_models_of_the_goal_are_tried() -> None:
     goal = Goal(kind="cheaper", models=("small",))
     result = await shop.engine(ModelDownsizing(), shop.agent()).run(request(goal=goal))
-    assert tried(result) == [("small", True)]
+    assert list_tried(result) == [("small", True)]
 
 
 async def test_a_more_expensive_model_is_never_tried() -> None:

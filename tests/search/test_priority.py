@@ -14,7 +14,7 @@ CHEAP = Usage(input_tokens=90, output_tokens=10, cost_usd=0.001)
 
 
 def signal(name: str, support: float = 4.0, severity: Any = "P0") -> AggregateResult:
-    return AggregateResult(surface_id=f"{name}#instruction", text="mend it", severity=severity, support=support)
+    return AggregateResult(surface_id=f"{name}#instruction", text="fix it", severity=severity, support=support)
 
 
 def row(number: int, *read: str, usage: Usage = CHEAP) -> CaseRow:

@@ -27,9 +27,9 @@ def test_only_the_latest_rejections_of_a_surface_are_kept_and_all_are_counted() 
 
 @pytest.mark.slow
 @given(st.lists(kinds, min_size=MANY // 2, max_size=MANY))
-def test_vetoes_are_kept_in_order(drawn: list[str]) -> None:
+def test_vetoes_are_kept_in_order(kinds: list[str]) -> None:
     known = Rejections()
-    many = [rejection(number, kind=kind) for number, kind in enumerate(drawn)]
+    many = [rejection(number, kind=kind) for number, kind in enumerate(kinds)]
     known.add(many)
     others = [each for each in many if each.kind != "vetoed"][-MOST_KEPT:]
     vetoed = [each for each in many if each.kind == "vetoed"]

@@ -259,7 +259,7 @@ async def test_gradients_on_unknown_surfaces_and_steps_are_dropped() -> None:
     class Invents:
         async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
             step = request.trace.steps[-1].id
-            made = [("draft#instruction", step), ("nobody#instruction", step), ("polish#instruction", "no-step")]
+            made = [("draft#instruction", step), ("unknown#instruction", step), ("polish#instruction", "no-step")]
             gradients = [
                 SurfaceGradient(surface_id=surface, case_id="no-case", step_id=at, text="x") for surface, at in made
             ]

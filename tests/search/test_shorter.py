@@ -195,6 +195,6 @@ async def test_without_noise_only_the_baseline_is_run_twice() -> None:
     engine, watcher = many_rules(8, needed=[1, 2, 3, 4, 5, 6])
     await engine.run(request(train=shop.eval_set("train", 24)), observers=[watcher])
     again = {e.data["profile_digest"] for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"}
-    drawn = [e.data["row"]["repeat"] for e in watcher.events if e.type == "case" and e.phase == "rerun"]
+    repeats = [e.data["row"]["repeat"] for e in watcher.events if e.type == "case" and e.phase == "rerun"]
     assert len(again) > 1
-    assert sum(repeat == 1 for repeat in drawn) in (0, 24)
+    assert sum(repeat == 1 for repeat in repeats) in (0, 24)

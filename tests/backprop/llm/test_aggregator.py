@@ -192,7 +192,7 @@ def distinct(count: int, *, words: int, seed: int = 0) -> list[SurfaceGradient]:
     ]
 
 
-def counted(most: int) -> Callable[[ModelRequest], str]:
+def count_points(most: int) -> Callable[[ModelRequest], str]:
     """A model that refuses a prompt above the limit, and says how many points it saw."""
 
     def reply(asked: ModelRequest) -> str:
@@ -209,13 +209,13 @@ async def test_ten_thousand_gradients_fit_and_take_a_bounded_number_of_calls(
     count: int, words: int, limit: int
 ) -> None:
     gradients = distinct(count, words=words)
-    stage, model = aggregator(counted(limit), max_prompt_tokens=limit)
+    stage, model = aggregator(count_points(limit), max_prompt_tokens=limit)
     result = await stage.aggregate(request(*gradients))
     assert result.error is None
     assert "merged" in result.text
     assert len(result.case_ids) == 997
     assert 2 < len(model.requests) <= MOST_BATCHES + MOST_BATCHES // 2
-    again, other = aggregator(counted(limit), max_prompt_tokens=limit)
+    again, other = aggregator(count_points(limit), max_prompt_tokens=limit)
     assert await again.aggregate(request(*gradients[::-1])) == result
     assert sorted(each.digest for each in other.requests) == sorted(each.digest for each in model.requests)
 
@@ -292,7 +292,7 @@ async def test_faults_of_a_real_server_change_no_signal() -> None:
 async def test_points_with_the_fewest_cases_are_left_out_first() -> None:
     rare = distinct(1_500, words=60, seed=4)
     shared = [gradient("Shared by many: " + RULES[0], f"s{n}", severity="P0") for n in range(50)]
-    stage, model = aggregator(counted(MIN_PROMPT_TOKENS), max_prompt_tokens=MIN_PROMPT_TOKENS)
+    stage, model = aggregator(count_points(MIN_PROMPT_TOKENS), max_prompt_tokens=MIN_PROMPT_TOKENS)
     await stage.aggregate(replace(request(*rare, *shared), failed_cases=0, all_cases=0))
     first = next(each for each in model.requests if "Shared by many" in each.text)
     assert "×50, 50 cases, P0" in first.text

@@ -35,7 +35,7 @@ def attributor(*answers: str, **options: Any) -> tuple[LLMAttributor, ScriptedMo
     return LLMAttributor("m", gateway=Gateway(models={"m": model}), **options), model
 
 
-def blamed(results: list[BackwardResult]) -> list[tuple[str, str]]:
+def list_blame(results: list[BackwardResult]) -> list[tuple[str, str]]:
     return [(each.step_id, each.surface_id) for result in results for each in result.gradients]
 
 
@@ -69,7 +69,7 @@ async def test_unknown_ids_are_dropped_and_counted_without_another_call() -> Non
     made_up = [gradient("T9"), gradient("T3", "S9"), gradient("T1", "S3"), gradient("T4", "S3"), gradient("mail", "S3")]
     stage, _ = attributor(answer(*made_up, gradient("t3", "s3")))
     results = await stage.attribute(ATTRIBUTE_REQUEST)
-    assert blamed(results) == [("writer", "writer#instruction")]
+    assert list_blame(results) == [("writer", "writer#instruction")]
     assert [result.dropped for result in results] == [5, 0]
 
 
@@ -81,7 +81,7 @@ async def test_unknown_ids_are_counted_even_if_nothing_is_blamed() -> None:
 
 async def test_full_ids_are_understood_too() -> None:
     stage, _ = attributor(answer(gradient("writer", "writer#instruction")))
-    assert blamed(await stage.attribute(ATTRIBUTE_REQUEST)) == [("writer", "writer#instruction")]
+    assert list_blame(await stage.attribute(ATTRIBUTE_REQUEST)) == [("writer", "writer#instruction")]
 
 
 @pytest.mark.parametrize("blank", ["", " ", None])
@@ -89,7 +89,7 @@ async def test_blank_ids_are_filled_in_if_only_one_surface_is_possible(blank: st
     said = [gradient("T1", blank), gradient(blank, "S2"), gradient("T3", blank), gradient(blank, "S9")]
     stage, _ = attributor(answer(*said))
     results = await stage.attribute(ATTRIBUTE_REQUEST)
-    assert blamed(results) == [("writer", "router#instruction"), ("router", "router#instruction")]
+    assert list_blame(results) == [("writer", "router#instruction"), ("router", "router#instruction")]
     assert results[0].dropped == 2
 
 
@@ -118,7 +118,7 @@ async def test_without_blamable_surfaces_the_model_is_not_asked() -> None:
 
 async def test_an_answer_that_does_not_fit_is_shown_to_the_model_as_wrong() -> None:
     stage, model = attributor("It is S1.", '{"blame": 1}', answer(gradient(text=" ")), answer(gradient()))
-    assert blamed(await stage.attribute(ATTRIBUTE_REQUEST)) == [("writer", "writer#instruction")]
+    assert list_blame(await stage.attribute(ATTRIBUTE_REQUEST)) == [("writer", "writer#instruction")]
     corrections = [request.messages[-1].content for request in model.requests[1:]]
     assert "it holds no JSON" in corrections[0]
     assert "it has no gradients; give an empty list" in corrections[1]
@@ -161,7 +161,7 @@ def test_without_a_limit_a_prompt_may_fill_most_of_the_context_of_the_model() ->
 
 
 class Slow:
-    """Answers every question alike, after all who will ask have asked."""
+    """Gives the same answer to every question, once all questions have been asked."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -199,7 +199,7 @@ async def test_equal_questions_of_different_cases_are_one_call_even_at_the_same_
     assert asked == (1 if is_whole else 3)
     later = await stage.attribute(same_trace_of("c3"))
     assert len(model.requests) == asked
-    assert blamed(first) == blamed(second) == blamed(again) == blamed(later) != []
+    assert list_blame(first) == list_blame(second) == list_blame(again) == list_blame(later) != []
     found = [
         [(each.case_id, each.repeat) for each in results[1].gradients] for results in (first, second, again, later)
     ]

@@ -195,7 +195,7 @@ async def test_faults_of_a_real_server_change_no_result() -> None:
     def respond(body: dict[str, Any]) -> str:
         shown = body["messages"][1]["content"]
         number = shown.split('<data name="output">\nanswer ')[1].split("\n")[0]
-        return answer(gradients=[gradient(text=f"Mend {number}.")], packets=[packet()])
+        return answer(gradients=[gradient(text=f"Fix {number}.")], packets=[packet()])
 
     async def results(server: LoopbackServer) -> list[Any]:
         model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=10)
@@ -209,4 +209,4 @@ async def test_faults_of_a_real_server_change_no_result() -> None:
     with serving(LoopbackServer(respond, fault_rate=0.5, seed=5)) as server:
         assert await results(server) == expected
         assert set(CONTENT_FAULTS) <= set(server.faults)
-    assert expected[7].gradients[0].text == "Mend 7."
+    assert expected[7].gradients[0].text == "Fix 7."

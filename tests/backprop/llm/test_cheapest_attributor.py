@@ -49,7 +49,7 @@ def test_a_single_step_is_walked() -> None:
 
 
 def test_steps_that_pass_their_packets_on_cost_a_walk_nothing() -> None:
-    """One step may be blamed, behind many that only hand on: a walk asks one question."""
+    """One step may be blamed, before many that only pass packets on: a walk asks one question."""
     steps = [step("writer"), *(step(f"f{n}", f"f{n - 1}" if n else "writer", reads=[]) for n in range(20))]
     choice = cheapest().choose(request_of(steps))
     assert (choice.how, "in 1.0 calls" in choice.reason) == ("walk", True)

@@ -74,8 +74,8 @@ async def test_a_value_that_the_surface_rejects_is_repaired_by_the_model(wrong: 
     patch = (await stage.optimize(OPTIMIZE_REQUEST)).patch
     assert patch is not None
     assert patch.value == BETTER
-    (told,) = corrections(model)
-    assert problem in told
+    (correction,) = corrections(model)
+    assert problem in correction
 
 
 async def test_an_emptied_text_is_repaired_by_the_model() -> None:

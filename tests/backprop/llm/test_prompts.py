@@ -206,9 +206,9 @@ def test_what_may_be_blamed_has_an_alias_and_nothing_else_has() -> None:
         "P1": "lookup",
         "P2": "router",
     }
-    told = render_backward(replace(BACKWARD_REQUEST, blamable=(), predecessors=()))[1].content
-    assert "# Its surfaces: none may be blamed" in told
-    assert "# Its predecessors: none may be blamed" in told
+    prompt = render_backward(replace(BACKWARD_REQUEST, blamable=(), predecessors=()))[1].content
+    assert "# Its surfaces: none may be blamed" in prompt
+    assert "# Its predecessors: none may be blamed" in prompt
 
 
 def test_of_too_many_predecessors_those_with_errors_and_wrong_values_are_shown() -> None:
@@ -280,8 +280,8 @@ def test_a_value_that_is_not_shown_whole_is_changed_by_edits() -> None:
 
 def test_blobs_are_named() -> None:
     step = Step(id="a", node_id="a", output=Snapshot(blobs=(Blob("d", 5_000, "image/png"),)))
-    told = render_backward(replace(BACKWARD_REQUEST, step=step))[1].content
-    assert "[image/png, 5,000 bytes, not shown]" in told
+    prompt = render_backward(replace(BACKWARD_REQUEST, step=step))[1].content
+    assert "[image/png, 5,000 bytes, not shown]" in prompt
 
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=12)

@@ -71,8 +71,8 @@ ROOT = Path(__file__).parents[3]
 ON_DISK = ["cache.jsonl", "cache.sqlite", "calls.jsonl", "sharing.jsonl"]
 
 
-def opened(path: Path) -> Cache:
-    """The cache that a path stands for: two of them are logs of a run, one of which shares a cache."""
+def open_at(path: Path) -> Cache:
+    """Open the cache at a path: two of them are logs of a run, one of which shares a cache."""
     if path.name == "calls.jsonl":
         return CallLog(path)
     return CallLog(path, shared=open_cache(path.with_suffix(".db"))) if path.stem == "sharing" else open_cache(path)
@@ -80,7 +80,7 @@ def opened(path: Path) -> Cache:
 
 @pytest.fixture(params=["memory", *ON_DISK])
 def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cache]:
-    cache = open_cache("memory") if request.param == "memory" else opened(tmp_path / request.param)
+    cache = open_cache("memory") if request.param == "memory" else open_at(tmp_path / request.param)
     yield cache
     cache.close()
 
@@ -130,13 +130,13 @@ def test_answers_come_back_equal(
     tmp_path_factory: pytest.TempPathFactory, many: list[tuple[CacheKey, StoredAnswer]]
 ) -> None:
     async def check(where: str | Path) -> None:
-        cache = opened(where) if isinstance(where, Path) else open_cache(where)
+        cache = open_at(where) if isinstance(where, Path) else open_cache(where)
         first: dict[CacheKey, StoredAnswer] = {}
         for at, answer in many:
             assert await cache.put(at, answer) == first.setdefault(at, answer)
         if isinstance(where, Path):
             cache.close()
-            cache = opened(where)
+            cache = open_at(where)
         assert {at: await cache.get(at) for at in first} == first
         assert cache.stats().entries == cache.stats().hits == len(first)
         cache.close()
@@ -182,7 +182,7 @@ async def test_many_tasks_that_put_one_key_get_one_answer(cache: Cache) -> None:
 
 
 async def test_a_cancelled_put_is_kept(path: Path) -> None:
-    cache = opened(path)
+    cache = open_at(path)
     tasks = [asyncio.ensure_future(cache.put(key(number), REPLY)) for number in range(50)]
     await asyncio.sleep(0)
     for task in tasks:
@@ -193,7 +193,7 @@ async def test_a_cancelled_put_is_kept(path: Path) -> None:
 
 
 async def test_an_answer_is_visible_at_once_to_another_cache_on_the_same_path(path: Path) -> None:
-    first, second = opened(path), opened(path)
+    first, second = open_at(path), open_at(path)
     assert await second.get(KEY) is None
     await first.put(KEY, REPLY)
     await first.sync()
@@ -209,7 +209,7 @@ def write_200(
     path: str, worker: int, meet: Callable[[float], object], results: multiprocessing.Queue[list[str]]
 ) -> None:
     async def write() -> list[str]:
-        cache = opened(Path(path))
+        cache = open_at(Path(path))
         got = []
         for number in range(200):
             meet(60.0)  # so that all four write this key at once
@@ -236,19 +236,19 @@ def test_four_processes_agree_on_every_answer(path: Path) -> None:
         worker.join()
     assert len(got[0]) == 200
     assert got == [got[0]] * 4
-    cache = opened(path)
+    cache = open_at(path)
     assert cache.stats().entries == 200
     cache.close()
     if path.suffix == ".jsonl":
         assert len(path.read_bytes().splitlines()) == 200
 
 
-def write_forever(path: str, told: Connection) -> None:
+def write_forever(path: str, written: Connection) -> None:
     async def write() -> None:
-        cache = opened(Path(path))
+        cache = open_at(Path(path))
         for number in count():
             await cache.put(key(number), ModelReply(text=f"{number} " * 1000))
-            told.send(number)
+            written.send(number)
 
     asyncio.run(write())
 
@@ -260,16 +260,16 @@ async def test_stored_answers_survive_a_sigkill(path: Path) -> None:
     writer = context.Process(target=write_forever, args=(str(path), tell))
     writer.start()
     tell.close()
-    told = [hear.recv() for _ in range(100)]
+    numbers = [hear.recv() for _ in range(100)]
     writer.kill()
     writer.join()
     with suppress(EOFError):
         while True:
-            told.append(hear.recv())
-    cache = opened(path)
-    kept = [await cache.get(key(number)) for number in told]
-    assert kept == [ModelReply(text=f"{number} " * 1000) for number in told]
-    assert len(told) <= cache.stats().entries <= len(told) + 1
+            numbers.append(hear.recv())
+    cache = open_at(path)
+    kept = [await cache.get(key(number)) for number in numbers]
+    assert kept == [ModelReply(text=f"{number} " * 1000) for number in numbers]
+    assert len(numbers) <= cache.stats().entries <= len(numbers) + 1
     cache.close()
 
 
@@ -413,10 +413,10 @@ from pathlib import Path
 from promptiter.errors import SetupError
 from promptiter.llm.cache.cache import CacheKey
 from promptiter.llm.messages import ModelReply
-from tests.llm.cache.test_cache import opened
+from tests.llm.cache.test_cache import open_at
 
 async def main():
-    cache = opened(Path(sys.argv[1]))
+    cache = open_at(Path(sys.argv[1]))
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     key = lambda number: CacheKey(role="agent", request_digest=str(number))
     kept = []
@@ -432,7 +432,7 @@ async def main():
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     late = await cache.put(key(number), ModelReply(text="late"))
     cache.close()
-    again = opened(Path(sys.argv[1]))
+    again = open_at(Path(sys.argv[1]))
     assert [await again.get(key(number)) for number in range(len(kept))] == kept
     assert await again.get(key(number)) == late
     assert again.stats().entries == len(kept) + 1

@@ -56,7 +56,7 @@ def kinds(path: Path) -> list[str]:
 
 
 async def others() -> None:
-    """Let all other tasks end, the flights too that nobody waits for."""
+    """Let all other tasks end, also calls in flight that no caller waits for."""
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(left)
 
@@ -194,11 +194,11 @@ async def test_a_call_that_waits_for_a_slot_is_not_logged_as_asked(path: Path) -
         await others()
 
 
-def run_until_killed(path: str, told: Connection) -> None:
+def run_until_killed(path: str, started: Connection) -> None:
     async def run() -> None:
         async def answer(messages: list[dict[str, Any]]) -> ModelReply:
             if "hang" in messages[-1]["content"]:
-                told.send("in flight")
+                started.send("in flight")
                 await asyncio.sleep(NEVER)
             return REPLY
 
