@@ -177,7 +177,7 @@ def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:
         waiters = [asyncio.ensure_future(rate.acquire(1)) for _ in range(4)]
         await asyncio.sleep(5)
         waiters[0].cancel()  # it sleeps
-        waiters[2].cancel()  # it waits for its turn
+        waiters[2].cancel()  # it waits in the queue
         await waiters[1]
         second = now()
         await waiters[3]

@@ -197,7 +197,7 @@ def test_spans_made_by_hand_need_only_a_node_id() -> None:
         ("plan~2", ("plan",)),
         ("end", ("plan", "plan~2")),
     ]
-    assert trace.status == "incomplete"  # its root span is not there
+    assert trace.status == "incomplete"  # its root span is missing
 
 
 def test_spans_that_are_not_steps_are_counted(spans: list[dict[str, Any]]) -> None:

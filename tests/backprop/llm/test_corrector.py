@@ -215,7 +215,7 @@ day: 2026-03-14
 cost: 45.75
 </data>
 
-# What it was told
+# Its surfaces
 <data name="surface">
 b#instruction
 

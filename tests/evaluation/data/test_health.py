@@ -285,7 +285,7 @@ def test_one_run_of_each_case_is_an_error() -> None:
         ([[[1, 3], [5, 7]]], 7.0, 2.0),  # squares 16 between (1 df), 4 within (2 df): (16 - 2) / 2
         ([[[0, 2], [1, 1]]], 0.0, 1.0),  # (0 - 1) / 2 is below 0
         ([[[1, 3], [6]]], pytest.approx(6.5), 2.0),  # squares 32/3 and 2, 1 df each, 4/3 judgements: (32/3 - 2) / (4/3)
-        ([[[1, 3], [5, 7]], [[11, 13], [15, 17]]], 7.0, 2.0),  # cases that differ are no noise
+        ([[[1, 3], [5, 7]], [[11, 13], [15, 17]]], 7.0, 2.0),  # differences between cases are not noise
         ([[[0.1] * 3, [0.1] * 3, [0.1] * 3]], 0.0, 0.0),
         ([[[0.1] * 3, [0.7] * 3]], pytest.approx(0.18), 0.0),
         ([[[1, 2]], [[], [3]]], None, 0.5),

@@ -307,7 +307,7 @@ async def test_runs_share_answers_and_each_accounts_for_what_it_paid(tmp_path: P
             assert log.stats().entries == 2
         assert ledger_at(tmp_path / f"{run}.jsonl").total.calls == calls
     shared.unlink()
-    with closing(CallLog(tmp_path / "1.jsonl")) as log:  # the run needs the shared cache no more
+    with closing(CallLog(tmp_path / "1.jsonl")) as log:  # the run no longer needs the shared cache
         door = Gateway(models={"m": ScriptedModel([])}, cache=log)
         assert [(await door.ask(request(text), AGENT)).text for text in "12"] == script
 
