@@ -34,8 +34,9 @@ from statistics import fmean, stdev
 from typing import Literal, TypeAlias, get_args
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
-from promptiter.agents.graph import Choice, Edge, GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, View
+from promptiter.agents.edges import Choice, Edge
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Session
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator, list_case_runs
@@ -195,7 +196,7 @@ class Naive:
 
     async def search(self, session: Session) -> None:
         rows = session.accepted.validation.rows
-        touched = session.comparisons.touched(rows, ["repair#instruction"])
+        touched = session.validator.find_affected_cases(rows, ["repair#instruction"])
         cases = tuple(case for case in session.validation.cases if case.id in touched)
         runs = list_case_runs(replace(session.validation, cases=cases), [0])
         recorded = {row.case_id: row.scores[0].value or 0.0 for row in rows}
@@ -296,12 +297,12 @@ class Desk:
         return ModelReply(text=f"{case}: {'right' if passed else 'wrong'}{', again' * again}")
 
 
-def _route(view: View) -> str:
-    return "repair" if "again" in str(view.outputs["draft"]) else "end"
+def _route(node_context: NodeContext) -> str:
+    return "repair" if "again" in str(node_context.outputs["draft"]) else "end"
 
 
-async def _end(view: View) -> str:
-    return "right" if "right" in str(view.incoming) else "wrong"
+async def _end(node_context: NodeContext) -> str:
+    return "right" if "right" in str(node_context.incoming) else "wrong"
 
 
 if __name__ == "__main__":

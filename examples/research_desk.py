@@ -1,6 +1,6 @@
 """A small research desk as a graph agent: plan, retrieve and compose in parallel, review, rewrite once, finalize.
 
-The models are simulated, so it runs with no key; name another model (`gpt-4o-mini`, …) to run it for real:
+The models are simulated, so it needs no API key; change MODEL to use a real one:
 
     promptiter describe examples.research_desk:agent
     promptiter evaluate examples.research_desk:agent -e examples/data/desk.jsonl -m examples/data/desk.metrics.json
@@ -9,7 +9,7 @@ The models are simulated, so it runs with no key; name another model (`gpt-4o-mi
 from __future__ import annotations
 
 from promptiter import Edge, FunctionNode, GraphAgent, ModelNode
-from promptiter.agents import Choice, Join, View
+from promptiter.agents import Choice, Join, NodeContext
 
 MODEL = "simulated"
 ORDERS = {
@@ -20,13 +20,15 @@ ORDERS = {
 
 
 def retrieve(input: str) -> str:  # noqa: A002 - parameters are named after what they get
-    """What the shop knows about the order that the question names."""
+    """Look up the order that the question names."""
     return next((record for order_id, record in ORDERS.items() if order_id in input), "no such order")
 
 
-def route(view: View) -> str:
-    """Once round again if the review asks for more; then it is good enough."""
-    return "finalize" if "rewrite" in view.outputs or "ACCEPT" in str(view.outputs["reviewer"]) else "need_revision"
+def route(context: NodeContext) -> str:
+    """Rewrite the question once, unless the review accepts the draft."""
+    return (
+        "finalize" if "rewrite" in context.outputs or "ACCEPT" in str(context.outputs["reviewer"]) else "need_revision"
+    )
 
 
 agent = GraphAgent(

@@ -10,8 +10,8 @@ from promptiter.agents.base import (
 from promptiter.agents.base import (
     RunContext as RunContext,
 )
-from promptiter.agents.graph import Edge as Edge
-from promptiter.agents.graph import FanOut as FanOut
+from promptiter.agents.edges import Edge as Edge
+from promptiter.agents.edges import FanOut as FanOut
 from promptiter.agents.graph import GraphAgent as GraphAgent
 from promptiter.agents.in_place.agent import InPlaceAgent as InPlaceAgent
 from promptiter.agents.nodes import FunctionNode as FunctionNode

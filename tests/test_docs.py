@@ -1,8 +1,10 @@
 """Every command and code block of README and docs is run, from top to bottom of each page, in an empty folder.
 
-A `text` block right below a `bash` or `python` block is what it must print. `promptiter` runs in this process, which
-saves two seconds a command; other commands run in their own. `make` targets are looked up, not run: they set up
-environments of their own, and CI runs them.
+A `text` block right below a `bash` or `python` block is what it must print: on standard output, or with the text on
+standard error before it. `...` matches any text in a line; on its own, any lines. A block with a title, such as
+`yaml title="desk/promptiter.yaml"`, is written to that file. `promptiter` runs in this process, which saves two seconds
+per command; other commands run in their own. `make` targets are looked up, not run: they set up environments of their
+own, and CI runs them.
 """
 
 from __future__ import annotations
@@ -19,16 +21,23 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 from markdown_it import MarkdownIt
+from pydantic import BaseModel
 
 from promptiter.cli import main
+from promptiter.config.file import RunConfig
+from promptiter.config.sections import ModelSettings, Stages
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-CODE = ("bash", "python", "text")
+RUNS = ("bash", "python", "text")
+GENERATED = re.compile(r"\bcli\.md$|\bpython/\w+\.md$|\bpictures/\w+\.svg$")
+"""Pages and pictures that docs/hooks.py writes when the site is built."""
+
+TITLE = re.compile(r'(\w+) title="([\w./]+)"')
 
 
 class Block(NamedTuple):
@@ -36,6 +45,7 @@ class Block(NamedTuple):
     code: str
     line: int
     expected: str | None
+    file: str | None
 
 
 def blocks(page: Path) -> Iterator[Block]:
@@ -45,7 +55,9 @@ def blocks(page: Path) -> Iterator[Block]:
             continue
         following = tokens[number + 1] if number + 1 < len(tokens) else None
         expected = following.content if following and following.type == "fence" and following.info == "text" else None
-        yield Block(token.info, token.content, (token.map or [0])[0] + 1, expected)
+        titled = TITLE.fullmatch(token.info)
+        kind, file = titled.groups() if titled else (token.info, None)
+        yield Block(kind, token.content, (token.map or [0])[0] + 1, expected, file)
 
 
 @pytest.fixture
@@ -79,33 +91,55 @@ def forget_imports(folder: Path) -> Iterator[None]:
 def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
-        printed = run_python(block, namespace) if block.kind == "python" else run_commands(block, folder)
-        if block.expected is not None:
-            shown = "\n".join(line.rstrip() for line in printed.splitlines()).strip()
-            assert shown == block.expected.strip(), f"{page.name}, line {block.line}"
+        if block.file is not None:
+            (folder / block.file).parent.mkdir(exist_ok=True)
+            (folder / block.file).write_text(block.code, encoding="utf-8")
+            continue
+        output = run_python(block, namespace) if block.kind == "python" else run_commands(block, folder)
+        if block.expected is not None and "..." not in block.expected:
+            assert clean(output.printed) == clean(block.expected), f"{page.name}, line {block.line}"
+        elif block.expected is not None:
+            texts = clean(output.printed), clean(output.errors + output.printed)
+            pattern = as_pattern(clean(block.expected))
+            assert any(re.fullmatch(pattern, text) for text in texts), f"{page.name}, line {block.line}:\n{texts[1]}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_says_what_it_is(page: Path) -> None:
-    assert [block.line for block in blocks(page) if block.kind not in CODE] == []
+    assert [block.line for block in blocks(page) if block.file is None and block.kind not in RUNS] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_local_link_leads_somewhere(page: Path) -> None:
-    made_by_hooks = {"reference/cli.md", "pictures/research_desk.svg"}
+def test_every_local_link_has_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
-        assert "://" in target or target in made_by_hooks or (page.parent / target).exists(), target
+        assert "://" in target or GENERATED.search(target) or (page.parent / target).exists(), target
 
 
-def run_python(block: Block, namespace: dict[str, Any]) -> str:
+class Output(NamedTuple):
+    printed: str
+    errors: str
+
+
+def clean(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip()
+
+
+def as_pattern(expected: str) -> str:
+    lines = [
+        r"(?s:.*)" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") for line in expected.splitlines()
+    ]
+    return "\n".join(lines)
+
+
+def run_python(block: Block, namespace: dict[str, Any]) -> Output:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(block.code, f"line {block.line}", "exec"), namespace)
-    return printed.getvalue()
+    return Output(printed.getvalue(), "")
 
 
-def run_commands(block: Block, folder: Path) -> str:
-    printed = ""
+def run_commands(block: Block, folder: Path) -> Output:
+    outputs = []
     for line in block.code.splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] == ["make"]:
@@ -117,15 +151,15 @@ def run_commands(block: Block, folder: Path) -> str:
             check_extras(words)
             continue
         if words[:1] == ["promptiter"]:
-            printed += run_promptiter(words, folder)
+            outputs.append(run_promptiter(words, folder))
         elif words:
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-            printed += done.stdout
-    return printed
+            outputs.append(Output(done.stdout, done.stderr))
+    return Output("".join(each.printed for each in outputs), "".join(each.errors for each in outputs))
 
 
-def run_promptiter(words: list[str], folder: Path) -> str:
+def run_promptiter(words: list[str], folder: Path) -> Output:
     printed, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with (
         forget_imports(folder),
@@ -139,9 +173,9 @@ def run_promptiter(words: list[str], folder: Path) -> str:
             main()
         except SystemExit as ended:
             code = ended.code or 0
-    shown, told = (each.buffer.getvalue().decode() for each in (printed, errors))
-    assert code == 0, f"{shlex.join(words)}\n{shown}{told}"
-    return shown
+    output = Output(*(each.buffer.getvalue().decode() for each in (printed, errors)))
+    assert code == 0, f"{shlex.join(words)}\n{output.printed}{output.errors}"
+    return output
 
 
 def test_the_command_is_installed() -> None:
@@ -151,7 +185,60 @@ def test_the_command_is_installed() -> None:
 
 
 def check_extras(words: list[str]) -> None:
-    """Installing needs a network, which tests have not: look whether the extras are there."""
+    """Installing needs a network, which tests do not have: check that the extras exist."""
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for extras in re.findall(r"\[([^\]]+)\]", " ".join(words)):
         assert set(extras.split(",")) <= set(known)
+
+
+def test_the_configuration_page_lists_every_key() -> None:
+    listed = first_columns("reference/configuration.md", heading="## ")
+    expected: dict[str, type[BaseModel]] = {
+        "Top level": RunConfig,
+        "models.stages": Stages,
+        "models.NAME": ModelSettings,
+    }
+    expected |= {key: find_section(RunConfig.model_fields[key].annotation) for key in SECTIONS}
+    assert listed == {title: keys_of(section) for title, section in expected.items()}
+
+
+SECTIONS = ("split", "acceptance", "final_test", "stop", "budget", "evaluation", "loss_placements", "hints")
+
+
+def find_section(annotation: object) -> type[BaseModel]:
+    """The section of promptiter.yaml in a type such as `Stop | None` or `tuple[Hint, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(find_section(each) for each in get_args(annotation) if each not in (type(None), ...))
+
+
+def keys_of(section: type[BaseModel]) -> set[str]:
+    return {field.alias or name for name, field in section.model_fields.items()}
+
+
+NAMED = re.compile(r"`((?:promptiter|traces|tests|examples|benchmarks)/[\w./]*)`")
+
+
+BENCHMARK = re.compile(r"python -m benchmarks\.(\w+)")
+
+
+def test_every_path_in_the_docs_exists() -> None:
+    texts = {page.name: page.read_text(encoding="utf-8") for page in (*PAGES, ROOT / "CHANGELOG.md")}
+    named = {(name, path) for name in texts for path in NAMED.findall(texts[name])}
+    named |= {(name, f"benchmarks/{module}.py") for name in texts for module in BENCHMARK.findall(texts[name])}
+    assert {(name, path) for name, path in named if not (ROOT / path).exists()} == set()
+
+
+def test_the_architecture_page_lists_every_module() -> None:
+    tables = first_columns("architecture.md", heading="### ")
+    listed = {f"{package}/{module}" for package, modules in tables.items() for module in modules}
+    files = [path for package in ("promptiter", "traces") for path in (ROOT / package).rglob("*.py")]
+    modules = {path.relative_to(ROOT).with_suffix("").as_posix() for path in files if path.stem != "__init__"}
+    assert listed == {name for name in modules if not name.startswith("promptiter/starter/")}
+
+
+def first_columns(page: str, *, heading: str) -> dict[str, set[str]]:
+    """The names in the first column of the table below each heading."""
+    _, *sections = (ROOT / "docs" / page).read_text(encoding="utf-8").split(f"\n{heading}")
+    rows = {text.partition("\n")[0]: re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for text in sections}
+    return {title: {name for row in rows[title] for name in re.findall(r"`(\w+)`", row)} for title in rows}

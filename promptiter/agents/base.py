@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import orjson
+
 from promptiter.llm.messages import Message, Role
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
@@ -16,7 +18,7 @@ from traces.model import Json, sum_usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseInput:
-    """What an agent is asked: the user's words, what was said before, and the session's state."""
+    """The input of a run: the user's message, the conversation so far, and the session state."""
 
     text: str
     history: tuple[Message, ...] = ()
@@ -25,7 +27,7 @@ class CaseInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitute:
-    """An output that stands in for a step, which is then not executed. Steps are named as traces name them."""
+    """An output that replaces the execution of a step. `step_id` is the id of the step in the trace."""
 
     step_id: str
     output: Json
@@ -34,7 +36,7 @@ class Substitute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """Where a run belongs: plain data that also travels to other processes. `deadline_s` counts from its start.
+    """What a run belongs to: plain data that can be sent to other processes. `deadline_s` counts from its start.
 
     `substitutes` are for agents that can replay: see SubstitutingAgent.
     """
@@ -49,16 +51,16 @@ class RunContext:
     substitutes: tuple[Substitute, ...] = ()
 
     def substitute_for(self, step_id: str) -> Substitute | None:
-        """What stands in for a step of this turn; None: it is executed."""
+        """The substitute for a step of this turn; None if the step is executed."""
         mine = (each for each in self.substitutes if (each.step_id, each.turn) == (step_id, self.turn))
         return next(mine, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRun:
-    """What came of one run: an output or an error, the trace if there is one, and what it cost.
+    """The result of one run: an output or an error, the trace if there is one, and the usage.
 
-    A conversation of several turns has each in `turns`, and its last output and summed usage here.
+    A conversation of several turns has each in `turns`; its own fields hold the last output and the total usage.
     """
 
     output: str = ""
@@ -71,7 +73,7 @@ class AgentRun:
 
     @staticmethod
     def of_turns(runs: Sequence[AgentRun], error: Failure | None = None) -> AgentRun:
-        """The runs of a conversation's turns as one; its error is the given one, or that of the turn that failed."""
+        """Combine the runs of a conversation's turns; the error is the given one, or that of the failed turn."""
         if len(runs) == 1 and error is None:
             return runs[0]
         last = runs[-1] if runs else AgentRun()
@@ -87,7 +89,7 @@ class AgentRun:
 
     @property
     def by_turn(self) -> tuple[AgentRun, ...]:
-        """The runs of the single turns; of a single question, this run itself."""
+        """The run of each turn; for a single question, this run itself."""
         return self.turns or (self,)
 
     @property
@@ -97,34 +99,39 @@ class AgentRun:
 
 
 class Agent(Protocol):
-    """Called by the evaluator, many times at once; must not change itself."""
+    """Called by the evaluator, many times concurrently; a run must not change the agent."""
 
     def describe(self) -> StructureSnapshot:
         """The static graph and its editable surfaces; the same at every call."""
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
-        """Run once under a profile. An error of the agent's own is an AgentRun with an error, not an exception."""
+        """Run once under a profile. An error of the agent is returned in the AgentRun, not raised."""
 
 
 @runtime_checkable
 class RestoringAgent(Agent, Protocol):
-    """An agent that puts candidates somewhere outside while it runs, and must bring the baseline back."""
+    """An agent that writes candidates to an external place while it runs, and must restore the baseline."""
 
     async def aclose(self) -> object:
-        """Bring the baseline back. Called by the engine at the end of each run, however it ended."""
+        """Restore the baseline. Called by the engine at the end of each optimization, however it ended."""
 
 
 SUBSTITUTED = "promptiter.substituted"
-"""The attribute of a step that was not executed: its output was given."""
+"""The attribute of a step that was not executed because it has a substitute."""
 
 
 @runtime_checkable
 class SubstitutingAgent(Agent, Protocol):
-    """An agent that can be run again with other outputs of some steps, so that blame can be checked.
+    """An agent that can be replayed with other outputs for some steps, so that blame can be checked.
 
-    A step with a substitute in the RunContext gives that output: it asks no model, calls no tool, reads no surface, and
-    says so in its attribute SUBSTITUTED. What comes before it is as it was, what comes after follows from it.
+    A step with a substitute in the RunContext returns that output: it calls no model or tool, reads no surface, and has
+    the attribute SUBSTITUTED. Steps before it run as usual, and steps after it use the substituted output.
     """
 
     def can_substitute(self, node_id: str) -> bool:
-        """Whether the steps of a node can be given their outputs. Called before a replay; must not block."""
+        """Whether steps of a node can have substitutes. Called before a replay; must not block."""
+
+
+def to_text(value: Json) -> str:
+    """A value as prompts show it: a string as it is, anything else as JSON."""
+    return value if isinstance(value, str) else orjson.dumps(value, default=repr).decode()

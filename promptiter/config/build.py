@@ -23,7 +23,7 @@ from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.model_checks import check_models
-from promptiter.engine.request_checks import check_request, joined
+from promptiter.engine.request_checks import check_request, merge_eval_sets
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.evalset import load_eval_set
@@ -85,7 +85,7 @@ class ConfiguredRun:
         *,
         repeats: int = REPEATS,
         on_row: Callable[[CaseRow], None] | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> NoiseReport:
         """Measure the noise of an A/A run on the validation cases. Writes nothing but answers to the cache.
 
@@ -95,7 +95,7 @@ class ConfiguredRun:
         return run_blocking(
             lambda: measure_noise(self.engine, self.request, repeats=repeats, on_row=on_row, interrupt=stopping),
             stopping,
-            tell=tell,
+            notify=notify,
         )
 
     def _forecast_if_any(self) -> Forecast | None:
@@ -198,7 +198,7 @@ class _RunBuilder:
             if not self.problems:
                 self.problems.append(f"{eval_set}: is missing; name its eval set, or pass --eval-set FILE")
             return None
-        return joined(chosen, name=eval_set)
+        return merge_eval_sets(chosen, name=eval_set)
 
     def _load_profile(self) -> Profile | None:
         path = self.config.initial_profile
@@ -376,6 +376,6 @@ _NO_SETS = _EvalSets()
 
 def _split(cases: tuple[EvalSet, ...], config: RunConfig) -> _EvalSets:
     shares = config.split
-    whole = joined(cases, name="data")
+    whole = merge_eval_sets(cases, name="data")
     parts = split(whole, train=shares.train, validation=shares.validation, test=shares.test, seed=shares.seed)
     return _EvalSets((parts.train,), (parts.validation,), (parts.test,) if parts.test.cases else ())

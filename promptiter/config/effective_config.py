@@ -9,13 +9,13 @@ from promptiter.config.policies import PATIENCE
 from promptiter.engine.request_checks import check_request
 from promptiter.evaluation.result import get_best_value
 from promptiter.llm.redaction import MASK
-from promptiter.runs.header import without_secrets
+from promptiter.runs.header import mask_secrets
 from traces.model import Json
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveConfig:
-    """A configuration without secrets: `${VAR}` stays, and `left_out` names the keys whose secrets were written out."""
+    """A configuration without secrets: `${VAR}` stays, and `left_out` names the keys with a literal secret."""
 
     document: dict[str, Json]
     left_out: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ def build_effective_config(run: ConfiguredRun) -> EffectiveConfig:
         values["final_test"] = False
     kept = {key: each for key in _ORDER if (each := _drop_empty(values.get(key))) not in (None, [], {}, "")}
     left_out: list[str] = []
-    document = _drop_masked(without_secrets(kept, evaluator.gateway.redactor), "", left_out)
+    document = _drop_masked(mask_secrets(kept, evaluator.gateway.redactor), "", left_out)
     return EffectiveConfig(document, tuple(left_out))
 
 

@@ -87,7 +87,7 @@ def find_unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
     for model in config.models.stages.models:
         if gateway.price(model) is None:
             yield (
-                f"budget.max_usd cannot be kept: the price of model {model!r} is unknown; "
+                f"budget.max_usd cannot be enforced: the price of model {model!r} is unknown; "
                 f"give it as price under models, or set budget.allow_unknown_price"
             )
 

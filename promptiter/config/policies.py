@@ -15,18 +15,8 @@ from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.sigma_gain import SigmaGain
-from promptiter.policies.stopping import (
-    Deadline,
-    MaxCalls,
-    MaxEvaluations,
-    MaxTokens,
-    MaxUsd,
-    Patience,
-    RequiredMetrics,
-    StopFile,
-    StopPolicy,
-    TargetScore,
-)
+from promptiter.policies.stop_limits import Deadline, MaxCalls, MaxEvaluations, MaxTokens, MaxUsd
+from promptiter.policies.stopping import Patience, RequiredMetrics, StopFile, StopPolicy, TargetScore
 
 PATIENCE = 3
 

@@ -1,10 +1,10 @@
-"""An A/A run: the profile that a run starts with, several repeats of each validation case, and nothing else.
+"""The A/A test: measures run-to-run noise with several repeats of each validation case under the initial profile.
 
     report = await measure_noise(engine, request)
     print(report.noise.std, report.smallest_gain(), report.reach(0.1))
 
-It takes the cases, teacher, judge, seed and budget of a run request, and goes through the same gateway: what the cache
-knows is not paid again. Cut short, by a budget or by a person, it gives the repeats that were finished for all cases.
+It takes the cases, teacher, judge, seed and budget of a run request and uses the same gateway, so cached answers are
+free. If a budget or a person stops it early, the report covers the repeats that were finished for all cases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.request_checks import check_request
-from promptiter.engine.run import restored
+from promptiter.engine.run import restore_agent
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import list_case_runs
@@ -42,22 +42,22 @@ async def measure_noise(
     on_row: OnRow | None = None,
     interrupt: Interrupt | None = None,
 ) -> NoiseReport:
-    """Run the validation cases so often under the profile that a run of this request would start with.
+    """Run each validation case `repeats` times under the initial profile of a request, and report the noise.
 
-    `on_row` hears of each run of a case as it finishes. An `interrupt` stops after the run of a case in flight.
+    `on_row` is called with each case run as it finishes. An `interrupt` stops after the case runs in progress.
     """
     if repeats < 2:
-        raise SetupError(f"noise shows between repeats of a case, and repeats is {repeats!r}; give 2 or more")
+        raise SetupError(f"repeats is {repeats!r}, but noise is measured between repeats of a case; give 2 or more")
     validation = check_request(request, engine.describe(), engine.evaluator).validation
-    measuring = _Measuring(engine, request, validation, on_row or (lambda _: None))
-    with measuring.evaluator.gateway.active():
+    measurement = _NoiseMeasurement(engine, request, validation, on_row or (lambda _: None))
+    with measurement.evaluator.gateway.active():
         try:
-            return await measuring.report(repeats, interrupt or Interrupt())
+            return await measurement.report(repeats, interrupt or Interrupt())
         finally:
-            await restored(engine.agent)
+            await restore_agent(engine.agent)
 
 
-class _Measuring:
+class _NoiseMeasurement:
     """One eval set under one profile."""
 
     def __init__(self, engine: Engine, request: RunRequest, eval_set: EvalSet, on_row: OnRow) -> None:
@@ -73,10 +73,10 @@ class _Measuring:
         self.at_start = NOTHING
 
     async def report(self, repeats: int, interrupt: Interrupt) -> NoiseReport:
-        stop_reason = await self._stop_reason(repeats, interrupt)
+        stop_reason = await self._run_all(repeats, interrupt)
         found = self.evaluator.build_evaluation(self.rows, self.eval_set, self.profile)
         if found.is_reliable:
-            found = replace(found, rows=_whole_repeats(found.rows, len(self.eval_set.cases)))
+            found = replace(found, rows=_select_complete_repeats(found.rows, len(self.eval_set.cases)))
         return NoiseReport(
             evaluation=found,
             objective=self.objective,
@@ -86,28 +86,28 @@ class _Measuring:
             blocks=self.blocks,
         )
 
-    async def _stop_reason(self, repeats: int, interrupt: Interrupt) -> str | None:
-        """Run all there is to run; why it ended early, if it did."""
+    async def _run_all(self, repeats: int, interrupt: Interrupt) -> str | None:
+        """Run everything, and return the reason if it ended early."""
         try:
-            await self._teach()
+            await self._write_references()
             self.at_start = self._spent
             await self._run(repeats, interrupt)
         except BudgetEndedError as ended:
             return ended.cap
         except asyncio.CancelledError:
-            if interrupt.why is None:
+            if interrupt.reason is None:
                 raise
-        is_cut = len(self.rows) < repeats * len(self.eval_set.cases)
-        return "user_stop" if is_cut and interrupt.why is not None else None
+        is_incomplete = len(self.rows) < repeats * len(self.eval_set.cases)
+        return "user_stop" if is_incomplete and interrupt.reason is not None else None
 
-    async def _teach(self) -> None:
+    async def _write_references(self) -> None:
         if self.teacher is not None:
             gateway, seed = self.evaluator.gateway, self.evaluator.options.seed
-            taught = await write_expected_answers(self.eval_set, self.teacher, gateway=gateway, seed=seed)
-            self.eval_set = taught.eval_set
+            labelled = await write_expected_answers(self.eval_set, self.teacher, gateway=gateway, seed=seed)
+            self.eval_set = labelled.eval_set
 
     async def _run(self, repeats: int, interrupt: Interrupt) -> None:
-        most = self.evaluator.options.max_errored_fraction * len(self.eval_set.cases) * repeats
+        max_failed = self.evaluator.options.max_errored_fraction * len(self.eval_set.cases) * repeats
         failed = 0
         runs = list_case_runs(self.eval_set, range(repeats))
         rows = self.evaluator.stream_rows(self.agent, self.eval_set, self.profile, runs=runs)
@@ -116,7 +116,9 @@ class _Measuring:
                 self.rows.append(row)
                 self.on_row(row)
                 failed += row.error is not None
-                if failed > most or interrupt.why is not None:  # more failures than that cannot be made good
+                if (
+                    failed > max_failed or interrupt.reason is not None
+                ):  # with this many failures the report is unreliable anyway
                     return
 
     @property
@@ -124,7 +126,7 @@ class _Measuring:
         return self.evaluator.gateway.ledger.snapshot().of_models
 
 
-def _whole_repeats(rows: Sequence[CaseRow], cases: int) -> tuple[CaseRow, ...]:
-    """The rows of the repeats that all cases have: quick cases are not to count more than slow ones."""
+def _select_complete_repeats(rows: Sequence[CaseRow], cases: int) -> tuple[CaseRow, ...]:
+    """Return the rows of the repeats that all cases have, so that fast cases do not count more than slow ones."""
     done = Counter(row.repeat for row in rows)
     return tuple(row for row in rows if done[row.repeat] == cases)

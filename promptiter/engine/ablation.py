@@ -1,8 +1,8 @@
-"""Ablation: parts of the working profile that do no good go, before anything is claimed of it.
+"""Ablation: removes parts of the accepted profile that do not help, before the final test.
 
-A part is a surface that differs from the profile that the run started with. It goes if the profile without it is no
-worse on identical repeats; one at a time, because of two parts that do the same each can go, but not both. The last
-part stays: whether that is any good is what the claim tests.
+A part is a surface that differs from the initial profile. It is removed if the profile without it is no worse on
+identical repeats. Parts are removed one at a time, because of two parts with the same effect one must stay. The last
+part always stays: the final test decides about it.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ _NO_LOSS = 1e-12
 
 
 async def ablate(session: Session) -> Ablation | None:
-    """Take out what does no good; from then on the rest is the working profile. None: it has one part at most."""
-    working = _Working(session)
-    if len(working.parts) < 2:
+    """Remove parts that do not help from the accepted profile. Returns None if it has fewer than two parts."""
+    profiles = _PartialProfiles(session)
+    if len(profiles.parts) < 2:
         return None
     losses: dict[str, float] = {}
     dropped: list[str] = []
-    left = working.parts
+    left = profiles.parts
     while len(left) > 1:
-        now = {part: await working.loss(left, part) for part in left}
+        now = {part: await profiles.measure_loss(left, part) for part in left}
         losses |= now
-        gone = choose_part_to_drop(now)
-        if gone is None:
+        useless = choose_part_to_drop(now)
+        if useless is None:
             break
-        dropped.append(gone)
-        left = tuple(part for part in left if part != gone)
+        dropped.append(useless)
+        left = tuple(part for part in left if part != useless)
     found = Ablation(losses=losses, dropped=tuple(dropped))
     if dropped:
-        session.continue_from(working.profile_with(left), await working.evaluation(left, working.first))
+        session.continue_from(profiles.build_profile(left), await profiles.evaluate(left, profiles.first))
     return found
 
 
 def choose_part_to_drop(losses: Mapping[Part, float]) -> Part | None:
-    """The part with the smallest loss, the first of several, if the profile is no worse without it."""
+    """Return the part with the smallest loss, the first of equals, if the profile is no worse without it."""
     if not losses:
         return None
     part = min(losses, key=lambda each: losses[each])
     return part if losses[part] <= _NO_LOSS else None
 
 
-class _Working:
-    """The working profile with some of its parts only, each combination run once on the repeats of the first record.
+class _PartialProfiles:
+    """The accepted profile with some of its parts, each combination run once, on the repeats of the first record.
 
-    A part that seems useless there is looked at on as many repeats once more: by chance, many a good part seems so.
+    A part that seems useless there gets as many repeats again, because good parts often seem useless by chance.
     """
 
     def __init__(self, session: Session) -> None:
@@ -65,45 +65,47 @@ class _Working:
         self.initial = session.baseline
         changes = self.initial.profile.changes(self.whole.profile, session.snapshot)
         self.parts = tuple(change.surface_id for change in changes)
-        repeats = session.comparisons.repeats
-        self.first, self.again = range(repeats), session.comparisons.next_repeats(repeats)
+        repeats = session.validator.repeats
+        self.first, self.again = range(repeats), session.validator.reserve_repeats(repeats)
         self.known: dict[tuple[frozenset[str], range], Evaluation] = {}
         rows = self.whole.validation.rows
         if rows and all(row.repeat in self.first for row in rows):
             self.known[frozenset(self.parts), self.first] = self.whole.validation
 
-    async def loss(self, left: tuple[str, ...], part: str) -> float:
-        """What the profile with these parts loses without one of them."""
-        seen = await self._loss(left, part, self.first)
-        return seen if seen > 0 else (seen + await self._loss(left, part, self.again)) / 2
+    async def measure_loss(self, left: tuple[str, ...], part: str) -> float:
+        """Return what the profile with these parts loses without one of them."""
+        seen = await self._measure_loss(left, part, self.first)
+        return seen if seen > 0 else (seen + await self._measure_loss(left, part, self.again)) / 2
 
-    async def _loss(self, left: tuple[str, ...], part: str, repeats: range) -> float:
-        whole = await self.evaluation(left, repeats)
-        rest = await self.evaluation(tuple(each for each in left if each != part), repeats, beside=(whole, part))
+    async def _measure_loss(self, left: tuple[str, ...], part: str, repeats: range) -> float:
+        whole = await self.evaluate(left, repeats)
+        rest = await self.evaluate(tuple(each for each in left if each != part), repeats, beside=(whole, part))
         gain = Evidence(baseline=rest, candidate=whole, objective=self.session.request.objective).gain
         return gain or 0.0
 
-    async def evaluation(
+    async def evaluate(
         self, parts: tuple[str, ...], repeats: range, *, beside: tuple[Evaluation, str] | None = None
     ) -> Evaluation:
-        """The profile with these parts on such repeats. Cases that cannot differ have the rows of the one `beside`."""
+        """Evaluate the profile with these parts on these repeats. Unaffected cases take their rows from `beside`."""
         session, name = self.session, (frozenset(parts), repeats)
         if name not in self.known:
             record, changed = (self.whole.validation, self.parts) if beside is None else (beside[0], (beside[1],))
-            touched = session.comparisons.touched(record.rows, changed)
-            cases = tuple(case for case in session.validation.cases if case.id in touched)
+            affected = session.validator.find_affected_cases(record.rows, changed)
+            cases = tuple(case for case in session.validation.cases if case.id in affected)
             self.known[name] = await session.evaluations.evaluate(
                 session.validation,
-                self.profile_with(parts),
+                self.build_profile(parts),
                 phase="ablation",
                 runs=list_case_runs(replace(session.validation, cases=cases), repeats),
-                kept=[row for row in record.rows if row.case_id not in touched],
-                without=self._left_out(parts),
+                kept=[row for row in record.rows if row.case_id not in affected],
+                without=self._list_removed(parts),
             )
         return self.known[name]
 
-    def _left_out(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+    def _list_removed(self, parts: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(part for part in self.parts if part not in parts)
 
-    def profile_with(self, parts: tuple[str, ...]) -> Profile:
-        return self.whole.profile.reset(self._left_out(parts), to=self.initial.profile, snapshot=self.session.snapshot)
+    def build_profile(self, parts: tuple[str, ...]) -> Profile:
+        return self.whole.profile.reset(
+            self._list_removed(parts), to=self.initial.profile, snapshot=self.session.snapshot
+        )

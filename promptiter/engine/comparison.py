@@ -1,12 +1,12 @@
-"""Comparisons: the accepted profile and a candidate on the validation cases, at the lowest cost.
+"""Validator: compares a candidate with the accepted profile on the validation cases, at the lowest cost.
 
 A case that reads nothing that was patched cannot change, so it is not run again; recorded reads say which cases those
-are. A score is never compared with the record that selected its case: both arms run again, on repeats that no decision
-has seen, on the cases that may change. The first candidate is an exception. It is compared with the baseline's own
-record, because the cache replays that up to the first patched read, and no decision was based on it before.
+are. A score is never compared with the record that selected its case: both profiles run again, on repeats that no
+decision has seen, on the cases that may change. The first candidate is an exception. It is compared with the
+baseline's own record, because the cache replays that up to the first patched read, and no decision was based on it.
 
-Cases that cannot change are replayed where the cache makes that free. If one comes out differently, a node reads
-something that its trace does not record, and its recorded reads are not trusted any more.
+Cases that cannot change are replayed where the cache makes that free. If the outcome differs, a node reads something
+that its trace does not record, and its recorded reads are no longer trusted.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A profile with its validation: the best so far, or the one that the run started with."""
+    """A profile with its validation: the best so far, or the initial one."""
 
     profile: Profile
     validation: Evaluation
 
 
-class Comparing(Protocol):
-    """What a validator needs of the run: a Session."""
+class ValidatorContext(Protocol):
+    """What a validator needs of the run. A Session provides it."""
 
     request: RunRequest
     evaluator: Evaluator
@@ -71,99 +71,105 @@ class Comparing(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arms:
-    """Two profiles on the same cases and repeats. `untouched` are the cases that the change cannot reach."""
+class PairedEvaluation:
+    """Two profiles on the same cases and repeats. The change cannot reach the `unaffected` cases."""
 
     accepted: Evaluation
     candidate: Evaluation
-    untouched: frozenset[str] = frozenset()
+    unaffected: frozenset[str] = frozenset()
 
-    @property
-    def numbered(self) -> Arms:
-        """With repeats that count from 0 in each case. Untouched cases have as many as the others: their first run
-        again.
+    def renumber_repeats(self) -> PairedEvaluation:
+        """Number the repeats of each case from 0. An unaffected case gets its first run in every repeat.
 
-        They cannot differ between the arms, so how much they differ from run to run must not hide what does.
+        Unaffected cases cannot differ between the profiles, so their run-to-run noise must not hide what does.
         """
         repeats = max((len(rows) for rows in _by_case(self.accepted.rows).values()), default=0)
         return replace(
-            self, accepted=self._numbered(self.accepted, repeats), candidate=self._numbered(self.candidate, repeats)
+            self, accepted=self._renumber(self.accepted, repeats), candidate=self._renumber(self.candidate, repeats)
         )
 
-    def _numbered(self, arm: Evaluation, repeats: int) -> Evaluation:
+    def add(self, more: PairedEvaluation) -> PairedEvaluation:
+        """Return this pair with the rows of another."""
+        accepted = replace(self.accepted, rows=(*self.accepted.rows, *more.accepted.rows))
+        candidate = replace(self.candidate, rows=(*self.candidate.rows, *more.candidate.rows))
+        return replace(self, accepted=accepted, candidate=candidate)
+
+    def _renumber(self, arm: Evaluation, repeats: int) -> Evaluation:
         found = []
         for case_id, rows in _by_case(arm.rows).items():
-            again = [rows[0]] * repeats if case_id in self.untouched else rows
+            again = [rows[0]] * repeats if case_id in self.unaffected else rows
             found += [replace(row, repeat=repeat) for repeat, row in enumerate(again)]
         return replace(arm, rows=tuple(found))
 
 
 class Comparison:
-    """One candidate beside the accepted profile: what a policy has been shown of it so far."""
+    """One candidate next to the accepted profile: the evidence that a policy has seen of it so far."""
 
-    def __init__(self, comparisons: Comparisons, candidate: Profile) -> None:
+    def __init__(self, validator: Validator, candidate: Profile) -> None:
         self.opening: Evaluation | None = None
-        self._comparisons = comparisons
+        self._validator = validator
         self._candidate = candidate
-        self._validation: Arms | None = None
-        self._train: Arms | None = None
+        self._validation: PairedEvaluation | None = None
+        self._train: PairedEvaluation | None = None
 
-    async def gather(self, wish: MoreEvidence | None) -> Evidence:
-        """All evidence so far and what was wished for; without a wish, the candidate's validation."""
-        comparisons = self._comparisons
-        if wish is not None and wish.on == "train":
-            self._train = await comparisons.more(wish, self._train, self._candidate)
-        elif self._validation is not None and wish is not None:
-            self._validation = await comparisons.more(wish, self._validation, self._candidate)
+    async def gather(self, request: MoreEvidence | None) -> Evidence:
+        """Return all evidence so far with the requested repeats; without a request, with the first validation."""
+        validator = self._validator
+        if request is not None and request.on == "train":
+            self._train = await validator.run_more(request, self._train, self._candidate)
+        elif self._validation is not None and request is not None:
+            self._validation = await validator.run_more(request, self._validation, self._candidate)
         else:
-            await self._open(wish)
-        return comparisons.evidence(self._validation, self._train, self._candidate)
+            await self._validate(request)
+        return validator.build_evidence(self._validation, self._train, self._candidate)
 
-    async def _open(self, wish: MoreEvidence | None) -> None:
-        """The first look at validation, with more repeats if more were wished for."""
-        arms = await self._comparisons.first(self._candidate)
-        self.opening = arms.candidate
-        missing = 0 if wish is None else wish.repeats - self._comparisons.repeats
-        if wish is not None and missing > 0:
-            arms = await self._comparisons.more(replace(wish, repeats=missing), arms, self._candidate)
-        self._validation = arms
+    async def _validate(self, request: MoreEvidence | None) -> None:
+        """Run validation for the first time, with more repeats than usual if the request asks for them."""
+        pair = await self._validator.run_first(self._candidate)
+        self.opening = pair.candidate
+        missing = 0 if request is None else request.repeats - self._validator.repeats
+        if request is not None and missing > 0:
+            pair = await self._validator.run_more(replace(request, repeats=missing), pair, self._candidate)
+        self._validation = pair
 
 
-class Comparisons:
-    """The looks at the candidates of one run. `unsure` are nodes whose recorded reads are not to be trusted."""
+class Validator:
+    """Compares the candidates of a run with its accepted profile. `untrusted_nodes` read more than is recorded."""
 
-    def __init__(self, session: Comparing) -> None:
-        self.unsure: frozenset[str] = frozenset()
+    def __init__(self, session: ValidatorContext) -> None:
+        self.untrusted_nodes: frozenset[str] = frozenset()
         self._session = session
         self._reads: dict[str, Reads | None] = {}
         self._has_fresh_record = True
         self.repeats = session.evaluator.options.repeats
         self._next_repeat = self.repeats
 
-    def evidence(self, validation: Arms | None, train: Arms | None, candidate: Profile) -> Evidence:
-        """What a policy is shown of these arms."""
+    def build_evidence(
+        self, validation: PairedEvaluation | None, train: PairedEvaluation | None, candidate: Profile
+    ) -> Evidence:
+        """Build what a policy decides on."""
         session = self._session
         if validation is None:
             nothing = session.evaluator.build_evaluation((), session.validation, candidate)
-            validation = Arms(accepted=nothing, candidate=nothing)
-        of_train = None if train is None else self._evidence(train)
-        return replace(self._evidence(validation), train=of_train, characters=self._characters(candidate))
+            validation = PairedEvaluation(accepted=nothing, candidate=nothing)
+        on_train = None if train is None else self._build_evidence(train)
+        return replace(self._build_evidence(validation), train=on_train, characters=self._count_characters(candidate))
 
-    def _evidence(self, arms: Arms) -> Evidence:
-        session, arms = self._session, arms.numbered
+    def _build_evidence(self, pair: PairedEvaluation) -> Evidence:
+        session, pair = self._session, pair.renumber_repeats()
         return Evidence(
-            baseline=arms.accepted,
-            candidate=arms.candidate,
+            baseline=pair.accepted,
+            candidate=pair.candidate,
             objective=session.request.objective,
             round=session.round,
-            tried=session.candidates_tried + 1,
+            candidates_tried=session.candidates_tried + 1,
             protected=session.request.protected,
-            gained=session.accepted_gain,
+            accepted_gain=session.accepted_gain,
             opening=self.repeats,
         )
 
-    def _characters(self, candidate: Profile) -> tuple[int, int]:
-        """How long all texts are that may change, under either profile."""
+    def _count_characters(self, candidate: Profile) -> tuple[int, int]:
+        """The length of all texts that may change, under the accepted profile and under the candidate."""
         session = self._session
         before, after = (
             sum(len(str(profile.value(target, session.snapshot))) for target in session.targets)
@@ -171,48 +177,46 @@ class Comparisons:
         )
         return before, after
 
-    async def first(self, candidate: Profile) -> Arms:
-        """Both arms on validation, in as many repeats as an evaluation has."""
+    async def run_first(self, candidate: Profile) -> PairedEvaluation:
+        """Run both profiles on validation, with the repeats that an evaluation of this run has."""
         session, record = self._session, self._session.accepted.validation
         changed = [change.surface_id for change in session.accepted.profile.changes(candidate, session.snapshot)]
-        touched = self.touched(record.rows, changed)
-        untouched = frozenset(case.id for case in session.validation.cases) - touched
-        is_on_record, self._has_fresh_record = self._has_fresh_record and _may_stand(record, touched), False
-        free, kept = _parted(row for row in record.rows if row.case_id in untouched)
-        if is_on_record:
+        affected = self.find_affected_cases(record.rows, changed)
+        unaffected = frozenset(case.id for case in session.validation.cases) - affected
+        uses_record = self._has_fresh_record and _is_comparable(record, affected)
+        self._has_fresh_record = False
+        free, kept = _split_replayable(row for row in record.rows if row.case_id in unaffected)
+        if uses_record:
             accepted = record
-            runs = [(row.case_id, row.repeat) for row in record.rows if row.case_id in touched]
+            runs = [(row.case_id, row.repeat) for row in record.rows if row.case_id in affected]
         else:
-            runs = self.fresh(session.validation, touched, self.repeats)
+            runs = self.list_fresh_runs(session.validation, affected, self.repeats)
             again = await self._run(session.validation, session.accepted.profile, runs)
             accepted = replace(record, rows=(*again.rows, *free, *kept))
         replayed = [(row.case_id, row.repeat) for row in free]
         found = await self._run(session.validation, candidate, [*runs, *replayed], kept=kept)
         await self._audit(free, found, candidate)
-        return Arms(accepted=accepted, candidate=found, untouched=untouched)
+        return PairedEvaluation(accepted=accepted, candidate=found, unaffected=unaffected)
 
-    async def more(self, wish: MoreEvidence, arms: Arms | None, candidate: Profile) -> Arms:
-        """Both arms with more repeats of the cases that a policy wants to see."""
+    async def run_more(
+        self, request: MoreEvidence, pair: PairedEvaluation | None, candidate: Profile
+    ) -> PairedEvaluation:
+        """Run the repeats that a policy asks for under both profiles, and add them to the pair."""
         session = self._session
-        eval_set = session.validation if wish.on == "validation" else session.train
-        untouched = arms.untouched if arms is not None else frozenset()
-        cases = frozenset(wish.cases or (case.id for case in eval_set.cases)) - untouched
-        runs = self.fresh(eval_set, cases, wish.repeats)
+        eval_set = session.validation if request.on == "validation" else session.train
+        unaffected = pair.unaffected if pair is not None else frozenset()
+        cases = frozenset(request.cases or (case.id for case in eval_set.cases)) - unaffected
+        runs = self.list_fresh_runs(eval_set, cases, request.repeats)
         accepted = await self._run(eval_set, session.accepted.profile, runs)
         found = await self._run(eval_set, candidate, runs)
-        if arms is None:
-            return Arms(accepted=accepted, candidate=found)
-        return replace(
-            arms,
-            accepted=replace(arms.accepted, rows=(*arms.accepted.rows, *accepted.rows)),
-            candidate=replace(arms.candidate, rows=(*arms.candidate.rows, *found.rows)),
-        )
+        more = PairedEvaluation(accepted=accepted, candidate=found)
+        return more if pair is None else pair.add(more)
 
-    def touched(self, rows: Iterable[CaseRow], surface_ids: Sequence[str]) -> frozenset[str]:
-        """The validation cases that a change of these surfaces may change: a run of theirs read one, or may have.
+    def find_affected_cases(self, rows: Iterable[CaseRow], surface_ids: Sequence[str]) -> frozenset[str]:
+        """Return the validation cases that a change of these surfaces may change: a run of theirs may have read one.
 
-        A case that once read a surface stays touched. Its next run may not read it, and the one after that again; if
-        each record decided anew, more cases would drop out with each that is accepted, and none would ever come back.
+        A case that once read a surface stays affected. Reads vary from run to run: if only the latest record counted,
+        cases would drop out with each accepted candidate and never come back.
         """
         for row in rows:
             known = self._reads.get(row.case_id, {})
@@ -220,16 +224,16 @@ class Comparisons:
         return frozenset(
             case.id
             for case in self._session.validation.cases
-            if case.id not in self._reads or may_touch(self._reads[case.id], surface_ids, unsure=self.unsure)
+            if case.id not in self._reads or may_touch(self._reads[case.id], surface_ids, unsure=self.untrusted_nodes)
         )
 
-    def fresh(self, eval_set: EvalSet, case_ids: frozenset[str], repeats: int) -> list[CaseRepeat]:
-        """So many repeats of these cases that no decision has seen yet."""
+    def list_fresh_runs(self, eval_set: EvalSet, case_ids: frozenset[str], repeats: int) -> list[CaseRepeat]:
+        """List runs of these cases, with this number of repeats that no decision has seen yet."""
         wanted = replace(eval_set, cases=tuple(case for case in eval_set.cases if case.id in case_ids))
-        return list_case_runs(wanted, self.next_repeats(repeats))
+        return list_case_runs(wanted, self.reserve_repeats(repeats))
 
-    def next_repeats(self, count: int) -> range:
-        """So many repeats, of any case, that no decision has seen yet."""
+    def reserve_repeats(self, count: int) -> range:
+        """Reserve this number of repeats that no decision has seen yet."""
         start, self._next_repeat = self._next_repeat, self._next_repeat + count
         return range(start, start + count)
 
@@ -243,28 +247,28 @@ class Comparisons:
         return await session.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs, kept=kept)
 
     async def _audit(self, recorded: Sequence[CaseRow], found: Evaluation, candidate: Profile) -> None:
-        """Look for runs that could not change and did. It costs nothing: they were replayed from the cache.
+        """Find nodes whose output changed although it could not. This is free: the runs were replayed from the cache.
 
-        A trace may be named after its profile, so another digest does not say that something else happened.
+        A different digest alone proves nothing, because a trace may carry the name of its profile.
         """
         session = self._session
         replayed = {(row.case_id, row.repeat): row for row in found.rows}
         pairs = [(row, replayed[row.case_id, row.repeat]) for row in recorded]
-        other = [(before, after) for before, after in pairs if before.trace_digests != after.trace_digests]
-        if not other:
+        differing = [(before, after) for before, after in pairs if before.trace_digests != after.trace_digests]
+        if not differing:
             return
 
-        async def looked() -> tuple[UndeclaredRead, ...]:
-            for rows, profile in zip(zip(*other, strict=True), (session.accepted.profile, candidate), strict=True):
+        async def find() -> tuple[UndeclaredRead, ...]:
+            for rows, profile in zip(zip(*differing, strict=True), (session.accepted.profile, candidate), strict=True):
                 await session.restore_traces(replace(found, rows=rows), session.validation, profile)
-            return find_undeclared_reads(other, session.trace)
+            return find_undeclared_reads(differing, session.trace)
 
         hidden: tuple[UndeclaredRead, ...] = await session.record(
-            "audit", tuple[UndeclaredRead, ...], looked, request=[[row.case_id, row.repeat] for row, _ in other]
+            "audit", tuple[UndeclaredRead, ...], find, request=[[row.case_id, row.repeat] for row, _ in differing]
         )
         for each in hidden:
-            if each.node_id not in self.unsure:
-                self.unsure |= {each.node_id}
+            if each.node_id not in self.untrusted_nodes:
+                self.untrusted_nodes |= {each.node_id}
                 session.report(
                     f"node {each.node_id!r} gave a different output in case {each.case_id!r} although none of its "
                     "recorded inputs changed: it reads an undeclared surface or is non-deterministic. Its cases will "
@@ -276,24 +280,24 @@ def _by_case(rows: Iterable[CaseRow]) -> dict[str, list[CaseRow]]:
     return {case_id: list(group) for case_id, group in groupby(rows, key=attrgetter("case_id"))}
 
 
-def _may_stand(record: Evaluation, touched: frozenset[str]) -> bool:
-    """Whether a candidate may be held against a record that nothing was decided on yet.
+def _is_comparable(record: Evaluation, affected: frozenset[str]) -> bool:
+    """Whether a candidate may be compared with a record that no decision was based on.
 
-    It may if all cases are run again: then the record chose none. Or if the cache replays what was recorded up to the
-    first patched read, which is not so for runs that asked nothing through the gateway.
+    It may if all cases run again, because then the record selected none; or if the cache replays the record up to the
+    first patched read, which needs runs that made their calls through the gateway.
     """
-    of_touched = [row for row in record.rows if row.case_id in touched]
-    return len(of_touched) == len(record.rows) or all(map(_is_replayed, of_touched))
+    rows = [row for row in record.rows if row.case_id in affected]
+    return len(rows) == len(record.rows) or all(map(_is_replayable, rows))
 
 
-def _is_replayed(row: CaseRow) -> bool:
+def _is_replayable(row: CaseRow) -> bool:
     return row.measured.paid_calls + row.measured.cache_hits > 0
 
 
-def _parted(rows: Iterable[CaseRow]) -> tuple[list[CaseRow], list[CaseRow]]:
-    """Runs that the cache replays for nothing, and runs that would have to be executed again."""
+def _split_replayable(rows: Iterable[CaseRow]) -> tuple[list[CaseRow], list[CaseRow]]:
+    """Split rows into those that the cache replays for free and those that would have to run again."""
     free: list[CaseRow] = []
     kept: list[CaseRow] = []
     for row in rows:
-        (free if _is_replayed(row) else kept).append(row)
+        (free if _is_replayable(row) else kept).append(row)
     return free, kept

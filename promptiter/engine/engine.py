@@ -3,13 +3,12 @@
     engine = Engine(agent, evaluator, LLMBackwarder("gpt-5"), LLMAggregator("gpt-5"), LLMOptimizer("gpt-5"))
     result = engine.run_sync(RunRequest(train=train, validation=validation))
 
-The engine checks the request, validates the baseline, lets a search search, and says how it ended. A run that fails
-keeps its finished rounds; stopping is no failure.
+The engine checks the request, validates the baseline, runs the search and the final test, and returns the result. A
+run that fails keeps its finished rounds. Stopping a run is not a failure.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,12 +20,12 @@ from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.engine.review import Reviewer
-from promptiter.engine.run import Run, RunOutcome, restored
+from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.session import Search, Session
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.ledger import LedgerSnapshot
-from promptiter.policies.combine import written
+from promptiter.policies.combine import describe_policy
 from promptiter.registry import SEARCHES
 from promptiter.runlog.event_log import EventLog, is_finished
 from promptiter.runlog.events import Observer
@@ -38,16 +37,15 @@ from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Opti
 from promptiter.structure import StructureSnapshot
 from traces import digest
 
-logger = logging.getLogger(__name__)
-
 ROUNDS = "promptiter.search.rounds:BackpropRounds"
-"""The search that three stages make up. Searches stand above the engine, so it knows this one by name only."""
+"""The default search. It is named, not imported, because searches are a layer above the engine."""
 
 
 class Engine:
-    """Optimizes one agent. The three stages make up the default search; without any, those that need no model.
+    """Optimizes one agent.
 
-    Where a Backwarder goes, an Attributor, which looks at whole traces, may stand too.
+    The three stages configure the default search; stages that are left out default to ones that need no model. An
+    Attributor, which looks at a whole trace at once, may take the place of the Backwarder.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class Engine:
         self._now = now
 
     def describe(self) -> StructureSnapshot:
-        """What may be changed about the agent."""
+        """Return what may change about the agent."""
         return self.agent.describe()
 
     async def run(
@@ -84,14 +82,15 @@ class Engine:
         interrupt: Interrupt | None = None,
         reviewer: Reviewer | None = None,
     ) -> RunResult:
-        """Optimize. RequestError: the request cannot be served. RunFailedError: it failed, with its result so far.
+        """Optimize the agent and return the result.
 
-        A run that is cancelled from outside raises CancelledError, after the journal and the observers had its end.
+        Raises RequestError if the request is invalid, and RunFailedError, with the result so far, if the run fails. A
+        run that is cancelled from outside writes its last event, then raises CancelledError.
         """
-        ended = await self.conduct(
+        outcome = await self.execute(
             request, observers=observers, journal=journal, interrupt=interrupt, reviewer=reviewer
         )
-        return ended.result_or_error()
+        return outcome.result_or_error()
 
     def run_sync(
         self,
@@ -101,20 +100,21 @@ class Engine:
         journal: Journal | None = None,
         interrupt: Interrupt | None = None,
         reviewer: Reviewer | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> RunResult:
-        """The same from synchronous code, also inside a running event loop, as in a notebook.
+        """Run from synchronous code, also inside a running event loop, as in a notebook.
 
-        The first Ctrl-C finishes the round in flight, the second stops at once; both give a result.
+        The first Ctrl-C finishes the current round, the second stops at once. Both return a result. `notify` is called
+        with a message for the user at each of them.
         """
-        stopping = interrupt or Interrupt()
+        interrupt = interrupt or Interrupt()
         return run_blocking(
-            lambda: self.conduct(request, observers=observers, journal=journal, interrupt=stopping, reviewer=reviewer),
-            stopping,
-            tell=tell,
+            lambda: self.execute(request, observers=observers, journal=journal, interrupt=interrupt, reviewer=reviewer),
+            interrupt,
+            notify=notify,
         ).result_or_failure()
 
-    async def conduct(
+    async def execute(
         self,
         request: RunRequest,
         *,
@@ -124,9 +124,9 @@ class Engine:
         reviewer: Reviewer | None = None,
         spent_before: LedgerSnapshot | None = None,
     ) -> RunOutcome:
-        """The same, with its error instead of an exception: also a run that failed or was cancelled has a result.
+        """Run, and return the error with the result instead of raising it: a run that failed has a result too.
 
-        `spent_before` is what a run that goes on has spent already; without it, that is what its journal says.
+        `spent_before` is what earlier processes spent on a resumed run; the default is what its journal says.
         """
         journal = journal or MemoryJournal()
         if is_finished(journal.last()):
@@ -138,12 +138,12 @@ class Engine:
         started = self._now()
         run_id = request.run_id or new_run_id(started, request, checked)
         redactor = evaluator.gateway.redactor
-        spending = Meter(self._clock, evaluator.gateway.ledger, before=spent_before)
+        meter = Meter(self._clock, evaluator.gateway.ledger, before=spent_before)
         log = EventLog(
             run_id,
             journal,
             observers,
-            meter=spending,
+            meter=meter,
             redact=redactor.redact_text,
             redact_data=redactor.redact_known_json,
         )
@@ -152,24 +152,20 @@ class Engine:
             log,
             agent=self.agent,
             evaluator=evaluator,
-            train=checked.train,
-            validation=checked.validation,
-            test=checked.test,
-            targets=checked.targets,
-            seed=evaluator.options.seed,
-            spending=spending,
+            checked=checked,
+            meter=meter,
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,
         )
         run = Run(session=session, log=log, search=self.search)
         with evaluator.gateway.active():
             try:
-                return await run.conduct(started)
+                return await run.execute(started)
             finally:
-                await restored(self.agent)
+                await restore_agent(self.agent)
 
     def evaluator_for(self, request: RunRequest) -> Evaluator:
-        """The evaluator with the options, the seed and the judge that a request asks for."""
+        """Return the evaluator with the options, the seed and the judge of a request."""
         evaluator = self.evaluator
         if request.evaluation is not None:
             evaluator = evaluator.with_options(request.evaluation)
@@ -179,7 +175,7 @@ class Engine:
 
 
 def _check_parts(backwarder: object, aggregator: object, optimizer: object, search: object) -> None:
-    """Tell at once what is no stage, rather than after the first evaluation."""
+    """Reject objects that are not stages before the first evaluation is paid."""
     for part, name, methods in (
         (backwarder, "backwarder", ("backward", "attribute")),
         (aggregator, "aggregator", ("aggregate",)),
@@ -187,11 +183,11 @@ def _check_parts(backwarder: object, aggregator: object, optimizer: object, sear
         (search, "search", ("search",)),
     ):
         if part is not None and (isinstance(part, type) or not any(hasattr(part, method) for method in methods)):
-            raise SetupError(f"{part!r:.60} is no {name}; give an object with the method {' or '.join(methods)}")
+            raise SetupError(f"{part!r:.60} is not a {name}; give an object with the method {' or '.join(methods)}")
 
 
 def new_run_id(started: datetime, request: RunRequest, checked: CheckedRequest) -> str:
-    """The name of a run: when it began, and a hash of its inputs."""
+    """Return a run id: the start time and a hash of the inputs."""
     inputs = digest(
         [
             checked.train.content_digest,
@@ -200,10 +196,10 @@ def new_run_id(started: datetime, request: RunRequest, checked: CheckedRequest) 
             list(checked.targets),
             request.initial_profile.digest if request.initial_profile is not None else None,
             request.objective,
-            written(request.goal),
-            written(request.acceptance),
-            written(request.final_test),
-            written(request.stop),
+            describe_policy(request.goal),
+            describe_policy(request.acceptance),
+            describe_policy(request.final_test),
+            describe_policy(request.stop),
             request.max_rounds,
             request.seed,
         ]

@@ -1,4 +1,4 @@
-"""Evaluations: the case runs of one run. Each row is in the log before it counts, so none is made again."""
+"""Evaluations: the case runs of one run. Each row is recorded before it is used, so no case run is repeated."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from traces import digest
 from traces.model import Json
 
 CaseRepeat: TypeAlias = tuple[str, int]
-"""One run that is wanted: a case id, and which repeat of it."""
+"""A case run to make: the case id and the repeat."""
 
 
 class Evaluations:
-    """Runs cases, one evaluation at a time. `paid` counts cases under candidates, the repeats of a case together."""
+    """Runs cases, one evaluation at a time. `paid` counts evaluated cases; the repeats of a case count once."""
 
     def __init__(self, log: EventLog, agent: Agent, evaluator: Evaluator) -> None:
         self.case_runs = 0
@@ -51,17 +51,17 @@ class Evaluations:
         kept: Iterable[CaseRow] = (),
         without: Sequence[str] = (),
     ) -> Evaluation:
-        """Run cases under a profile, as far as the log does not know them; without `runs`, all repeats of all cases.
+        """Run cases under a profile, except for rows in the log. Without `runs`, run all repeats of all cases.
 
-        Rows that are `kept` from another profile, which cannot differ, are written down with the others. `without`
-        tells observers which changes an ablation leaves out.
+        `kept` are rows of another profile that cannot differ; they are recorded with the others. `without` names the
+        changes that an ablation leaves out, for observers.
         """
         if self._busy.locked():
             raise RuntimeError("a session evaluates one profile at a time; await each evaluation before the next")
         wanted = list_case_runs(eval_set, range(self._evaluator.options.repeats)) if runs is None else runs
         async with self._busy:
             self._log.phase = phase
-            return await self._evaluate(eval_set, profile, wanted, [_as_kept(row) for row in kept], without)
+            return await self._evaluate(eval_set, profile, wanted, [_mark_as_kept(row) for row in kept], without)
 
     async def _evaluate(
         self,
@@ -100,25 +100,26 @@ class Evaluations:
             keep(event.data)
         if self._log.take("evaluation_finished") is not None:
             return self._evaluator.build_evaluation(rows.values(), eval_set, profile)
-        gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some of it already
+        gateway.recent_from = started.data["measured"]["mark"]  # a killed process may have paid for some answers
         for row in kept:
             if (row.case_id, row.repeat) not in rows:
                 keep((await self._log.append("case", {"evaluation": number, "row": to_plain(row)})).data)
         left = [run for run in runs if run not in rows]
-        most_lost = max(1.0, self._evaluator.options.max_errored_fraction * (len(runs) + len(kept)))
-        async for row in self._served(eval_set, profile, left, most_lost=most_lost):
+        max_lost = max(1.0, self._evaluator.options.max_errored_fraction * (len(runs) + len(kept)))
+        async for row in self._stream_rows(eval_set, profile, left, max_lost=max_lost):
             keep((await self._log.append("case", {"evaluation": number, "row": to_plain(row)})).data)
         found = self._evaluator.build_evaluation(rows.values(), eval_set, profile)
         gateway.recent_from = None
-        await self._log.append("evaluation_finished", _figures(found, number))
+        await self._log.append("evaluation_finished", _summarize(found, number))
         return found
 
-    async def _served(
-        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseRepeat], *, most_lost: float
+    async def _stream_rows(
+        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseRepeat], *, max_lost: float
     ) -> AsyncIterator[CaseRow]:
-        """The rows as they finish. Those that an outage made fail come last, if they are few enough to be results.
+        """Yield the rows as they finish; rows that failed in an outage come last.
 
-        If they are not, they say nothing about the profile: the run fails, and runs them again when it goes on.
+        If there are too many of those, the evaluation says nothing about the profile: the run fails, and a resumed run
+        makes these case runs again.
         """
         lost: list[CaseRow] = []
         async with aclosing(self._evaluator.stream_rows(self._agent, eval_set, profile, runs=runs)) as rows:
@@ -127,36 +128,36 @@ class Evaluations:
                     yield row
                     continue
                 lost.append(row)
-                if len(lost) > most_lost:
-                    advice = (
-                        f"{len(lost)} case runs were lost to such errors; fix the cause, then run `promptiter resume`"
+                if len(lost) > max_lost:
+                    raise OutageError(
+                        f"{row.outage}; {len(lost)} case runs were lost to such errors; "
+                        "fix the cause, then run `promptiter resume`"
                     )
-                    raise OutageError(f"{row.outage}; {advice}")
         for row in lost:
             yield row
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
-        """Record traces of an evaluation that are gone once more: answers are in the cache, so nothing is paid.
+        """Record missing traces of an evaluation again. The answers are in the cache, so nothing is paid.
 
-        They may be gone when a run goes on: after a loss of power, or because nobody wanted to keep them.
+        Traces may be missing in a resumed run: after a power loss, or because the run does not keep them.
         """
         trace_store = self._evaluator.trace_store
-        gone = [
+        missing = [
             (row.case_id, row.repeat)
             for row in evaluation.rows
             if row.origin != "kept" and any(trace_digest not in trace_store for trace_digest in row.trace_digests)
         ]
-        if gone:
-            async for _ in self._evaluator.stream_rows(self._agent, eval_set, profile, runs=gone):
+        if missing:
+            async for _ in self._evaluator.stream_rows(self._agent, eval_set, profile, runs=missing):
                 pass
 
 
-def _as_kept(row: CaseRow) -> CaseRow:
+def _mark_as_kept(row: CaseRow) -> CaseRow:
     return replace(row, measured=replace(row.measured, origin="kept", paid_calls=0, duration_s=0.0))
 
 
-def _figures(found: Evaluation, number: int) -> dict[str, Json]:
-    """What the rows do not say themselves, and the means, for who only watches."""
+def _summarize(found: Evaluation, number: int) -> dict[str, Json]:
+    """Return the thresholds and weights, which rows do not have, and the means, for observers."""
     return {
         "evaluation": number,
         "thresholds": dict(found.thresholds),

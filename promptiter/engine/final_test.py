@@ -1,9 +1,8 @@
-"""FinalTestSection: the end of a run. The profile that it kept runs afresh beside the one it started with; one test
-decides.
+"""The final test: the accepted profile and the initial one run again, and one significance test decides.
 
-First the cases that it was kept on, on repeats that nothing was decided on, in blocks with a look after each. If that
-shows a gain and there are test cases, which the search never used, one look at those says whether it holds for new
-cases too.
+First come the validation cases, on repeats that no decision was based on, in blocks with a look after each. If these
+show a gain and there is a test set, which the search never used, one look at its cases decides whether the gain holds
+for new cases too.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from functools import cached_property
 from itertools import cycle, islice
 
 from promptiter.engine.ablation import ablate
-from promptiter.engine.comparison import Arms
+from promptiter.engine.comparison import PairedEvaluation
 from promptiter.engine.evaluations import CaseRepeat
 from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError
@@ -25,76 +24,76 @@ from promptiter.evaluation.stats.final_test import FinalTestResult, plan_blocks
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
 from promptiter.llm.ledger import Spending
-from promptiter.policies.combine import written
-from promptiter.policies.error_rate import error_of, ignores_holdout
+from promptiter.policies.combine import describe_policy
+from promptiter.policies.error_rate import false_accept_rate, ignores_holdout
 from promptiter.policies.evidence import Evidence, pair_scores
 from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import decide_for_goal, decide_on_test_set
 from promptiter.runlog.codec import from_plain, to_plain
+from promptiter.wording import plural
 from traces.model import Json
 
-MOST_HELD = 0.5
-"""At most this share of what a budget has left after the baseline is held back for the claim."""
+MAX_RESERVED_SHARE = 0.5
+"""The largest share of the budget left after the baseline that is reserved for the final test."""
 
 TEST_SET_REPEATS = 2
-"""So many repeats of each test case; it counts once, by their mean."""
+"""Repeats of each case of the test set. A case counts once, by the mean of its repeats."""
 
 
 async def run_final_test(session: Session, rule: FinalTest) -> Conclusion:
-    """What a run may say of the profile that it kept; a profile that lost parts before is the working one."""
+    """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion."""
     if rule.ablate and session.request.goal.kind == "score":
         await _ablate(session)
     if (budget := session.evaluator.gateway.budget) is not None:
         budget.release()
-    claiming = _FinalTestRun(session, rule)
-    if not claiming.touched:
-        return _said(session, "no_evidence", "none of the validation cases reads what was kept")
-    these = await claiming.these_cases()
-    if claiming.problem is not None:
-        return claiming.concluded("invalid_eval", [these], claiming.problem)
-    if not these.is_shown:
-        return claiming.not_shown(these)
+    test = _FinalTestRun(session, rule)
+    if not test.affected:
+        return _conclude(session, "no_evidence", "no validation case reads what was changed")
+    on_validation = await test.test_validation_cases()
+    if test.problem is not None:
+        return test.conclude("invalid_eval", [on_validation], test.problem)
+    if not on_validation.is_shown:
+        return test.conclude_not_shown(on_validation)
     if session.test is None:
-        return claiming.concluded("improved", [these])
-    new = await claiming.new_cases(session.test)
-    return claiming.beyond(these, new)
+        return test.conclude("improved", [on_validation])
+    return test.conclude_with_test_set(on_validation, await test.test_new_cases(session.test))
 
 
 async def _ablate(session: Session) -> None:
-    """Take out what does no good, as far as the budget lets; what is held back is for the claim alone."""
+    """Remove parts that do not help, as far as the budget allows without what is reserved for the final test."""
     try:
         found = await ablate(session)
     except BudgetEndedError as ended:
-        await session.cut(ended)
+        await session.record_budget_end(ended)
     else:
         if found is not None:
             await session.note("ablation", {"value": to_plain(found)})
 
 
 async def reserve_for_final_test(session: Session) -> None:
-    """Hold back what the claim is expected to cost, so that a search cannot spend what would show its gain.
+    """Reserve the expected cost of the final test, so that the search cannot spend it.
 
-    It is in the log: a run that goes on holds back the same, though it has spent more by now.
+    The amount is recorded: a resumed run reserves the same, although it has spent more by then.
     """
     rule, budget = session.request.final_test, session.evaluator.gateway.budget
     if rule is None:
         return
-    spent = session.spending.ledger.of_models
-    expected = _expected(session, rule) + (Spending() if budget is None else budget.largest_call)
+    spent = session.meter.ledger.of_models
+    expected = _estimate_cost(session, rule) + (Spending() if budget is None else budget.largest_call)
     measured: dict[str, Json] = {"expected": to_plain(expected), "before": to_plain(spent)}
     found = (await session.note("held", {"measured": measured})).data["measured"]
     if budget is not None:
         before = from_plain(Spending, found["before"])
-        budget.hold(from_plain(Spending, found["expected"]), share=MOST_HELD, spent=spent - before)
+        budget.hold(from_plain(Spending, found["expected"]), share=MAX_RESERVED_SHARE, spent=spent - before)
 
 
-def _expected(session: Session, rule: FinalTest) -> Spending:
-    """What the claim costs if both profiles take what the first took for its validation, and so do its judges."""
-    rows, error = session.baseline.validation.rows, session.request.alpha
-    repeats = sum(block.repeats for block in plan_blocks(error, repeats=rule.repeats))
-    sealed = TEST_SET_REPEATS * len(session.test.cases) if session.test is not None else 0
-    runs = 2 * (repeats * len(session.validation.cases) + sealed) / max(1, len(rows))
-    judges = session.spending.ledger.by_role().get("judge", Spending())
+def _estimate_cost(session: Session, rule: FinalTest) -> Spending:
+    """Estimate the cost of the final test: per run, what the baseline and its judges took on validation."""
+    rows = session.baseline.validation.rows
+    repeats = sum(block.repeats for block in plan_blocks(session.request.alpha, repeats=rule.repeats))
+    test_runs = TEST_SET_REPEATS * len(session.test.cases) if session.test is not None else 0
+    runs = 2 * (repeats * len(session.validation.cases) + test_runs) / max(1, len(rows))
+    judges = session.meter.ledger.by_role().get("judge", Spending())
     usage = session.baseline.validation.usage
     calls = sum(row.measured.paid_calls + row.measured.cache_hits for row in rows)
     return Spending(
@@ -104,39 +103,41 @@ def _expected(session: Session, rule: FinalTest) -> Spending:
     )
 
 
-def untested(session: Session) -> Conclusion:
-    """What a run may say that kept nothing, or that was told to make no claim."""
+def conclude_without_test(session: Session) -> Conclusion:
+    """Return the conclusion of a run that accepted nothing, or whose final test is turned off."""
     cases = len(session.validation.cases)
     if session.has_accepted:
-        return _kept_untested(session)
+        return _conclude_untested(session)
     if session.candidates_tried and cases < FEWEST_CASES:
-        told = f"nothing was kept, and {cases} validation cases are too few to tell why"
-        return _said(session, "underpowered", told)
-    return _said(session, "no_evidence", "nothing was kept" if session.candidates_tried else "there was nothing to try")
+        reason = f"no candidate was accepted, and {cases} validation cases are too few to tell why"
+        return _conclude(session, "underpowered", reason)
+    reason = "no candidate was accepted" if session.candidates_tried else "there was nothing to try"
+    return _conclude(session, "no_evidence", reason)
 
 
-def _kept_untested(session: Session) -> Conclusion:
-    """What was kept without a claim: each acceptance was a test of its own, or none."""
+def _conclude_untested(session: Session) -> Conclusion:
+    """Return the conclusion of a run that accepted a profile without a final test: only its policy vouches for it."""
     acceptance = session.request.acceptance
-    error, by = error_of(acceptance), written(acceptance)
+    rate, policy = false_accept_rate(acceptance), describe_policy(acceptance)
     if ignores_holdout(acceptance):
-        return _said(session, "overfit_risk", f"kept by {by}, which never looked at validation")
-    if error is None:
-        told = f"kept by {by}, which promises nothing, and nothing was tested at the end"
-        return _said(session, "improved", told)
-    found = _said(session, "improved", f"kept by {by}, which errs in {error:g} of all runs")
+        return _conclude(session, "overfit_risk", f"accepted by {policy}, which never looked at validation")
+    if rate is None:
+        reason = f"accepted by {policy}, which does not bound false accepts, and there was no final test"
+        return _conclude(session, "improved", reason)
+    found = _conclude(
+        session, "improved", f"accepted by {policy}, which bounds false accepts at {100 * rate:g}% per run"
+    )
     return replace(found, scope="these cases")
 
 
-def _said(session: Session, verdict: Verdict, told: str) -> Conclusion:
-    """A conclusion without a claim."""
+def _conclude(session: Session, verdict: Verdict, reason: str) -> Conclusion:
     count, cases = session.candidates_tried, len(session.validation.cases)
-    tried = f"{count} candidate{'s' * (count != 1)} tried on {cases} cases"
-    return Conclusion(verdict=verdict, reasons=(told, tried), tried=count, cases=cases)
+    tried = f"{plural(count, 'candidate')} tried on {plural(cases, 'case')}"
+    return Conclusion(verdict=verdict, reasons=(reason, tried), tried=count, cases=cases)
 
 
 class _FinalTestRun:
-    """The claim of one run, between the profile it started with and the working one."""
+    """The final test of one run, between its initial profile and its accepted one."""
 
     def __init__(self, session: Session, rule: FinalTest) -> None:
         self.session = session
@@ -145,116 +146,115 @@ class _FinalTestRun:
         self.alpha = session.request.alpha
         self.blocks = plan_blocks(self.alpha, repeats=rule.repeats)
         self.problem: str | None = None
-        self.arms: Arms | None = None
-        self.paired: tuple[PairedScores, ...] = ()
+        self.pair: PairedEvaluation | None = None
+        self.scores: tuple[PairedScores, ...] = ()
         before, after = session.baseline, session.accepted
         changed = [change.surface_id for change in before.profile.changes(after.profile, session.snapshot)]
-        self.touched = session.comparisons.touched((*before.validation.rows, *after.validation.rows), changed)
+        rows = (*before.validation.rows, *after.validation.rows)
+        self.affected = session.validator.find_affected_cases(rows, changed)
 
-    async def these_cases(self) -> FinalTestResult:
-        """Block after block, until the claim is settled."""
+    async def test_validation_cases(self) -> FinalTestResult:
+        """Run block after block, until the test is decided."""
         session, repeats = self.session, self.rule.repeats
         while True:
-            await self._run(session.comparisons.fresh(session.validation, self.touched, repeats))
-            claim = self._look()
-            if claim.outcome != "open" or self.problem is not None:
-                return await self.session.record_known("final_test", claim, request=claim.scope)
-            repeats = claim.needed_repeats
+            await self._run_block(session.validator.list_fresh_runs(session.validation, self.affected, repeats))
+            result = self._look()
+            if result.outcome != "open" or self.problem is not None:
+                return await session.record_value("final_test", result, request=result.scope)
+            repeats = result.needed_repeats
 
-    async def _run(self, runs: Sequence[CaseRepeat]) -> None:
-        """One block in both arms. Cases that cannot differ stand in both with the record of the first profile."""
+    async def _run_block(self, runs: Sequence[CaseRepeat]) -> None:
+        """Run one block under both profiles. Unaffected cases have the baseline's record under both."""
         session, record = self.session, self.session.baseline.validation.rows
-        kept = [row for row in record if row.case_id not in self.touched] if self.arms is None else []
+        kept = [row for row in record if row.case_id not in self.affected] if self.pair is None else []
         before, after = [
             await session.evaluations.evaluate(session.validation, profile, phase="final_test", runs=runs, kept=kept)
             for profile in (session.baseline.profile, session.accepted.profile)
         ]
-        if self.arms is not None:
-            before = replace(before, rows=(*self.arms.accepted.rows, *before.rows))
-            after = replace(after, rows=(*self.arms.candidate.rows, *after.rows))
-        untouched = frozenset(row.case_id for row in record) - self.touched
-        self.arms = Arms(accepted=before, candidate=after, untouched=untouched)
+        unaffected = frozenset(row.case_id for row in record) - self.affected
+        block = PairedEvaluation(accepted=before, candidate=after, unaffected=unaffected)
+        self.pair = block if self.pair is None else self.pair.add(block)
 
     def _look(self) -> FinalTestResult:
-        assert self.arms is not None, "a look comes after a block"
-        shown, objective = self.arms.numbered, self.session.request.objective
-        self.problem = Evidence(baseline=shown.accepted, candidate=shown.candidate, objective=objective).problem
-        self.paired = pair_scores(shown.accepted, shown.candidate, objective)
-        return decide_for_goal(self.goal, self.paired, blocks=self.blocks, seed=self.session.seed)
+        assert self.pair is not None, "a look comes after a block"
+        pair, objective = self.pair.renumber_repeats(), self.session.request.objective
+        self.problem = Evidence(baseline=pair.accepted, candidate=pair.candidate, objective=objective).problem
+        self.scores = pair_scores(pair.accepted, pair.candidate, objective)
+        return decide_for_goal(self.goal, self.scores, blocks=self.blocks, seed=self.session.seed)
 
-    async def new_cases(self, test: EvalSet) -> FinalTestResult:
-        """One look at the test cases, which nothing has run before."""
+    async def test_new_cases(self, test: EvalSet) -> FinalTestResult:
+        """Take one look at the test set, which nothing has run before."""
         session, runs = self.session, list_case_runs(test, range(TEST_SET_REPEATS))
         before, after = [
             await session.evaluations.evaluate(test, profile, phase="test", runs=runs)
             for profile in (session.baseline.profile, session.accepted.profile)
         ]
         problem = Evidence(baseline=before, candidate=after, objective=session.request.objective).problem
-        self.problem = None if problem is None else f"of the test cases, {problem}"
-        sealed = pair_scores(before, after, session.request.objective)
-        claim = decide_on_test_set(self.goal, sealed, alpha=self.alpha, seed=session.seed)
-        return await session.record_known("final_test", claim, request=claim.scope)
+        self.problem = None if problem is None else f"on the test set, {problem}"
+        scores = pair_scores(before, after, session.request.objective)
+        result = decide_on_test_set(self.goal, scores, alpha=self.alpha, seed=session.seed)
+        return await session.record_value("final_test", result, request=result.scope)
 
-    def not_shown(self, claim: FinalTestResult) -> Conclusion:
-        """Nothing is claimed: because there is nothing, or because these cases could not have shown it."""
+    def conclude_not_shown(self, result: FinalTestResult) -> Conclusion:
+        """Conclude without a gain: because there is none, or because these cases could not have shown it."""
         count, wanted = len(self.session.validation.cases), self.rule.min_detectable_gain
         if self.goal.kind != "score":
-            return self._loss_not_excluded(claim)
-        least = self._smallest_gain
-        if least is None or least > wanted:
-            could = "no gain at all" if least is None else f"a gain of {least:.2f} at the least"
-            told = f"{count} such cases can show {could}, not the {wanted:g} that is wanted; see `promptiter noise`"
-            return self.concluded("underpowered", [claim], told)
+            return self._conclude_loss_not_excluded(result)
+        smallest = self._smallest_gain
+        if smallest is None or smallest > wanted:
+            could = "no gain at all" if smallest is None else f"a gain of at least {smallest:.2f}"
+            reason = f"{count} such cases can show {could}, but not {wanted:g}; see `promptiter noise`"
+            return self.conclude("underpowered", [result], reason)
         if count < FEWEST_CASES:
-            return self.concluded("underpowered", [claim], f"there are only {count} validation cases")
-        return self.concluded("no_evidence", [claim])
+            return self.conclude("underpowered", [result], f"there are only {plural(count, 'validation case')}")
+        return self.conclude("no_evidence", [result])
 
-    def _loss_not_excluded(self, claim: FinalTestResult) -> Conclusion:
-        """The first profile beside itself would have to pass: if not even that does, these cases cannot show it."""
+    def _conclude_loss_not_excluded(self, result: FinalTestResult) -> Conclusion:
+        """Conclude `underpowered` if even the initial profile would not pass against itself on these cases."""
         repeats = sum(block.repeats for block in self.blocks)
         itself = []
-        for case in self.paired:
+        for case in self.scores:
             before, after = (tuple(islice(cycle(case.before), first, first + repeats)) for first in (0, 1))
             itself.append(PairedScores(case_id=case.case_id, before=before, after=after))
         if decide_for_goal(self.goal, itself, blocks=self.blocks, seed=self.session.seed).is_shown:
-            return self.concluded("no_evidence", [claim])
+            return self.conclude("no_evidence", [result])
         loss = f"a loss of {self.goal.margin:g}"
-        told = f"{len(itself)} such cases cannot exclude {loss}; give more of them, or a larger margin"
-        return self.concluded("underpowered", [claim], told)
+        reason = f"{len(itself)} such cases cannot exclude {loss}; give more of them, or a larger margin"
+        return self.conclude("underpowered", [result], reason)
 
-    def beyond(self, these: FinalTestResult, new: FinalTestResult) -> Conclusion:
-        """What test cases add to a gain that was shown on those of the search."""
+    def conclude_with_test_set(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
+        """Conclude a gain on validation by what the test set shows."""
         if self.problem is not None:
-            return self.concluded("improved", [these], self.problem)
+            return self.conclude("improved", [on_validation], self.problem)
         worst = 0.0 if self.goal.kind == "score" else -self.goal.margin
-        if new.gain is not None and new.gain < worst:
-            told = "cases that the search never used got worse, so the gain may be made for those it used"
-            return self.concluded("overfit_risk", [these, new], told)
-        return self.concluded("improved", [these, new])
+        if on_test.gain is not None and on_test.gain < worst:
+            reason = "cases that the search never used got worse, so the gain may be specific to those it used"
+            return self.conclude("overfit_risk", [on_validation, on_test], reason)
+        return self.conclude("improved", [on_validation, on_test])
 
-    def concluded(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
-        """The verdict with its evidence in words: the claims first, then what else counts."""
+    def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
+        """Return the verdict with its evidence: the results of the test first, then other reasons."""
         session, objective = self.session, self.session.request.objective
-        assert self.arms is not None, "a run concludes after its claim"
-        shown = [claim for claim in results if claim.is_shown] if verdict == "improved" else []
+        assert self.pair is not None, "a run concludes after its final test"
+        shown = [result for result in results if result.is_shown] if verdict == "improved" else []
         count = session.candidates_tried
-        tried = f"{count} candidate{'s' * (count != 1)} tried on these cases before, on other repeats"
+        tried = f"{plural(count, 'candidate')} tried on these cases before, on other repeats"
         return Conclusion(
             verdict=verdict,
             scope=shown[-1].scope if shown else None,
-            reasons=(*(f"{claim.scope}: {claim.reason}" for claim in results), *reasons, tried),
+            reasons=(*(f"{result.scope}: {result.reason}" for result in results), *reasons, tried),
             results=tuple(results),
-            before=self.arms.accepted.objective(objective),
-            after=self.arms.candidate.objective(objective),
-            tried=session.candidates_tried,
+            before=self.pair.accepted.objective(objective),
+            after=self.pair.candidate.objective(objective),
+            tried=count,
             cases=len(session.validation.cases),
             smallest_gain=self._smallest_gain,
         )
 
     @cached_property
     def _smallest_gain(self) -> float | None:
-        """What the noise of the first profile alone lets these cases show; never from the gain that was seen."""
-        repeats = [case.before for case in self.paired]
+        """The smallest gain that these cases can show, by the noise of the initial profile alone."""
+        repeats = [case.before for case in self.scores]
         if all(len(each) < 2 for each in repeats):
             return None
         noise = estimate_run_noise(repeats, best=get_best_value(self.session.request.objective))

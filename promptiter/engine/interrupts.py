@@ -1,4 +1,4 @@
-"""Interrupt: how a person stops a run. The first Ctrl-C lets the round in flight finish, the second stops at once."""
+"""Interrupt: how a person stops a run. The first Ctrl-C finishes the current round, the second stops at once."""
 
 from __future__ import annotations
 
@@ -14,88 +14,101 @@ from typing import Any, TypeVar
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 T = TypeVar("T")
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class Interrupt:
-    """A wish to stop, from a signal, a button, another thread or a file. The run looks at it between rounds.
+    """A request to stop, from a signal, a button, another thread or a file. The run checks it between rounds.
 
-    A run that is stopped can go on later, so it claims nothing yet; with `test_now` the search ends and it does.
+    A stopped run can be resumed, so it has no final test yet. With `test_now` the search ends and the test follows.
     """
 
     def __init__(self, *, test_now: bool = False) -> None:
         self.test_now = test_now
-        self.asked: str | None = None
+        self._reason: str | None = None
         self._stop_file: Path | None = None
 
-    def ask(self, why: str) -> None:
-        """Stop after the round in flight."""
-        self.asked = self.asked or why
+    def stop(self, reason: str) -> None:
+        """Stop after the current round."""
+        self._reason = self._reason or reason
 
     def watch(self, stop_file: Path) -> None:
-        """A wish to stop is also a file that appears here."""
+        """Also stop once this file exists."""
         self._stop_file = stop_file
 
     @property
-    def why(self) -> str | None:
-        """How the user asked to stop; None if nobody did."""
-        if self.asked is None and self._stop_file is not None and self._stop_file.exists():
+    def reason(self) -> str | None:
+        """How the user asked to stop; None if the run should continue."""
+        if self._reason is None and self._stop_file is not None and self._stop_file.exists():
             return f"a file {self._stop_file.name!r} in the run's folder"
-        return self.asked
+        return self._reason
+
+    def on_signal(self, name: str, stop_now: Callable[[], object], notify: Notify) -> None:
+        """Stop after the current round, or at once if this is the second signal."""
+        if self._reason is None:
+            self.stop(name)
+            notify(f"{name}: finishing this round; a second one stops at once")
+        else:
+            notify(f"{name}: stopping")
+            stop_now()
 
 
-def run_blocking(work: Callable[[], Coroutine[Any, Any, T]], interrupt: Interrupt, *, tell: Tell = lambda _: None) -> T:
-    """What the work gives. Signals ask it to stop, then cancel it; it is expected to give a result even so.
+def run_blocking(
+    work: Callable[[], Coroutine[Any, Any, T]], interrupt: Interrupt, *, notify: Notify = lambda _: None
+) -> T:
+    """Return the result of `work`. The first signal asks it to stop, the second cancels it; both should give a result.
 
-    Where an event loop is running already, it gets a thread and a loop of its own. There signals do not reach it: the
-    thread that waits hears Ctrl-C and hands it on.
+    If an event loop is already running, `work` gets its own thread and loop. Signals do not reach that thread, so the
+    waiting one catches Ctrl-C and passes it on.
     """
 
-    async def conduct(started: Callable[[asyncio.Task[T]], None]) -> T:
+    async def run_task(on_start: Callable[[asyncio.Task[T]], None]) -> T:
         task = asyncio.create_task(work())
-        started(task)
-        with on_signals(interrupt, task.cancel, tell=tell):
+        on_start(task)
+        with on_signals(interrupt, task.cancel, notify=notify):
             return await task
 
     if not _is_in_loop():
-        return _run(conduct(lambda _: None))
+        return _run(run_task(lambda _: None))
     outcome: Future[T] = Future()
     running: list[asyncio.Task[T]] = []
 
-    def in_a_thread() -> None:
+    def run_in_thread() -> None:
         try:
-            outcome.set_result(_run(conduct(running.append)))
-        except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
+            outcome.set_result(_run(run_task(running.append)))
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the waiting thread
             outcome.set_exception(error)
 
-    threading.Thread(target=in_a_thread, name="promptiter-run", daemon=True).start()
+    threading.Thread(target=run_in_thread, name="promptiter-run", daemon=True).start()
     while True:
         try:
             return outcome.result()
         except KeyboardInterrupt:
-            _heard(
-                "Ctrl-C",
-                interrupt,
-                lambda: running and running[0].get_loop().call_soon_threadsafe(running[0].cancel),
-                tell,
+            interrupt.on_signal(
+                "Ctrl-C", lambda: running and running[0].get_loop().call_soon_threadsafe(running[0].cancel), notify
             )
 
 
 @contextmanager
-def on_signals(interrupt: Interrupt, stop_now: Callable[[], object], *, tell: Tell = lambda _: None) -> Iterator[None]:
-    """While this is open, the first Ctrl-C, SIGTERM or SIGHUP asks the run to stop, and the second calls `stop_now`.
+def on_signals(
+    interrupt: Interrupt, stop_now: Callable[[], object], *, notify: Notify = lambda _: None
+) -> Iterator[None]:
+    """In this block the first Ctrl-C, SIGTERM or SIGHUP asks the run to stop, and the second calls `stop_now`.
 
-    `tell` hears what a person should know. Outside the main thread, where Python hears no signals, it does nothing.
+    `notify` is called with messages for the user. Outside the main thread, where Python gets no signals, the block
+    does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}  # as by nohup
+    before = {
+        number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN
+    }  # nohup ignores SIGHUP
     for number in before:
         name = "Ctrl-C" if number is signal.SIGINT else number.name
-        loop.add_signal_handler(number, _heard, name, interrupt, stop_now, tell)
+        loop.add_signal_handler(number, interrupt.on_signal, name, stop_now, notify)
     try:
         yield
     finally:
@@ -105,7 +118,7 @@ def on_signals(interrupt: Interrupt, stop_now: Callable[[], object], *, tell: Te
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, but threads that hang, in a tool or function that was given up, are not waited for."""
+    """Like asyncio.run, but does not wait for threads that hang in a tool or function that timed out."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -126,12 +139,3 @@ def _is_in_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _heard(name: str, interrupt: Interrupt, stop_now: Callable[[], object], tell: Tell) -> None:
-    if interrupt.asked is None:
-        interrupt.ask(name)
-        tell(f"{name}: finishing this round; once more stops at once")
-    else:
-        tell(f"{name}: stopping")
-        stop_now()

@@ -1,9 +1,9 @@
-"""All that can be wrong with a run request, found together and before anything is spent."""
+"""Checks of a run request: all problems are found together, before anything is spent."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -13,22 +13,21 @@ from promptiter.evaluation.data.splits import check_disjoint
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import Objective
 from promptiter.policies.acceptance import Protected
-from promptiter.policies.combine import is_number, parts_of, written
+from promptiter.policies.combine import describe_policy, is_number, iter_policies
 from promptiter.policies.constraints import check_figures
-from promptiter.policies.error_rate import check_errors
-from promptiter.policies.goals import Goal, other_models
+from promptiter.policies.error_rate import check_false_accept_rate
+from promptiter.policies.goals import Goal, list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics
 from promptiter.runlog.results import RunRequest
 from promptiter.stages.losses import LossHint, LossPlacement, check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
-
-NAMED = 5
+from promptiter.wording import join_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRequest:
-    """A request that can be served: its eval sets as one each, its targets by name."""
+    """The inputs of a valid request: one eval set of each kind, and the targets by name."""
 
     train: EvalSet
     validation: EvalSet
@@ -37,12 +36,15 @@ class CheckedRequest:
 
 
 def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> CheckedRequest:
-    """The request in one piece, or a RequestError with every problem."""
+    """Return the inputs of a request, or raise a RequestError that lists every problem."""
     if wrong := list(_wrong_types(request)):
         raise RequestError(wrong)
-    train, validation = joined(request.train, name="train"), joined(request.validation, name="validation")
-    test = None if request.test is None else joined(request.test, name="test")
-    targets = _targets(request, snapshot)
+    train, validation = (
+        merge_eval_sets(request.train, name="train"),
+        merge_eval_sets(request.validation, name="validation"),
+    )
+    test = None if request.test is None else merge_eval_sets(request.test, name="test")
+    targets = _select_targets(request, snapshot)
     problems = [
         *_case_problems(train, "train", request, evaluator),
         *_case_problems(validation, "validation", request, evaluator),
@@ -60,9 +62,11 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
 
 
 def _wrong_types(request: RunRequest) -> Iterator[str]:
-    """What nothing else can be asked of."""
-    for name in ("train", "validation"):
+    """Find values of the wrong type, which the other checks could not handle."""
+    for name in ("train", "validation", "test"):
         value = getattr(request, name)
+        if name == "test" and value is None:
+            continue
         sets = [value] if isinstance(value, EvalSet) else value
         if not isinstance(sets, Sequence) or not sets or not all(isinstance(each, EvalSet) for each in sets):
             yield f"{name} is {value!r:.60}; give an EvalSet, or a list of them"
@@ -77,21 +81,19 @@ def _wrong_types(request: RunRequest) -> Iterator[str]:
     for name in ("acceptance", "stop"):
         policy = getattr(request, name)
         if policy is not None and (isinstance(policy, type) or not hasattr(policy, "decide")):
-            yield f"{name} is {policy!r:.60}, no policy; give an object with the method decide, such as MinGain(0.005)"
+            yield f"{name} is {policy!r:.60}; give an object with the method decide, such as MinGain(0.005)"
     for name, kind in (("hints", LossHint), ("loss_placements", LossPlacement)):
         if wrong := [each for each in getattr(request, name) if not isinstance(each, kind)]:
             yield f"{name} holds {wrong[0]!r:.60}; give a tuple of {kind.__name__}"
 
 
-def joined(eval_sets: EvalSet | Sequence[EvalSet], *, name: str) -> EvalSet:
-    """Several eval sets as one; a case id that occurs in two of them gets the set's name in front."""
+def merge_eval_sets(eval_sets: EvalSet | Sequence[EvalSet], *, name: str) -> EvalSet:
+    """Merge eval sets into one. A case id that occurs in several gets the name of its set in front."""
     if isinstance(eval_sets, EvalSet):
         return eval_sets
     if len(eval_sets) == 1:
         return eval_sets[0]
-    seen: dict[str, int] = {}
-    for case in (case for each in eval_sets for case in each.cases):
-        seen[case.id] = seen.get(case.id, 0) + 1
+    seen = Counter(case.id for each in eval_sets for case in each.cases)
     cases = tuple(
         replace(case, id=f"{each.id}/{case.id}") if seen[case.id] > 1 else case
         for each in eval_sets
@@ -100,7 +102,7 @@ def joined(eval_sets: EvalSet | Sequence[EvalSet], *, name: str) -> EvalSet:
     return EvalSet(id="+".join(each.id for each in eval_sets) or name, cases=cases)
 
 
-def _targets(request: RunRequest, snapshot: StructureSnapshot) -> tuple[str, ...]:
+def _select_targets(request: RunRequest, snapshot: StructureSnapshot) -> tuple[str, ...]:
     if request.targets is not None:
         return tuple(sorted(set(request.targets)))
     return tuple(sorted(surface.id for surface in snapshot.surfaces if surface.type in request.goal.surface_types))
@@ -111,16 +113,16 @@ def _case_problems(eval_set: EvalSet, name: str, request: RunRequest, evaluator:
         yield f"the {name} set has no cases"
     counts = Counter(case.id for case in eval_set.cases)
     if repeated := sorted(case_id for case_id, count in counts.items() if count > 1):
-        yield f"the {name} set has case ids that occur twice: {_listed(repeated)}"
+        yield f"the {name} set has case ids that occur twice: {_quote(repeated)}"
     if recorded := [case.id for case in eval_set.cases if case.mode == "trace"]:
         yield (
-            f"the {name} set has recorded conversations, which cannot be run again: {_listed(recorded)}; "
+            f"the {name} set has recorded conversations, which cannot be run again: {_quote(recorded)}; "
             "score them with `promptiter evaluate`, or take them out"
         )
     if evaluator.user_simulator is None and (
         scenarios := [case.id for case in eval_set.cases if case.scenario is not None]
     ):
-        yield f"scenarios of the {name} set need a simulated user: {_listed(scenarios)}; set user_simulator_config"
+        yield f"scenarios of the {name} set need a simulated user: {_quote(scenarios)}; set user_simulator_config"
     needing = [metric.name for metric in evaluator.metrics if metric.needs_reference]
     if (
         needing
@@ -128,7 +130,7 @@ def _case_problems(eval_set: EvalSet, name: str, request: RunRequest, evaluator:
         and (bare := [case.id for case in eval_set.cases if not _has_reference(case)])
     ):
         yield (
-            f"metric {needing[0]!r} needs a reference, and the {name} set has cases without one: {_listed(bare)}; "
+            f"metric {needing[0]!r} needs a reference, and the {name} set has cases without one: {_quote(bare)}; "
             "write the expected answers, or name a teacher"
         )
 
@@ -171,10 +173,10 @@ def _policy_problems(request: RunRequest, validation: EvalSet, evaluator: Evalua
     if not is_number(request.alpha) or not 0 < request.alpha < 1:
         yield f"alpha is {request.alpha!r}; give a false-positive rate above 0 and below 1, such as 0.05"
     else:
-        yield from check_errors(request.acceptance, request.alpha)
+        yield from check_false_accept_rate(request.acceptance, request.alpha)
     yield from check_figures(request.acceptance, [metric.name for metric in evaluator.metrics])
     known = [case.id for case in validation.cases]
-    own = (part.case_ids for part in parts_of(request.acceptance) if isinstance(part, Protected))
+    own = (part.case_ids for part in iter_policies(request.acceptance) if isinstance(part, Protected))
     for case_id in sorted(request.protected.union(*own).difference(known)):
         yield f"protected case {case_id!r} is not in the validation set{nearest(case_id, known)}"
 
@@ -188,7 +190,7 @@ def _hint_problems(
 
 
 def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> Iterator[str]:
-    """A cap on dollars means nothing for a model whose price nobody knows."""
+    """Find models without a known price, for which max_usd could not be enforced."""
     gateway = evaluator.gateway
     if gateway.budget is None or not gateway.budget.needs_prices:
         return
@@ -197,11 +199,10 @@ def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator:
     if request.initial_profile is not None:
         values = request.initial_profile.overrides
         named |= {str(value) for name, value in values.items() if name.partition("#")[2] == "model"}
-    models = sorted(named)
-    for model in models:
+    for model in sorted(named):
         if gateway.price(model) is None:
             yield (
-                f"max_usd cannot be kept: the price of model {model!r} is unknown; "
+                f"max_usd cannot be enforced: the price of model {model!r} is unknown; "
                 "give it under prices, or allow unknown prices"
             )
 
@@ -209,21 +210,23 @@ def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator:
 def _goal_problems(
     request: RunRequest, snapshot: StructureSnapshot, targets: Sequence[str], evaluator: Evaluator
 ) -> Iterator[str]:
-    """A goal besides the score needs its policy and something to change; a cheaper model also needs prices."""
+    """Find what a goal other than the score lacks: its policy, something to change, prices."""
     goal = request.goal
     if goal.kind == "score":
         return
-    if not any(isinstance(part, NonInferior) and part.figure == goal.figure for part in parts_of(request.acceptance)):
+    if not any(
+        isinstance(part, NonInferior) and part.figure == goal.figure for part in iter_policies(request.acceptance)
+    ):
         wanted = NonInferior(goal.margin, goal.figure or "tokens")
-        yield f"the goal is {goal.kind!r}, but acceptance is {written(request.acceptance)}; give {wanted!r}"
-    for part in parts_of(request.stop):
+        yield f"the goal is {goal.kind!r}, but acceptance is {describe_policy(request.acceptance)}; give {wanted!r}"
+    for part in iter_policies(request.stop):
         if isinstance(part, TargetScore | RequiredMetrics):
-            yield f"the goal is {goal.kind!r}, but stop is about the score: {written(part)}; leave it out"
+            yield f"the goal is {goal.kind!r}, but stop is about the score: {describe_policy(part)}; leave it out"
     surfaces = [snapshot.surface(target) for target in targets if target in snapshot.surface_ids]
     fitting = [surface for surface in surfaces if surface.type in goal.surface_types]
     if surfaces and not fitting:
         types = ", ".join(sorted(goal.surface_types))
-        yield f"the goal is {goal.kind!r}, but no target is of a type that it is about: {types}"
+        yield f"the goal is {goal.kind!r}, but no target has a type that it can change: {types}"
     if goal.kind == "cheaper":
         yield from _cheaper_problems(request, fitting, evaluator)
 
@@ -231,15 +234,14 @@ def _goal_problems(
 def _cheaper_problems(request: RunRequest, surfaces: Sequence[Surface], evaluator: Evaluator) -> Iterator[str]:
     values = {} if request.initial_profile is None else request.initial_profile.overrides
     current = {surface.id: values.get(surface.id, surface.value) for surface in surfaces}
-    others = {surface.id: other_models(request.goal, surface, current[surface.id]) for surface in surfaces}
+    others = {surface.id: list_other_models(request.goal, surface, current[surface.id]) for surface in surfaces}
     if surfaces and not any(others.values()):
         yield "there is no other model to try; name some as models of the goal, or give the nodes choices"
     asked = {str(model) for name, models in others.items() if models for model in (current[name], *models)}
     for model in sorted(asked):
         if evaluator.gateway.price(model) is None:
-            yield f"whether model {model!r} is cheaper cannot be told: its price is unknown; give it under prices"
+            yield f"the price of model {model!r} is unknown, so it cannot be compared; give it under prices"
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, names[:NAMED]))
-    return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown
+def _quote(names: Iterable[str]) -> str:
+    return join_names([repr(name) for name in names], limit=5)

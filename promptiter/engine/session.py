@@ -1,20 +1,21 @@
-"""Session: the services that a search algorithm is given. Whatever it wants from the world, it asks for here.
+"""Session: the services of a run that a search algorithm uses.
 
-Each service writes what it found into the event log, and answers from there when a run goes on: so a Search is a
-plain async function, and resume is running it again. A search draws randomness and time from the session only, and
-asks for one thing after the other.
+Each service records its result in the event log and answers from there when a run is resumed, so a Search is a plain
+async function, and resuming a run means calling it again. A search takes randomness and time only from the session,
+and calls its services one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Protocol, TypeVar
 
 from promptiter.agents.base import Agent
-from promptiter.engine.comparison import Accepted, Comparison, Comparisons
+from promptiter.engine.comparison import Accepted, Comparison, Validator
 from promptiter.engine.evaluations import Evaluations
 from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.engine.review import Reviewer
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
@@ -22,10 +23,10 @@ from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import Evaluation, get_best_value
 from promptiter.policies.acceptance import AcceptancePolicy, AllOf, Protected
 from promptiter.policies.evidence import AcceptanceDecision
-from promptiter.policies.sequential import decided
+from promptiter.policies.sequential import decide_sequentially
 from promptiter.policies.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
 from promptiter.profile import PatchSet, Profile
-from promptiter.runlog.candidate_codec import data_of
+from promptiter.runlog.candidate_codec import encode_candidate
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Event, EventType, Phase
@@ -39,18 +40,18 @@ T = TypeVar("T")
 
 
 class Search(Protocol):
-    """A search algorithm. Called once by the engine, after the baseline was validated; and again when a run goes on."""
+    """A search algorithm. The engine calls it once the baseline is validated, and again when a run is resumed."""
 
     async def search(self, session: Session) -> None:
-        """Look for better profiles until the session says stop. What was accepted stays, whatever is raised."""
+        """Look for better profiles until `session.should_stop()`. Accepted candidates are kept, whatever is raised."""
 
 
 class Session:
-    """One run in flight, as its search sees it.
+    """One run in progress, as its search sees it.
 
-    `train` and `validation` are the cases, `test` those that stay sealed until the run makes its claim, `targets` the
-    surfaces that may change, `snapshot` the structure, `accepted` the best profile so far with its validation, `tried`
-    how many candidates were, `rng` the only source of chance.
+    `train` and `validation` are the cases of the search; `test` cases are used by the final test only. `targets` are
+    the surfaces that may change, `snapshot` is the structure, `accepted` the best profile so far with its validation,
+    and `rng` the only source of randomness.
     """
 
     def __init__(
@@ -60,12 +61,8 @@ class Session:
         *,
         agent: Agent,
         evaluator: Evaluator,
-        train: EvalSet,
-        validation: EvalSet,
-        targets: Sequence[str],
-        test: EvalSet | None = None,
-        seed: int,
-        spending: Meter,
+        checked: CheckedRequest,
+        meter: Meter,
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
     ) -> None:
@@ -73,17 +70,17 @@ class Session:
         self.agent = agent
         self.evaluator = evaluator
         self.snapshot: StructureSnapshot = agent.describe()
-        self.train = train
-        self.validation = validation
-        self.test = test
-        self.targets = frozenset(targets)
+        self.train = checked.train
+        self.validation = checked.validation
+        self.test = checked.test
+        self.targets = frozenset(checked.targets)
         self.reviewer = reviewer
-        self.seed = seed
-        self.rng = Random(seed)
+        self.seed = evaluator.options.seed
+        self.rng = Random(self.seed)
         self.evaluations = Evaluations(log, agent, evaluator)
-        self.comparisons = Comparisons(self)
+        self.validator = Validator(self)
         self.stop: StopDecision | None = None
-        self.spending = spending
+        self.meter = meter
         self._log = log
         self._interrupt = interrupt
         self._baseline: Accepted | None = None
@@ -93,7 +90,7 @@ class Session:
         self._records = 0
         self.accepted_gain = 0.0
         self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop()
-        if (until := request.stop or _until_done(request)) is not None:
+        if (until := request.stop or _default_stop(request)) is not None:
             self._stopping |= until
         self._acceptance: AcceptancePolicy = request.acceptance
         if request.protected:
@@ -105,52 +102,52 @@ class Session:
 
     @property
     def accepted(self) -> Accepted:
-        """The best profile so far; at first the one that the run started with."""
+        """The best profile so far; at first the initial profile."""
         assert self._accepted is not None, "the baseline is validated before a search starts"
         return self._accepted
 
     @property
     def baseline(self) -> Accepted:
-        """The profile that the run started with."""
+        """The initial profile of the run."""
         assert self._baseline is not None, "the baseline is validated before a search starts"
         return self._baseline
 
     @property
     def baseline_score(self) -> float | None:
-        """Its objective, on validation."""
+        """The objective of the initial profile on validation."""
         return None if self._baseline is None else self._baseline.validation.objective(self.request.objective)
 
     @property
     def best_score(self) -> float | None:
-        """The objective of the best profile so far, on validation."""
+        """The objective of the best profile so far on validation."""
         return None if self._accepted is None else self._accepted.validation.objective(self.request.objective)
 
     @property
     def has_baseline(self) -> bool:
-        """Whether the profile that the run started with has been validated."""
+        """Whether the initial profile has been validated."""
         return self._accepted is not None
 
     @property
     def has_accepted(self) -> bool:
-        """Whether the best profile is another than the run started with."""
+        """Whether a candidate has been accepted."""
         return self._accepted is not self._baseline
 
     def trace(self, trace_digest: str) -> ExecutionTrace:
-        """A trace that an evaluation recorded."""
+        """Return a trace that an evaluation recorded."""
         return self.evaluator.trace_store.get(trace_digest)
 
-    def redacted(self, text: str) -> str:
-        """A text without secrets, as it may be written down."""
+    def redact(self, text: str) -> str:
+        """Return a text without secrets."""
         return self.evaluator.gateway.redactor.redact_text(text)
 
     def report(self, problem: str) -> None:
-        """Tell of something that the user should know and that does not end the run."""
-        self._log.problems.append(self.redacted(problem))
+        """Report a problem that the user should know of and that does not end the run."""
+        self._log.problems.append(self.redact(problem))
 
     def candidate(self, patches: PatchSet) -> Profile:
-        """The accepted profile with these patches on top. Only targets may change."""
+        """Return the accepted profile with these patches. Only targets may change."""
         if strange := sorted(patches.surface_ids - self.targets):
-            raise SetupError(f"a patch changes {strange[0]!r}, which is no target of this run")
+            raise SetupError(f"a patch changes {strange[0]!r}, which is not a target of this run")
         return self.accepted.profile.apply(patches, self.snapshot)
 
     async def record(
@@ -162,22 +159,22 @@ class Session:
         request: Json = None,
         phase: Phase | None = None,
     ) -> Any:
-        """What `work` gives, as a value of this shape, kept in the log; from the log if it has it already.
+        """Return the result of `work`, as a value of this shape, and record it; a resumed run reads it from the log.
 
-        `request` is what the work depends on: when a run goes on, it must be the same.
+        `request` is what the work depends on. When a run is resumed, it must be the same.
         """
-        asked = digest(request)
-        known = self._log.take(kind, request=asked)
+        request_digest = digest(request)
+        known = self._log.take(kind, request=request_digest)
         if known is None:
             plain = to_plain(await work(), shape)
             self._log.phase = phase or self._log.phase
-            known = await self._log.append(kind, {"request": asked, "value": plain})
+            known = await self._log.append(kind, {"request": request_digest, "value": plain})
         self._records += 1
-        self.rng.seed(f"{self.seed} after {self._records}")  # whether or not the work was done, and drew
+        self.rng.seed(f"{self.seed} after {self._records}")  # the same after a resume, which does not repeat the work
         return from_plain(shape, known.data["value"])
 
-    async def record_known(self, kind: EventType, value: T, *, request: Json = None, phase: Phase | None = None) -> T:
-        """The same for a value that is at hand: it is given back as the log has it, without secrets."""
+    async def record_value(self, kind: EventType, value: T, *, request: Json = None, phase: Phase | None = None) -> T:
+        """Record a value, and return it as the log has it: without secrets."""
 
         async def known() -> T:
             return value
@@ -186,32 +183,33 @@ class Session:
         return recorded
 
     async def note(self, kind: EventType, data: dict[str, Json]) -> Event:
-        """Write down a fact that follows from what is known already."""
+        """Record a fact that follows from earlier ones."""
         return await self._log.note(kind, data)
 
-    async def cut(self, ended: BudgetEndedError) -> None:
-        """Write down that the budget ended what was going on; the run goes on with what comes after it."""
-        await self.note("search_cut", {"cap": ended.cap, "told": self.redacted(str(ended))})
+    async def record_budget_end(self, ended: BudgetEndedError) -> None:
+        """Record that the budget ended the search or the ablation; the run continues with the next part."""
+        await self.note("search_cut", {"cap": ended.cap, "message": self.redact(ended.message)})
 
     async def evaluate(
         self, eval_set: EvalSet, profile: Profile, *, phase: Phase, repeats: range | None = None
     ) -> Evaluation:
-        """Run the cases under a profile. Each row is kept as it comes: a run that goes on later runs only the rest."""
+        """Run the cases under a profile. Each row is recorded at once, so a resumed run only runs the rest."""
         runs = None if repeats is None else list_case_runs(eval_set, repeats)
         return await self.evaluations.evaluate(eval_set, profile, phase=phase, runs=runs)
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
-        """Make sure that the traces of an evaluation are there, also when a run goes on that lost them."""
+        """Record missing traces of an evaluation again; a resumed run may not have kept them."""
         await self.evaluations.restore_traces(evaluation, eval_set, profile)
 
     async def start(self, profile: Profile) -> None:
-        """Validate the profile that the run starts with."""
+        """Validate the initial profile."""
         self._baseline = Accepted(profile, await self.evaluate(self.validation, profile, phase="baseline"))
         self._accepted = self._baseline
 
     async def begin_round(self) -> None:
+        """Start the next round from the accepted profile."""
         if self.evaluations.is_busy:
-            raise RuntimeError("a round begins when the evaluations of the last one are done; await them first")
+            raise RuntimeError("an evaluation is still running; await it before the next round")
         self._log.round += 1
         self._log.phase = "train"
         await self.note("round_started", {"profile_digest": self.accepted.profile.digest})
@@ -220,14 +218,14 @@ class Session:
         await self.note("round_completed", {})
 
     async def validate(self, candidate: Profile) -> AcceptanceDecision:
-        """Run a candidate on the validation set and let the policy decide; what it accepts is the best from now on."""
-        data, candidate = self._as_written(candidate)
+        """Run a candidate on validation and let the policy decide. If accepted, it is the best profile from now on."""
+        data, candidate = self._encode_candidate(candidate)
         if data["profile_digest"] == data["parent"]:
             return await self.reject(candidate, "it changes nothing")
         await self.note("candidate", data)
-        comparison = Comparison(self.comparisons, candidate)
-        answer = await decided(self._acceptance, comparison.gather)
-        decision = await self._decided(answer)
+        comparison = Comparison(self.validator, candidate)
+        answer = await decide_sequentially(self._acceptance, comparison.gather)
+        decision = await self._record_decision(answer)
         self.candidates_tried += 1
         if decision.accepted:
             unseen = self.evaluator.build_evaluation((), self.validation, candidate)
@@ -237,36 +235,36 @@ class Session:
         return decision
 
     def continue_from(self, profile: Profile, validation: Evaluation) -> None:
-        """Make a profile the working one."""
+        """Make a profile the accepted one."""
         self._accepted = Accepted(profile, validation)
 
     async def reject(self, candidate: Profile, reason: str) -> AcceptanceDecision:
-        """Give a candidate up before validation is paid."""
-        data, _ = self._as_written(candidate)
+        """Reject a candidate before its validation is paid."""
+        data, _ = self._encode_candidate(candidate)
         await self.note("candidate", data)
         self.candidates_tried += 1
-        return await self.pass_over(reason)
+        return await self.skip_round(reason)
 
-    def _as_written(self, candidate: Profile) -> tuple[dict[str, Json], Profile]:
-        safe = self.evaluator.gateway.redactor.redact_known_json
-        return data_of(candidate, accepted=self.accepted.profile, structure=self.snapshot, safe=safe)
+    def _encode_candidate(self, candidate: Profile) -> tuple[dict[str, Json], Profile]:
+        redact = self.evaluator.gateway.redactor.redact_known_json
+        return encode_candidate(candidate, accepted=self.accepted.profile, structure=self.snapshot, redact=redact)
 
-    async def pass_over(self, reason: str) -> AcceptanceDecision:
-        """Say why a round has no candidate worth trying."""
-        return await self._decided(AcceptanceDecision(accepted=False, delta=None, reason=self.redacted(reason)))
+    async def skip_round(self, reason: str) -> AcceptanceDecision:
+        """Record why this round has no candidate to validate."""
+        return await self._record_decision(AcceptanceDecision(accepted=False, delta=None, reason=self.redact(reason)))
 
-    async def _decided(self, answer: AcceptanceDecision) -> AcceptanceDecision:
-        decision = await self.record_known("decision", answer, phase="validation")
+    async def _record_decision(self, answer: AcceptanceDecision) -> AcceptanceDecision:
+        decision = await self.record_value("decision", answer, phase="validation")
         if not decision.accepted:
             self._rounds_without_acceptance += 1
         return decision
 
     async def should_stop(self) -> bool:
-        """Ask the stop policies; once they have said stop, `session.stop` has the reasons."""
+        """Return whether the stop policies end the run. `session.stop` has their reasons."""
         event = self._log.take("stop")
         if event is None:
             decision = self._stopping.decide(self._progress())
-            measured = {"spent": to_plain(self.spending.spent)}
+            measured = {"spent": to_plain(self.meter.spent)}
             event = await self._log.append("stop", {"value": to_plain(decision), "measured": measured})
         self.stop = from_plain(StopDecision, event.data["value"])
         return self.stop.stop
@@ -277,18 +275,18 @@ class Session:
             rounds_without_acceptance=self._rounds_without_acceptance,
             best=self.accepted.validation,
             objective=self.request.objective,
-            elapsed_s=self.spending.elapsed_s,
+            elapsed_s=self.meter.elapsed_s,
             evaluations=self.evaluations.paid,
-            spent=self.spending.spent,
-            user_stop=self._interrupt.why,
+            spent=self.meter.spent,
+            user_stop=self._interrupt.reason,
             test_now=self._interrupt.test_now,
         )
 
 
-def _until_done(request: RunRequest) -> StopPolicy | None:
-    """What ends a run if nobody says: nothing is left to gain, or nothing is gained any more.
+def _default_stop(request: RunRequest) -> StopPolicy | None:
+    """The stop policy of a request without one: a perfect score, or three rounds without an accepted candidate.
 
-    Of a goal besides the score only its search knows that.
+    Other goals than the score have none: their searches end when nothing is left to try.
     """
     if request.goal.kind != "score":
         return None

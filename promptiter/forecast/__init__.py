@@ -1,7 +1,7 @@
 """What a run will take: calls, tokens, dollars and seconds, before anything is spent.
 
-A forecast is the measured cost of a case run times the number of case runs of each stage. `workload` counts what a run
-consists of, `history` measures costs in earlier runs, `unit_costs` has rules of thumb for what was never measured,
-`estimate` adds it up for a short, a typical and a long run, and `forecast` puts the three side by side. `stage_costs`
-reads what each stage of a run took.
+A forecast is the cost of a case run times the number of case runs of each stage. `workload` reads what a run consists
+of, `history` measures unit costs in earlier runs, `unit_costs` guesses them by rules of thumb, `estimate` counts case
+runs and multiplies, `caps` applies the budget, and `forecast` puts it together. `stage_costs` reads what each stage of
+a run took.
 """

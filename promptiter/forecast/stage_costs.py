@@ -32,14 +32,9 @@ STAGES: tuple[Stage, ...] = (
 """All stages in the order in which a run reaches them."""
 
 STAGE_OF_PHASE: Mapping[Phase, AgentStage] = {
-    "baseline": "baseline",
-    "train": "train",
-    "rerun": "rerun",
-    "validation": "validation",
     "train_again": "validation",  # more evidence for a candidate
-    "ablation": "ablation",
-    "final_test": "final_test",
     "test": "test_set",
+    **{stage: stage for stage in AGENT_STAGES if stage != "test_set"},
 }
 
 

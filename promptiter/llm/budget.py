@@ -140,8 +140,8 @@ class Budget:
     def _find_problem(self, amount: Amount) -> BudgetEndedError | None:
         """The error if an amount can never fit below a cap, whatever calls in flight return."""
         if self._has_ended:
-            broken = "a call cost more than it had reserved, so the cap can no longer be kept"
-            return BudgetEndedError(f"the budget has ended: {broken}; raise the bounds of calls", cap="bound")
+            broken = "the budget has ended: a call cost more than it had reserved, so the cap can no longer be kept"
+            return BudgetEndedError(broken, cap="bound", advice="raise the bounds of calls")
         for name, cap, spent, held, wanted in zip(_CAPS, self._caps, self._settled, self._held, amount, strict=True):
             if cap is not None and spent + held + wanted > cap:
                 texts = [
@@ -150,8 +150,8 @@ class Budget:
                 ]
                 spent_so_far = f"{texts[1]} of {name} {texts[2]} is spent"
                 spent_so_far += f" and {texts[3]} held back for the final test" if held else ""
-                message = f"{texts[0]} more would not fit: {spent_so_far}; raise {name} to continue"
-                return BudgetEndedError(f"the budget has ended: {message}", cap=name)
+                message = f"the budget has ended: {texts[0]} more would not fit: {spent_so_far}"
+                return BudgetEndedError(message, cap=name, advice=f"raise {name} to continue")
         return None
 
     def _is_within_caps(self, amount: Amount) -> bool:

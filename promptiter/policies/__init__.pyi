@@ -30,23 +30,23 @@ from promptiter.policies.goals import Goal as Goal
 from promptiter.policies.non_inferiority import NonInferior as NonInferior
 from promptiter.policies.paired_gain import PairedGain as PairedGain
 from promptiter.policies.sigma_gain import SigmaGain as SigmaGain
-from promptiter.policies.stopping import (
+from promptiter.policies.stop_limits import (
     Deadline as Deadline,
 )
-from promptiter.policies.stopping import (
+from promptiter.policies.stop_limits import (
     MaxCalls as MaxCalls,
 )
-from promptiter.policies.stopping import (
+from promptiter.policies.stop_limits import (
     MaxEvaluations as MaxEvaluations,
+)
+from promptiter.policies.stop_limits import (
+    MaxTokens as MaxTokens,
+)
+from promptiter.policies.stop_limits import (
+    MaxUsd as MaxUsd,
 )
 from promptiter.policies.stopping import (
     MaxRounds as MaxRounds,
-)
-from promptiter.policies.stopping import (
-    MaxTokens as MaxTokens,
-)
-from promptiter.policies.stopping import (
-    MaxUsd as MaxUsd,
 )
 from promptiter.policies.stopping import (
     Patience as Patience,

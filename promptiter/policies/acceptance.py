@@ -2,11 +2,11 @@
 
     acceptance = AnyGain() & NoRegression()
 
-A policy is one method, `decide`, which answers in words: accepted or not and why, or which further repeats it wants to
-see first. Policies compose with `&` and `|`. No policy accepts what failed too often to be judged: see `decide`.
+A policy is one method, `decide`. It returns a decision with its reason, or asks for more repeats first. Policies
+compose with `&` and `|`. No policy accepts an evaluation with too many failures: see `decide`.
 
-`AnyGain`, the default, keeps leniently: what a run may claim is tested once, at its end. Policies that weigh the noise
-of each candidate are in `paired` and `sigma`, bounds on tokens and dollars and what parts equals in `figures`.
+`AnyGain`, the default, is lenient, because the final test decides what is adopted. Policies that test each candidate
+are in `paired_gain` and `sigma_gain`; bounds on tokens and dollars, and tie-breakers, are in `constraints`.
 """
 
 from __future__ import annotations
@@ -17,51 +17,51 @@ from typing import Protocol, runtime_checkable
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.policies.combine import Combined, as_call, is_number, parts_of, written
+from promptiter.policies.combine import Combined, describe_policy, format_call, is_number, iter_policies
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
+from promptiter.wording import join_names
 
-NAMED = 10
-"""So many cases are named in a reason; the others are counted."""
+MAX_NAMED_CASES = 10
+"""A reason names at most this number of cases and counts the others."""
 
-NOTHING = 1e-12
-"""A gain up to this is rounding."""
+ROUNDING = 1e-12
+"""Gains up to this are rounding errors."""
 
-MOST_RERUNS = 5
-"""So often a protected case that fails at first is run again."""
+MAX_RERUNS = 5
+"""The most re-runs of a protected case that fails at first."""
 
-_MAJORITY = MOST_RERUNS // 2 + 1
+_MAJORITY = MAX_RERUNS // 2 + 1
 
 
 class AcceptancePolicy(Protocol):
-    """Decides on one candidate. Called after its validation, and again after each further block of repeats it asked
-    for.
+    """Decides on one candidate. Called after its validation, and again after each block of repeats it asked for.
 
-    It must not block, and the same evidence must get the same answer.
+    It must not block, and must give the same answer to the same evidence.
     """
 
     def decide(self, evidence: Evidence) -> Answer:
-        """A decision with its reason, or a wish for more repeats."""
+        """Return a decision with its reason, or a request for more repeats."""
 
 
 @runtime_checkable
 class OpensOnTrain(AcceptancePolicy, Protocol):
-    """A policy that compares both profiles on the train cases first; then it is asked before validation is paid."""
+    """A policy that compares both profiles on the train cases first, before validation is paid."""
 
     @property
     def opening(self) -> MoreEvidence:
-        """What it wants to see before anything else."""
+        """The repeats to run before the first call of `decide`."""
 
 
-def opening_of(policy: AcceptancePolicy) -> MoreEvidence | None:
-    """What a policy wants to see first: repeats of train cases, or, with None, the candidate's validation."""
-    wishes = [part.opening for part in parts_of(policy) if isinstance(part, OpensOnTrain)]
-    return min(wishes, key=_cost, default=None)
+def find_opening(policy: AcceptancePolicy) -> MoreEvidence | None:
+    """Return the repeats of train cases that a policy wants to see first; None if it starts with validation."""
+    requests = [part.opening for part in iter_policies(policy) if isinstance(part, OpensOnTrain)]
+    return min(requests, key=_rank_by_cost, default=None)
 
 
 def decide(policy: AcceptancePolicy, evidence: Evidence) -> Answer:
-    """What a policy says, unless the evidence has a problem: then the candidate is rejected, whatever the policy.
+    """Return the answer of a policy. Evidence with a problem is rejected, whatever the policy.
 
-    A policy that does not open on train is not asked before the candidate was validated.
+    A policy that does not start on train is not called before the candidate is validated.
     """
     if evidence.problem is not None:
         return evidence.reject(evidence.problem)
@@ -69,12 +69,12 @@ def decide(policy: AcceptancePolicy, evidence: Evidence) -> Answer:
         return MoreEvidence(reason="the candidate is not validated yet")
     answer = policy.decide(evidence)
     if not isinstance(answer, Answer):
-        raise SetupError(f"{written(policy)} answered {answer!r}; return an AcceptanceDecision or MoreEvidence")
+        raise SetupError(f"{describe_policy(policy)} answered {answer!r}; return an AcceptanceDecision or MoreEvidence")
     return answer
 
 
-class Policy:
-    """Gives an acceptance policy `&` and `|`, and a repr that reads like the code that made it."""
+class ComposablePolicy:
+    """Gives an acceptance policy `&`, `|`, and a repr that reads like the code that creates it."""
 
     __slots__ = ()
 
@@ -91,28 +91,29 @@ class Policy:
         return AnyOf(other, self)
 
     def __repr__(self) -> str:
-        return as_call(self)
+        return format_call(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AnyGain(Policy):
-    """Accepts a candidate that gains anything at all on the repeats that both profiles ran.
+class AnyGain(ComposablePolicy):
+    """Accepts a candidate with any gain on the repeats that both profiles ran.
 
-    That is lenient: of candidates that change nothing but noise it takes nearly every other one. It is meant for a
-    search that goes on from what it kept, and lets a test at the end say what is real.
+    This is lenient: it accepts nearly half of the candidates that change nothing but noise. It is meant for a search
+    that builds on what it accepted and leaves the proof to the final test.
     """
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
         if evidence.problem is not None or evidence.gain is None:
             return evidence.reject(evidence.problem or f"there is no gain in {evidence.objective}")
-        gain = f"gain {_told(evidence.gain, NOTHING if evidence.gain > 0 else 0.0)}"
-        if evidence.gain > NOTHING:
-            return evidence.accept(f"{gain}{_unscored(evidence)}")
-        return evidence.reject(f"{gain}: {'none' if evidence.gain >= -NOTHING else 'worse'}{_unscored(evidence)}")
+        gain = f"gain {_format_gain(evidence.gain, ROUNDING if evidence.gain > 0 else 0.0)}"
+        unscored = _describe_unscored(evidence)
+        if evidence.gain > ROUNDING:
+            return evidence.accept(f"{gain}{unscored}")
+        return evidence.reject(f"{gain}: {'none' if evidence.gain >= -ROUNDING else 'worse'}{unscored}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MinGain(Policy):
+class MinGain(ComposablePolicy):
     """Accepts a candidate whose gain reaches `min_gain`."""
 
     min_gain: float = 0.005
@@ -124,35 +125,36 @@ class MinGain(Policy):
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
         if evidence.problem is not None or evidence.gain is None:
             return evidence.reject(evidence.problem or f"there is no gain in {evidence.objective}")
-        gain = _told(evidence.gain, self.min_gain)
+        gain, unscored = _format_gain(evidence.gain, self.min_gain), _describe_unscored(evidence)
         if evidence.gain < self.min_gain:
-            return evidence.reject(f"gain {gain} is below {self.min_gain:g}{_unscored(evidence)}")
-        return evidence.accept(f"gain {gain} reaches {self.min_gain:g}{_unscored(evidence)}")
+            return evidence.reject(f"gain {gain} is below {self.min_gain:g}{unscored}")
+        return evidence.accept(f"gain {gain} reaches {self.min_gain:g}{unscored}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class NoRegression(Policy):
+class NoRegression(ComposablePolicy):
     """Accepts a candidate under which every case that passed still passes."""
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
         if evidence.problem is not None:
             return evidence.reject(evidence.problem)
         if evidence.new_fails:
-            return evidence.reject(f"passed before and no longer: {_named(evidence.new_fails, evidence.lost)}")
+            return evidence.reject(
+                f"passed before and no longer: {_name_cases(evidence.new_fails, evidence.newly_unscored)}"
+            )
         return evidence.accept("every case that passed still passes")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Protected(Policy):
-    """Accepts a candidate under which the protected cases hold: those that passed still pass.
+class Protected(ComposablePolicy):
+    """Accepts a candidate under which every protected case that passed still passes.
 
-    One failure may be chance, so a case that passed and fails at a look is run again under both profiles, up to five
-    times after the first look, until one side has the majority. The candidate is rejected if it fails the case more
-    often than not while the accepted profile passes it more often than not. If the accepted profile does not, its first
-    pass was luck: the case does not tell the two apart, and a candidate is not to blame for what was broken before it.
-    A run that could not be scored does not pass, under either profile.
+    One failure may be chance, so a case that passed and now fails is run again under both profiles, up to five times,
+    until one outcome has the majority. The candidate is rejected if the case mostly fails under it and mostly passes
+    under the accepted profile. If it mostly fails under the accepted profile too, its first pass was luck, and the
+    candidate is not to blame. A run that could not be scored counts as failed, under either profile.
 
-    Without case ids of its own it takes those of the run. A protected case that was not run does not hold.
+    Without its own case ids the policy protects those of the run. A protected case that was not run is rejected.
     """
 
     case_ids: tuple[str, ...] = ()
@@ -170,22 +172,23 @@ class Protected(Policy):
             return evidence.reject(evidence.problem)
         protected = set(self.case_ids or evidence.protected)
         if absent := protected - {case.case_id for case in evidence.candidate.cases}:
-            return evidence.reject(f"protected, but not run: {_named(sorted(absent))}")
-        failing = protected.intersection((*evidence.first(evidence.opening).new_fails, *evidence.new_fails))
+            return evidence.reject(f"protected, but not run: {_name_cases(sorted(absent))}")
+        failing = protected.intersection((*evidence.first_repeats(evidence.opening).new_fails, *evidence.new_fails))
         votes = [_Vote.of(evidence, case_id) for case_id in sorted(failing)]
         if broken := [vote for vote in votes if vote.is_broken]:
-            return evidence.reject(f"protected, and no longer passing: {_listed(map(str, broken))}")
+            names = join_names([str(vote) for vote in broken], limit=MAX_NAMED_CASES)
+            return evidence.reject(f"protected, and no longer passing: {names}")
         if undecided := [vote for vote in votes if not vote.is_settled]:
             cases = tuple(vote.case_id for vote in undecided)
-            told = f"protected, and no longer passing at first: {_named(cases)}"
-            return MoreEvidence(cases=cases, repeats=max(vote.wanted for vote in undecided), reason=told)
-        told = f"protected cases hold ({len(protected)})" if protected else "no case is protected"
-        return evidence.accept("; ".join([told, *map(str, votes)]))
+            reason = f"protected, and no longer passing at first: {_name_cases(cases)}"
+            return MoreEvidence(cases=cases, repeats=max(vote.missing for vote in undecided), reason=reason)
+        reason = f"protected cases still pass ({len(protected)})" if protected else "no case is protected"
+        return evidence.accept("; ".join([reason, *map(str, votes)]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Vote:
-    """How often a case passes in its re-runs, the repeats after the first look, under both profiles."""
+    """How often a case passes in its re-runs, which are the repeats after the first look, under both profiles."""
 
     case_id: str
     runs: int
@@ -198,7 +201,7 @@ class _Vote:
             {row.repeat: _passes(each, row) for row in each.rows if row.case_id == case_id}
             for each in (evidence.baseline, evidence.candidate)
         )
-        again = sorted(repeat for repeat in before.keys() & after.keys() if repeat >= evidence.opening)[:MOST_RERUNS]
+        again = sorted(repeat for repeat in before.keys() & after.keys() if repeat >= evidence.opening)[:MAX_RERUNS]
         return _Vote(
             case_id, len(again), sum(before[repeat] for repeat in again), sum(after[repeat] for repeat in again)
         )
@@ -212,8 +215,9 @@ class _Vote:
         return self.is_broken or self.after >= _MAJORITY or self.runs - self.before >= _MAJORITY
 
     @property
-    def wanted(self) -> int:
-        return (_MAJORITY if self.runs < _MAJORITY else MOST_RERUNS) - self.runs
+    def missing(self) -> int:
+        """The re-runs to make before the next look."""
+        return (_MAJORITY if self.runs < _MAJORITY else MAX_RERUNS) - self.runs
 
     def __str__(self) -> str:
         return f"{self.case_id!r} passes {self.after} of {self.runs} re-runs, and {self.before} before the change"
@@ -223,63 +227,62 @@ def _passes(evaluation: Evaluation, row: CaseRow) -> bool:
     return replace(evaluation, rows=(row,)).cases[0].passed
 
 
-class AllOf(Combined[AcceptancePolicy], Policy):
+class AllOf(Combined[AcceptancePolicy], ComposablePolicy):
     """Rejects when one rejects; asks for more evidence when one asks and none rejects; accepts when all accept.
 
-    Of several wishes the cheapest comes first: what it shows may settle the matter before the others are paid.
+    Of several requests for evidence the cheapest comes first, since it may decide before the others are paid.
     """
 
     __slots__ = ()
     sign = "&"
 
     def decide(self, evidence: Evidence) -> Answer:
-        return _settled(self.policies, evidence, by=False)
+        return _combine_answers(self.policies, evidence, decisive=False)
 
 
-class AnyOf(Combined[AcceptancePolicy], Policy):
+class AnyOf(Combined[AcceptancePolicy], ComposablePolicy):
     """Accepts when one accepts; asks for more evidence when one asks and none accepts; rejects when all reject."""
 
     __slots__ = ()
     sign = "|"
 
     def decide(self, evidence: Evidence) -> Answer:
-        return _settled(self.policies, evidence, by=True)
+        return _combine_answers(self.policies, evidence, decisive=True)
 
 
-def _settled(policies: Iterable[AcceptancePolicy], evidence: Evidence, *, by: bool) -> Answer:
-    """The answer of several policies. One decision `by` settles it; else the cheapest wish for more evidence does."""
+def _combine_answers(policies: Iterable[AcceptancePolicy], evidence: Evidence, *, decisive: bool) -> Answer:
+    """Combine the answers of several policies: one decision of the `decisive` kind is enough.
+
+    Otherwise the cheapest request for more evidence is the answer, or, if there is none, the opposite decision.
+    """
     answers = [decide(policy, evidence) for policy in policies]
-    settling = [answer for answer in answers if isinstance(answer, AcceptanceDecision) and answer.accepted == by]
-    asked = [answer for answer in answers if isinstance(answer, MoreEvidence)]
-    if not settling and asked:
-        return min(asked, key=_cost)
-    reason = "; ".join(dict.fromkeys(answer.reason for answer in settling or answers if answer.reason))
-    return evidence.accept(reason) if by == bool(settling) else evidence.reject(reason)
+    deciding = [answer for answer in answers if isinstance(answer, AcceptanceDecision) and answer.accepted == decisive]
+    requests = [answer for answer in answers if isinstance(answer, MoreEvidence)]
+    if not deciding and requests:
+        return min(requests, key=_rank_by_cost)
+    reason = "; ".join(dict.fromkeys(answer.reason for answer in deciding or answers if answer.reason))
+    return evidence.accept(reason) if decisive == bool(deciding) else evidence.reject(reason)
 
 
-def _cost(wish: MoreEvidence) -> tuple[bool, bool, int, tuple[str, ...], str]:
-    """What orders wishes: train before validation, some cases before all, few repeats before many."""
-    return wish.on == "validation", not wish.cases, max(1, len(wish.cases)) * wish.repeats, wish.cases, wish.reason
+def _rank_by_cost(request: MoreEvidence) -> tuple[bool, bool, int, tuple[str, ...], str]:
+    """Order requests: train before validation, some cases before all, few repeats before many."""
+    runs = max(1, len(request.cases)) * request.repeats
+    return request.on == "validation", not request.cases, runs, request.cases, request.reason
 
 
-def _told(gain: float, limit: float) -> str:
-    """A gain with three digits, or as many as it takes to see on which side of the limit it is."""
+def _format_gain(gain: float, limit: float) -> str:
+    """Format a gain with three digits, or as many as it takes to see on which side of the limit it is."""
     digits = next((n for n in range(3, 12) if (round(gain, n) < limit) == (gain < limit)), 12)
     return f"{gain:+.{digits}f}"
 
 
-def _named(case_ids: Sequence[str], unscored: Collection[str] = ()) -> str:
-    return _listed(f"{each!r} (could not be scored)" if each in unscored else repr(each) for each in case_ids)
+def _name_cases(case_ids: Sequence[str], unscored: Collection[str] = ()) -> str:
+    names = [f"{each!r} (could not be scored)" if each in unscored else repr(each) for each in case_ids]
+    return join_names(names, limit=MAX_NAMED_CASES)
 
 
-def _listed(told: Iterable[str]) -> str:
-    named = list(told)
-    more = len(named) - NAMED
-    return ", ".join(named[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _unscored(evidence: Evidence) -> str:
-    """What the gain owes to cases that only one profile could score."""
-    lost, mended = len(evidence.lost), len(evidence.mended)
-    told = [f"{lost} no longer scored"] * bool(lost) + [f"{mended} scored for the first time"] * bool(mended)
-    return f" (cases: {', '.join(told)})" if told else ""
+def _describe_unscored(evidence: Evidence) -> str:
+    """Name the part of the gain that comes from cases that only one profile could score."""
+    lost, won = len(evidence.newly_unscored), len(evidence.newly_scored)
+    parts = [f"{lost} no longer scored"] * bool(lost) + [f"{won} scored for the first time"] * bool(won)
+    return f" (cases: {', '.join(parts)})" if parts else ""

@@ -1,4 +1,4 @@
-"""What acceptance and stop policies share: several as one, and how each is written down."""
+"""What acceptance and stop policies share: combining several into one, and describing them as code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Combined(Generic[T]):
-    """Several policies as one, in the order in which they were written; a chain of one sign is one flat list."""
+    """Several policies as one, in the order of the code; a chain of one operator is a flat list."""
 
     policies: tuple[T, ...]
     sign: ClassVar[str]
@@ -24,37 +24,37 @@ class Combined(Generic[T]):
         for policy in policies:
             flat += policy.policies if isinstance(policy, type(self)) else [policy]
         if wrong := [policy for policy in flat if isinstance(policy, type) or not hasattr(policy, "decide")]:
-            raise SetupError(f"{wrong[0]!r} is no policy; give an object with the method `decide`")
+            raise SetupError(f"{wrong[0]!r} is not a policy; give an object with the method `decide`")
         if not flat:
-            raise SetupError(f"{type(self).__name__}() combines nothing; give at least one policy")
+            raise SetupError(f"{type(self).__name__}() combines no policies; give at least one")
         object.__setattr__(self, "policies", tuple(flat))
 
     def __repr__(self) -> str:
         in_brackets = Combined if self.sign == "&" else ()
-        parts = (f"({part!r})" if isinstance(part, in_brackets) else written(part) for part in self.policies)
+        parts = (f"({part!r})" if isinstance(part, in_brackets) else describe_policy(part) for part in self.policies)
         return f" {self.sign} ".join(parts)
 
 
-def parts_of(policy: object) -> Iterator[object]:
-    """The single policies that a policy is made of, in the order in which they were written."""
+def iter_policies(policy: object) -> Iterator[object]:
+    """Yield the single policies that a policy combines, in the order of the code."""
     if not isinstance(policy, Combined):
         yield policy
         return
     for part in policy.policies:
-        yield from parts_of(part)
+        yield from iter_policies(part)
 
 
-def written(policy: object) -> str:
-    """A policy as the code that makes it. Never with an address in memory, which would differ from run to run."""
-    return as_call(policy) if type(policy).__repr__ is object.__repr__ else repr(policy)
+def describe_policy(policy: object) -> str:
+    """Return a policy as the code that creates it, never with a memory address, which differs between runs."""
+    return format_call(policy) if type(policy).__repr__ is object.__repr__ else repr(policy)
 
 
-def as_call(policy: Any) -> str:
-    """`MinGain(0.005)`: the class and its fields; of a class that is no dataclass, the name alone."""
+def format_call(policy: Any) -> str:
+    """Return `MinGain(0.005)`: the class and its fields, or only the name if it is not a dataclass."""
     values = [repr(getattr(policy, field.name)) for field in fields(policy)] if is_dataclass(policy) else []
     return f"{type(policy).__name__}({', '.join(values)})"
 
 
 def is_number(value: object, *, least: float = -math.inf) -> bool:
-    """Whether a value is a finite number of at least so much; true and false are none."""
+    """Whether a value is a finite number of at least `least`. Booleans are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= least

@@ -1,11 +1,11 @@
-"""Figures besides the objective: bounds that a candidate must keep, and what parts candidates that score alike.
+"""Constraints on figures other than the objective, and tie-breakers between candidates with equal scores.
 
     acceptance = AnyGain() & Constraint("tokens", at_most_times=1.1) & Constraint("cost_usd", at_most=0.02)
     acceptance = TieBreak(("tokens", "characters"), min_gain=0.01)
 
-A figure is `tokens` or `cost_usd` of a run as its usage was recorded, `characters` of the texts that may change,
-`latency_s` by the clock, or the mean of a metric; a metric of that name comes first. Of runs it is the mean on
-validation, over those that ended without an error. What is unknown is never 0: it keeps no bound and parts nobody.
+A figure is `tokens` or `cost_usd` of a case run by its recorded usage, `characters` of the texts that may change,
+`latency_s` by the clock, or the mean of a metric, which wins if it has the same name. Figures of case runs are means on
+validation over the runs without an error. An unknown figure is never 0: it meets no bound and breaks no tie.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dataclasses import dataclass, fields
 
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.policies.acceptance import NOTHING, Policy
-from promptiter.policies.combine import is_number, parts_of
+from promptiter.policies.acceptance import ROUNDING, ComposablePolicy
+from promptiter.policies.combine import is_number, iter_policies
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 
 FIGURES = ("tokens", "cost_usd", "characters", "latency_s")
-"""Of these less is better; of a metric, more."""
+"""Lower is better for these; for a metric, higher is."""
 
 _BOUNDS = ("at_most", "at_least", "at_most_times", "at_least_times")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Constraint(Policy):
-    """Accepts a candidate with a figure within bounds: absolute ones, or so many times the accepted profile's.
+class Constraint(ComposablePolicy):
+    """Accepts a candidate whose figure is within bounds: absolute ones, or multiples of the accepted profile's figure.
 
-    It bounds what else decides, so it is joined to that with `&`. `latency_s` differs between equal runs; who bounds it
-    says that this is known, with `measured=True`.
+    Combine it with the policy that decides on the gain, using `&`. `latency_s` differs between equal runs, so it needs
+    `measured=True`.
     """
 
     figure: str
@@ -52,38 +52,39 @@ class Constraint(Policy):
 
     def __repr__(self) -> str:
         given = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
-        told = [f"{name}={value!r}" for name, value in given.items() if value not in (None, False)]
-        return f"Constraint({', '.join([repr(self.figure), *told])})"
+        arguments = [f"{name}={value!r}" for name, value in given.items() if value not in (None, False)]
+        return f"Constraint({', '.join([repr(self.figure), *arguments])})"
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
         if evidence.problem is not None:
             return evidence.reject(evidence.problem)
-        before, after = figure_of(self.figure, evidence)
-        answers = [self._answer(bound, before, after) for bound in _BOUNDS if getattr(self, bound) is not None]
-        if broken := [told for kept, told in answers if not kept]:
+        before, after = compare_figure(self.figure, evidence)
+        answers = [self._check_bound(bound, before, after) for bound in _BOUNDS if getattr(self, bound) is not None]
+        if broken := [text for is_met, text in answers if not is_met]:
             return evidence.reject(f"{self.figure} {'; '.join(broken)}")
-        return evidence.accept(f"{self.figure} {'; '.join(told for _, told in answers)}")
+        return evidence.accept(f"{self.figure} {'; '.join(text for _, text in answers)}")
 
-    def _answer(self, bound: str, before: float | None, after: float | None) -> tuple[bool, str]:
-        """Whether a bound is kept, in words after the name of the figure."""
+    def _check_bound(self, bound: str, before: float | None, after: float | None) -> tuple[bool, str]:
+        """Return whether a bound is met, and a text that follows the name of the figure."""
         limit: float = getattr(self, bound)
-        words, of_accepted = bound.removesuffix("_times").replace("_", " "), bound.endswith("_times")
-        told = f"{words} {limit:g}" + " times that of the accepted profile" * of_accepted
-        if after is None or (of_accepted and before is None):
-            return False, f"is unknown, so nobody can say that it is {told}"
-        if of_accepted and before is not None:
+        side, is_relative = bound.removesuffix("_times").replace("_", " "), bound.endswith("_times")
+        text = f"{side} {limit:g}" + " times that of the accepted profile" * is_relative
+        if after is None or (is_relative and before is None):
+            return False, f"is unknown, so it is not known to be {text}"
+        if is_relative and before is not None:
             limit *= before
-            told += f", {limit:.4g}"
-        over = after - limit if words == "at most" else limit - after
-        kept = over <= NOTHING * max(1.0, abs(limit))
-        return kept, f"{after:.4g} is {'' if kept else 'not '}{told}"
+            text += f", {limit:.4g}"
+        over = after - limit if side == "at most" else limit - after
+        is_met = over <= ROUNDING * max(1.0, abs(limit))
+        return is_met, f"{after:.4g} is {'' if is_met else 'not '}{text}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TieBreak(Policy):
-    """Accepts a gain of more than `min_gain`; within that, in either direction, the first figure that differs decides.
+class TieBreak(ComposablePolicy):
+    """Accepts a gain of more than `min_gain`. If the gain or loss is smaller, the first figure that differs decides.
 
-    Of tokens, dollars, characters and seconds less is better, of a metric more. What differs in nothing is not kept.
+    Fewer tokens, dollars, characters and seconds are better; a metric should be higher. If no figure differs, the
+    candidate is rejected.
     """
 
     by: tuple[str, ...]
@@ -104,23 +105,23 @@ class TieBreak(Policy):
         if evidence.problem is not None or evidence.gain is None:
             return evidence.reject(evidence.problem or f"there is no gain in {evidence.objective}")
         gain = f"gain {evidence.gain:+.4g}"
-        if abs(evidence.gain) > self.min_gain + NOTHING:
+        if abs(evidence.gain) > self.min_gain + ROUNDING:
             better = evidence.gain > 0
-            told = f"{gain} is {'above' if better else 'below'} {self.min_gain if better else -self.min_gain:g}"
-            return evidence.accept(told) if better else evidence.reject(told)
+            reason = f"{gain} is {'above' if better else 'below'} {self.min_gain if better else -self.min_gain:g}"
+            return evidence.accept(reason) if better else evidence.reject(reason)
         tied = f"{gain} is within {self.min_gain:g}"
         for figure in self.by:
-            before, after = figure_of(figure, evidence)
-            if before is None or after is None or math.isclose(before, after, rel_tol=1e-9, abs_tol=NOTHING):
+            before, after = compare_figure(figure, evidence)
+            if before is None or after is None or math.isclose(before, after, rel_tol=1e-9, abs_tol=ROUNDING):
                 continue
             less_is_better = figure in FIGURES and figure not in evidence.candidate.thresholds
-            told = f"{tied}, and {figure} is {after:.4g} after {before:.4g}"
-            return evidence.accept(told) if (after < before) == less_is_better else evidence.reject(told)
-        return evidence.reject(f"{tied}, and nothing differs in {', '.join(self.by)}")
+            reason = f"{tied}, and {figure} is {after:.4g}, was {before:.4g}"
+            return evidence.accept(reason) if (after < before) == less_is_better else evidence.reject(reason)
+        return evidence.reject(f"{tied}, and there is no difference in {', '.join(self.by)}")
 
 
-def figure_of(name: str, evidence: Evidence) -> tuple[float | None, float | None]:
-    """A figure under the accepted profile and under the candidate, None where it is unknown."""
+def compare_figure(name: str, evidence: Evidence) -> tuple[float | None, float | None]:
+    """Return a figure under the accepted profile and under the candidate, None where it is unknown."""
     arms = evidence.common.baseline, evidence.common.candidate
     if name in evidence.candidate.thresholds:
         means = [[case.means[name] for case in each.cases] for each in arms]
@@ -129,29 +130,29 @@ def figure_of(name: str, evidence: Evidence) -> tuple[float | None, float | None
         return before, after
     if name == "characters":
         return evidence.characters or (None, None)
-    return _of_runs(name, arms[0]), _of_runs(name, arms[1])
+    return _average_runs(name, arms[0]), _average_runs(name, arms[1])
 
 
 def check_figures(policy: object, metrics: Collection[str]) -> Iterator[str]:
-    """What is wrong with the figures that a policy names."""
+    """Yield the problems of the figures that a policy names."""
     known = [*metrics, *FIGURES]
-    for part in parts_of(policy):
+    for part in iter_policies(policy):
         named = part.by if isinstance(part, TieBreak) else (part.figure,) if isinstance(part, Constraint) else ()
         for name in named:
             if name not in known:
-                told = f"give a metric or one of {', '.join(FIGURES)}{nearest(name, known)}"
-                yield f"acceptance {part!r} names {name!r}, which is no figure; {told}"
+                advice = f"give a metric or one of {', '.join(FIGURES)}{nearest(name, known)}"
+                yield f"acceptance {part!r} names {name!r}, which is not a figure; {advice}"
 
 
-def _of_runs(name: str, evaluation: Evaluation) -> float | None:
-    values = [_of_run(name, row) for row in evaluation.rows if row.error is None]
+def _average_runs(name: str, evaluation: Evaluation) -> float | None:
+    values = [_measure_run(name, row) for row in evaluation.rows if row.error is None]
     if name == "latency_s":
-        values = [value for value in values if value is not None]  # an answer from the cache takes no time
+        values = [value for value in values if value is not None]  # cached answers take no time
     known = [value for value in values if value is not None]
     return _mean(known) if len(known) == len(values) else None
 
 
-def _of_run(name: str, row: CaseRow) -> float | None:
+def _measure_run(name: str, row: CaseRow) -> float | None:
     match name:
         case "tokens":
             parts = (row.usage.input_tokens, row.usage.output_tokens)
@@ -174,5 +175,5 @@ def _check_figure(name: object, *, measured: bool) -> None:
     if name == "latency_s" and not measured:
         raise SetupError(
             "latency_s is measured by the clock, so two equal runs may decide differently; "
-            "say measured=True if that is meant, or take tokens"
+            "pass measured=True if you want that, or bound tokens instead"
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 from promptiter.policies.acceptance import AllOf, AnyOf, Protected
-from promptiter.policies.combine import is_number, parts_of, written
+from promptiter.policies.combine import describe_policy, is_number, iter_policies
 from promptiter.policies.constraints import Constraint
 from promptiter.policies.sigma_gain import SigmaGain
 
@@ -21,55 +21,57 @@ class BoundsFalseAccepts(Protocol):
         """Above 0 and below 1."""
 
 
-def error_of(policy: object) -> float | None:
-    """The probability that a policy accepts, in a run, a candidate that is not better; None if it is not bounded.
+def false_accept_rate(policy: object) -> float | None:
+    """Return the probability that a policy accepts a candidate in a run that is not better; None if it is unbounded.
 
     `|` accepts when one part does, so the bounds of its parts add up, and a part without a bound removes it. `&`
     accepts only when all parts do, so the strictest bound holds.
     """
     if isinstance(policy, AnyOf):
-        errors = [error_of(part) for part in policy.policies]
+        errors = [false_accept_rate(part) for part in policy.policies]
         known = [error for error in errors if error is not None]
         return math.fsum(known) if len(known) == len(errors) else None
     if isinstance(policy, AllOf):
-        return min((error for part in policy.policies if (error := error_of(part)) is not None), default=None)
+        return min((error for part in policy.policies if (error := false_accept_rate(part)) is not None), default=None)
     return policy.alpha if isinstance(policy, BoundsFalseAccepts) and is_number(policy.alpha) else None
 
 
-def check_errors(policy: object, level: float) -> Iterator[str]:
-    """The problems of a policy's bound on false accepts, for a run with this alpha."""
-    error = error_of(policy)
-    if error is None:
-        yield from _broken(policy)
-    elif error > level * (1 + 1e-9):
+def check_false_accept_rate(policy: object, alpha: float) -> Iterator[str]:
+    """Yield the problems of a policy's bound on false accepts, for a run with this alpha."""
+    rate = false_accept_rate(policy)
+    if rate is None:
+        yield from _find_lost_bounds(policy)
+    elif rate > alpha * (1 + 1e-9):
         yield (
-            f"acceptance {written(policy)} allows false accepts in {error:.0%} of runs, above this run's alpha of "
-            f"{level:g}; lower the alpha of its parts, join them with & instead of |, or raise the run's alpha"
+            f"acceptance {describe_policy(policy)} allows false accepts in {rate:.0%} of runs, above this run's alpha "
+            f"of {alpha:g}; lower the alpha of its parts, join them with & instead of |, or raise the run's alpha"
         )
 
 
-def _broken(policy: object) -> Iterator[str]:
-    """The bounds that are lost because a part is joined by | with one that has none."""
+def _find_lost_bounds(policy: object) -> Iterator[str]:
+    """Yield the bounds that are lost because a part is joined by | with one that has none."""
     if isinstance(policy, AnyOf):
-        kept = [part for part in policy.policies if error_of(part) is not None]
-        loose = [part for part in policy.policies if error_of(part) is None]
-        if kept:
+        rates = [(describe_policy(part), false_accept_rate(part)) for part in policy.policies]
+        bounded = [(name, rate) for name, rate in rates if rate is not None]
+        unbounded = [name for name, rate in rates if rate is None]
+        if bounded:
+            name, rate = bounded[0]
             yield (
-                f"acceptance {written(kept[0])} bounds false accepts at {error_of(kept[0]):.0%} per run; "
-                f"| {written(loose[0])} removes the bound. Use &, or drop one"
+                f"acceptance {name} bounds false accepts at {rate:.0%} per run; "
+                f"| {unbounded[0]} removes the bound. Use &, or drop one"
             )
     if isinstance(policy, AnyOf | AllOf):
         for part in policy.policies:
-            if error_of(part) is None:
-                yield from _broken(part)
+            if false_accept_rate(part) is None:
+                yield from _find_lost_bounds(part)
 
 
 def ignores_holdout(policy: object) -> bool:
-    """Whether a policy accepts what was never compared on the hold-out, because that is skipped.
+    """Whether a policy accepts candidates without comparing them on the hold-out.
 
-    Guards do not count: protected cases that hold, or a bound on tokens, say nothing of the gain.
+    Protected cases and bounds on tokens do not count as a comparison: they say nothing about the gain.
     """
-    skips = any(isinstance(part, SigmaGain) and part.holdout == "skip" for part in parts_of(policy))
+    skips = any(isinstance(part, SigmaGain) and part.holdout == "skip" for part in iter_policies(policy))
     return skips and not _weighs_holdout(policy)
 
 

@@ -1,8 +1,8 @@
-"""Conclusion: what a run may say at its end, for which cases, and on what evidence.
+"""The final test of a run, its verdict and the evidence for it.
 
-During the search nothing is claimed: candidates are kept leniently. At the end parts of the working profile that do no
-good are taken out, then it runs afresh beside the profile that the run started with, and one test decides. What it
-does not show is not adopted.
+The search accepts candidates leniently. At the end, parts of the accepted profile that do not help are removed, the
+rest and the initial profile are run again, and one significance test decides. A gain that it does not show is not
+adopted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from promptiter.policies.combine import is_number
 Verdict: TypeAlias = Literal["improved", "no_evidence", "underpowered", "overfit_risk", "budget_ended", "invalid_eval"]
 
 FEWEST_CASES = 5
-"""On fewer validation cases than this, what was not shown says nothing about whether it is there."""
+"""With fewer validation cases, a gain that is not shown may still be there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalTest:
-    """How a run makes its claim: with so many `repeats` of each case and profile before each of its three looks.
+    """How a run tests its gain: with `repeats` runs of each case and profile before each of three looks.
 
-    How often a claim may be wrong is the run's `error`. If the cases are too few or too noisy to show
-    `min_detectable_gain`, a run that shows nothing is `underpowered` rather than without evidence. `ablate` takes out
-    parts that do no good before the claim.
+    The false-positive rate of the test is the run's `alpha`. A run that shows no gain is `underpowered`, rather than
+    `no_evidence`, if its cases are too few or too noisy to show `min_detectable_gain`. `ablate` removes parts that do
+    not help before the test.
     """
 
     repeats: int = 2
@@ -42,10 +42,10 @@ class FinalTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What a run says at its end. `reasons` are the evidence in words, what counts most first.
+    """The verdict of a run. `reasons` describe the evidence, the most important first.
 
-    `before` and `after` are the objective of both profiles on the fresh repeats of the claim, None without a claim.
-    `smallest_gain` is what these cases could have shown, by their noise; None if that was not measured.
+    `before` and `after` are the objective of both profiles in the final test; None if there was none. `smallest_gain`
+    is the smallest gain that these cases could have shown, given their noise; None if that was not measured.
     """
 
     verdict: Verdict
@@ -60,5 +60,5 @@ class Conclusion:
 
     @property
     def adopts(self) -> bool:
-        """Whether the working profile is adopted."""
+        """Whether the accepted profile is adopted."""
         return self.verdict == "improved"

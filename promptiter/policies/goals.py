@@ -2,8 +2,8 @@
 
     RunRequest(..., goal=Goal(kind="fewer_tokens", margin=0.05), acceptance=NonInferior(0.05))
 
-With a goal besides the score, a candidate is kept if it is no worse and takes less (see NonInferior), and what is
-claimed at the end is that it is no worse by the margin or more.
+With another goal than the score, a candidate is accepted if it is no worse and takes less (see NonInferior). The final
+test then shows that any loss is smaller than the margin.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ GoalKind: TypeAlias = Literal["score", "cheaper", "fewer_tokens"]
 Figure: TypeAlias = Literal["usd", "tokens"]
 
 MARGIN = 0.05
-"""A loss that small is rarely worth money, and 30 cases without run noise can exclude it."""
+"""A loss this small rarely matters, and 30 cases without run noise can exclude it."""
 
-SHORTENED: frozenset[str] = frozenset(("instruction", "global_instruction", "tool", "skill", "examples"))
-"""What can lose sentences or examples. A file may be code, of which every line counts."""
+SHORTENABLE_TYPES: frozenset[str] = frozenset(("instruction", "global_instruction", "tool", "skill", "examples"))
+"""The types that can lose sentences or examples. A file may be code, where every line counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What a run is for. `margin` is the loss of the objective that other goals than the score may cost, below it.
+    """What a run is for. With another goal than the score, the loss of the objective must stay below `margin`.
 
-    `models` are those that a cheaper run may use, for every node that can; without any, the choices of each node.
+    `models` are the models that a run for lower cost may use in any node; the default is the choices of each node.
     """
 
     kind: GoalKind = "score"
@@ -54,17 +54,17 @@ class Goal:
 
     @property
     def figure(self) -> Figure | None:
-        """What is to fall; None if the score is to rise."""
+        """The figure to lower; None if the score is to rise."""
         if self.kind == "score":
             return None
         return "usd" if self.kind == "cheaper" else "tokens"
 
     @property
     def surface_types(self) -> frozenset[str]:
-        """What may change if nobody names targets."""
+        """The types of surfaces that may change if the request names no targets."""
         if self.kind == "cheaper":
             return frozenset(("model",))
-        return SHORTENED if self.kind == "fewer_tokens" else TEXT_TYPES
+        return SHORTENABLE_TYPES if self.kind == "fewer_tokens" else TEXT_TYPES
 
 
 SCORE = Goal()
@@ -73,38 +73,38 @@ SCORE = Goal()
 def decide_for_goal(
     goal: Goal, cases: Sequence[PairedScores], *, blocks: Sequence[Block], seed: int
 ) -> FinalTestResult:
-    """The claim that a run of this goal ends with, for these cases: better, or no worse by the margin."""
+    """Decide the final test of this goal for these cases: better, or not worse by the margin or more."""
     if goal.kind == "score":
         return decide_for_these_cases(cases, blocks=blocks, seed=seed)
     return decide_non_inferiority(cases, margin=goal.margin, blocks=blocks)
 
 
 def decide_on_test_set(goal: Goal, cases: Sequence[PairedScores], *, alpha: float, seed: int) -> FinalTestResult:
-    """The same for new cases, on cases of a test set."""
+    """Decide the same for new cases, on the test set."""
     if goal.kind == "score":
         return decide_for_new_cases(cases, alpha=alpha, seed=seed)
     return decide_non_inferiority_for_new_cases(cases, margin=goal.margin, alpha=alpha)
 
 
 def check_scores(goal: Goal, found: Evaluation) -> None:
-    """Raise if a loss could be larger than a margin between 0 and 1 can bound; known once the baseline has run."""
+    """Raise if a score is not between 0 and 1, as a margin needs. This is known once the baseline has run."""
     if goal.kind == "score":
         return
     scores = (score for row in found.rows for score in row.scores if score.value is not None)
     for score in scores:
         if score.value is not None and not 0 <= score.value <= 1:
             raise SetupError(
-                f"metric {score.metric!r} gives {score.value:g}; a goal besides the score needs scores between 0 and 1"
+                f"metric {score.metric!r} gives {score.value:g}; the goal {goal.kind!r} needs scores between 0 and 1"
             )
 
 
-def other_models(goal: Goal, surface: Surface, current: Json) -> tuple[str, ...]:
-    """The models that a goal allows in the place of a node's own, in the order in which they were named."""
+def list_other_models(goal: Goal, surface: Surface, current: Json) -> tuple[str, ...]:
+    """Return the models that a goal allows instead of the current one, in the order they were named."""
     named = goal.models or tuple(str(choice) for choice in surface.limits.choices)
-    return tuple(dict.fromkeys(name for name in named if name != current and _takes(surface, name)))
+    return tuple(dict.fromkeys(name for name in named if name != current and _accepts(surface, name)))
 
 
-def _takes(surface: Surface, model: str) -> bool:
+def _accepts(surface: Surface, model: str) -> bool:
     try:
         surface.check(model)
     except SurfaceValueError:

@@ -1,9 +1,9 @@
-"""NonInferior: keeps a candidate that is as good and takes less. The rule of goals besides the score.
+"""NonInferior: accepts a candidate that is as good and takes less. The policy of all goals other than the score.
 
     acceptance = NonInferior(0.05, "usd")
 
-It keeps leniently: the mean loss that was seen must be within the margin; what may be claimed is tested once, at the
-end. Losses add up: ten steps that lose a little each must together stay within the margin, too.
+It is lenient: the observed mean loss must be within the margin, and the proof is left to the final test. Losses add
+up: the candidates accepted in a run must stay within the margin together.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import get_args
 from promptiter.errors import SetupError
 from promptiter.evaluation.mean_usage import MeanUsage, average_common_usage
 from promptiter.evaluation.result import CaseRow, Evaluation, get_worst_value
-from promptiter.policies.acceptance import Policy
+from promptiter.policies.acceptance import ComposablePolicy
 from promptiter.policies.combine import is_number
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
 from promptiter.policies.goals import MARGIN, Figure
 
-SURE = 1.64
-"""A loss beyond the margin by so many of its standard errors is no accident."""
+MAX_STANDARD_ERRORS = 1.64
+"""A loss beyond the margin by more than this number of standard errors is not taken for noise."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class NonInferior(Policy):
-    """Accepts a candidate within `margin` of the accepted profile and of the run's first, whose `figure` is lower.
+class NonInferior(ComposablePolicy):
+    """Accepts a candidate whose `figure` is lower and whose loss is within `margin`, since the start of the run too.
 
-    The figure is dollars or tokens per run. A loss that may be run noise is looked at again, with up to `max_repeats`
-    repeats of each case, unless the repeats show that there is none.
+    The figure is dollars or tokens per case run. A loss that may be run noise gets more repeats, up to `max_repeats` of
+    each case, unless the repeats show no noise.
     """
 
     margin: float = MARGIN
@@ -48,49 +48,52 @@ class NonInferior(Policy):
     def decide(self, evidence: Evidence) -> Answer:
         if evidence.problem is not None or evidence.gain is None:
             return evidence.reject(evidence.problem or f"there is no gain in {evidence.objective}")
-        if _height(evidence) <= self.margin:
-            return evidence.reject(f"the accepted profile has no quality to lose: all of it is within {self.margin:g}")
-        before, after = (self._of(each) for each in average_common_usage(evidence.baseline, evidence.candidate))
+        if _height_above_worst(evidence) <= self.margin:
+            return evidence.reject(f"the accepted profile scores too low to lose the margin of {self.margin:g}")
+        before, after = (
+            self._read_figure(each) for each in average_common_usage(evidence.baseline, evidence.candidate)
+        )
         if before is None or after is None:
             whose = "the accepted profile" if before is None else "the candidate"
             what = "dollars" if self.figure == "usd" else "tokens"
-            return evidence.reject(f"the {what} of {whose} are unknown, so nothing is known to be saved")
+            return evidence.reject(f"the {what} of {whose} are unknown, so a saving cannot be shown")
         saved = f"{before:,.1f} to {after:,.1f} tokens" if self.figure == "tokens" else f"${before:.3g} to ${after:.3g}"
         if after >= before:
             return evidence.reject(f"{saved} per run: nothing is saved")
-        in_all = round(min(evidence.gain, evidence.gained + evidence.gain), 12)
-        loss = f"gain {evidence.gain:+.3f}" + (f", {in_all:+.3f} since the start" if in_all < evidence.gain else "")
-        if in_all >= -self.margin:
+        total = round(min(evidence.gain, evidence.accepted_gain + evidence.gain), 12)
+        loss = f"gain {evidence.gain:+.3f}" + (f", {total:+.3f} since the start" if total < evidence.gain else "")
+        if total >= -self.margin:
             return evidence.accept(f"{loss} is within the margin {self.margin:g}; {saved} per run")
-        if self._may_be_noise(evidence, beyond=-self.margin - in_all):
+        if self._may_be_noise(evidence, beyond=-self.margin - total):
             return MoreEvidence(repeats=1, reason=f"{loss} is beyond the margin {self.margin:g}, but may be noise")
         return evidence.reject(f"{loss} is beyond the margin {self.margin:g}")
 
-    def _of(self, taken: MeanUsage) -> float | None:
-        return taken.usd if self.figure == "usd" else taken.tokens
+    def _read_figure(self, usage: MeanUsage) -> float | None:
+        return usage.usd if self.figure == "usd" else usage.tokens
 
     def _may_be_noise(self, evidence: Evidence, *, beyond: float) -> bool:
         arms = (evidence.baseline, evidence.candidate)
-        drawn = min(len(rows) for arm in arms for rows in _repeats(arm).values())
-        if drawn >= self.max_repeats or (drawn > 1 and not any(map(has_noise, arms))):
+        repeats = min(len(rows) for arm in arms for rows in _group_by_case(arm).values())
+        if repeats >= self.max_repeats or (repeats > 1 and not any(map(has_noise, arms))):
             return False
         changes = [delta.change for delta in evidence.deltas]
-        return bool(changes) and beyond <= SURE * pstdev(changes) / math.sqrt(len(changes))
+        return bool(changes) and beyond <= MAX_STANDARD_ERRORS * pstdev(changes) / math.sqrt(len(changes))
 
 
-def _height(evidence: Evidence) -> float:
-    """How far the accepted profile is above the worst."""
+def _height_above_worst(evidence: Evidence) -> float:
+    """How far the accepted profile is above the worst value."""
     return (evidence.baseline.objective(evidence.objective) or 0.0) - get_worst_value(evidence.objective)
 
 
 def has_noise(evaluation: Evaluation) -> bool:
     """Whether some case scored differently in two of its repeats."""
     return any(
-        len({tuple(score.value for score in row.scores) for row in rows}) > 1 for rows in _repeats(evaluation).values()
+        len({tuple(score.value for score in row.scores) for row in rows}) > 1
+        for rows in _group_by_case(evaluation).values()
     )
 
 
-def _repeats(evaluation: Evaluation) -> dict[str, list[CaseRow]]:
+def _group_by_case(evaluation: Evaluation) -> dict[str, list[CaseRow]]:
     found: dict[str, list[CaseRow]] = {}
     for row in evaluation.rows:
         found.setdefault(row.case_id, []).append(row)

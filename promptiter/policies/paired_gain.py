@@ -14,21 +14,21 @@ from itertools import accumulate
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import Block, decide_for_these_cases
-from promptiter.policies.acceptance import Policy
+from promptiter.policies.acceptance import ComposablePolicy
 from promptiter.policies.combine import is_number
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, pair_scores
 
-MOST_BLOCKS = 5
+MAX_BLOCKS = 5
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PairedGain(Policy):
+class PairedGain(ComposablePolicy):
     """Accepts a candidate whose gain exceeds run noise; at most a share `alpha` of runs accepts a useless one.
 
     It looks after each block of `repeats` of every case, accepts if the p-value of the within-case permutation test is
     within its part of the candidate's share, and gives up if there is no gain. Later looks see more and may spend more:
     each its part of the share, by the repeats so far. Repeats beyond a look are not used, so it does not matter who
-    asked for them. Meant for 100 cases and more.
+    asked for them. It is meant for 100 cases or more.
     """
 
     alpha: float = 0.05
@@ -38,9 +38,9 @@ class PairedGain(Policy):
         if not is_number(self.alpha, least=0) or not 0 < self.alpha < 1:
             raise SetupError(f"alpha is {self.alpha!r}; give a false-positive rate above 0 and below 1, such as 0.05")
         blocks: tuple[object, ...] = tuple(self.repeats)
-        if not 1 <= len(blocks) <= MOST_BLOCKS or not all(isinstance(each, int) and each >= 1 for each in blocks):
-            told = f"give 1 to {MOST_BLOCKS} blocks of at least 1 repeat, such as (2, 2, 2)"
-            raise SetupError(f"repeats is {self.repeats!r}; {told}")
+        if not 1 <= len(blocks) <= MAX_BLOCKS or not all(isinstance(each, int) and each >= 1 for each in blocks):
+            advice = f"give 1 to {MAX_BLOCKS} blocks of at least 1 repeat, such as (2, 2, 2)"
+            raise SetupError(f"repeats is {self.repeats!r}; {advice}")
         object.__setattr__(self, "repeats", blocks)
 
     def share(self, candidate: int) -> float:
@@ -50,12 +50,14 @@ class PairedGain(Policy):
     def decide(self, evidence: Evidence) -> Answer:
         if evidence.problem is not None:
             return evidence.reject(evidence.problem)
-        share = self.share(evidence.tried)
+        share = self.share(evidence.candidates_tried)
         cases = pair_scores(evidence.baseline, evidence.candidate, evidence.objective)
         result = decide_for_these_cases(cases, blocks=self._blocks(share))
         if result.outcome == "open":
             return MoreEvidence(repeats=result.needed_repeats, reason=result.reason)
-        reason = f"{result.reason}; candidate {evidence.tried} may spend {share:.2g} of alpha = {self.alpha:g}"
+        reason = (
+            f"{result.reason}; candidate {evidence.candidates_tried} may spend {share:.2g} of alpha = {self.alpha:g}"
+        )
         return evidence.accept(reason) if result.is_shown else evidence.reject(reason)
 
     def _blocks(self, share: float) -> list[Block]:

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from promptiter.policies.acceptance import AcceptancePolicy, decide, opening_of
+from promptiter.policies.acceptance import AcceptancePolicy, decide, find_opening
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 
-MOST_LOOKS = 8
-"""So often a policy may look at one candidate."""
+MAX_LOOKS = 8
+"""The most looks that a policy may take at one candidate."""
 
 Gather: TypeAlias = Callable[[MoreEvidence | None], Awaitable[Evidence]]
-"""All evidence so far and what was wished for; without a wish, the candidate's validation.
+"""Returns all evidence so far with the requested repeats; without a request, with the candidate's validation.
 
-The repeats of a wish are ones that no decision has seen, under both profiles; they are numbered on from those before.
+Requested repeats are ones that no decision has seen, under both profiles. Their numbers follow those of earlier ones.
 """
 
 
-async def decided(policy: AcceptancePolicy, gather: Gather, *, most_looks: int = MOST_LOOKS) -> AcceptanceDecision:
-    """What a policy decides, once it has seen what it asked for. A policy that never has enough rejects."""
-    evidence = await gather(opening_of(policy))
-    for _ in range(most_looks - 1):
+async def decide_sequentially(
+    policy: AcceptancePolicy, gather: Gather, *, max_looks: int = MAX_LOOKS
+) -> AcceptanceDecision:
+    """Return what a policy decides after the evidence it asked for. A policy that never decides rejects."""
+    evidence = await gather(find_opening(policy))
+    for _ in range(max_looks - 1):
         answer = decide(policy, evidence)
         if isinstance(answer, AcceptanceDecision):
             return answer
@@ -29,4 +31,4 @@ async def decided(policy: AcceptancePolicy, gather: Gather, *, most_looks: int =
     answer = decide(policy, evidence)
     if isinstance(answer, AcceptanceDecision):
         return answer
-    return evidence.reject(f"still undecided after {most_looks} looks: {answer.reason}")
+    return evidence.reject(f"still undecided after {max_looks} looks: {answer.reason}")

@@ -1,13 +1,13 @@
 """SigmaGain: the gain on train must clear the noise of repeated sweeps, and the hold-out may lose no more than its own.
 
-A sweep is one repeat of every case, its figure the mean over the cases. The bar is `accept_sigma` times the spread of
-the sweeps, of both profiles together: at any size of the eval set it is the noise that was measured. It is lenient, and
-no test: with three sweeps the spread is itself a guess, so candidates that change nothing pass it quite often.
+A sweep is one repeat of every case; its score is the mean over the cases. The bar is `accept_sigma` times the spread of
+the sweeps of both profiles: the measured noise, whatever the size of the eval set. This is lenient and not a test: with
+three sweeps the spread is itself a rough estimate, so candidates that change nothing pass quite often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
@@ -16,23 +16,24 @@ from typing import Literal, TypeAlias, get_args
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import noise_bar
-from promptiter.policies.acceptance import NOTHING, Policy
+from promptiter.policies.acceptance import ROUNDING, ComposablePolicy
 from promptiter.policies.combine import is_number
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, pair_scores
+from promptiter.wording import plural
 
 Holdout: TypeAlias = Literal["on_train_improve", "every_trial", "skip", "k_fold"]
-"""When validation is run: only if train improves, always, never; or train and validation are one pool."""
+"""When validation is run: only if train improves, always, or never; or train and validation are pooled."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SigmaGain(Policy):
+class SigmaGain(ComposablePolicy):
     """Accepts a candidate that gains at least its noise bar on train and loses at most its noise bar on validation.
 
-    Both are looked at in `repeats` repeats of every case under both profiles. With one repeat there is no spread, and
-    any gain is enough. With holdout `skip` validation is never run: the decision says so, and the run risks
-    overfitting. With `k_fold` train and validation cases are pooled and dealt into `folds` by the `seed`; each fold in
-    turn is the hold-out of the others, and all must agree. Then no gain hangs on a few cases, but cases that the
-    candidate was made from are among those that it is judged by.
+    Both are measured in `repeats` repeats of every case under both profiles. With one repeat there is no spread, and
+    any gain is enough. With holdout `skip` validation is never run, and the run risks overfitting; the decision says
+    so. With `k_fold` train and validation cases are pooled and split into `folds` by the `seed`; each fold in turn is
+    the hold-out of the others, and all must agree. Then no gain depends on a few cases, but the candidate is judged by
+    the cases that it was made from, too.
     """
 
     accept_sigma: float = 1.0
@@ -53,72 +54,78 @@ class SigmaGain(Policy):
 
     @property
     def opening(self) -> MoreEvidence:
-        return MoreEvidence(repeats=self.repeats, on="train", reason=f"{self.repeats} sweeps of train are to be run")
+        return MoreEvidence(repeats=self.repeats, on="train", reason=f"train needs {plural(self.repeats, 'sweep')}")
 
     def decide(self, evidence: Evidence) -> Answer:
         if evidence.problem is not None:
             return evidence.reject(evidence.problem)
-        train = self._swept(evidence.train, on="train")
+        train = self._collect_sweeps(evidence.train, on="train")
         if isinstance(train, MoreEvidence):
             return train
-        gains, told = self._improves(train, "train")
+        gains, on_train = self._check_gain(train, "train")
         if self.holdout == "skip":
-            told += "; the hold-out was not looked at, so it may be overfitted"
-            return evidence.accept(told) if gains else evidence.reject(told)
+            on_train += "; the hold-out was not used, so it may be overfitted"
+            return evidence.accept(on_train) if gains else evidence.reject(on_train)
         if self.holdout == "on_train_improve" and not gains:
-            return evidence.reject(told)
-        held = self._swept(evidence, on="validation")
+            return evidence.reject(on_train)
+        held = self._collect_sweeps(evidence, on="validation")
         if isinstance(held, MoreEvidence):
-            return replace(held, reason=f"{told}; {held.reason}")
+            return replace(held, reason=f"{on_train}; {held.reason}")
         if self.holdout == "k_fold":
-            return self._in_turn(evidence, train, held)
-        holds, also = self._holds(held, "the hold-out")
-        return evidence.accept(f"{told}; {also}") if gains and holds else evidence.reject(f"{told}; {also}")
+            return self._decide_by_folds(evidence, train, held)
+        holds, on_holdout = self._check_loss(held, "the hold-out")
+        return (
+            evidence.accept(f"{on_train}; {on_holdout}")
+            if gains and holds
+            else evidence.reject(f"{on_train}; {on_holdout}")
+        )
 
-    def _swept(
+    def _collect_sweeps(
         self, evidence: Evidence | None, *, on: Literal["validation", "train"]
     ) -> tuple[PairedScores, ...] | MoreEvidence:
-        """The sweeps of a set, or those that are still to be run."""
+        """Return the sweeps of an eval set, or a request for those that are missing."""
         cases: tuple[PairedScores, ...] = ()
         if evidence is not None and evidence.has_validation:
             cases = pair_scores(evidence.baseline, evidence.candidate, evidence.objective)
         if (missing := self.repeats - min((case.repeats for case in cases), default=0)) > 0:
-            return MoreEvidence(repeats=missing, on=on, reason=f"{missing} sweeps of {on} are to be run")
+            return MoreEvidence(repeats=missing, on=on, reason=f"{on} needs {plural(missing, 'sweep')}")
         return tuple(case.first(self.repeats) for case in cases)
 
-    def _in_turn(self, evidence: Evidence, train: Sequence[PairedScores], held: Sequence[PairedScores]) -> Answer:
-        folds = list(self._dealt([*train, *held]))
+    def _decide_by_folds(
+        self, evidence: Evidence, train: Sequence[PairedScores], held: Sequence[PairedScores]
+    ) -> Answer:
+        folds = self._split_into_folds([*train, *held])
         for number, fold in enumerate(folds, start=1):
             rest = [case for other in folds if other is not fold for case in other]
-            gains, told = self._improves(rest, "the rest")
-            holds, also = self._holds(fold, "the fold")
+            gains, on_rest = self._check_gain(rest, "the rest")
+            holds, on_fold = self._check_loss(fold, "the fold")
             if not gains or not holds:
-                return evidence.reject(f"fold {number} of {len(folds)}: {told if not gains else also}")
-        _, told = self._improves([*train, *held], f"the pool of {len(train) + len(held)} cases")
-        return evidence.accept(f"{told}, and so does what each of {len(folds)} folds leaves")
+                return evidence.reject(f"fold {number} of {len(folds)}: {on_rest if not gains else on_fold}")
+        _, on_pool = self._check_gain([*train, *held], f"the pool of {len(train) + len(held)} cases")
+        return evidence.accept(f"{on_pool}, and so do the cases outside each of {len(folds)} folds")
 
-    def _dealt(self, pool: list[PairedScores]) -> Iterator[list[PairedScores]]:
+    def _split_into_folds(self, pool: list[PairedScores]) -> list[list[PairedScores]]:
         Random(self.seed).shuffle(pool)
         count = min(self.folds, len(pool))
-        return (pool[start::count] for start in range(count))
+        return [pool[start::count] for start in range(count)]
 
-    def _improves(self, cases: Sequence[PairedScores], name: str) -> tuple[bool, str]:
-        gain, bar = self._figures(cases)
-        if gain <= NOTHING:
-            return False, f"{name} {'gains nothing' if gain >= -NOTHING else f'loses {-gain:.3f}'}"
-        clears = gain >= bar - NOTHING
+    def _check_gain(self, cases: Sequence[PairedScores], name: str) -> tuple[bool, str]:
+        gain, bar = self._measure(cases)
+        if gain <= ROUNDING:
+            return False, f"{name} {'gains nothing' if gain >= -ROUNDING else f'loses {-gain:.3f}'}"
+        clears = gain >= bar - ROUNDING
         sign = "which clears" if clears else "which is below"
         return clears, f"{name} gains {gain:.3f}, {sign} its noise of {bar:.3f} ({self.accept_sigma:g} sigma)"
 
-    def _holds(self, cases: Sequence[PairedScores], name: str) -> tuple[bool, str]:
-        gain, bar = self._figures(cases)
-        if gain >= -NOTHING:
+    def _check_loss(self, cases: Sequence[PairedScores], name: str) -> tuple[bool, str]:
+        gain, bar = self._measure(cases)
+        if gain >= -ROUNDING:
             return True, f"{name} gains {max(gain, 0.0):.3f}"
-        holds = -gain <= bar + NOTHING
+        holds = -gain <= bar + ROUNDING
         return holds, f"{name} loses {-gain:.3f}, {'within' if holds else 'more than'} its noise of {bar:.3f}"
 
-    def _figures(self, cases: Sequence[PairedScores]) -> tuple[float, float]:
-        """The gain of the sweeps, and the bar that their spread makes."""
+    def _measure(self, cases: Sequence[PairedScores]) -> tuple[float, float]:
+        """Return the gain of the sweeps, and the bar set by their spread."""
         before = [fmean(case.before[repeat] for case in cases) for repeat in range(self.repeats)]
         after = [fmean(case.after[repeat] for case in cases) for repeat in range(self.repeats)]
         return fmean(after) - fmean(before), noise_bar(before, after, sigma=self.accept_sigma)

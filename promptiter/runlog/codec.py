@@ -1,4 +1,4 @@
-"""Frozen records as plain JSON data and back: what events carry, and what files hold."""
+"""Converts frozen records to plain JSON data and back, for events and files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from traces.model import Json
 
 
 def to_plain(value: Any, shape: Any = None) -> Json:
-    """A record as JSON data. A `shape` such as `tuple[CaseLoss, ...]` says what a bare container holds."""
+    """Return a record as JSON data. A `shape` such as `tuple[CaseLoss, ...]` gives the type of a plain container."""
     shape = type(value) if shape is None else shape
     return _adapter(shape).dump_python(value, mode="json")
 
 
 def from_plain(shape: Any, data: Json) -> Any:
-    """The record of such data."""
+    """Return the record of such data."""
     return _adapter(shape).validate_python(data)
 
 

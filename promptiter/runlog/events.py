@@ -1,7 +1,7 @@
 """Event: a frozen fact about a run, and the envelope that journal, stream and observers carry.
 
-A run is its events: RunResult is `fold(events)`. What two equal runs do not share (clocks, which answers were paid)
-stands under `measured`, inside `data`.
+A run is its events: RunResult is `fold(events)`. What differs between equal runs (times, which answers were paid) is
+under `measured` in `data`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EventType: TypeAlias = Literal[
 
 
 class Event(BaseModel):
-    """One fact. `seq` counts from 0 without gaps; `round` is 0 before the first one."""
+    """One fact. `seq` counts from 0 without gaps; `round` is 0 before the first round."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,7 +60,7 @@ class Event(BaseModel):
 
 
 class Observer(Protocol):
-    """Watches a run. Called with each event in order, after the journal has it; its failure is reported once."""
+    """Watches a run. Called with each event in order, once it is in the journal. A failure is reported once."""
 
     async def observe(self, event: Event) -> None:
-        """Look at one event. The run waits for it, so long work belongs into a task of the observer's own."""
+        """Handle one event. The run waits for this, so long work belongs in a separate task."""

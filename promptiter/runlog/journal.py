@@ -1,4 +1,4 @@
-"""Journal: the append-only log of a run. What is in it has happened, and a run that goes on reads it first."""
+"""Journal: the append-only log of a run, which a resumed run reads first."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from promptiter.runlog.events import Event
 
 
 class Journal(Protocol):
-    """The log of one run. Its event log appends, one event at a time; a result reads its rounds from here."""
+    """The log of one run. The event log appends one event at a time; results read their rounds from here."""
 
     async def append(self, event: Event) -> None:
-        """Keep an event; when this returns, it survives the process. A failure ends the run."""
+        """Store an event. Once this returns, the event survives the process. A failure ends the run."""
 
     def read(self, start: int = 0) -> Iterator[Event]:
-        """The events from a sequence number on, as they were appended. Events that are passed over cost little."""
+        """Yield the events from a sequence number on, in order. Skipping events should be cheap."""
 
     def last(self) -> Event | None:
-        """The last event, without reading the others; None if there is none.
+        """Return the last event, without reading the others; None if there is none.
 
-        The engine asks for it before a run, to see whether the run has come to its end already.
+        The engine calls this before a run, to see whether the run is already complete.
         """
 
 

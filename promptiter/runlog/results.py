@@ -1,7 +1,7 @@
-"""What a run is asked for, and what came of it: RunRequest, RunResult, RoundResult. Plain frozen data.
+"""The request and the result of a run: RunRequest, RunResult, RoundResult. Plain frozen data.
 
-`status` says how the run ended, `verdict` what the evidence says, `stop_reason` which condition ended it. Everything
-that two equal runs do not share stands in a block called `measured`.
+`status` is how the run ended, `verdict` what its evidence shows, `stop_reason` the condition that ended it. Everything
+that differs between equal runs is in a block called `measured`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,17 @@ Status: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancell
 class RunRequest:
     """What to optimize, on which cases, under which rules.
 
-    `targets` are the surfaces that may change; None means every text surface, or those that the goal is about.
-    `teacher` (an agent, or the name of a model) writes the expected answers that cases lack; `judge` is the model that
-    judging metrics ask instead of their own. `acceptance` says which candidates the search keeps, and `claim` how the
-    run tests at its end whether what it kept is better; without a claim, that is adopted untested. `test` cases stay
-    sealed until then: they say whether a gain holds for new cases. `error` is the chance that a claim may be wrong,
-    and that a policy which promises one may err in the run. `protected` cases must go on passing, whatever else
-    `acceptance` says. `max_rounds` bounds the rounds beside what `stop` says; without any, a run stops when validation
-    is perfect, or after three rounds that brought nothing. A `goal` besides the score needs NonInferior as acceptance
-    and a search for it, and ends when nothing is left to try. `seed` is the evaluator's if it is left out.
+    `targets` are the surfaces that may change; None means every text surface, or those that the goal can change.
+    `teacher`, an agent or the name of a model, writes expected answers that cases lack. `judge` is a model that
+    replaces the ones of judging metrics. `acceptance` decides which candidates the search keeps, and `final_test`
+    whether they are better than the initial profile; with None they are adopted untested. The search never uses the
+    `test` cases: they show whether a gain holds for new cases. `alpha` is the false-positive rate of the final test,
+    and bounds that of an acceptance policy with one. `protected` cases must still pass, whatever else `acceptance`
+    says.
+
+    `max_rounds` and `stop` both end the search; the default `stop` is a perfect validation or three rounds without an
+    accepted candidate. Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which
+    ends when nothing is left to try. The default `seed` is the evaluator's.
     """
 
     train: EvalSet | Sequence[EvalSet]
@@ -73,7 +75,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceBlame:
-    """Where the losses of one trace went."""
+    """The blame for the losses of one trace, step by step."""
 
     case_id: str
     repeat: int = 0
@@ -86,9 +88,9 @@ class TraceBlame:
 class PassResult:
     """One pass of a round from losses to patches. `below_support` are signals with too little support for a patch.
 
-    Signals stand in the order of what a patch may remove, for what running the cases again costs that read the surface.
-    `checks` are what replays said of a sample of the blame, in so many `replays`. `refused` are patches that lint or a
-    reviewer refused, with the reason; `notes` say why there is no other patch.
+    Signals are ordered by the loss that a patch may remove, relative to the cost of running the cases that read the
+    surface. `checks` are the results of the gradient check, and `replays` the case runs that it took. `refused` are
+    patches that lint or a reviewer refused, with the reason; `notes` explain missing patches.
     """
 
     losses: tuple[CaseLoss, ...] = ()
@@ -104,10 +106,10 @@ class PassResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """One round: the profile it started from, what was found on train, what was proposed, and what became of it.
+    """One round: the profile it started from, the losses and blame on train, the patches, and the decision.
 
-    `compared` is the input profile, run once more on repeats of the candidate's `validation`; None if its record stood.
-    `decision` is None in a round that was cut short.
+    `compared` is the input profile on the same repeats as the candidate's `validation`; None if its earlier record was
+    used. `decision` is None in a round that did not finish.
     """
 
     round: int
@@ -123,7 +125,7 @@ class RoundResult:
 
     @property
     def losses(self) -> tuple[CaseLoss, ...]:
-        """Those of the train cases, before anything was changed."""
+        """The losses of the train cases under the input profile."""
         return self.passes[0].losses if self.passes else ()
 
     @property
@@ -134,7 +136,7 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
-    """What the working profile loses without each part, and which parts were dropped because it loses nothing."""
+    """What the accepted profile loses without each part, and the parts that were dropped for losing nothing."""
 
     losses: Mapping[str, float] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
@@ -142,7 +144,7 @@ class Ablation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeasured:
-    """What differs between equal runs: the name, clocks, what was spent, and what watching it met with."""
+    """What differs between equal runs: the id, times, spending, and problems that did not end the run."""
 
     run_id: str = ""
     started_at: str = ""
@@ -155,14 +157,13 @@ class RunMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """The state of a run, at its end or on the way.
+    """The state of a run, finished or in progress.
 
-    `working_profile` is what the search has kept, and `accepted_profile` what is adopted: the same while nothing is
-    concluded, afterwards only what the `conclusion` lets stand. `accepted` are its scores on validation, `baseline`
-    those of the initial profile; of a run that made its claim, both on the fresh repeats of that. `ablation` says what
-    was taken out before. `unread_surfaces` are targets that no run of any case has read. `error` says why a run failed.
-    The `rounds` of a run that just ended are read from its journal when they are asked for; those of a result that was
-    read from a file are a tuple.
+    `working_profile` is the best profile of the search; `accepted_profile` is the one to adopt: the same until the
+    `conclusion`, and the initial profile if the final test shows no gain. `accepted` and `baseline` are the validation
+    of the adopted and of the initial profile, after a final test on its repeats. `ablation` has the parts that were
+    removed before. No case run read the `unread_surfaces`. `error` says why a run failed. The `rounds` of a run that
+    just ended are read from its journal on demand; in a result that was loaded from a file they are a tuple.
     """
 
     status: Status
@@ -197,12 +198,12 @@ class RunResult:
 
     @property
     def stop_reason(self) -> str | None:
-        """Which condition ended the run; None while it runs, or if it failed."""
+        """The condition that ended the run; None while it runs, or if it failed."""
         return self.stop.reason if self.stop is not None else None
 
     @property
     def changes(self) -> ProfileDiff:
-        """How the accepted profile differs from the one that the run started with."""
+        """How the accepted profile differs from the initial one."""
         return self.initial_profile.changes(self.accepted_profile, self.structure)
 
     @property
@@ -239,20 +240,20 @@ class RunResult:
         return f"{len(self.rounds)} rounds, {spent.calls:,} calls, {cost}, {self.measured.duration_s:.1f} s"
 
     def to_json(self) -> bytes:
-        """As it is written into result.json: everything in a fixed order."""
+        """Return the content of result.json, in a fixed order."""
         file = BytesIO()
         self.write_json(file)
         return file.getvalue()
 
     def write_json(self, file: IO[bytes]) -> None:
-        """Write the same into a file, with one round in memory at a time."""
+        """Write the content of result.json, with one round in memory at a time."""
         import orjson
 
         from promptiter.runlog.codec import to_plain
 
         layout = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
         document = {"schema_version": SCHEMA_VERSION, **to_plain(replace(self, rounds=()))}
-        # JSON texts hold no bare line break, so these bytes are found nowhere but at the key itself.
+        # JSON strings contain no raw line breaks, so these bytes occur only at the key itself.
         before, key, after = orjson.dumps(document, option=layout).partition(b'\n  "rounds": [')
         file.write(before + key)
         separator = b"\n    "
@@ -263,7 +264,7 @@ class RunResult:
 
     @staticmethod
     def from_json(raw: bytes) -> RunResult:
-        """The result of such a document."""
+        """Parse a result.json."""
         import orjson
 
         from promptiter.runlog.codec import from_plain

@@ -1,6 +1,6 @@
-"""What is known of a run after some of its events: the run so far, and the round that is going on.
+"""RunState: the state of a run after some of its events, which `fold` is built on.
 
-This is what `fold` is made of. It knows one round at a time, whatever their number.
+It holds the run so far and the current round only, whatever the number of rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from promptiter.policies.final_test import Conclusion
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import PatchSet, Profile
-from promptiter.runlog.candidate_codec import candidate_of
+from promptiter.runlog.candidate_codec import decode_candidate
 from promptiter.runlog.codec import from_plain
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import Ablation, PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
@@ -28,14 +28,14 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True)
 class ReusedTraining:
-    """What a round found out about its input profile; the next round with the same profile starts with it."""
+    """The train results of a round, which the next round reuses if it has the same input profile."""
 
     train: Evaluation | None = None
     passes: tuple[PassResult, ...] = ()
 
     @staticmethod
     def of(found: RoundResult) -> ReusedTraining:
-        """The train evaluation and the first pass, without what was proposed then."""
+        """Return the train evaluation and the first pass of a round, without its patches."""
         first = tuple(replace(each, patches=PatchSet(), refused=(), notes=()) for each in found.passes[:1])
         return ReusedTraining(found.train, first)
 
@@ -46,22 +46,22 @@ NOTHING = ReusedTraining()
 class RunState:
     """A run after some events, with one method per event type.
 
-    It starts before the first event or, given the run so far and what is known of its accepted profile, before any
-    round. `source_seq` is the sequence number of the round whose train results this round reuses (its own if none).
+    It starts before the first event, or before any round, given the run so far and the train results to reuse.
+    `source_seq` is the sequence number of the round whose train results this round reuses (its own if none).
     `accepted_seq` is the event of the accepted candidate.
     """
 
-    def __init__(self, run: RunResult | None = None, findings: ReusedTraining = NOTHING) -> None:
+    def __init__(self, run: RunResult | None = None, reused: ReusedTraining = NOTHING) -> None:
         self.round: RoundResult | None = None
         self.source_seq = 0
         self.accepted_seq: int | None = None
         self._run = run
         self._accepted = "" if run is None else run.accepted_profile.digest
         self._input = self._accepted
-        self._findings = findings
-        self._began_at = 0
-        self._candidate_at = 0
-        self._afresh: dict[str, Evaluation] = {}
+        self._reused = reused
+        self._round_seq = 0
+        self._candidate_seq = 0
+        self._final_evaluations: dict[str, Evaluation] = {}
         self._unread = frozenset(() if run is None else run.unread_surfaces)
         self._rows: list[CaseRow] = []
         self._head: dict[str, Json] | None = None
@@ -73,7 +73,7 @@ class RunState:
         return self._run
 
     def rounds(self, events: Iterable[Event]) -> Iterator[RoundResult]:
-        """Take all these events, and give each round when the next one begins or they are at their end."""
+        """Take all these events, and yield each round when the next one starts or the events end."""
         for event in events:
             if event.type == "round_started" and self.round is not None:
                 yield self.round
@@ -82,10 +82,10 @@ class RunState:
             yield self.round
 
     def take(self, event: Event) -> None:
-        """One event more. What comes after the end of a run says that the run went on."""
+        """Take one more event. An event after the end of a run means that the run was resumed."""
         if self._run is not None and self._run.status != "running" and event.type != "run_completed":
             self._change(status="running", verdict="no_evidence", stop=None, error=None, is_final=False)
-        getattr(self, f"_on_{event.type}", _nothing)(event)
+        getattr(self, f"_on_{event.type}", _ignore)(event)
 
     def _on_run_started(self, event: Event) -> None:
         data = event.data
@@ -129,57 +129,59 @@ class RunState:
             case "baseline":
                 self._change(baseline=found, accepted=found)
             case "train":
-                self._trained(found)
+                self._add_training(found)
             case "rerun" if self.round is not None:
                 self._change_round(reruns=(*self.round.reruns, found))
             case "validation":
-                self._validated(found)
+                self._add_validation(found)
             case "ablation" | "final_test":
-                self._afresh[found.profile_digest] = _with_more(self._afresh.get(found.profile_digest), found)
+                self._final_evaluations[found.profile_digest] = _add_repeats(
+                    self._final_evaluations.get(found.profile_digest), found
+                )
             case _:
                 pass
 
-    def _trained(self, found: Evaluation) -> None:
-        """What the round finds out itself stands in the place of what was known before."""
-        if self.round is not None and self.round.passes is self._findings.passes:
+    def _add_training(self, found: Evaluation) -> None:
+        """Set the round's own train results, which replace reused ones."""
+        if self.round is not None and self.round.passes is self._reused.passes:
             self._change_round(passes=())
-            self.source_seq = self._began_at
+            self.source_seq = self._round_seq
         self._change_round(train=found)
 
-    def _validated(self, found: Evaluation) -> None:
-        """A candidate's validation, or the accepted profile on the same repeats; a further look has more repeats."""
+    def _add_validation(self, found: Evaluation) -> None:
+        """Add repeats of a candidate's validation, or of the accepted profile on the same repeats."""
         if self.round is None:
             return
         if found.profile_digest == self._accepted:
-            self._change_round(compared=_with_more(self.round.compared, found))
+            self._change_round(compared=_add_repeats(self.round.compared, found))
         else:
-            self._change_round(validation=_with_more(self.round.validation, found))
+            self._change_round(validation=_add_repeats(self.round.validation, found))
 
     def _on_round_started(self, event: Event) -> None:
         if event.data["profile_digest"] != self._accepted:
             raise JournalError(
                 f"event {event.seq} of the journal starts a round from the profile "
-                f"{event.data['profile_digest'][:12]}…, but {self._accepted[:12]}… is the accepted one there; "
-                "bring the journal back from a copy"
+                f"{event.data['profile_digest'][:12]}…, but {self._accepted[:12]}… is the accepted one at that event; "
+                "restore the journal from a copy"
             )
-        self._look_back(event.seq)
-        self._began_at, self._input, self._head = event.seq, self._accepted, None
+        self._update_reused(event.seq)
+        self._round_seq, self._input, self._head = event.seq, self._accepted, None
         self.round = RoundResult(
             round=event.round,
             input_profile=self.run.accepted_profile,
-            train=self._findings.train,
-            passes=self._findings.passes,
+            train=self._reused.train,
+            passes=self._reused.passes,
         )
 
-    def _look_back(self, now: int) -> None:
-        """What a new round knows of its profile: what the round before found, if that had the same profile."""
-        known = self._findings
+    def _update_reused(self, now: int) -> None:
+        """Reuse the train results of the previous round if it had the same input profile."""
+        known = self._reused
         if self.round is None:
             self.source_seq = now
         elif self._input != self._accepted:
-            self._findings, self.source_seq = NOTHING, now
+            self._reused, self.source_seq = NOTHING, now
         elif (found := ReusedTraining.of(self.round)).train is not known.train or found.passes != known.passes:
-            self._findings, self.source_seq = found, self._began_at
+            self._reused, self.source_seq = found, self._round_seq
         elif known is NOTHING:
             self.source_seq = now
 
@@ -204,8 +206,8 @@ class RunState:
         self._change_pass(patches=found.patches, refused=found.refused, notes=found.notes)
 
     def _on_candidate(self, event: Event) -> None:
-        candidate = candidate_of(event.data, accepted=self.run.accepted_profile, structure=self.run.structure)
-        self._candidate_at = event.seq
+        candidate = decode_candidate(event.data, accepted=self.run.accepted_profile, structure=self.run.structure)
+        self._candidate_seq = event.seq
         self._change_round(output_profile=candidate)
 
     def _on_decision(self, event: Event) -> None:
@@ -215,7 +217,7 @@ class RunState:
         if decision.accepted and now is not None and now.output_profile is not None:
             profile = now.output_profile
             self._change(accepted_profile=profile, working_profile=profile, accepted=now.validation)
-            self._accepted, self.accepted_seq = now.output_profile.digest, self._candidate_at
+            self._accepted, self.accepted_seq = now.output_profile.digest, self._candidate_seq
 
     def _on_audit(self, event: Event) -> None:
         """If a node reads something that its trace does not record, unread surfaces are unknown."""
@@ -230,22 +232,22 @@ class RunState:
             self._change(stop=decision)
 
     def _on_search_cut(self, _event: Event) -> None:
-        """Also an ablation may be cut: what it ran is no part of the claim."""
-        self._afresh = {}
+        """Forget the runs of an ablation that the budget ended: they are not part of the final test."""
+        self._final_evaluations = {}
 
     def _on_ablation(self, event: Event) -> None:
         found = from_plain(Ablation, event.data["value"])
         run = self.run
         left = run.working_profile.reset(found.dropped, to=run.initial_profile, snapshot=run.structure)
-        accepted = self._afresh.get(left.digest, run.accepted)
+        accepted = self._final_evaluations.get(left.digest, run.accepted)
         self._change(ablation=found, working_profile=left, accepted_profile=left, accepted=accepted)
-        self._afresh = {}
+        self._final_evaluations = {}
 
     def _on_conclusion(self, event: Event) -> None:
-        """What the claim shows is adopted; else it is the profile that the run started with."""
+        """Adopt the working profile if the final test shows a gain, else the initial one."""
         found, run = from_plain(Conclusion, event.data["value"]), self.run
-        before = self._afresh.get(run.initial_profile.digest, run.baseline)
-        after = self._afresh.get(run.working_profile.digest, run.accepted)
+        before = self._final_evaluations.get(run.initial_profile.digest, run.baseline)
+        after = self._final_evaluations.get(run.working_profile.digest, run.accepted)
         profile, accepted = (run.working_profile, after) if found.adopts else (run.initial_profile, before)
         self._change(
             conclusion=found, verdict=found.verdict, baseline=before, accepted_profile=profile, accepted=accepted
@@ -278,13 +280,13 @@ class RunState:
             self._change_round(passes=(*passes[:-1], replace(passes[-1], **fields)))
 
 
-def _with_more(known: Evaluation | None, more: Evaluation) -> Evaluation:
-    """An evaluation with more repeats; of another profile, that one alone."""
+def _add_repeats(known: Evaluation | None, more: Evaluation) -> Evaluation:
+    """Add repeats to an evaluation, or replace it if it is of another profile."""
     if known is None or known.profile_digest != more.profile_digest:
         return more
     rows = {(row.case_id, row.repeat): row for row in (*known.rows, *more.rows)}
     return replace(known, rows=tuple(rows.values()))
 
 
-def _nothing(_event: Event) -> None:
+def _ignore(_event: Event) -> None:
     pass

@@ -1,4 +1,4 @@
-"""What a run leaves for people and programs: its result, its profiles, and the texts of its surfaces.
+"""The files that a run leaves behind: its result, its profiles, and the texts of its surfaces.
 
 runs/<run-id>/
   result.json                  RunResult
@@ -28,10 +28,10 @@ KeepTraces: TypeAlias = Literal["all", "failed", "none"]
 
 
 def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_traces: KeepTraces = "all") -> None:
-    """Write what a run found into its folder. Each file is there whole or not at all; the last is result.json.
+    """Write the result of a run into its folder, each file atomically, result.json last.
 
-    They can be written again at any time: all of it follows from the journal. Of a run that came to its end the traces
-    that nobody wants to keep are removed.
+    Everything follows from the journal, so the files can be written again at any time. Once the run is final, traces
+    that `keep_traces` excludes are removed.
     """
     path = Path(folder)
     for name in ("profiles", "surfaces"):
@@ -45,22 +45,22 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
         _write(path / "surfaces" / name, text.encode("utf-8", "replace"))
     for surface_id in result.structure.surface_ids:
         for ending in (".md", ".baseline.md", ".best.md"):
-            if (name := f"{file_name(surface_id)}{ending}") not in texts:  # of an earlier end of the run
+            if (name := f"{file_name(surface_id)}{ending}") not in texts:  # from before the run was resumed
                 (path / "surfaces" / name).unlink(missing_ok=True)
-    if keep_traces != "all" and result.is_final:  # a run that goes on needs them
+    if keep_traces != "all" and result.is_final:  # a run that resumes needs them
         _prune(path / "traces", _failed_traces(result) if keep_traces == "failed" else set())
     with write_atomically(path / "result.json") as file:
         result.write_json(file)
 
 
 def file_name(surface_id: str) -> str:
-    """The name of a surface's file, without its ending: the id, with what file systems take badly written as %2F."""
+    """The file name of a surface, without extension: its id, with problematic characters escaped as in `%2F`."""
     name = quote(surface_id, safe="#~")
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}~{digest(surface_id)[:8]}"
 
 
 def _candidates(result: RunResult) -> Iterator[bytes]:
-    """Each candidate as its parent and what it changes there."""
+    """Each candidate as its parent and its changes."""
     for each in result.rounds:
         if each.output_profile is not None:
             document = {
@@ -90,12 +90,12 @@ def _texts(result: RunResult) -> dict[str, str]:
 
 
 def _text(value: Json) -> str:
-    """A text as it is, so that it can be copied from there; anything else as JSON."""
+    """A string as it is, so that it can be copied from the file; anything else as JSON."""
     return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def _failed_traces(result: RunResult) -> set[str]:
-    """The digests of all runs that did not pass."""
+    """The trace digests of all cases that did not pass."""
     found: set[str] = set()
     for each in (result.baseline, result.accepted, *_evaluations(result)):
         if each is not None:

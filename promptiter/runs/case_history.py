@@ -1,4 +1,4 @@
-"""CaseHistory: every run of one case in the journal of a run, in order, with its scores and traces."""
+"""CaseHistory: every run of one case in the journal, in order, with scores and traces."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from traces import ExecutionTrace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRun:
-    """One run of the case: in which part of the search, under which profile, and what came of it.
+    """One run of the case: its phase, its profile and the resulting row.
 
-    `profile` is `baseline`, `accepted` (by the search, until then), `candidate`, `best` in the final test, or in an
-    ablation what the best one was run without.
+    `profile` is `baseline`, `accepted` (so far), `candidate`, `best` (in the final test), or for an ablation
+    `without ...` and the surfaces that it left out.
     """
 
     round: int
@@ -43,7 +43,7 @@ class CaseHistory:
 
 
 def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
-    """The history of a case; SetupError if the run has no such case."""
+    """Read the history of a case; SetupError if the run has no such case."""
     read_header(folder)
     found: list[tuple[int, CaseRun]] = []
     known: set[str] = set()
@@ -78,6 +78,6 @@ def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
 
 
 def read_traces(folder: str | os.PathLike[str], run: CaseRun) -> list[ExecutionTrace]:
-    """The traces of one run of a case, one for each turn; those that were not kept are left out."""
+    """Read the traces of one run of a case, one per turn, except those that were not kept."""
     trace_store = TraceStore(Path(folder) / "traces")
     return [trace_store.get(name) for name in run.row.trace_digests if name in trace_store]

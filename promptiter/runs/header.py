@@ -1,7 +1,7 @@
-"""run.json: what a run was asked for. Written once, before its first event, and never changed.
+"""run.json: the inputs of a run. Written once, before the first event, and never changed.
 
-A run goes on only with the inputs that it began with: `differences` says in words what changed since. What is hashed
-is hashed by its parts (each case, each surface), so that the part can be named.
+A run resumes only with the inputs it started with (see changed_inputs). Inputs are hashed part by part (each case,
+each surface), so that an error can name the part that changed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
 from typing import cast
@@ -26,7 +25,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.llm.models import ConfiguredModel
 from promptiter.llm.redaction import MASK, Redactor
 from promptiter.llm.secret import is_secret_name
-from promptiter.policies.combine import written
+from promptiter.policies.combine import describe_policy
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.runlog.results import RunRequest
@@ -37,23 +36,13 @@ from traces.model import Json
 
 FILE_NAME = "run.json"
 
-FREE = (
-    *("quiet", "json", "review", "runs", "cache", "keep_traces", "evaluation.concurrency", "budget.*"),
-    *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute"),
-    *("models.*.timeout_s", "models.*.latency_s"),
-)
-"""Keys of a configuration that say how a run is done, not what is asked for: they may change before it goes on."""
-
-NAMED = 5
-"""So many cases or surfaces that changed are told by name."""
-
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Versions(_Record):
-    """What the run was started with. For people: another version is no reason to refuse."""
+    """The versions a run was started with: for information, a run resumes with other versions too."""
 
     promptiter: str
     python: str
@@ -61,7 +50,7 @@ class Versions(_Record):
 
 
 class HeaderStructure(_Record):
-    """The agent: the hash of its shape, of its values too, and of each surface's value."""
+    """The agent: hashes of its shape, of its shape and values, and of the value of each surface."""
 
     structure_id: str
     baseline_id: str
@@ -69,7 +58,7 @@ class HeaderStructure(_Record):
 
 
 class HeaderSet(_Record):
-    """An eval set: the hash of each case, in its order."""
+    """An eval set: the hash of each case, in order."""
 
     id: str
     content_digest: str
@@ -77,24 +66,24 @@ class HeaderSet(_Record):
 
 
 class Configuration(_Record):
-    """What a configured run was configured by: the file, what the command line said on top, and both together.
+    """The configuration of a run: the file, the settings of the command line, and the document that both add up to.
 
-    A path of the header is relative to the run's folder, so that a project can be moved. `files` are other files that
-    were read, by the key that names them; `code` is the module of the agent. In a header both are hashes.
+    In a header, `file` is relative to the folder of the run, so that a project can be moved. `files` are the other
+    files that were read, by configuration key, and `code` is the agent's module; a header stores their hashes.
     """
 
     file: str
-    settings: dict[str, Json] = Field(default_factory=dict, repr=False)  # may hold a secret, until it is in a header
+    settings: dict[str, Json] = Field(default_factory=dict, repr=False)  # may hold a secret; a header masks it
     document: dict[str, Json] = Field(default_factory=dict, repr=False)
     files: dict[str, str] = Field(default_factory=dict)
     code: str | None = None
 
 
 class RunHeader(_Record):
-    """The inputs of a run. `configuration`, in which files are hashes and nothing is secret, is None for one from code.
+    """The inputs of a run, without secrets. `configuration` is None if the run was started from Python.
 
-    `request` are the settings that every run has, policies as the code that makes them. `models` are the settings of
-    the agent's models, as far as these report them: a forecast uses only runs with the same ones.
+    `request` holds the settings that every run has, policies as the code that creates them. `models` holds the settings
+    that the agent's models report: a forecast uses only runs with the same ones.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -110,7 +99,7 @@ class RunHeader(_Record):
     test: HeaderSet | None = None
 
 
-def header_of(
+def build_header(
     engine: Engine,
     request: RunRequest,
     *,
@@ -118,7 +107,7 @@ def header_of(
     created_at: datetime,
     configuration: Configuration | None = None,
 ) -> RunHeader:
-    """The header of a run that is about to start; RequestError if it could not be served."""
+    """Build the header of a run that is about to start; RequestError if the request is invalid."""
     snapshot, redactor = engine.describe(), engine.evaluator.gateway.redactor
     checked = check_request(request, snapshot, engine.evaluator)
     return RunHeader(
@@ -127,8 +116,8 @@ def header_of(
         versions=Versions(
             promptiter=version("promptiter"), python=platform.python_version(), litellm=version("litellm")
         ),
-        request=cast("dict[str, Json]", redactor.redact_json(_settings(engine, request, checked.targets))),
-        configuration=None if configuration is None else _safe(configuration, redactor),
+        request=cast("dict[str, Json]", redactor.redact_json(_request_settings(engine, request, checked.targets))),
+        configuration=None if configuration is None else _mask_configuration(configuration, redactor),
         structure=_header_structure(snapshot),
         models=model_settings(engine),
         train=_header_set(checked.train),
@@ -138,7 +127,7 @@ def header_of(
 
 
 def model_settings(engine: Engine) -> dict[str, Json]:
-    """The settings of the models that the agent names, as far as these report them; without secrets."""
+    """The settings that the agent's models report, by model name, without secrets."""
     gateway = engine.evaluator.gateway
     names = {str(surface.value) for surface in engine.describe().surfaces if surface.type == "model"}
     models = {name: gateway.model(name) for name in sorted(names)}
@@ -147,10 +136,10 @@ def model_settings(engine: Engine) -> dict[str, Json]:
 
 
 def write_header(folder: str | os.PathLike[str], header: RunHeader) -> Path:
-    """Write run.json into the folder of a run, whole or not at all. SetupError if the folder has one."""
+    """Write run.json into the folder of a run, atomically. SetupError if the folder already has one."""
     path = Path(folder) / FILE_NAME
     if path.exists():
-        raise SetupError(f"{str(path)!r} is there already, and the header of a run is never changed; resume that run")
+        raise SetupError(f"{str(path)!r} already exists, and the header of a run never changes; resume that run")
     with write_atomically(path) as file:
         file.write(orjson.dumps(header.model_dump(mode="json"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         file.flush()
@@ -159,86 +148,59 @@ def write_header(folder: str | os.PathLike[str], header: RunHeader) -> Path:
 
 
 def read_header(folder: str | os.PathLike[str]) -> RunHeader:
-    """The header of a run; SetupError if the folder is none, or its header cannot be used."""
+    """Read the header of a run; SetupError if the folder is not a run or its header is unusable."""
     path = Path(folder) / FILE_NAME
     try:
         document = orjson.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise SetupError(f"{os.fspath(folder)!r} is no run: it has no {FILE_NAME}") from error
+        raise SetupError(f"{os.fspath(folder)!r} is not a run: it has no {FILE_NAME}") from error
     except (OSError, orjson.JSONDecodeError) as error:
-        told = (error.strerror if isinstance(error, OSError) else None) or error
-        raise SetupError(f"{str(path)!r} cannot be read: {told}; bring it back from a copy") from error
+        cause = (error.strerror if isinstance(error, OSError) else None) or error
+        raise SetupError(f"{str(path)!r} cannot be read: {cause}; restore it from a copy") from error
     found = document.get("schema_version") if isinstance(document, dict) else None
     if found != SCHEMA_VERSION:
         raise SetupError(
             f"{str(path)!r} has schema_version {found!r}, and this release reads {SCHEMA_VERSION}; "
-            "use the promptiter that wrote it, or start a new run"
+            "use the release that wrote it, or start a new run"
         )
     try:
         return RunHeader.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise SetupError(f"{str(path)!r} is no header of a run: {where}: {first['msg']}") from error
+        raise SetupError(f"{str(path)!r} is not a valid run header: {where}: {first['msg']}") from error
 
 
-def differences(header: RunHeader, other: RunHeader) -> list[str]:
-    """What changed between two headers and makes them two runs, each in a sentence; empty if one may go on."""
-    before, after = (each.configuration or Configuration(file="") for each in (header, other))
-    found = [
-        # What a configuration says is told once; the request follows from it.
-        *(list(_changes(before.document, after.document, free=FREE)) or _changes(header.request, other.request)),
-        *_changed_files(before.files, after.files),
-        *_changed_structure(header.structure, other.structure),
-        *_changed_set("train", header.train, other.train),
-        *_changed_set("validation", header.validation, other.validation),
-        *_changed_set("test", header.test or _NO_SET, other.test or _NO_SET),
-    ]
-    return list(dict.fromkeys(found))
+def mask_secrets(config: Json, redactor: Redactor, *, key: str = "") -> Json:
+    """A configuration that is safe to store: `${VAR}` stays; secrets and everything in `headers` become `***`.
 
-
-def changed_code(header: RunHeader, other: RunHeader) -> str | None:
-    """A word on the agent's module if it is not as it was; only what it does could tell whether that matters."""
-    before, after = header.configuration, other.configuration
-    if before is None or after is None or before.code == after.code or before.code is None:
-        return None
-    return (
-        "the agent's module has changed since the run began; what was found before stays, so if the agent now does "
-        "something else, start afresh"
-    )
-
-
-def without_secrets(config: Json, redactor: Redactor, *, key: str = "") -> Json:
-    """A configuration as it may be written down: `${VAR}` stays, and what is secret or stands in `headers` is `***`.
-
-    So is all that stands below a secret's name, numbers too.
+    Everything below a secret's name is masked, numbers too.
     """
     if isinstance(config, Mapping):
-        hides = _hides(key)
+        is_secret = _is_secret(key)
         return {
-            redactor.redact_known(str(name)): without_secrets(value, redactor, key=key if hides else str(name))
+            redactor.redact_known(str(name)): mask_secrets(value, redactor, key=key if is_secret else str(name))
             for name, value in config.items()
         }
     if isinstance(config, list | tuple):
-        return [without_secrets(value, redactor, key=key) for value in config]
+        return [mask_secrets(value, redactor, key=key) for value in config]
     if config is None or isinstance(config, bool) or (isinstance(config, str) and _VARIABLES_ONLY.fullmatch(config)):
         return config
-    if _hides(key):
+    if _is_secret(key):
         return MASK
     if not isinstance(config, str):
         return config
-    [safe] = cast("dict[str, Json]", redactor.redact_json({key: config})).values()
-    return safe
+    [masked] = cast("dict[str, Json]", redactor.redact_json({key: config})).values()
+    return masked
 
 
-def _hides(key: str) -> bool:
+def _is_secret(key: str) -> bool:
     return key.lower().endswith("headers") or is_secret_name(key)
 
 
-def _safe(configuration: Configuration, redactor: Redactor) -> Configuration:
-    """A configuration as it may be written down."""
+def _mask_configuration(configuration: Configuration, redactor: Redactor) -> Configuration:
     settings, document = (
-        cast("dict[str, Json]", without_secrets(each, redactor))
+        cast("dict[str, Json]", mask_secrets(each, redactor))
         for each in (configuration.settings, configuration.document)
     )
     files = {name: _file_digest(path) for name, path in sorted(configuration.files.items())}
@@ -249,7 +211,7 @@ def _safe(configuration: Configuration, redactor: Redactor) -> Configuration:
 _VARIABLES_ONLY = re.compile(r"(?:Bearer |Basic |Token )?(?:\$\{[A-Za-z_][A-Za-z0-9_]*\})+")
 
 
-def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> dict[str, Json]:
+def _request_settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> dict[str, Json]:
     evaluator, teacher = engine.evaluator, request.teacher
     options = request.evaluation or evaluator.options
     return {
@@ -265,9 +227,9 @@ def _settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> di
         "objective": request.objective,
         "alpha": request.alpha,
         "goal": to_plain(request.goal),
-        "acceptance": written(request.acceptance),
-        "final_test": None if request.final_test is None else written(request.final_test),
-        "stop": None if request.stop is None else written(request.stop),
+        "acceptance": describe_policy(request.acceptance),
+        "final_test": None if request.final_test is None else describe_policy(request.final_test),
+        "stop": None if request.stop is None else describe_policy(request.stop),
         "max_rounds": request.max_rounds,
         "targets": list(targets),
         "initial_profile": None if request.initial_profile is None else request.initial_profile.digest,
@@ -296,78 +258,3 @@ def _file_digest(path: str | os.PathLike[str]) -> str:
         return digest(Path(path).read_bytes())
     except OSError as error:
         raise SetupError(f"{os.fspath(path)!r} cannot be read: {error.strerror or error}") from error
-
-
-def _changes(before: Mapping[str, Json], after: Mapping[str, Json], *, free: Sequence[str] = ()) -> Iterator[str]:
-    """`stop.minutes was 30 and is now 60`, for each value that differs."""
-    then, now = _leaves(before), _leaves(after)
-    for path in dict.fromkeys((*then, *now)):
-        was, is_now = then.get(path), now.get(path)
-        if was == is_now or any(fnmatchcase(path, pattern) for pattern in free):
-            continue
-        if was is None:
-            yield f"{path} is new: {_shown(is_now)}"
-        elif is_now is None:
-            yield f"{path} was {_shown(was)} and is gone"
-        else:
-            yield f"{path} was {_shown(was)} and is now {_shown(is_now)}"
-
-
-def _leaves(tree: Mapping[str, Json], path: str = "") -> dict[str, Json]:
-    """The values of a tree by their path, `stop.minutes`."""
-    found: dict[str, Json] = {}
-    for name, value in tree.items():
-        found |= _leaves(value, f"{path}{name}.") if isinstance(value, Mapping) else {f"{path}{name}": value}
-    return found
-
-
-def _shown(value: Json) -> str:
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def _changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
-    for name in sorted({*before, *after}):
-        if name not in after:
-            yield f"the file {name!r} is not used any more"
-        elif name not in before:
-            yield f"the file {name!r} was not used before"
-        elif before[name] != after[name]:
-            yield f"the file {name!r} was changed"
-
-
-def _changed_structure(before: HeaderStructure, after: HeaderStructure) -> Iterator[str]:
-    if before.structure_id != after.structure_id:
-        gone = [repr(name) for name in before.surfaces if name not in after.surfaces]
-        new = [repr(name) for name in after.surfaces if name not in before.surfaces]
-        if gone:
-            yield f"the agent has lost surfaces: {_listed(gone)}"
-        if new:
-            yield f"the agent has new surfaces: {_listed(new)}"
-        if not gone and not new:
-            yield "the agent has other nodes or edges, or surfaces of another type"
-    for name in sorted(before.surfaces.keys() & after.surfaces.keys()):
-        if before.surfaces[name] != after.surfaces[name]:
-            yield f"the agent's own value of surface {name!r} was edited"
-
-
-_NO_SET = HeaderSet(id="", content_digest="", cases={})
-
-
-def _changed_set(name: str, before: HeaderSet, after: HeaderSet) -> Iterator[str]:
-    if before.id != after.id:
-        yield f"{name}: the eval set was {before.id!r} and is now {after.id!r}"
-    changed = [
-        *(f"case {each!r} is gone" for each in before.cases if each not in after.cases),
-        *(f"case {each!r} is new" for each in after.cases if each not in before.cases),
-        *(f"case {each!r} was changed" for each, was in before.cases.items() if was != after.cases.get(each, was)),
-    ]
-    if changed:
-        yield f"{name}: {_listed(changed)}"
-    elif list(before.cases) != list(after.cases):
-        yield f"{name}: the cases stand in another order"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    more = f", and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
-    return ", ".join(parts[:NAMED]) + more

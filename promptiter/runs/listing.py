@@ -1,9 +1,10 @@
-"""Runs at rest: which there are, how they ended, what they cost. Reads the header and last event of each run."""
+"""The runs in a folder: how each ended and what it cost. Reads the header and the last event of each run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -11,7 +12,7 @@ from typing import Literal, TypeAlias
 from promptiter.errors import PromptiterError, SetupError, nearest
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
-from promptiter.llm.ledger import NOTHING, Spending
+from promptiter.llm.ledger import NOTHING, LedgerSnapshot, Spending
 from promptiter.policies.final_test import Verdict
 from promptiter.runlog.codec import from_plain
 from promptiter.runlog.event_log import is_finished
@@ -20,21 +21,22 @@ from promptiter.runs.file_journal import FILE_NAME as JOURNAL
 from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import read_header
-from promptiter.runs.lock import Holder, holder_of
-from promptiter.runs.outcome import Outcome, outcome_at_end
+from promptiter.runs.lock import Holder, find_holder
+from promptiter.runs.outcome import Outcome, classify_end
+from promptiter.wording import join_names
 
-NAMED = 5
-"""So many runs are named when a name fits several."""
+MAX_NAMED = 5
+"""Maximum number of runs that an error names if several match."""
 
 ListedStatus: TypeAlias = Status | Literal["interrupted", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedRun:
-    """One run in a list. A run without an end that no process holds was `interrupted`, and can be resumed.
+    """One run in a list. An unfinished run that no process holds is `interrupted` and can be resumed.
 
-    One that is not `is_configured` was started by Python code, and is resumed from there. `baseline` and `best` are
-    figures of the objective. `error` says why a run failed, or cannot be read.
+    A run that is not `is_configured` was started from Python and is resumed from there. `baseline` and `best` are
+    values of the objective. `error` says why a run failed or cannot be read.
     """
 
     run_id: str
@@ -55,43 +57,50 @@ class ListedRun:
 
     @property
     def outcome(self) -> Outcome | Literal["unreadable"]:
-        """How it ended, or where it is, in a word."""
+        """How it ended, or its current state."""
         if self.status == "unreadable":
             return "unreadable"
         if self.status != "succeeded" or self.verdict is None:
             return "running" if self.status in ("queued", "running") else _UNFINISHED.get(self.status, "interrupted")
         if self.stop_reason == "user_stop" and self.can_resume:
             return "stopped"
-        return outcome_at_end(self.verdict, rounds=self.rounds, stop_reason=self.stop_reason)
+        return classify_end(self.verdict, rounds=self.rounds, stop_reason=self.stop_reason)
 
 
 _UNFINISHED: Mapping[ListedStatus, Outcome] = {"failed": "failed", "cancelled": "cancelled"}
 
 
 def list_runs(folder: str | os.PathLike[str]) -> list[ListedRun]:
-    """The runs of a folder, the oldest first. One that cannot be read is listed as `unreadable`."""
-    return [_listed_run(path.parent) for path in sorted(Path(folder).glob(f"*/{HEADER}"))]
+    """List the runs of a folder, oldest first. A run that cannot be read is listed as `unreadable`."""
+    return [_list_run(path.parent) for path in sorted(Path(folder).glob(f"*/{HEADER}"))]
 
 
 def find_run(run: str, folder: str | os.PathLike[str]) -> Path:
-    """The folder of a run that a person names: by path, by id, by a part of it, or as `latest`; SetupError if none."""
+    """Find the folder of a run by its path, its id, a part of its id, or `latest`; SetupError if none matches."""
     if (Path(run) / HEADER).is_file():
         return Path(run)
     if Path(run).is_dir() and any(Path(run).glob(f"*/{HEADER}")):
         run, folder = "latest", run
     known = sorted(path.parent.name for path in Path(folder).glob(f"*/{HEADER}"))
-    fitting = [name for name in known if run in name] if run != "latest" else known[-1:]
-    if run in known or len(fitting) == 1:
-        return Path(folder) / (run if run in known else fitting[0])
+    matching = [name for name in known if run in name] if run != "latest" else known[-1:]
+    if run in known or len(matching) == 1:
+        return Path(folder) / (run if run in known else matching[0])
     if not known:
         raise SetupError(f"there are no runs in {os.fspath(folder)!r}; give the path of a run's folder")
-    if fitting:
-        more = f" and {len(fitting) - NAMED} more" if len(fitting) > NAMED else ""
-        raise SetupError(f"{run!r} may be {', '.join(fitting[:NAMED])}{more}; give more of the name")
+    if matching:
+        raise SetupError(f"{run!r} matches {join_names(matching, limit=MAX_NAMED)}; give more of the name")
     raise SetupError(f"there is no run {run!r} in {os.fspath(folder)!r}{nearest(run, known)}")
 
 
-def _listed_run(path: Path) -> ListedRun:
+def read_ledger(folder: Path) -> LedgerSnapshot:
+    """What a run has spent so far, from its recorded calls."""
+    if not (folder / CALLS).exists():
+        return LedgerSnapshot()
+    with closing(CallLog(folder / CALLS)) as log:
+        return log.ledger()
+
+
+def _list_run(path: Path) -> ListedRun:
     try:
         return _read_run(path)
     except PromptiterError as error:
@@ -99,7 +108,7 @@ def _listed_run(path: Path) -> ListedRun:
 
 
 def _read_run(path: Path) -> ListedRun:
-    header, holder = read_header(path), holder_of(path)
+    header, holder = read_header(path), find_holder(path)
     last = FileJournal(path / JOURNAL).last()
     if last is None or last.type != "run_completed" or holder is not None:
         return ListedRun(
@@ -108,7 +117,7 @@ def _read_run(path: Path) -> ListedRun:
             status="interrupted" if holder is None else "running",
             created_at=header.created_at,
             rounds=0 if last is None else last.round,
-            spent=_spent(path / CALLS),
+            spent=read_ledger(path).total,
             holder=holder,
             duration_s=None if last is None else last.data.get("measured", {}).get("elapsed_s"),
             can_resume=holder is None,
@@ -133,14 +142,3 @@ def _read_run(path: Path) -> ListedRun:
         can_resume=not is_finished(last),
         is_configured=header.configuration is not None,
     )
-
-
-def _spent(calls: Path) -> Spending:
-    """What a run without an end has paid; unfinished ones are few, so all of its calls are looked at."""
-    if not calls.exists():
-        return NOTHING
-    log = CallLog(calls)
-    try:
-        return log.ledger().total
-    finally:
-        log.close()

@@ -1,9 +1,9 @@
-"""RunLock: one process at a time works on a run.
+"""RunLock: only one process at a time works on a run.
 
-On one machine flock decides: it goes with its process, so one that was killed blocks nobody. Other machines, which a
-shared folder may serve and flock may not reach, look at the lease that stands in the same file: it is renewed while
-the holder lives, and whoever finds it expired takes the run over. A holder that slept through this is told at its
-next renewal, which every append to the journal asks for.
+On one machine flock decides. The kernel releases it when the process dies, so a killed process blocks nothing. Other
+machines may share the folder without sharing flock, so the lock file also holds a lease: the holder renews it, and
+another machine may take over the run once it has expired. A holder that was suspended meanwhile finds out at its next
+renewal; every append to the journal checks for that.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from promptiter.errors import RunLockedError, SetupError
 FILE_NAME = "lock"
 LEASE_S = 60.0
 RENEWALS = 4
-"""So often a lease is renewed before it would end."""
+"""Number of renewals in one lease period."""
 TRIES, PAUSE_S = 5, 0.02
-"""Somebody who only asks whether a run is locked (`holder_of`) holds it for a moment."""
+"""`find_holder` takes a shared lock for a moment, so a failed attempt is repeated."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The process that works on a run. `machine` is what flock reaches; times are seconds since 1970."""
+    """The process that is working on a run. `machine` is the scope of flock; times are Unix timestamps."""
 
     host: str
     pid: int
@@ -46,9 +46,9 @@ class Holder:
 
 
 class RunLock:
-    """The lock of a run's folder: `with RunLock(folder): ...`. RunLockedError says who holds it.
+    """The lock of a run's folder: `with RunLock(folder): ...`. RunLockedError names the holder.
 
-    A thread renews the lease, so that it lives on while the event loop waits or is blocked.
+    A thread renews the lease, so that it stays valid while the event loop is blocked.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class RunLock:
         self._renewing: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Take the run, or raise RunLockedError."""
+        """Lock the run, or raise RunLockedError."""
         if self._file is not None:
-            raise RunLockedError(f"this process holds the run {str(self.folder)!r} already")
+            raise RunLockedError(f"this process already holds the run {str(self.folder)!r}")
         try:
-            file = self._flocked()
+            file = self._open_and_flock()
         except OSError as error:
-            told = error.strerror or error
-            raise SetupError(f"the run {str(self.folder)!r} cannot be locked: {told}; use another folder") from error
+            cause = error.strerror or error
+            raise SetupError(f"the run {str(self.folder)!r} cannot be locked: {cause}; use another folder") from error
         try:
-            self._take(file)
+            self._write_first_lease(file)
         except BaseException:
             os.close(file)
             raise
@@ -91,7 +91,7 @@ class RunLock:
         self._renewing.start()
 
     def renew(self) -> None:
-        """Lengthen the lease when it is time again; RunLockedError once the run is in other hands. Cheap."""
+        """Extend the lease when it is due; RunLockedError if another process took over the run. Cheap to call."""
         with self._guard:
             if self._lost is not None:
                 raise RunLockedError(self._lost)
@@ -100,22 +100,22 @@ class RunLock:
             now = self._now()
             if now < self._lease.expires_at - self._lease_s * (1 - 1 / RENEWALS):
                 return
-            found = _lease_at(self._path)
+            found = _read_lease(self._path)
             if found is None or replace(found, expires_at=self._lease.expires_at) != self._lease:
-                whose = f"taken over by {_named(found)}" if found is not None else "given up: its lock file is gone"
-                self._lost = f"the run {str(self.folder)!r} was {whose}; this process must not go on with it"
+                how = f"taken over by {_describe(found)}" if found is not None else "lost: its lock file is gone"
+                self._lost = f"the run {str(self.folder)!r} was {how}; this process stops working on it"
                 raise RunLockedError(self._lost)
             self._write(self._file, replace(self._lease, expires_at=now + self._lease_s))
 
     def release(self) -> None:
-        """Let others have the run. Nothing of the lock stays."""
+        """Unlock the run and remove the lock file."""
         if self._file is None:
             return
         self._released.set()
         if self._renewing is not None:
             self._renewing.join()
         with self._guard, suppress(OSError):
-            if self._lost is None and _lease_at(self._path) == self._lease:
+            if self._lost is None and _read_lease(self._path) == self._lease:
                 self._path.unlink()
         file, self._file, self._lease = self._file, None, None
         _held().discard(self)
@@ -128,34 +128,34 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _flocked(self) -> int:
-        """The lock file, with flock. One that its holder removes at this moment is no lock any more."""
+    def _open_and_flock(self) -> int:
+        """Open the lock file and flock it. A file that its holder has just removed does not count."""
         for tried in range(TRIES):
             if tried:
                 time.sleep(PAUSE_S)
             file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                if _flock(file, shared=False) and _stands_at(file, self._path):
+                if _flock(file, shared=False) and _is_at(file, self._path):
                     return file
             except BaseException:
                 os.close(file)
                 raise
             os.close(file)
-        found = _lease_at(self._path)
+        found = _read_lease(self._path)
         who = "another process"
         if found is not None:
             is_own = found.pid == os.getpid() and found.machine == self._machine
-            how = "in this very process" if is_own else f"or end it with `kill {found.pid}`"
-            who = f"{_named(found)}; wait for its end, {how}"
-        raise RunLockedError(f"the run {str(self.folder)!r} is in the hands of {who}")
+            advice = "that is this process" if is_own else f"wait until it ends, or end it with `kill {found.pid}`"
+            who = f"{_describe(found)}; {advice}"
+        raise RunLockedError(f"the run {str(self.folder)!r} is locked by {who}")
 
-    def _take(self, file: int) -> None:
+    def _write_first_lease(self, file: int) -> None:
         now = self._now()
-        found = _lease_at(self._path)
+        found = _read_lease(self._path)
         if found is not None and found.machine != self._machine and found.expires_at > now:
             left = found.expires_at - now
             raise RunLockedError(
-                f"the run {str(self.folder)!r} is in the hands of {_named(found)}; "
+                f"the run {str(self.folder)!r} is locked by {_describe(found)}; "
                 f"if that process is gone, try again in {left:.0f} s"
             )
         lease = Holder(
@@ -164,15 +164,15 @@ class RunLock:
         try:
             self._write(file, lease)
         except OSError as error:
-            told = error.strerror or error
-            raise SetupError(f"{str(self._path)!r} cannot be written: {told}; make room, and try again") from error
+            cause = error.strerror or error
+            raise SetupError(f"{str(self._path)!r} cannot be written: {cause}; free some space, then retry") from error
 
     def _write(self, file: int, lease: Holder) -> None:
-        """In place, since flock belongs to this very file. Who reads takes the first line, which is always whole."""
+        """Write in place, since flock belongs to this file. Readers take the first line, which is always complete."""
         line = orjson.dumps(asdict(lease), option=orjson.OPT_APPEND_NEWLINE)
         os.pwrite(file, line, 0)
         os.ftruncate(file, len(line))
-        os.fsync(file)  # or other machines see it late
+        os.fsync(file)  # otherwise other machines see it late
         self._lease = lease
 
     def _keep_renewing(self) -> None:
@@ -180,21 +180,21 @@ class RunLock:
             try:
                 self.renew()
             except RunLockedError:
-                return  # the next append says so
+                return  # the next append raises it
             except OSError as error:
                 logger.warning("the lease of %s could not be renewed: %s", self.folder, error.strerror or error)
 
     def _forget(self) -> None:
-        """In a forked child: the lock is its parent's alone, and must end with it."""
+        """Drop the lock in a forked child: it belongs to the parent alone."""
         if self._file is not None:
             os.close(self._file)
         self._file, self._lease, self._guard = None, None, threading.Lock()
 
 
-def holder_of(folder: str | os.PathLike[str]) -> Holder | None:
-    """Who works on a run at this moment; None if nobody does, also when a process was killed and left its lease."""
+def find_holder(folder: str | os.PathLike[str]) -> Holder | None:
+    """Find the process that is working on a run; None if there is none or it was killed."""
     path = Path(folder) / FILE_NAME
-    found = _lease_at(path)
+    found = _read_lease(path)
     if found is None:
         return None
     if found.machine != this_machine():
@@ -210,7 +210,7 @@ def holder_of(folder: str | os.PathLike[str]) -> Holder | None:
 
 
 def this_machine() -> str:
-    """What flock reaches: one kernel. Containers on one have different host names, copies of a machine the same."""
+    """The id of this kernel, the scope of flock. Containers share it under different host names."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -218,7 +218,7 @@ def this_machine() -> str:
 
 
 def _flock(file: int, *, shared: bool) -> bool:
-    """Lock an open file until it is closed, if nobody else has it."""
+    """Lock an open file until it is closed; False if another process holds it."""
     if os.name == "nt":
         raise SetupError("the folder of a run cannot be locked on Windows; use WSL")
     import fcntl
@@ -230,30 +230,30 @@ def _flock(file: int, *, shared: bool) -> bool:
     return True
 
 
-def _stands_at(file: int, path: Path) -> bool:
+def _is_at(file: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
 
 
-def _lease_at(path: Path) -> Holder | None:
-    """The lease in a lock file; None if there is none, or its writer was killed before it was written."""
+def _read_lease(path: Path) -> Holder | None:
+    """Read the lease in a lock file; None if there is none, or the process was killed before writing it."""
     try:
         found = Holder(**orjson.loads(path.read_bytes().partition(b"\n")[0]))
-        float(found.expires_at)  # whoever wrote it
+        float(found.expires_at)  # raises unless it is a number
     except (OSError, orjson.JSONDecodeError, TypeError, ValueError):
         return None
     return found
 
 
-def _named(holder: Holder) -> str:
+def _describe(holder: Holder) -> str:
     return f"process {holder.pid} on {holder.host}"
 
 
 @cache
 def _held() -> WeakSet[RunLock]:
-    """The locks of this process. A child that was forked inherits open files, and would hold the locks after it."""
+    """The locks of this process. A forked child inherits open files, and would keep the locks of a dead parent."""
     held: WeakSet[RunLock] = WeakSet()
 
     def forget() -> None:

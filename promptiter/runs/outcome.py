@@ -1,7 +1,7 @@
-"""Outcome: how a run ended, or where it is, in one word and in one line.
+"""Outcome: how a run ended, or its current state, as one word and as a headline.
 
-A run that came to its end has a verdict. One that failed, was stopped or is still running has none yet, and a run that
-was only asked for the baseline never gets one.
+A finished run has a verdict. A run that failed, was stopped or is still running has none yet, and a run that only
+evaluates the baseline never gets one.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _HEADLINES: Mapping[Outcome, str] = {
 _IN_A_ROUND = frozenset(("running", "interrupted", "stopped", "cancelled", "failed"))
 
 
-def outcome_of(result: RunResult, *, is_held: bool = False) -> Outcome:
-    """How a run ended. One without an end is `running` while a process holds it, else `interrupted`."""
+def classify_result(result: RunResult, *, is_held: bool = False) -> Outcome:
+    """The outcome of a run. An unfinished run is `running` while a process holds it, otherwise `interrupted`."""
     if result.status in ("queued", "running"):
         return "running" if is_held else "interrupted"
     if result.status != "succeeded":
         return "failed" if result.status == "failed" else "cancelled"
     if result.stop_reason == "user_stop" and not result.is_final:
         return "stopped"
-    return outcome_at_end(result.verdict, rounds=len(result.rounds), stop_reason=result.stop_reason)
+    return classify_end(result.verdict, rounds=len(result.rounds), stop_reason=result.stop_reason)
 
 
-def outcome_at_end(verdict: Verdict, *, rounds: int, stop_reason: str | None) -> Outcome:
-    """The outcome of a run that succeeded: its verdict, unless no round was needed or wanted."""
+def classify_end(verdict: Verdict, *, rounds: int, stop_reason: str | None) -> Outcome:
+    """The outcome of a run that succeeded: its verdict, unless no round was needed or requested."""
     if not rounds and stop_reason == "max_rounds":
         return "baseline_only"
     if not rounds and stop_reason in ("target_score", "required_metrics"):
@@ -59,53 +59,53 @@ def outcome_at_end(verdict: Verdict, *, rounds: int, stop_reason: str | None) ->
     return verdict
 
 
-def headline(result: RunResult, outcome: Outcome) -> str:
-    """The outcome in words, with the cases that it holds for."""
+def write_headline(result: RunResult, outcome: Outcome) -> str:
+    """The outcome as a phrase, with the cases it applies to."""
     saved = SAVINGS.get(result.goal.kind)
     if outcome == "improved":
-        return _improvement(result, "Improved" if saved is None else f"Fewer {saved} and no worse")
+        return _describe_improvement(result, "Improved" if saved is None else f"Fewer {saved} and no worse")
     if saved is not None and outcome in ("no_evidence", "underpowered"):
         if result.working_profile != result.initial_profile:
-            return "Not shown to be no worse, nothing adopted"
-        return f"No {saved} could be saved without a loss, nothing adopted"
+            return "A loss of quality could not be ruled out, nothing adopted"
+        return f"No {saved} could be saved without a loss of quality, nothing adopted"
     where = f" in round {len(result.rounds)}" if outcome in _IN_A_ROUND and result.rounds else ""
     return f"{_HEADLINES[outcome]}{where}"
 
 
-def _improvement(result: RunResult, what: str) -> str:
+def _describe_improvement(result: RunResult, what: str) -> str:
     found = result.conclusion
     if found is None or found.scope is None:
         return f"{what} by the acceptance rule, not tested"
     return f"{what} on these {found.cases} cases" if found.scope == "these cases" else f"{what} on new cases"
 
 
-def reason_of(result: RunResult, outcome: Outcome) -> str:
-    """What the outcome rests on, in a few words: a p-value, or the cause of a run that tested nothing."""
+def explain_outcome(result: RunResult, outcome: Outcome) -> str:
+    """The reason for the outcome in a few words: a p-value, or why a run tested nothing."""
     if outcome == "failed":
         return result.error or "unknown error"
     if outcome in ("invalid_eval", "budget_ended", "interrupted", "running", "cancelled", "stopped"):
-        return _cause(result, outcome)
+        return _describe_cause(result, outcome)
     if result.conclusion is None or outcome in ("baseline_only", "target_reached"):
         return ""
-    return _evidence(result.conclusion)
+    return _describe_evidence(result.conclusion)
 
 
-def _cause(result: RunResult, outcome: Outcome) -> str:
+def _describe_cause(result: RunResult, outcome: Outcome) -> str:
     if outcome in ("invalid_eval", "budget_ended"):
         reasons = result.conclusion.reasons if result.conclusion is not None else ()
         return result.stop.text if result.stop is not None and not reasons else "; ".join(reasons[:2])
     return "accepted changes are not tested yet" if result.changes else ""
 
 
-def _evidence(found: Conclusion) -> str:
+def _describe_evidence(found: Conclusion) -> str:
     if not found.results:
         return found.reasons[0] if found.reasons else ""
     shown = [each for each in found.results if each.scope == found.scope] or found.results[-1:]
     look = shown[-1].looks[-1] if shown[-1].looks else None
-    return shown[-1].reason if look is None else _tested(look)
+    return shown[-1].reason if look is None else _describe_look(look)
 
 
-def _tested(look: Look) -> str:
+def _describe_look(look: Look) -> str:
     if look.gain <= -look.margin:
         return "no gain" if not look.margin else "worse by more than the margin"
     if look.has_run_noise:

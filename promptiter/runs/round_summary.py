@@ -10,7 +10,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.runlog.results import PassResult, RoundResult, RunResult
 
 BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "no_patch", "below_support"]
-"""What came of blame: its patch was adopted, was accepted and not adopted, was rejected; or there was no patch."""
+"""The result of blaming a surface: its patch was adopted, accepted but not adopted, or rejected; or it got no patch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameSummary:
-    """One blamed surface: every case that blamed it, the signals in the order of the rounds, and what came of it."""
+    """One blamed surface: the cases behind the blame, the signals by round, and the result."""
 
     surface_id: str
     case_ids: tuple[str, ...]
@@ -52,7 +52,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSummary:
-    """One round. `accepted` is None if it was cut short before a decision."""
+    """One round. `accepted` is None if the round ended before a decision."""
 
     round: int
     train: Figures | None
@@ -65,9 +65,9 @@ class RoundSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSummary:
-    """All rounds of a run. `reasons` has, by surface, why each patch that was accepted was made.
+    """All rounds of a run. `reasons` gives, by surface, the reason for each accepted patch.
 
-    `no_blame` says why no surface was blamed, if rounds ran and none was.
+    `no_blame` says why no surface was blamed, if rounds ran without blaming any.
     """
 
     rounds: tuple[RoundSummary, ...] = ()
@@ -78,14 +78,14 @@ class SearchSummary:
 
 
 def summarize_rounds(result: RunResult) -> SearchSummary:
-    """Go through the rounds once: a run may have ten thousand of them, in its journal."""
+    """Summarize the rounds in a single pass: a journal may hold ten thousand of them."""
     rounds: list[RoundSummary] = []
     rejections: list[Rejected] = []
     blame = _Blame(result)
     accepted: dict[str, tuple[Reason, ...]] = {}
     why = _WhyNoBlame()
     for each in result.rounds:
-        rounds.append(_round(each))
+        rounds.append(_summarize_round(each))
         rejections.extend(_rejections(each))
         blame.add(each)
         why.add(each)
@@ -102,7 +102,7 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     )
 
 
-def figures_of(evaluation: Evaluation | None) -> Figures | None:
+def summarize_evaluation(evaluation: Evaluation | None) -> Figures | None:
     """The figures of an evaluation, if there is one."""
     if evaluation is None:
         return None
@@ -110,21 +110,21 @@ def figures_of(evaluation: Evaluation | None) -> Figures | None:
     return Figures(score=evaluation.mean_score, passed=passed, cases=len(evaluation.cases))
 
 
-def _round(each: RoundResult) -> RoundSummary:
+def _summarize_round(each: RoundResult) -> RoundSummary:
     decision = each.decision
     return RoundSummary(
         round=each.round,
-        train=figures_of(each.train),
+        train=summarize_evaluation(each.train),
         blamed=tuple(dict.fromkeys(signal.surface_id for one in each.passes for signal in one.signals)),
         patched=tuple(sorted(each.patches.surface_ids)),
-        validation=figures_of(each.validation),
+        validation=summarize_evaluation(each.validation),
         accepted=None if decision is None else decision.accepted,
-        reason=decision.reason if decision is not None else "cut short before it was decided" if each.patches else "",
+        reason=decision.reason if decision is not None else "ended before a decision" if each.patches else "",
     )
 
 
 def _patch_reasons(each: RoundResult) -> Iterator[tuple[str, Reason]]:
-    """Of each patch of a round, the signal that its own pass had for the surface."""
+    """The reason for each patch of a round: the signal for its surface in the same pass."""
     for one in each.passes:
         signals = {signal.surface_id: signal for signal in one.signals}
         for patch in one.patches:
@@ -149,7 +149,7 @@ def _rejections(each: RoundResult) -> Iterator[Rejected]:
     if each.decision is not None and not each.decision.accepted:
         yield Rejected(round=each.round, surface_ids=patched, reason=each.decision.reason)
     elif each.decision is None and patched:
-        yield Rejected(round=each.round, surface_ids=patched, reason="cut short before it was decided")
+        yield Rejected(round=each.round, surface_ids=patched, reason="ended before a decision")
 
 
 class _Blame:
@@ -197,7 +197,7 @@ class _Blame:
 
 
 class _WhyNoBlame:
-    """Why no surface was blamed, as the train cases of all rounds show it."""
+    """Why no surface was blamed, judging by the train cases of all rounds."""
 
     def __init__(self) -> None:
         self._has_train = self._has_failures = self._has_losses = self._has_traces = False

@@ -1,7 +1,7 @@
-"""RunSummary: one run as plain data, ready to be shown. The end of `promptiter run` and `promptiter show` render it.
+"""RunSummary: one run as plain data. `promptiter run` and `promptiter show` render it.
 
-`read_summary` needs only the folder of the run: it works for runs that are still running, and after the configuration
-was edited or the agent is gone.
+`read_summary` needs only the folder of the run, so it works while the run is in progress and after the configuration
+or the agent has changed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from pathlib import Path
 from promptiter.errors import SetupError
 from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.result import Evaluation
-from promptiter.llm.cache.call_log import FILE_NAME as CALLS
-from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
 from promptiter.runlog.fold import fold_lazily
@@ -24,15 +22,16 @@ from promptiter.runlog.results import RunMeasured, RunResult
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
 from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import read_header
-from promptiter.runs.lock import holder_of
-from promptiter.runs.outcome import SAVINGS, Outcome, headline, outcome_of, reason_of
+from promptiter.runs.listing import read_ledger
+from promptiter.runs.lock import find_holder
+from promptiter.runs.outcome import SAVINGS, Outcome, classify_result, explain_outcome, write_headline
 from promptiter.runs.round_summary import (
     BlameSummary,
     Figures,
     Reason,
     Rejected,
     RoundSummary,
-    figures_of,
+    summarize_evaluation,
     summarize_rounds,
 )
 from promptiter.wording import path_from_here
@@ -41,7 +40,7 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureChange:
-    """A figure before and after. `limit` is the threshold of a metric; None is unknown or unscored."""
+    """A figure before and after; None is unknown or unscored. `limit` is the threshold of a metric."""
 
     name: str
     before: float | None
@@ -51,9 +50,9 @@ class FigureChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """How one surface changed, and why: the signals of the rounds that made its patches.
+    """How one surface changed, and why: the signals behind its accepted patches.
 
-    `gain` is what the final profile loses without this change, if that was measured.
+    `gain` is how much the final profile loses without this change, if that was measured.
     """
 
     surface_id: str
@@ -65,7 +64,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What a run has spent. Calls are calls of models; those of tools are counted apart, everywhere."""
+    """What a run has spent. Model calls and tool calls are counted separately."""
 
     models: Spending = NOTHING
     tools: Spending = NOTHING
@@ -78,7 +77,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command to paste, and what it is for."""
+    """A command to paste, and its purpose."""
 
     purpose: str
     command: str
@@ -88,10 +87,10 @@ class Command:
 class RunSummary:
     """One run, finished or not.
 
-    `score` is the objective of the baseline and of the best candidate: of what the final test compared, if there was
-    one. `changes` are adopted if `adopted`, else what the search has accepted. `validation` are the cases of the
-    accepted profile, and `failing` those that do not pass under it. `removed` surfaces were accepted and taken out
-    again because nothing was lost without them.
+    `score` is the objective of the baseline and of the best candidate, as measured by the final test if there was one.
+    `changes` are the adopted changes if `adopted`, otherwise those accepted so far. `validation` and `failing` describe
+    the validation cases under the accepted profile. Changes of the `removed` surfaces were accepted, then dropped
+    because they contributed nothing.
     """
 
     run_id: str
@@ -124,23 +123,23 @@ class RunSummary:
 
 
 def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
-    """The summary of the run in a folder; SetupError if it cannot be read or has not begun."""
+    """Summarize the run in a folder; SetupError if it cannot be read or has not begun."""
     path = Path(folder)
     read_header(path)
     journal = FileJournal(path / JOURNAL)
     last = journal.last()
     if last is None:
         raise SetupError(f"the run {str(path)!r} has recorded nothing yet; `promptiter resume {path}` starts it")
-    result, is_held = fold_lazily(journal), holder_of(path) is not None
+    result, is_held = fold_lazily(journal), find_holder(path) is not None
     if last.type != "run_completed":
         elapsed_s = last.data.get("measured", {}).get("elapsed_s", 0.0)
-        result = replace(result, measured=replace(result.measured, duration_s=elapsed_s, spent=_ledger(path / CALLS)))
+        result = replace(result, measured=replace(result.measured, duration_s=elapsed_s, spent=read_ledger(path)))
     return summarize(result, path, is_held=is_held)
 
 
 def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = False) -> RunSummary:
-    """The summary of a result. `is_held`: some process is working on the run."""
-    outcome, search = outcome_of(result, is_held=is_held), summarize_rounds(result)
+    """Summarize a result. `is_held`: a process is working on the run."""
+    outcome, search = classify_result(result, is_held=is_held), summarize_rounds(result)
     changes = result.changes or result.initial_profile.changes(result.working_profile, result.structure)
     losses = result.ablation.losses if result.ablation is not None else {}
     changed = {change.surface_id for change in result.changes}
@@ -159,11 +158,11 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         agent=result.structure.name or "agent",
         folder=folder,
         outcome=outcome,
-        headline=headline(result, outcome),
-        reason=reason_of(result, outcome),
+        headline=write_headline(result, outcome),
+        reason=explain_outcome(result, outcome),
         score=_score(result),
-        baseline=figures_of(result.baseline),
-        validation=figures_of(result.accepted),
+        baseline=summarize_evaluation(result.baseline),
+        validation=summarize_evaluation(result.accepted),
         failing=_failing(result.accepted),
         metrics=_metrics(result),
         per_run=_per_run(result),
@@ -179,14 +178,14 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         no_blame=search.no_blame,
         rejections=search.rejections,
         stopped=result.stop.text if result.stop is not None and result.stop.stop else "",
-        costs=costs_of(result.measured.spent, result.measured),
+        costs=summarize_costs(result.measured.spent, result.measured),
         problems=result.measured.problems,
         commands=() if folder is None else _commands(result, outcome, folder),
     )
 
 
-def costs_of(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> Costs:
-    """What was spent, calls of models and of tools apart, and in how many case runs and seconds."""
+def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> Costs:
+    """Separate the spending on models from that on tools, and add case runs and time."""
     measured = measured or RunMeasured()
     models = LedgerSnapshot(tuple(entry for entry in spent.entries if not entry.model.startswith(TOOL)))
     tools = LedgerSnapshot(tuple(entry for entry in spent.entries if entry.model.startswith(TOOL)))
@@ -202,7 +201,7 @@ def costs_of(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> Cost
 
 
 def _score(result: RunResult) -> FigureChange | None:
-    """As a figure to optimize a loss counts negative; it is shown as a loss."""
+    """The objective before and after. A loss is negative as an objective; it is shown as a positive number."""
     found, before, after = result.conclusion, result.baseline_score, result.accepted_score
     if found is not None and found.results:
         before, after = found.before, found.after
@@ -232,7 +231,7 @@ def _metrics(result: RunResult) -> tuple[FigureChange, ...]:
 
 
 def _per_run(result: RunResult) -> tuple[FigureChange, ...]:
-    """What one run of a case takes before and after, where that is what the run is for."""
+    """The mean usage of one case run, for goals that reduce it."""
     if result.goal.kind not in SAVINGS or result.baseline is None or result.accepted is None:
         return ()
     before, after = average_usage(result.baseline), average_usage(result.accepted)
@@ -249,7 +248,7 @@ def _evidence(result: RunResult) -> tuple[str, ...]:
 
 
 def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Command, ...]:
-    """What a person may want to do next, ready to paste."""
+    """The likely next commands, ready to paste."""
     run = shlex.quote(str(path_from_here(folder)))
     found = [Command(purpose="details", command=f"promptiter show {run}")]
     if len(result.initial_profile.changes(result.working_profile, result.structure)) > 1:
@@ -261,14 +260,3 @@ def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Comman
     if not result.is_final and result.changes:
         found.append(Command(purpose="final test", command=f"promptiter resume {run} --final-test"))
     return tuple(found)
-
-
-def _ledger(calls: Path) -> LedgerSnapshot:
-    """What a run without an end has paid."""
-    if not calls.exists():
-        return LedgerSnapshot()
-    log = CallLog(calls)
-    try:
-        return log.ledger()
-    finally:
-        log.close()

@@ -163,7 +163,7 @@ class BlameFinder:
             )
             blame = [gradient for each in gradients.values() for gradient in each]
             found = await check.check(blame, runs, rng=session.rng)
-            checks = tuple(replace(each, reason=session.redacted(each.reason)) for each in found.checks)
+            checks = tuple(replace(each, reason=session.redact(each.reason)) for each in found.checks)
             return replace(found, checks=checks)
 
         key = [eval_set.id, profile.digest, len(evaluation.rows), check.most]
@@ -196,7 +196,7 @@ class BlameFinder:
             if gradient.surface_id in request.targets - unread_here and gradient.step_id in steps
         )
         dropped = result.dropped + len(result.gradients) - len(gradients)
-        error = None if result.error is None else self.session.redacted(result.error)
+        error = None if result.error is None else self.session.redact(result.error)
         return replace(result, gradients=gradients, dropped=dropped, error=error)
 
     async def _merge(
@@ -226,7 +226,7 @@ class BlameFinder:
         largest = self.min_support * known.largest_share if known is not None else 0.0
         least = max(MIN_CASE_SHARE, largest) * len(evaluation.cases)
         kept, below_support = (
-            order_by_priority(each, evaluation.rows, unsure=self.session.comparisons.unsure)
+            order_by_priority(each, evaluation.rows, unsure=self.session.validator.untrusted_nodes)
             for each in rank(signals, min_share=self.min_support, least=least)
         )
         return PassResult(signals=kept, below_support=below_support)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
 from promptiter.llm.prices import Price
-from promptiter.policies.goals import other_models
+from promptiter.policies.goals import list_other_models
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.search.stage_calls import record_patches
 from promptiter.structure import Surface
@@ -73,7 +73,7 @@ def _find_swaps(surface: Surface, session: Session) -> Iterator[Swap]:
     now = _price_usage(session.evaluator.gateway.price(current), usage)
     if now is None:
         return  # price or usage is unknown, so no saving can be estimated
-    for model in other_models(session.request.goal, surface, current):
+    for model in list_other_models(session.request.goal, surface, current):
         then = _price_usage(session.evaluator.gateway.price(model), usage)
         if then is not None and then < now:
             yield Swap(surface_id=surface.id, current=current, model=model, saves_usd=round((now - then) / runs, 12))

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
-from promptiter.sentences import sentences_of
+from promptiter.sentences import split_sentences
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 
@@ -95,4 +95,4 @@ def _split_sentences(text: str, start: int, end: int) -> tuple[tuple[int, int], 
     whole = text[start:end]
     if "\n" in whole.rstrip("\n"):
         return ((start, start + len(whole.rstrip())),)
-    return tuple((start + each.start, start + each.end) for each in sentences_of(whole))
+    return tuple((start + each.start, start + each.end) for each in split_sentences(whole))

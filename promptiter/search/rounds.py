@@ -157,7 +157,7 @@ async def _decide(
     None if there is nothing left to try.
     """
     if not proposal.patches:
-        return await session.pass_over(_describe_refusals(proposal.refused)) if proposal.refused else None
+        return await session.skip_round(_describe_refusals(proposal.refused)) if proposal.refused else None
     candidate = session.candidate(proposal.patches)
     digest = int(candidate.digest[:16], 16)  # shortened, because a long run keeps all of them
     if digest in tried:

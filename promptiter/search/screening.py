@@ -95,4 +95,4 @@ def _merge_rows(one: Evaluation, other: Evaluation) -> Evaluation:
 
 
 def _find_lost_cases(evidence: Evidence) -> tuple[str, ...]:
-    return (*(delta.case_id for delta in evidence.deltas if delta.change < 0), *evidence.lost)
+    return (*(delta.case_id for delta in evidence.deltas if delta.change < 0), *evidence.newly_unscored)

@@ -22,7 +22,7 @@ from promptiter.engine.session import Session
 from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.models import estimate_tokens
-from promptiter.policies.goals import SHORTENED
+from promptiter.policies.goals import SHORTENABLE_TYPES
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.search.removable_parts import Pieces
 from promptiter.search.screening import FIRST_CASES, MOST_CASES, Screening
@@ -81,7 +81,7 @@ class PromptShortening:
             elif len(group) > 1:
                 waiting.extend(_split_in_half(group))
         if is_first:
-            await session.pass_over("no sentence or example could be removed without a loss on the train cases")
+            await session.skip_round("no sentence or example could be removed without a loss on the train cases")
             await session.complete_round()
 
     def outline(self) -> SearchOutline:
@@ -119,7 +119,7 @@ class _PromptTexts:
     def of(session: Session) -> _PromptTexts:
         profile, snapshot = session.accepted.profile, session.snapshot
         found = [snapshot.surface(target) for target in sorted(session.targets)]
-        surfaces = {each.id: profile.surface(each.id, snapshot) for each in found if each.type in SHORTENED}
+        surfaces = {each.id: profile.surface(each.id, snapshot) for each in found if each.type in SHORTENABLE_TYPES}
         return _PromptTexts(surfaces, {name: Pieces.of(surface) for name, surface in surfaces.items()})
 
     def build_patches(self, gone: Iterable[Piece]) -> PatchSet:

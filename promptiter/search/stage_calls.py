@@ -28,7 +28,7 @@ class StageCalls:
         except (BudgetEndedError, UnexpectedCallError, SetupError):
             raise
         except Exception as error:  # noqa: BLE001 - a stage may be the user's own; its failed calls are skipped
-            return None, self._session.redacted(f"{type(error).__name__}: {error}")
+            return None, self._session.redact(f"{type(error).__name__}: {error}")
 
     def fail(self, message: str) -> None:
         """End the run if no stage ever worked; otherwise only report the failure, so that earlier results are kept."""

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.edges import Choice, Edge, FanOut, Join
 from promptiter.agents.function import agent, ask, ask_sync, chain, node
-from promptiter.agents.graph import Choice, Edge, FanOut, GraphAgent, Join
-from promptiter.agents.nodes import FunctionNode, ModelNode, Parameter, Tool, View, surface
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext, Parameter, Tool, surface
 from promptiter.errors import SetupError, StructureMismatchError, UnexpectedCallError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolRequest
@@ -19,9 +20,9 @@ from traces import Failure, digest
 
 
 def function(name: str, does: Any = None) -> FunctionNode:
-    async def run(view: View) -> Any:
+    async def run(node_context: NodeContext) -> Any:
         await asyncio.sleep(random.random() / 500)
-        return does(view) if does else f"{name}({view.incoming})"
+        return does(node_context) if does else f"{name}({node_context.incoming})"
 
     return FunctionNode(name=name, function=run)
 
@@ -35,7 +36,11 @@ def working_example() -> GraphAgent:
             Edge("planner", "retrieve"),
             Edge("planner", "compose"),
             Join(("retrieve", "compose"), "reviewer"),
-            Choice("reviewer", lambda view: "finalize" if "rewrite" in view.outputs else "need_revision", ROUTES),
+            Choice(
+                "reviewer",
+                lambda context: "finalize" if "rewrite" in context.outputs else "need_revision",
+                ROUTES,
+            ),
             Edge("rewrite", "planner"),
         ),
     )
@@ -87,10 +92,10 @@ def test_the_structure_has_the_edges_of_the_guide() -> None:
 
 
 async def test_a_join_sees_the_outputs_of_all_its_sources() -> None:
-    seen: list[View] = []
+    seen: list[NodeContext] = []
 
-    def look(view: View) -> str:
-        seen.append(view)
+    def look(node_context: NodeContext) -> str:
+        seen.append(node_context)
         return "done"
 
     subject = GraphAgent(
@@ -114,7 +119,7 @@ async def test_a_fan_out_runs_once_per_item_and_is_followed_once() -> None:
     assert done.output == "merge(['work(x)', 'work(y)', 'work(z)'])"
 
 
-async def test_a_fan_out_over_nothing_goes_on() -> None:
+async def test_a_fan_out_over_nothing_continues() -> None:
     subject = GraphAgent(
         name="g",
         nodes=(function("split", lambda _: []), function("work"), function("merge")),
@@ -124,7 +129,7 @@ async def test_a_fan_out_over_nothing_goes_on() -> None:
     assert (done.output, shape(done)["merge"]) == ("merge([])", ("split",))
 
 
-async def test_an_endless_loop_ends_with_what_to_do() -> None:
+async def test_an_endless_loop_ends_with_advice() -> None:
     subject = GraphAgent(
         name="g",
         nodes=(function("a"), function("b"), function("end")),
@@ -196,7 +201,7 @@ def model_agent(**options: Any) -> GraphAgent:
     return chain("bot", ModelNode(name="bot", instruction="Help.", model="scripted", **options))
 
 
-async def test_a_model_node_sends_what_its_surfaces_say() -> None:
+async def test_a_model_node_sends_the_values_of_its_surfaces() -> None:
     model = ScriptedModel(["first", "second"])
     subject = model_agent(
         examples=(Message("user", "2+2"), Message("assistant", "4")),
@@ -232,7 +237,7 @@ async def test_tool_calls_are_recorded_and_answered_by_the_tool() -> None:
     assert "bot#tool.weather" in (done.trace.steps[0].surface_reads or {} if done.trace else {})
 
 
-async def test_a_tool_that_fails_is_told_to_the_model() -> None:
+async def test_a_tool_that_fails_is_reported_to_the_model() -> None:
     def script(request: ModelRequest) -> ModelReply | str:
         last = request.messages[-1]
         return last.content if last.role == "tool" else ModelReply(tool_requests=(ToolRequest("c1", "broken", {}),))
@@ -286,7 +291,7 @@ async def test_a_node_with_a_version_runs_once_per_arguments_and_surfaces() -> N
     assert len(ran) == 6
 
 
-async def test_what_a_node_raises_is_the_error_of_the_run() -> None:
+async def test_an_error_of_a_node_is_the_error_of_the_run() -> None:
     def broken(text: str) -> str:
         raise ValueError(f"cannot do {text}")
 
@@ -297,13 +302,13 @@ async def test_what_a_node_raises_is_the_error_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("first", ["b", "c"])
-async def test_of_several_failures_the_first_in_the_graph_is_told_whatever_the_timing(first: str) -> None:
-    async def broken(view: View, name: str) -> str:
+async def test_of_several_failures_the_first_in_the_graph_is_reported_whatever_the_timing(first: str) -> None:
+    async def broken(node_context: NodeContext, name: str) -> str:
         await asyncio.sleep(0 if name == first else 0.02)
-        raise ValueError(f"{name} failed after {view.input}")
+        raise ValueError(f"{name} failed after {node_context.input}")
 
     def failing(name: str) -> FunctionNode:
-        return FunctionNode(name=name, function=lambda view: broken(view, name))
+        return FunctionNode(name=name, function=lambda node_context: broken(node_context, name))
 
     subject = GraphAgent(
         name="g",
@@ -343,7 +348,7 @@ async def test_a_profile_of_another_structure_is_refused_by_name() -> None:
         (("a", "a"), (), "must be unique"),
         ((), (), "has no nodes"),
         (("a", "b"), (), "ends in 2 nodes"),
-        (("a",), (Edge("a", "b"),), "names 'b', which is no node"),
+        (("a",), (Edge("a", "b"),), "names 'b', which is not a node"),
     ],
 )
 def test_graphs_that_cannot_run_are_refused(nodes: tuple[str, ...], edges: tuple[Edge, ...], message: str) -> None:
@@ -351,11 +356,11 @@ def test_graphs_that_cannot_run_are_refused(nodes: tuple[str, ...], edges: tuple
         GraphAgent(name="g", nodes=tuple(map(function, nodes)), edges=edges)
 
 
-def test_a_function_that_asks_for_no_node_is_refused() -> None:
+def test_a_function_with_unknown_parameters_is_refused() -> None:
     def compose(plan: str, notes: str) -> str:
         return plan + notes
 
-    with pytest.raises(SetupError, match="takes plan, notes, which are no nodes"):
+    with pytest.raises(SetupError, match="takes plan, notes, which are not nodes"):
         chain("g", compose)
 
 
@@ -375,7 +380,7 @@ async def test_a_failing_item_leaves_no_other_running() -> None:
         edges=(FanOut("split", "work"),),
     )
     assert (await run(subject)).error == Failure("ValueError", "boom")
-    assert finished == ["good"]  # what runs beside it does not depend on when it failed
+    assert finished == ["good"]  # the other item finishes, whenever the first one failed
 
 
 async def test_none_is_an_item_too() -> None:
@@ -390,7 +395,7 @@ async def test_none_is_an_item_too() -> None:
     assert (await run(subject)).data == ["'a'", "None"]
 
 
-async def test_a_join_that_never_fires_is_told() -> None:
+async def test_a_join_that_never_fires_is_reported() -> None:
     subject = GraphAgent(
         name="g",
         nodes=(function("a"), function("b"), function("c"), function("end")),
@@ -398,7 +403,7 @@ async def test_a_join_that_never_fires_is_told() -> None:
     )
     error = (await run(subject)).error
     assert error is not None
-    assert "the join before 'end' still waits" in error.message
+    assert "the join before 'end' is still waiting" in error.message
 
 
 async def test_a_run_cannot_change_the_values_of_another() -> None:
@@ -412,14 +417,14 @@ async def test_a_run_cannot_change_the_values_of_another() -> None:
     assert len(greedy.describe().surfaces[0].value) == 1
 
 
-async def test_an_error_of_the_agents_own_is_not_taken_for_its_deadline() -> None:
+async def test_a_timeout_error_of_the_agent_is_not_mistaken_for_its_deadline() -> None:
     def locked(_: str) -> str:
         raise TimeoutError("database lock on orders")
 
     assert (await run(chain("g", locked), deadline_s=60)).error == Failure("TimeoutError", "database lock on orders")
 
 
-async def test_a_function_that_gives_a_coroutine_is_awaited() -> None:
+async def test_a_function_that_returns_a_coroutine_is_awaited() -> None:
     async def later(text: str) -> str:
         return text.upper()
 
@@ -431,7 +436,7 @@ async def test_a_function_that_gives_a_coroutine_is_awaited() -> None:
     assert (await run(subject)).output == "HI"
 
 
-async def test_a_versioned_node_keeps_its_usage() -> None:
+async def test_a_cached_node_keeps_its_usage() -> None:
     async def think(text: str) -> str:
         return await ask(text, model="scripted")
 
@@ -442,7 +447,7 @@ async def test_a_versioned_node_keeps_its_usage() -> None:
     assert cold.usage.output_tokens == 2
 
 
-async def test_a_node_whose_source_did_not_run_on_this_way_fails_only_its_case() -> None:
+async def test_a_node_whose_source_did_not_run_on_this_path_fails_only_its_case() -> None:
     def late(a: str, b: str) -> str:
         return a + b
 

@@ -1,13 +1,14 @@
-"""Replays: a step can be given its output, what comes before is free, what comes after follows from it."""
+"""Replays with substitutes: steps before one are free, steps after it use its output."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext, Substitute, SubstitutingAgent
+from promptiter.agents.edges import Choice, Edge, FanOut, Join
 from promptiter.agents.function import agent, chain
-from promptiter.agents.graph import Choice, Edge, FanOut, GraphAgent, Join
-from promptiter.agents.nodes import FunctionNode, ModelNode, Tool, View
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext, Tool
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -19,7 +20,7 @@ from traces import Step
 
 
 class Echo:
-    """A model that puts its name around what it is asked, and counts."""
+    """A model that answers with its name around the prompt, and counts its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -46,7 +47,7 @@ def steps(done: AgentRun) -> dict[str, Step]:
     return {step.id: step for step in done.trace.steps}
 
 
-async def test_a_substituted_step_is_not_executed_and_says_so() -> None:
+async def test_a_substituted_step_is_not_executed_and_is_marked() -> None:
     echoes = Echo()
     subject = chain("three", echo("a"), echo("b"), echo("c"))
     done = await run(subject, echoes, Substitute(step_id="b", output="given"))
@@ -66,7 +67,7 @@ async def test_one_visit_of_a_loop_can_be_substituted() -> None:
         nodes=(echo("draft"), echo("review"), echo("end")),
         edges=(
             Edge("draft", "review"),
-            Choice("review", lambda view: "end" if "ok" in str(view.outputs["review"]) else "draft", _SAME),
+            Choice("review", lambda context: "end" if "ok" in str(context.outputs["review"]) else "draft", _SAME),
         ),
     )
     done = await run(subject, echoes, Substitute(step_id="review~2", output="ok"))
@@ -98,12 +99,12 @@ async def test_one_item_of_a_fan_out_and_one_branch_of_a_join_can_be_substituted
     assert given.output.startswith("search(only) and side(")
 
 
-def _items(view: View) -> list[str]:
-    return ["x", "y", "z"] if view.input else []
+def _items(node_context: NodeContext) -> list[str]:
+    return ["x", "y", "z"] if node_context.input else []
 
 
-def _merged(view: View) -> str:
-    return f"{', '.join(view.outputs['search'])} and {view.outputs['side']}"
+def _merged(node_context: NodeContext) -> str:
+    return f"{', '.join(node_context.outputs['search'])} and {node_context.outputs['side']}"
 
 
 async def test_a_step_with_tools_calls_none_when_it_is_substituted() -> None:
@@ -145,7 +146,7 @@ async def test_a_substitute_is_for_its_turn_alone() -> None:
     assert (await run(subject, Echo(), substitute, turn=1)).output == "given"
 
 
-async def test_what_is_given_cannot_be_changed_by_a_run() -> None:
+async def test_a_run_cannot_change_a_substitute() -> None:
     kept = ["x"]
     subject = GraphAgent(
         name="careless",
@@ -156,8 +157,8 @@ async def test_what_is_given_cannot_be_changed_by_a_run() -> None:
     assert kept == ["x"]
 
 
-def _nothing(view: View) -> list[str]:
-    return [] if view.input else ["x"]
+def _nothing(node_context: NodeContext) -> list[str]:
+    return [] if node_context.input else ["x"]
 
 
 def _spoil(plan: list[str]) -> str:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptiter.agents.edges import Edge
 from promptiter.agents.function import agent, chain, node
-from promptiter.agents.graph import Edge, GraphAgent
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import FunctionNode
 from promptiter.backprop.loss import category_of, extract_losses, is_fixable_by_prompt, severity_of
 from promptiter.errors import (

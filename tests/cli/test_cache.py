@@ -90,7 +90,7 @@ def foreign(folder: Path) -> Iterator[list[Path]]:
     assert {path: path.read_bytes() for path in paths} == before
 
 
-def test_stats_are_told_by_role(run: Run, path: Path) -> None:
+def test_stats_are_reported_by_role(run: Run, path: Path) -> None:
     filled(path, ("judge", UNPRICED), ("optimizer", PRICED), ("optimizer", UNCOUNTED))
     said = [" ".join(line.split()) for line in run("cache", "stats", path).splitlines()]
     assert said[0].startswith(f"{path.name} 5 answers, ")
@@ -235,7 +235,7 @@ def test_a_configuration_names_its_cache(run: Run, folder: Path, monkeypatch: py
     assert entries(project / ".promptiter" / "cache.sqlite") == 0
 
 
-def test_a_configuration_without_a_cache_is_told_how_to_share_one(run: Run, folder: Path) -> None:
+def test_a_configuration_without_a_cache_is_reported_how_to_share_one(run: Run, folder: Path) -> None:
     assert "no promptiter.yaml is here: name a cache (.jsonl, .sqlite, .db)" in run("cache", "stats", code=2)
     (folder / "promptiter.yaml").write_text("agent: a:b\n")
     for command in ("stats", "clear"):

@@ -170,7 +170,7 @@ def test_an_agent_shows_which_cases_tell_nothing_and_the_noise(folder: Path) -> 
     }
 
 
-def test_the_noise_is_told_in_the_words_of_the_noise_command(folder: Path) -> None:
+def test_the_noise_is_reported_in_the_words_of_the_noise_command(folder: Path) -> None:
     (folder / "steady_agent_of_check.py").write_text(AGENT)
     write_metrics("test_config.json", {"metric_name": "exact_match"})
     source = write("set.jsonl", case("a", "one", "1"), case("b", "two", "2"))
@@ -181,7 +181,7 @@ def test_the_noise_is_told_in_the_words_of_the_noise_command(folder: Path) -> No
     assert found["noise"]["smallest_gain"] == [{"cases": count, "gain": 0.0} for count in (2, 4, 8)]
 
 
-def test_a_noisy_judge_is_told_from_a_steady_agent(folder: Path) -> None:
+def test_a_noisy_judge_is_reported_from_a_steady_agent(folder: Path) -> None:
     (folder / "noisy_judge_of_check.py").write_text(AGENT + JUDGE)
     metrics = write_metrics("noisy.json", {"metric_name": "noisy_judge_of_check:judge"})
     source = write("set.jsonl", case("a", "one", "1"), case("b", "two", "2"))

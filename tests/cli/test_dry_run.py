@@ -9,12 +9,13 @@ import pytest
 import yaml
 
 from promptiter.api import load_run
-from promptiter.runs.header import differences, header_of
+from promptiter.runs.changed_inputs import find_changed_inputs
+from promptiter.runs.header import build_header
 from tests.cli.conftest import Run
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 PAID = 460
-"""So many calls the starter's run takes."""
+"""Calls that the run of the starter takes."""
 
 
 def add(desk: Path, more: str) -> None:
@@ -28,11 +29,11 @@ def test_it_says_what_a_run_would_take_and_makes_nothing(run: Run, desk: Path) -
     assert [path for path in sorted(desk.rglob("*")) if "__pycache__" not in path.parts] == before
     lines = [line.rstrip() for line in shown.splitlines()]
     assert "Forecast  no matching earlier run: rule-of-thumb figures" in lines
-    assert any(re.fullmatch(r"baseline +48 +[\d,]+ \([\d,]+ to [\d,]+\) +\$0 +.* s.*", line) for line in lines)
+    assert any(re.fullmatch(r"baseline +48 +[\d,k]+ \([\d,k]+ to [\d,k]+\) +\$0 +.* s.*", line) for line in lines)
     assert any(re.match(r"all +[\d,]+ \(", line) for line in lines)
     assert any(line.startswith("reception ") for line in lines)
     assert "Budget  no cap" in lines
-    assert any("a simulated model answers" in line for line in lines)
+    assert any("an offline model answers" in line for line in lines)
 
 
 @pytest.mark.slow
@@ -70,8 +71,8 @@ def test_the_configuration_can_be_saved_and_is_the_same_run(run: Run, desk: Path
     saved.parent.mkdir()
     saved.write_text(shown)
     first, second = load_run(desk, settings={"max_rounds": 2}), load_run(saved)
-    headers = [header_of(each.engine, each.request, run_id="r", created_at=NOW) for each in (first, second)]
-    assert differences(*headers) == []
+    headers = [build_header(each.engine, each.request, run_id="r", created_at=NOW) for each in (first, second)]
+    assert find_changed_inputs(*headers) == []
     assert second.config.runs == first.config.runs
     assert second.config.budget == first.config.budget
 
@@ -109,7 +110,7 @@ def test_unknown_prices_and_caps_are_shown(run: Run, desk: Path, monkeypatch: py
     assert "max_calls 50 allows only the baseline" in shown
 
 
-def test_what_is_wrong_is_told_as_usual(run: Run, desk: Path) -> None:
+def test_what_is_wrong_is_reported_as_usual(run: Run, desk: Path) -> None:
     (desk / "metrics.json").unlink()
     assert "metrics.json: cannot be read" in run("run", "--dry-run", code=2)
     assert "`promptiter init` writes one" in run("run", "gone.yaml", "--dry-run", code=2)
@@ -124,6 +125,10 @@ def test_the_result_for_machines_has_what_was_expected(run: Run, desk: Path) -> 
     assert by_stage["baseline"]["actual"] == {"calls": 48, "tokens": 5_582, "cost_usd": 0.0}
     assert by_stage["final_test"]["expected"]["calls"].keys() == {"low", "typical", "high"}
     assert sum(each["actual"]["calls"] for each in found["stages"]) == PAID
+    for stage, each in by_stage.items():
+        for figure in ("calls", "tokens"):
+            expected = each["expected"][figure]
+            assert expected["low"] <= each["actual"][figure] <= expected["high"], (stage, figure)
 
 
 def test_a_run_that_cannot_be_forecast_is_run_all_the_same(

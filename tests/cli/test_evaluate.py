@@ -10,7 +10,7 @@ from examples.research_desk import agent
 from promptiter.cli.views.costs import spending_line
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.profile import Profile
-from promptiter.runs.summary import costs_of
+from promptiter.runs.summary import summarize_costs
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
@@ -118,7 +118,7 @@ def test_a_teacher_writes_missing_references_and_a_simulated_user_leads_scenario
     )
 
 
-def test_wrong_input_is_told_before_anything_is_spent(run: Run, tmp_path: Path) -> None:
+def test_wrong_input_is_reported_before_anything_is_spent(run: Run, tmp_path: Path) -> None:
     assert "'nothing' is neither an agent as module:attr nor a config" in run("evaluate", "nothing", *GIVEN, code=2)
     assert "cannot import 'no_such'" in run("evaluate", "no_such:agent", *GIVEN, code=2)
     assert "has no 'nobody'" in run("evaluate", "examples.research_desk:nobody", *GIVEN, code=2)
@@ -143,11 +143,11 @@ def test_calls_of_unknown_price_are_counted_as_unknown() -> None:
         role="agent", model="b", node_id="n", spent=Spending(calls=60, cost_usd=None, unpriced_calls=60)
     )
     tool = LedgerEntry(role="agent", model="tool:search", node_id="n", spent=Spending(calls=24))
-    both = costs_of(LedgerSnapshot((priced, unknown, tool)))
+    both = summarize_costs(LedgerSnapshot((priced, unknown, tool)))
     assert spending_line(both) == (
         "72 model calls, 0 cached, 24 tool calls, 0 tokens, cost $0.5000 + 60 calls of unknown price"
     )
-    assert spending_line(costs_of(LedgerSnapshot((unknown,)))).endswith(", cost unknown")
+    assert spending_line(summarize_costs(LedgerSnapshot((unknown,)))).endswith(", cost unknown")
 
 
 def test_describe_shows_nodes_and_surfaces(run: Run, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_what_is_there_already_is_not_overwritten(run: Run, tmp_path: Path) -> N
     assert (tmp_path / "agent.py").read_text() != "mine"
 
 
-def test_a_folder_that_cannot_be_made_is_told(run: Run, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "cannot be made" in run("init", tmp_path / "file" / "desk", code=2)
 

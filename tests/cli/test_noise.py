@@ -37,7 +37,7 @@ def plain(shown: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_noisy_desk_is_told_how_noisy_and_what_a_gain_needs(run: Run, wavering: Path) -> None:
+def test_a_noisy_desk_is_reported_how_noisy_and_what_a_gain_needs(run: Run, wavering: Path) -> None:
     shown = run("noise", stream="out")
     assert shown.startswith("validation  8 cases, 6 repeats of each (simulated): mean score 0.2")
     for expected in (
@@ -75,7 +75,7 @@ def test_without_noise_repeats_are_no_evidence_and_more_cases_are_the_way(run: R
 
 
 @pytest.mark.slow
-def test_a_desk_that_cannot_get_better_is_told_so(run: Run, desk: Path) -> None:
+def test_a_desk_that_cannot_get_better_is_reported_so(run: Run, desk: Path) -> None:
     metrics = [{"metric_name": "length", "threshold": 0.5, "criterion": {"max": 100_000}}]
     in_file(desk, metrics=metrics)
     shown = plain(run("noise", "--gain", "0.1", code=4, stream="out"))
@@ -160,7 +160,7 @@ def test_too_many_failures_exit_7_and_say_what_failed(run: Run, desk: Path) -> N
     assert (found["is_reliable"], found["wanted"], found["exit_code"]) == (False, None, 7)
 
 
-def test_wrong_input_is_told_as_usual(run: Run, desk: Path) -> None:
+def test_wrong_input_is_reported_as_usual(run: Run, desk: Path) -> None:
     assert "noise shows between repeats of a case, and repeats is 1; give 2 or more" in run(
         "noise", "--repeats", "1", code=2
     )
@@ -193,7 +193,7 @@ def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
         finally:
             running.kill()
     assert running.returncode == 130
-    assert "stopping after the case in flight; once more stops at once\n" in told
+    assert "stopping after the case in flight; a second one stops at once\n" in told
     found = orjson.loads(shown)
     assert found["stop_reason"] == "user_stop"
     assert found["noise"]["repeats"] >= 2

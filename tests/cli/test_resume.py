@@ -67,7 +67,7 @@ def test_a_run_is_named_by_its_path_its_id_a_part_of_it_or_as_the_latest(run: Ru
         assert run("resume", *named, "--quiet").startswith("support_desk: Improved")
 
 
-def test_an_unknown_run_is_told_with_the_nearest(run: Run, finished_run: Path) -> None:
+def test_an_unknown_run_is_reported_with_the_nearest(run: Run, finished_run: Path) -> None:
     name = finished_run.name
     wrong = f"{name[:-1]}x"
     assert f"there is no run '{wrong}'" in run("resume", wrong, code=2)
@@ -96,7 +96,7 @@ def test_a_run_whose_inputs_changed_is_refused_with_what_changed(
     edit(desk / file, old, new)
     sys.modules.pop("agent", None)
     refused = run("resume", code=2)
-    assert "cannot go on, its inputs have changed:" in refused
+    assert "cannot be resumed, its inputs have changed:" in refused
     assert f"  - {told}" in refused
     edit(desk / file, new, old)
     sys.modules.pop("agent", None)
@@ -126,10 +126,10 @@ def test_a_moved_project_goes_on(
     desk.mkdir()
 
 
-def test_a_run_in_other_hands_is_refused_and_listed_as_running(run: Run, finished_run: Path) -> None:
+def test_a_run_locked_by_another_process_is_refused_and_listed_as_running(run: Run, finished_run: Path) -> None:
     cut(finished_run, 40)
     with RunLock(finished_run):
-        assert f"in the hands of process {os.getpid()}" in run("resume", code=2)
+        assert f"locked by process {os.getpid()}" in run("resume", code=2)
         [one] = listed(run)
         assert (one["status"], one["holder"]["pid"], one["can_resume"]) == ("running", os.getpid(), False)
 

@@ -155,7 +155,7 @@ def test_without_a_blamed_surface_there_is_no_evidence(run: Run, desk: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_candidate_that_does_not_help_is_told_with_the_reason(run: Run, desk: Path) -> None:
+def test_a_candidate_that_does_not_help_is_reported_with_the_reason(run: Run, desk: Path) -> None:
     run("run", "--targets", "reception#instruction", code=3)
     shown = run("show")
     assert "  reception#instruction  12 cases, patch rejected" in shown.splitlines()
@@ -196,7 +196,7 @@ def test_a_run_that_fails_shows_what_it_found_and_exits_with_1(run: Run, desk: P
     assert quiet == "broken: Failed in round 1: SetupError: the kettle is gone\n"
 
 
-def test_everything_wrong_is_told_together_before_anything_is_spent(run: Run, desk: Path) -> None:
+def test_everything_wrong_is_reported_together_before_anything_is_spent(run: Run, desk: Path) -> None:
     (desk / "data" / "validation.jsonl").unlink()
     (desk / "promptiter.yaml").write_text(
         "agent: agent:agnet\ntrain: data/train.jsonl\nvalidation: data/validation.jsonl\nmetrics: metrics.jsn\n"
@@ -339,7 +339,7 @@ def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: 
         assert running.stderr.readline().startswith("runs/")
         assert running.stderr.readline().startswith("support_desk")
         running.send_signal(signal.SIGINT)
-        assert running.stderr.readline() == "Ctrl-C: finishing this round; once more stops at once\n"
+        assert running.stderr.readline() == "Ctrl-C: finishing this round; a second one stops at once\n"
         running.send_signal(signal.SIGINT)
         shown, _ = running.communicate(timeout=30)
     assert running.returncode == 130
@@ -351,7 +351,7 @@ def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: 
 @pytest.mark.slow
 def test_ctrl_c_at_a_question_does_not_hang(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review")
-    code = play(terminal, [(ASKED, "\x03"), ("once more stops at once", "\x03")])
+    code = play(terminal, [(ASKED, "\x03"), ("a second one stops at once", "\x03")])
     assert code == 130, terminal.printed
 
 
@@ -371,4 +371,4 @@ def test_the_summary_of_another_goal_says_what_a_run_takes_before_and_after(run:
 
 def test_a_search_for_another_goal_that_finds_nothing_says_so(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, goal="fewer_tokens", targets=["reception#examples"])
-    assert "● No tokens could be saved without a loss, nothing adopted" in run("run", code=3, stream="out")
+    assert "● No tokens could be saved without a loss of quality, nothing adopted" in run("run", code=3, stream="out")

@@ -180,7 +180,7 @@ def test_outputs_that_cannot_be_written_are_reported(run: Run, tmp_path: Path) -
             assert len(error.splitlines()) == 1
 
 
-def test_an_empty_file_is_told(run: Run, tmp_path: Path) -> None:
+def test_an_empty_file_is_reported(run: Run, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     assert run("trace", "stats", empty) == "0 traces, 0 steps, longest 0, with loops 0\n"

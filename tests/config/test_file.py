@@ -21,7 +21,7 @@ from promptiter.config.build import ConfiguredRun, build_run
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference
-from promptiter.engine.request_checks import joined
+from promptiter.engine.request_checks import merge_eval_sets
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.cache.cache import CacheKey, open_cache
 from promptiter.llm.litellm import LiteLLMModel
@@ -125,7 +125,7 @@ def test_null_counts_as_left_out(folder: Path) -> None:
     assert (config.stop, config.budget.max_usd, config.teacher) == (None, None, None)
 
 
-def test_all_problems_of_a_file_are_told_with_their_places(folder: Path) -> None:
+def test_all_problems_of_a_file_are_reported_with_their_places(folder: Path) -> None:
     told = problems(
         folder,
         """
@@ -162,7 +162,7 @@ def test_all_problems_of_a_file_are_told_with_their_places(folder: Path) -> None
     ]
 
 
-def test_what_is_wrong_behind_the_file_is_told_together_with_what_is_wrong_in_it(folder: Path) -> None:
+def test_what_is_wrong_behind_the_file_is_reported_together_with_what_is_wrong_in_it(folder: Path) -> None:
     (folder / "metrics.json").write_text('{"metrics": [{"metric_name": "exact_mach"}]}')
     told = problems(
         folder,
@@ -195,7 +195,7 @@ def test_what_is_wrong_behind_the_file_is_told_together_with_what_is_wrong_in_it
     assert len(told) == 8
 
 
-def test_unknown_surfaces_are_told_with_the_nearest_even_if_cases_are_missing(folder: Path) -> None:
+def test_unknown_surfaces_are_reported_with_the_nearest_even_if_cases_are_missing(folder: Path) -> None:
     told = problems(folder, "agent: config_agent:agent\nmetrics: metrics.json\ntargets: echo#instructions\n")
     assert "unknown surface 'echo#instructions' (did you mean 'echo#instruction'?)" in told
 
@@ -209,7 +209,7 @@ def test_data_is_split_by_its_shares(folder: Path) -> None:
     write_cases(folder / "data" / "all.jsonl", *"abcdefghij")
     text = "agent: config_agent:agent\nmetrics: metrics.json\ndata: data/all.jsonl\n"
     run = load_run(written(folder, text + "split: {train: 0.5, validation: 0.3, seed: 4}\n"))
-    train, validation = (joined(sets, name="") for sets in (run.request.train, run.request.validation))
+    train, validation = (merge_eval_sets(sets, name="") for sets in (run.request.train, run.request.validation))
     assert (len(train.cases), len(validation.cases)) == (5, 3)
     assert problems(folder, text + "train: data/train.jsonl\n") == [
         "data: is split into train, validation and test; give either data or the sets"
@@ -273,7 +273,7 @@ def test_acceptance_has_a_key_for_each_policy(folder: Path, text: str, made: str
     assert repr(loaded(folder, f"acceptance: {text}").request.acceptance) == made
 
 
-def test_what_is_wrong_with_the_promises_and_figures_of_policies_is_told(folder: Path) -> None:
+def test_what_is_wrong_with_the_promises_and_figures_of_policies_is_reported(folder: Path) -> None:
     assert loaded(folder, "alpha: 0.1\nacceptance: {paired_gain: {alpha: 0.1}}").request.alpha == 0.1
     [above] = problems(folder, FILE + "acceptance: {paired_gain: {alpha: 0.1}}\n")
     assert above.startswith("acceptance PairedGain(0.1, (2, 2, 2)) allows false accepts in 10% of runs, above")
@@ -442,8 +442,8 @@ def test_a_cap_in_dollars_needs_the_price_of_every_model(folder: Path) -> None:
     caps = "budget: {max_usd: 1}\nmodels: {stages: openai/x, openai/x: {api_key: none}}\njudge: other-model\n"
     found = problems(folder, FILE + caps)
     assert [each.partition(" is unknown;")[0] for each in found] == [
-        "budget.max_usd cannot be kept: the price of model 'openai/x'",
-        "max_usd cannot be kept: the price of model 'other-model'",
+        "budget.max_usd cannot be enforced: the price of model 'openai/x'",
+        "max_usd cannot be enforced: the price of model 'other-model'",
     ]
 
 
@@ -523,7 +523,7 @@ def test_a_goal_is_a_word_or_a_mapping(folder: Path) -> None:
 def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder: Path) -> None:
     priced = "{price: {input_usd_per_million: 1, output_usd_per_million: 2}}"
     goal = "goal: {cheaper: {models: [small], margin: 0.02}}\n"
-    with pytest.raises(RequestError, match="whether model 'small' is cheaper cannot be told: its price is unknown"):
+    with pytest.raises(RequestError, match="the price of model 'small' is unknown, so it cannot be compared"):
         load_run(written(folder, FILE + goal))
     run = load_run(written(folder, f"{FILE}{goal}models: {{small: {priced}}}\n"))
     assert run.request.goal == Goal(kind="cheaper", margin=0.02, models=("small",))
@@ -550,7 +550,7 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
         ),
     ],
 )
-def test_what_is_wrong_with_a_goal_is_told(folder: Path, said: str, told: str) -> None:
+def test_what_is_wrong_with_a_goal_is_reported(folder: Path, said: str, told: str) -> None:
     with pytest.raises(RequestError) as caught:
         load_run(written(folder, f"{FILE}{said}\n"))
     assert told in str(caught.value)

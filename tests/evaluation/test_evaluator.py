@@ -10,8 +10,9 @@ import pytest
 
 from examples.research_desk import agent as research_desk
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.edges import Edge, Join
 from promptiter.agents.function import agent, chain
-from promptiter.agents.graph import Edge, GraphAgent, Join
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode, surface
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
@@ -199,8 +200,8 @@ async def test_repeats_are_averaged_before_the_threshold_applies() -> None:
 
 
 async def test_turns_include_the_conversation_so_far() -> None:
-    async def echo(view: Any) -> str:
-        return f"{view.input} after {len(view.case.history)}"
+    async def echo(node_context: Any) -> str:
+        return f"{node_context.input} after {len(node_context.case.history)}"
 
     case = EvalCase(id="talk", turns=tuple(Turn(user=f"t{n}", expected=f"t{n} after {2 * n}") for n in range(3)))
 
@@ -320,9 +321,9 @@ async def test_equal_calls_of_different_turns_are_different_calls() -> None:
 
 
 async def test_state_is_fresh_for_every_run() -> None:
-    async def add(view: Any) -> str:
-        view.case.state["cart"].append("x")
-        return str(len(view.case.state["cart"]))
+    async def add(node_context: Any) -> str:
+        node_context.case.state["cart"].append("x")
+        return str(len(node_context.case.state["cart"]))
 
     case = EvalCase(id="c", turns=(Turn(user="a", expected="1"),), state={"cart": []})
     found = await evaluator(repeats=3).evaluate(chain("shop", add), eval_set(case))

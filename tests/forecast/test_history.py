@@ -16,9 +16,12 @@ from promptiter.engine.engine import Engine
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.forecast import history as history_module
+from promptiter.forecast.costs import Range
 from promptiter.forecast.forecast import forecast_run
-from promptiter.forecast.history import NO_HISTORY, History, read_history
+from promptiter.forecast.history import measure_unit_costs
+from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import read_workload
+from promptiter.llm.cache.cache import FileCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import Model, ScriptedModel
@@ -40,8 +43,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def history(folder: Path, engine: Engine, request: RunRequest) -> History:
-    return read_history(folder, engine, read_workload(engine, request))
+def measure(folder: Path, engine: Engine, request: RunRequest) -> UnitCosts:
+    return measure_unit_costs(folder, engine, read_workload(engine, request))
 
 
 def desk_engine(model: Model) -> Engine:
@@ -55,17 +58,19 @@ def baseline_run(folder: Path, engine: Engine, **changes: object) -> RunRequest:
     return request
 
 
-def test_receipts_and_rows_say_what_a_case_run_takes(runs: Path) -> None:
+def test_the_baseline_of_an_earlier_run_shows_what_a_case_run_costs(runs: Path) -> None:
     shop = Shop()
-    found = history(runs, shop.engine, shop.request)
+    found = measure(runs, shop.engine, shop.request)
     [run] = runs.iterdir()
-    assert found.run_ids == (run.name,)
-    assert {name: cost.calls for name, cost in found.costs.nodes.items()} == dict.fromkeys(NODES, 1.0)
-    assert all(cost.tokens > 0 and cost.usd and cost.seconds > 0 for cost in found.costs.nodes.values())
-    assert not any(cost.unpriced for cost in found.costs.nodes.values())
-    assert found.costs.case_s > 0
+    assert found.runs == (run.name,)
+    assert {name: cost.calls for name, cost in found.nodes.items()} == dict.fromkeys(NODES, Range.exactly(1.0))
+    for cost in found.nodes.values():
+        assert cost.tokens.low > 0
+        assert cost.usd is not None
+        assert cost.usd.low > 0
+        assert cost.seconds.low > 0
+        assert not cost.unpriced
     assert found.failing == 1.0
-    assert len(found.changed_nodes) == 2
     assert forecast_run(shop.engine, shop.request, runs=runs).source == f"based on 1 earlier run: {run.name}"
 
 
@@ -80,34 +85,44 @@ class Settled(ScriptedModel):
 def test_only_runs_of_the_same_agent_and_models_count(tmp_path: Path) -> None:
     careful = desk_engine(Settled({"temperature": 0}))
     request = baseline_run(tmp_path, careful)
-    assert history(tmp_path, careful, request).run_ids
-    assert history(tmp_path, desk_engine(Settled({"temperature": 1})), request) == NO_HISTORY
+    assert measure(tmp_path, careful, request).runs
+    assert measure(tmp_path, desk_engine(Settled({"temperature": 1})), request) == UnitCosts()
     other_name = Gateway(models={"scripted": desk.model(), "other": desk.model()})
     nodes = tuple(replace(node, model="other") for node in desk.agent().nodes if isinstance(node, ModelNode))
     renamed = Engine(replace(desk.agent(), nodes=nodes), desk.evaluator(other_name), search=desk.Tries())
-    assert history(tmp_path, renamed, request) == NO_HISTORY
+    assert measure(tmp_path, renamed, request) == UnitCosts()
     assert forecast_run(renamed, request, runs=tmp_path).source == "no matching earlier run: rule-of-thumb figures"
 
 
-def test_runs_with_the_same_sizes_are_preferred_and_others_named(tmp_path: Path) -> None:
+def test_only_runs_with_eval_sets_of_the_same_sizes_count(tmp_path: Path) -> None:
     engine = desk_engine(desk.model())
     small = baseline_run(tmp_path, engine)
     large = replace(small, validation=desk.eval_set("validation", 7))
-    assert history(tmp_path, engine, small).has_same_sizes
-    assert "with eval sets of other sizes" in forecast_run(engine, large, runs=tmp_path).source
+    assert measure(tmp_path, engine, large) == UnitCosts()
     RunDirectory.begin(tmp_path, engine, large).run_sync()
-    found = history(tmp_path, engine, large)
-    assert found.has_same_sizes
-    assert len(found.run_ids) == 1
+    assert len(measure(tmp_path, engine, large).runs) == 1
+    assert len(measure(tmp_path, engine, small).runs) == 1
 
 
-def test_failures_and_changes_count_only_for_the_same_start(runs: Path) -> None:
+def test_a_run_whose_baseline_came_from_a_shared_cache_is_skipped(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path / "cache.jsonl")
+    runs = tmp_path / "runs"
+    for _ in range(2):
+        evaluator = desk.evaluator(Gateway(models={"scripted": desk.model()}, cache=cache))
+        engine = Engine(desk.agent(), evaluator, search=desk.Tries())
+        request = baseline_run(runs, engine)
+    cache.close()
+    found = measure(runs, engine, request)
+    assert found.runs == (min(run.name for run in runs.iterdir()),)
+    assert {cost.calls for cost in found.nodes.values()} == {Range.exactly(1.0)}
+
+
+def test_failures_count_only_for_the_same_start(runs: Path) -> None:
     shop = Shop()
     best = shop.run(runs).accepted_profile
-    found = history(runs, shop.engine, replace(shop.request, initial_profile=best))
-    assert found.run_ids
+    found = measure(runs, shop.engine, replace(shop.request, initial_profile=best))
+    assert found.runs
     assert found.failing is None
-    assert found.changed_nodes == frozenset()
 
 
 class Slow:
@@ -118,22 +133,22 @@ class Slow:
 
 def test_seconds_are_those_of_a_case_run_from_start_to_end(tmp_path: Path) -> None:
     engine = desk_engine(Slow())
-    found = history(tmp_path, engine, baseline_run(tmp_path, engine, validation=desk.eval_set("validation", 8)))
-    assert found.costs.case_s >= 0.1  # two nodes, one after the other
+    found = measure(tmp_path, engine, baseline_run(tmp_path, engine, validation=desk.eval_set("validation", 8)))
+    assert sum(cost.seconds.low for cost in found.nodes.values()) >= 0.1  # two nodes, one after the other
 
 
 def test_runs_of_other_structures_and_broken_ones_are_skipped(runs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     shutil.copytree(runs, folder)
-    assert history(folder, desk.engine(desk.DRAFT), desk.request()) == NO_HISTORY
+    assert measure(folder, desk.engine(desk.DRAFT), desk.request()) == UnitCosts()
     [run, *_] = folder.iterdir()
     for name in ("9999_no_header", "9998_torn"):
         shutil.copytree(run, folder / name)
     (folder / "9999_no_header" / "run.json").write_text("{")
     (folder / "9998_torn" / "journal.jsonl").write_text("what is this?\n")
     names = {path.name for path in folder.iterdir()} - {"9999_no_header", "9998_torn"}
-    assert {*history(folder, Shop().engine, Shop().request).run_ids} == names
-    assert history(tmp_path / "nowhere", Shop().engine, Shop().request) == NO_HISTORY
+    assert {*measure(folder, Shop().engine, Shop().request).runs} == names
+    assert measure(tmp_path / "nowhere", Shop().engine, Shop().request) == UnitCosts()
 
 
 def test_only_the_newest_runs_are_used(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +156,11 @@ def test_only_the_newest_runs_are_used(runs: Path, tmp_path: Path, monkeypatch: 
     run = min(runs.iterdir())
     for number in range(4):
         shutil.copytree(run, folder / f"{run.name}~{number}")
-    assert len(history(folder, Shop().engine, Shop().request).run_ids) == 4
+    assert len(measure(folder, Shop().engine, Shop().request).runs) == 4
     monkeypatch.setattr(history_module, "MAX_RUNS", 3)
-    assert len(history(folder, Shop().engine, Shop().request).run_ids) == 3
+    assert len(measure(folder, Shop().engine, Shop().request).runs) == 3
     monkeypatch.setattr(history_module, "MAX_FOLDERS", 2)
-    assert len(history(folder, Shop().engine, Shop().request).run_ids) == 2
+    assert len(measure(folder, Shop().engine, Shop().request).runs) == 2
 
 
 def test_calls_of_tools_do_not_count_as_model_calls(tmp_path: Path) -> None:
@@ -166,7 +181,7 @@ def test_calls_of_tools_do_not_count_as_model_calls(tmp_path: Path) -> None:
     )
     engine = Engine(GraphAgent(name="seeking", nodes=nodes), evaluator)
     request = baseline_run(tmp_path, engine)
-    assert history(tmp_path, engine, request).costs.nodes["seeker"].calls == 3.0
+    assert measure(tmp_path, engine, request).nodes["seeker"].calls == Range.exactly(3.0)
     assert forecast_run(engine, request, runs=tmp_path).total.calls.typical == 6
 
 

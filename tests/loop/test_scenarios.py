@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from promptiter.agents.graph import Choice, Join
+from promptiter.agents.edges import Choice, Join
 from promptiter.agents.nodes import ModelNode
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator

@@ -169,7 +169,7 @@ async def test_on_a_terminal_lines_stay_and_what_is_going_on_goes() -> None:
     with watching.progress:
         await watching.see("run_started", STARTED)
         await watching.evaluate("baseline", [1.0, 0.0, 0.5])
-        watching.progress.say("Ctrl-C: finishing this round; once more stops at once")
+        watching.progress.say("Ctrl-C: finishing this round; a second one stops at once")
     printed = watching.file.getvalue()
     assert "baseline    validation: 0.500, 1/3 pass" in printed
     assert "Ctrl-C: finishing this round" in printed

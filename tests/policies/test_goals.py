@@ -14,7 +14,7 @@ from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.policies.acceptance import MinGain
-from promptiter.policies.goals import Goal, decide_for_goal, decide_on_test_set, other_models
+from promptiter.policies.goals import Goal, decide_for_goal, decide_on_test_set, list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import MaxRounds, TargetScore
 from promptiter.runlog.results import RunResult
@@ -31,17 +31,17 @@ SAME = [PairedScores(case_id=str(at), before=(1.0,) * 6, after=(1.0,) * 6) for a
 BETTER = [PairedScores(case_id=str(at), before=(0.0,) * 6, after=(1.0,) * 6) for at in range(40)]
 
 
-def test_what_is_claimed_depends_on_the_goal() -> None:
+def test_the_goal_decides_what_the_final_test_shows() -> None:
     assert decide_for_goal(Goal(), SAME, blocks=BLOCKS, seed=0).outcome == "futile"
     assert decide_for_goal(Goal(), BETTER, blocks=BLOCKS, seed=3) == decide_for_these_cases(BETTER, seed=3)
     assert decide_on_test_set(Goal(), BETTER, alpha=0.05, seed=0) == decide_for_new_cases(BETTER)
-    claim = decide_for_goal(Goal(kind="fewer_tokens", margin=0.1), SAME, blocks=BLOCKS, seed=0)
-    assert (claim.scope, claim.outcome) == ("these cases", "shown")
-    sealed = decide_on_test_set(Goal(kind="cheaper", margin=0.15), SAME, alpha=0.05, seed=0)
-    assert (sealed.scope, sealed.outcome) == ("new cases", "shown")
+    result = decide_for_goal(Goal(kind="fewer_tokens", margin=0.1), SAME, blocks=BLOCKS, seed=0)
+    assert (result.scope, result.outcome) == ("these cases", "shown")
+    on_test_set = decide_on_test_set(Goal(kind="cheaper", margin=0.15), SAME, alpha=0.05, seed=0)
+    assert (on_test_set.scope, on_test_set.outcome) == ("new cases", "shown")
 
 
-def test_what_is_no_goal_is_told() -> None:
+def test_an_invalid_goal_is_refused() -> None:
     for wrong in ({"kind": "fame"}, {"margin": 0.0}, {"margin": 1.0}, {"kind": "cheaper", "models": "gpt"}):
         with pytest.raises(SetupError):
             Goal(**wrong)
@@ -49,14 +49,14 @@ def test_what_is_no_goal_is_told() -> None:
         Goal(kind="fewer_tokens", models=("small",))
 
 
-def test_the_models_of_a_goal_are_those_that_a_node_can_take() -> None:
+def test_the_models_of_a_goal_are_limited_to_what_a_node_accepts() -> None:
     free = Surface(node_id="n", type="model", value="large")
     bound = Surface(node_id="n", type="model", value="large", limits=Limits(choices=("large", "small")))
     goal = Goal(kind="cheaper", models=("small", "tiny", "large", "small"))
-    assert other_models(goal, free, "large") == ("small", "tiny")
-    assert other_models(goal, bound, "large") == ("small",)
-    assert other_models(Goal(kind="cheaper"), bound, "small") == ("large",)
-    assert other_models(Goal(kind="cheaper"), free, "large") == ()
+    assert list_other_models(goal, free, "large") == ("small", "tiny")
+    assert list_other_models(goal, bound, "large") == ("small",)
+    assert list_other_models(Goal(kind="cheaper"), bound, "small") == ("large",)
+    assert list_other_models(Goal(kind="cheaper"), free, "large") == ()
 
 
 def engine(
@@ -70,11 +70,11 @@ def engine(
 
 
 @pytest.mark.parametrize("wanted", ["small", "scripted"])
-async def test_a_price_that_nobody_knows_is_told_with_its_model_before_anything_is_spent(wanted: str) -> None:
+async def test_an_unknown_price_is_reported_with_its_model_before_anything_is_spent(wanted: str) -> None:
     prices = {name: CHEAP for name in ("small", "scripted") if name != wanted}
     goal = Goal(kind="cheaper", models=("small",))
     request = desk.request(goal=goal, acceptance=NonInferior(0.05, "usd"))
-    with pytest.raises(RequestError, match=f"whether model {wanted!r} is cheaper cannot be told: its price is unknown"):
+    with pytest.raises(RequestError, match=f"the price of model {wanted!r} is unknown, so it cannot be compared"):
         await engine(ModelDownsizing(), prices).run(request)
 
 
@@ -90,7 +90,7 @@ async def test_a_goal_needs_its_policy_and_something_to_change() -> None:
         )
     goal = Goal(kind="cheaper", models=("small",))
     request = desk.request(goal=goal, acceptance=NonInferior(0.05, "usd"), targets=["draft#instruction"])
-    with pytest.raises(RequestError, match="no target is of a type that it is about: model"):
+    with pytest.raises(RequestError, match="no target has a type that it can change: model"):
         await engine(ModelDownsizing(), prices).run(request)
     with pytest.raises(RequestError, match=r"stop is about the score: TargetScore\(1.0\); leave it out"):
         await engine(PromptShortening(), prices).run(
@@ -122,7 +122,7 @@ def test_a_search_for_another_goal_can_be_forecast(search: ModelDownsizing | Pro
     assert forecast.total.calls.high > forecast.total.calls.low
 
 
-async def test_steps_that_lose_a_little_each_must_stay_within_the_margin_together() -> None:
+async def test_the_losses_of_several_candidates_must_stay_within_the_margin_together() -> None:
     """Each instruction is shorter and loses one more of the 20 cases than the one before."""
     texts = ["Lose 0 of them, please, with some more words.", "Lose 1 of them, please.", "Lose 2 of them."]
 

@@ -7,9 +7,16 @@ import pytest
 
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Policy, opening_of
+from promptiter.policies.acceptance import (
+    AcceptancePolicy,
+    AnyGain,
+    ComposablePolicy,
+    MinGain,
+    NoRegression,
+    find_opening,
+)
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
-from promptiter.policies.sequential import decided
+from promptiter.policies.sequential import decide_sequentially
 
 ON_TRAIN = MoreEvidence(repeats=3, on="train", reason="train first")
 ALL_AGAIN = MoreEvidence(reason="once more")
@@ -28,7 +35,7 @@ WORSE = Evidence(baseline=of(0.6, 0.4), candidate=of(0.2, 0.4))
 
 
 class Gathers:
-    """Gives prepared evidence, look by look, and keeps the wishes it was given."""
+    """Returns prepared evidence, look by look, and records the requests."""
 
     def __init__(self, *evidence: Evidence) -> None:
         self.evidence = list(evidence)
@@ -40,8 +47,8 @@ class Gathers:
 
 
 @dataclass(frozen=True)
-class OnTrain(Policy):
-    """Opens on train, and takes what is better there."""
+class OnTrain(ComposablePolicy):
+    """Starts on train, and accepts what is better there."""
 
     @property
     def opening(self) -> MoreEvidence:
@@ -54,7 +61,7 @@ class OnTrain(Policy):
 
 
 @dataclass(frozen=True)
-class Never(Policy):
+class Never(ComposablePolicy):
     def decide(self, evidence: Evidence) -> Answer:  # noqa: ARG002
         return ALL_AGAIN
 
@@ -63,19 +70,19 @@ def unvalidated(train: Evidence) -> Evidence:
     return Evidence(baseline=BETTER.baseline, candidate=of(), train=train)
 
 
-async def test_a_policy_that_knows_enough_at_once_is_asked_once() -> None:
+async def test_a_policy_that_decides_at_once_is_called_once() -> None:
     gathers = Gathers(BETTER)
-    answer = await decided(AnyGain(), gathers)
+    answer = await decide_sequentially(AnyGain(), gathers)
     assert (answer.accepted, answer.delta, gathers.wishes) == (True, 0.2, [None])
 
 
-async def test_a_policy_gets_what_it_asks_for_as_often_as_is_allowed() -> None:
+async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
     gathers = Gathers(*[BETTER] * 8)
-    answer = await decided(Never(), gathers)
+    answer = await decide_sequentially(Never(), gathers)
     assert answer == BETTER.reject("still undecided after 8 looks: once more")
     assert gathers.wishes == [None, *[ALL_AGAIN] * 7]
     few = Gathers(BETTER)
-    assert (await decided(Never(), few, most_looks=1)).reason.startswith("still undecided after 1 looks")
+    assert (await decide_sequentially(Never(), few, max_looks=1)).reason.startswith("still undecided after 1 looks")
 
 
 @pytest.mark.parametrize(
@@ -88,35 +95,35 @@ async def test_a_policy_gets_what_it_asks_for_as_often_as_is_allowed() -> None:
     ],
     ids=repr,
 )
-def test_a_policy_opens_on_train_if_one_of_its_parts_does(
+def test_a_policy_starts_on_train_if_one_of_its_parts_does(
     policy: AcceptancePolicy, opening: MoreEvidence | None
 ) -> None:
-    assert opening_of(policy) == opening
+    assert find_opening(policy) == opening
 
 
-async def test_what_is_settled_on_train_costs_no_validation_and_has_the_gain_of_train() -> None:
+async def test_a_decision_on_train_costs_no_validation_and_has_the_gain_of_train() -> None:
     gathers = Gathers(unvalidated(WORSE))
-    answer = await decided(OnTrain() & MinGain(), gathers)
+    answer = await decide_sequentially(OnTrain() & MinGain(), gathers)
     assert answer == AcceptanceDecision(accepted=False, delta=-0.2, reason="train does not")
     assert gathers.wishes == [ON_TRAIN]
 
 
-async def test_validation_is_run_as_soon_as_another_part_has_to_look_at_it() -> None:
+async def test_validation_runs_as_soon_as_another_part_needs_it() -> None:
     gathers = Gathers(unvalidated(BETTER), replace(BETTER, train=BETTER))
-    answer = await decided(MinGain(0.1) & OnTrain(), gathers)
+    answer = await decide_sequentially(MinGain(0.1) & OnTrain(), gathers)
     assert answer == AcceptanceDecision(accepted=True, delta=0.2, reason="gain +0.200 reaches 0.1; train gains")
     assert gathers.wishes == [ON_TRAIN, MoreEvidence(reason="the candidate is not validated yet")]
 
 
 @pytest.mark.parametrize("validated", [True, False])
-async def test_what_failed_too_often_on_train_is_rejected(validated: bool) -> None:
+async def test_a_candidate_that_fails_too_often_on_train_is_rejected(validated: bool) -> None:
     broken = Evidence(baseline=BETTER.baseline, candidate=replace(of(0.6, 0.4), max_errored_fraction=-1.0))
     seen = replace(BETTER, train=broken) if validated else unvalidated(broken)
-    answer = await decided(OnTrain(), Gathers(seen))
+    answer = await decide_sequentially(OnTrain(), Gathers(seen))
     assert not answer.accepted
     assert answer.reason.startswith("on train, the candidate is unreliable")
 
 
-def test_cases_of_a_wish_are_in_one_order() -> None:
+def test_the_cases_of_a_request_are_sorted() -> None:
     wished: Sequence[str] = MoreEvidence(cases=("b", "a", "b")).cases
     assert wished == ("a", "b")

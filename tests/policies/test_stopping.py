@@ -14,15 +14,12 @@ from promptiter.errors import SetupError, UnknownNameError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.ledger import Spending
+from promptiter.policies.stop_limits import Deadline, MaxCalls, MaxEvaluations, MaxTokens, MaxUsd
 from promptiter.policies.stopping import (
-    GO_ON,
+    CONTINUE,
     STOP_KINDS,
-    Deadline,
-    MaxCalls,
-    MaxEvaluations,
+    ComposableStop,
     MaxRounds,
-    MaxTokens,
-    MaxUsd,
     Patience,
     Progress,
     RequiredMetrics,
@@ -30,7 +27,6 @@ from promptiter.policies.stopping import (
     StopFile,
     StopOnAll,
     StopOnAny,
-    Stopper,
     StopPolicy,
     StopReason,
     TargetScore,
@@ -86,7 +82,7 @@ ALL: dict[str, StopPolicy] = {
 }
 
 
-class Says(Stopper):
+class Says(ComposableStop):
     """A policy that always gives one answer."""
 
     def __init__(self, *kinds: str) -> None:
@@ -97,7 +93,7 @@ class Says(Stopper):
 
 
 class Breached:
-    """A user's own class, with `decide` and nothing else, and a kind of its own."""
+    """A custom class with only `decide`, and a custom kind."""
 
     def decide(self, progress: Progress) -> StopDecision:
         return StopDecision(True, (StopReason("slo", f"latency is too high in round {progress.round}"),))
@@ -118,7 +114,7 @@ def test_each_condition_that_holds_stops_with_its_kind(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", STOP_KINDS)
 def test_no_condition_holds_at_the_start(kind: str) -> None:
-    assert ALL[kind].decide(Progress()) == GO_ON
+    assert ALL[kind].decide(Progress()) == CONTINUE
 
 
 def test_on_the_baseline_only_metrics_target_and_user_stop_a_run() -> None:
@@ -128,7 +124,7 @@ def test_on_the_baseline_only_metrics_target_and_user_stop_a_run() -> None:
 
 
 @given(order=st.permutations(list(ALL.values())))
-def test_all_that_hold_are_listed_in_one_order_however_they_were_composed(order: list[StopPolicy]) -> None:
+def test_all_reasons_are_listed_in_one_order_however_the_policies_were_composed(order: list[StopPolicy]) -> None:
     decision = StopOnAny(*order).decide(EVERYTHING)
     assert tuple(reason.kind for reason in decision.reasons) == STOP_KINDS
     assert StopOnAll(*order).decide(EVERYTHING) == decision
@@ -150,11 +146,11 @@ def test_all_that_hold_are_listed_in_one_order_however_they_were_composed(order:
     ],
     ids=repr,
 )
-def test_reasons_are_words_with_numbers(policy: StopPolicy, text: str) -> None:
+def test_reasons_have_figures(policy: StopPolicy, text: str) -> None:
     assert policy.decide(EVERYTHING).text == text
 
 
-def test_a_text_tells_neither_the_clock_nor_what_was_spent() -> None:
+def test_a_reason_contains_no_times_and_no_amounts_spent() -> None:
     policy = Deadline(seconds=1) | MaxEvaluations(1) | MaxCalls(1) | MaxTokens(1) | MaxUsd(1)
     slower = Progress(
         round=9, elapsed_s=9_001.0, evaluations=901, spent=Spending(calls=7, input_tokens=7, cost_usd=7.0)
@@ -188,9 +184,9 @@ def test_a_text_tells_neither_the_clock_nor_what_was_spent() -> None:
             Progress(round=1, spent=Spending(calls=1, cost_usd=0.1) + Spending(calls=1, cost_usd=0.2)),
         ),
     ],
-    ids=lambda value: repr(value) if isinstance(value, Stopper) else "",
+    ids=lambda value: repr(value) if isinstance(value, ComposableStop) else "",
 )
-def test_a_limit_holds_when_it_is_reached(policy: StopPolicy, below: Progress, at: Progress) -> None:
+def test_a_limit_stops_the_run_when_it_is_reached(policy: StopPolicy, below: Progress, at: Progress) -> None:
     assert not policy.decide(below).stop
     assert policy.decide(at).stop
 
@@ -212,7 +208,7 @@ def test_an_unknown_cost_is_not_compared_with_a_limit() -> None:
         (0.0, Progress(best=evaluation(None, limit=1.0)), ""),
     ],
 )
-def test_a_target_is_a_score_to_reach_or_a_loss_to_get_below(target: float, progress: Progress, text: str) -> None:
+def test_a_target_is_a_minimum_score_or_a_maximum_loss(target: float, progress: Progress, text: str) -> None:
     assert TargetScore(target).decide(progress).text == text
 
 
@@ -222,7 +218,7 @@ def test_a_mean_of_equal_scores_reaches_that_score(value: float, count: int) -> 
 
 
 @pytest.mark.parametrize("policy", [TargetScore(0.9), RequiredMetrics()], ids=repr)
-def test_an_unreliable_evaluation_reaches_nothing(policy: StopPolicy) -> None:
+def test_an_unreliable_evaluation_reaches_no_target(policy: StopPolicy) -> None:
     crashing = ((1.0, 1.0), (1.0, 1.0), None)
     assert not policy.decide(Progress(best=evaluation(*crashing, limit=0.25))).stop
     assert policy.decide(Progress(best=evaluation(*crashing, limit=0.5))).stop
@@ -260,7 +256,7 @@ def test_unknown_required_metrics_are_all_reported_with_the_nearest() -> None:
 
 def test_a_stop_file_stops_as_soon_as_it_exists(tmp_path: Path) -> None:
     policy = StopFile(tmp_path / "stop")
-    assert policy.decide(Progress()) == GO_ON
+    assert policy.decide(Progress()) == CONTINUE
     (tmp_path / "stop").touch()
     decision = policy.decide(Progress())
     assert (decision.reason, decision.text) == ("user_stop", f"the stop file {str(tmp_path / 'stop')!r} exists")
@@ -281,12 +277,12 @@ def test_a_decision_lists_each_reason_once_in_a_fixed_order(held: list[str], ran
     assert known == sorted(known)
 
 
-def test_the_first_kind_is_the_stop_reason_and_own_kinds_come_last() -> None:
+def test_the_first_kind_is_the_stop_reason_and_custom_kinds_come_last() -> None:
     decision = StopOnAny(Breached(), MaxRounds(9), Patience(9)).decide(EVERYTHING)
     assert [reason.kind for reason in decision.reasons] == ["patience", "max_rounds", "slo"]
     assert decision.reason == "patience"
     assert decision.text.endswith("; latency is too high in round 9")
-    assert (GO_ON.reason, GO_ON.text) == (None, "")
+    assert (CONTINUE.reason, CONTINUE.text) == (None, "")
 
 
 def test_a_decision_survives_json() -> None:
@@ -320,17 +316,17 @@ def test_and_and_or_are_associative_commutative_and_absorbing(a: Says, b: Says, 
     assert (a & (a | b)).decide(Progress()).stop == a.decide(Progress()).stop
 
 
-def test_or_lists_what_holds_and_and_waits_for_all() -> None:
+def test_or_lists_every_reason_and_and_waits_for_all() -> None:
     progress = Progress(round=4, rounds_without_acceptance=2)
     assert (MaxRounds(4) | Patience(2) | Deadline(minutes=1)).decide(progress).text == (
         "nothing was accepted in 2 rounds, the patience is 2; 4 rounds finished, of at most 4"
     )
-    assert (MaxRounds(4) & Patience(3)).decide(progress) == GO_ON
+    assert (MaxRounds(4) & Patience(3)).decide(progress) == CONTINUE
     assert (MaxRounds(4) & Patience(2)).decide(progress).reason == "patience"
     assert [r.kind for r in ((Patience(2) & MaxRounds(9)) | MaxRounds(4)).decide(progress).reasons] == ["max_rounds"]
 
 
-def test_a_repr_reads_like_the_expression_and_makes_the_same_policy() -> None:
+def test_a_repr_reads_like_the_expression_and_evaluates_to_the_same_policy() -> None:
     written = {
         "MaxRounds(8) | TargetScore(0.95) | Deadline(minutes=30)": MaxRounds(8)
         | TargetScore(0.95)
@@ -351,7 +347,7 @@ def test_a_class_with_only_decide_combines_from_either_side() -> None:
     assert (Breached() & MaxRounds(3)).decide(Progress(round=3)).reason == "max_rounds"
 
 
-# What cannot be made
+# Invalid arguments
 
 
 @pytest.mark.parametrize("policy", [MaxRounds, Patience, MaxEvaluations, MaxCalls, MaxTokens])
@@ -372,10 +368,10 @@ def test_a_count_is_a_whole_number_of_at_least_one(policy: Callable[[Any], StopP
         (lambda: Deadline(minutes=5, seconds=-1), r"Deadline\(minutes=5, seconds=-1\); give a time above 0"),
         (lambda: StopFile(""), "the stop file has no path; give one, such as 'stop'"),
         (lambda: RequiredMetrics(()), r'required metrics are \(\); give names or "all", or leave the policy out'),
-        (lambda: MaxRounds(3) | 5, "5 is no policy"),  # type: ignore[operator]
-        (StopOnAny, r"StopOnAny\(\) combines nothing; give at least one policy"),
+        (lambda: MaxRounds(3) | 5, "5 is not a policy"),  # type: ignore[operator]
+        (StopOnAny, r"StopOnAny\(\) combines no policies; give at least one"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_to_give(make: Callable[[], object], advice: str) -> None:
+def test_invalid_arguments_are_refused_with_advice(make: Callable[[], object], advice: str) -> None:
     with pytest.raises(SetupError, match=advice):
         make()

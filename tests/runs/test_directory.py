@@ -29,7 +29,7 @@ from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.retries import Retries
-from promptiter.policies.stopping import Deadline
+from promptiter.policies.stop_limits import Deadline
 from promptiter.profile import Profile
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
@@ -47,13 +47,13 @@ def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file()}
 
 
-def begun(tmp_path: Path, *rounds: dict[str, str], **changes: object) -> RunDirectory:
+def begin(tmp_path: Path, *rounds: dict[str, str], **changes: object) -> RunDirectory:
     """A small run with scripted rounds."""
     return RunDirectory.begin(tmp_path / "runs", desk.engine(*rounds), desk.request(run_id="", **changes))
 
 
 class StopsInRound:
-    """An observer that asks to stop while a round is in flight."""
+    """An observer that asks to stop while a round is running."""
 
     def __init__(self, number: int, ask: Callable[[], object]) -> None:
         self.number, self.ask = number, ask
@@ -64,7 +64,7 @@ class StopsInRound:
 
 
 def test_a_run_leaves_the_files_of_the_design(tmp_path: Path) -> None:
-    run = begun(tmp_path, desk.DRAFT, desk.POLISH)
+    run = begin(tmp_path, desk.DRAFT, desk.POLISH)
     result = run.run_sync()
     assert result.verdict == "improved"
     assert run.path.parent == tmp_path / "runs"
@@ -77,7 +77,7 @@ def test_a_run_leaves_the_files_of_the_design(tmp_path: Path) -> None:
 
 
 def test_candidates_are_kept_as_parent_and_patches(tmp_path: Path) -> None:
-    run = begun(tmp_path, desk.DRAFT, desk.WORSE, desk.POLISH)
+    run = begin(tmp_path, desk.DRAFT, desk.WORSE, desk.POLISH)
     result = run.run_sync()
     lines = (run.path / "profiles" / "candidates.jsonl").read_bytes().splitlines()
     found = [orjson.loads(line) for line in lines]
@@ -95,7 +95,7 @@ def test_two_runs_that_begin_in_one_second_have_two_folders(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_given_again_and_its_files_are_written_again(tmp_path: Path) -> None:
+def test_resuming_a_finished_run_returns_its_result_and_restores_its_files(tmp_path: Path) -> None:
     shop = Shop()
     first = shop.run(tmp_path)
     before = outside_measured(tmp_path)
@@ -107,11 +107,11 @@ def test_a_finished_run_is_given_again_and_its_files_are_written_again(tmp_path:
     assert outside_measured(tmp_path) == before
 
 
-def test_a_run_keeps_its_name_when_it_goes_on_from_inside_its_folder(
+def test_a_run_keeps_its_name_when_it_is_resumed_from_inside_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt = Interrupt()
-    interrupt.ask("a button")
+    interrupt.stop("a button")
     run = RunDirectory.begin(tmp_path, desk.engine(desk.DRAFT, desk.POLISH), desk.request(run_id="mine"))
     run.run_sync(interrupt=interrupt)
     monkeypatch.chdir(run.path)
@@ -121,55 +121,55 @@ def test_a_run_keeps_its_name_when_it_goes_on_from_inside_its_folder(
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"max_rounds": 9}, "max_rounds was 4 and is now 9"),
-        ({"train": cases("train", 7)}, "train: case 'keyboard' is gone"),
+        ({"train": cases("train", 7)}, "train: case 'keyboard' was removed"),
         ({"seed": 5}, "seed was 0 and is now 5"),
     ],
 )
-def test_changed_inputs_are_refused_with_what_changed(changed: dict[str, object], told: str, tmp_path: Path) -> None:
+def test_changed_inputs_are_refused_and_named(changed: dict[str, object], expected: str, tmp_path: Path) -> None:
     shop = Shop()
     run = RunDirectory.begin(tmp_path, shop.engine, shop.request)
     other = replace(shop.request, **changed)  # type: ignore[arg-type]
-    with pytest.raises(ChangedInputsError, match="cannot go on, its inputs have changed") as error:
+    with pytest.raises(ChangedInputsError, match="cannot be resumed, its inputs have changed") as error:
         RunDirectory.resume(run.path, shop.engine, other)
-    assert told.partition("'")[0] in error.value.changes[0]
+    assert expected.partition("'")[0] in error.value.changes[0]
     assert "rerun" in str(error.value)
 
 
 def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
-    run = begun(tmp_path, desk.DRAFT)
-    with RunLock(run.path), pytest.raises(RunLockedError, match=f"in the hands of process {os.getpid()}"):
+    run = begin(tmp_path, desk.DRAFT)
+    with RunLock(run.path), pytest.raises(RunLockedError, match=f"locked by process {os.getpid()}"):
         run.run_sync()
     assert run.run_sync().verdict == "improved"
 
 
 @pytest.mark.slow
-def test_the_stop_file_ends_a_run_after_the_round_in_flight_and_it_goes_on_later(tmp_path: Path) -> None:
+def test_the_stop_file_ends_a_run_after_the_current_round_and_it_can_be_resumed(tmp_path: Path) -> None:
     rounds = (desk.DRAFT, desk.POLISH)
-    run = begun(tmp_path, *rounds)
+    run = begin(tmp_path, *rounds)
     stopped = run.run_sync(observers=[StopsInRound(1, (run.path / "stop").touch)])
     assert (stopped.status, stopped.stop_reason, stopped.current_round) == ("succeeded", "user_stop", 1)
     assert stopped.stop is not None
     assert stopped.stop.text == "the user asked to stop: a file 'stop' in the run's folder"
     assert stopped.rounds[0].decision is not None
     resumed = RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync()
-    assert resumed == begun(tmp_path, *rounds).run_sync()
+    assert resumed == begin(tmp_path, *rounds).run_sync()
     assert not (run.path / "stop").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_run_after_the_round_in_flight_and_it_goes_on_later(
+def test_a_signal_ends_a_run_after_the_current_round_and_it_can_be_resumed(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     rounds = (desk.DRAFT, desk.POLISH)
-    told: list[str] = []
-    run = begun(tmp_path, *rounds)
-    stopped = run.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), number))], tell=told.append)
+    messages: list[str] = []
+    run = begin(tmp_path, *rounds)
+    stopped = run.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), number))], notify=messages.append)
     assert (stopped.status, stopped.stop_reason, stopped.current_round) == ("succeeded", "user_stop", 1)
-    assert told == [
-        f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: finishing this round; once more stops at once"
+    assert messages == [
+        f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: finishing this round; a second one stops at once"
     ]
     assert (run.path / "result.json").exists()
     assert RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync().current_round == 2
@@ -178,7 +178,7 @@ def test_a_signal_ends_a_run_after_the_round_in_flight_and_it_goes_on_later(
 @pytest.mark.slow
 def test_a_second_signal_stops_at_once_with_a_whole_journal_and_result(tmp_path: Path) -> None:
     rounds = (desk.DRAFT, desk.POLISH)
-    run = begun(tmp_path, *rounds)
+    run = begin(tmp_path, *rounds)
 
     def twice() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -190,10 +190,10 @@ def test_a_second_signal_stops_at_once_with_a_whole_journal_and_result(tmp_path:
     assert orjson.loads((run.path / "result.json").read_bytes())["status"] == "cancelled"
     assert list(run.journal.read())[-1].type == "run_completed"
     resumed = RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync()
-    assert resumed == begun(tmp_path, *rounds).run_sync()
+    assert resumed == begin(tmp_path, *rounds).run_sync()
 
 
-def test_a_failed_run_says_so_in_its_files_and_goes_on_when_the_cause_is_gone(tmp_path: Path) -> None:
+def test_a_failed_run_can_be_resumed_when_the_cause_is_gone(tmp_path: Path) -> None:
     def breaks(number: int) -> None:
         if number == 2 and is_down:
             raise OSError("the network is down")
@@ -243,21 +243,21 @@ def test_a_deadline_counts_the_working_time_of_all_processes(tmp_path: Path, mon
 
 
 def test_result_files_that_cannot_be_written_do_not_make_a_run_fail(tmp_path: Path) -> None:
-    run = begun(tmp_path, desk.DRAFT)
+    run = begin(tmp_path, desk.DRAFT)
     (run.path / "profiles").touch()
     assert run.run_sync().verdict == "improved"
     assert "the result could not be written" in run.notes[0]
 
 
-def test_a_torn_last_line_is_dropped_and_said(tmp_path: Path) -> None:
-    run = begun(tmp_path, desk.DRAFT, desk.POLISH)
+def test_a_torn_last_line_is_dropped_and_reported(tmp_path: Path) -> None:
+    run = begin(tmp_path, desk.DRAFT, desk.POLISH)
     whole = run.run_sync()
     path = run.path / "journal.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
     resumed = RunDirectory.resume(run.path, desk.engine(desk.DRAFT, desk.POLISH), desk.request(run_id=""))
     assert resumed.run_sync() == whole
     [note] = resumed.notes
-    assert "was torn by a crash; the run goes on before it" in note
+    assert "was torn by a crash; the run continues from the line before it" in note
 
 
 @pytest.mark.parametrize(("keep", "left"), [("all", True), ("failed", True), ("none", False)])
@@ -291,7 +291,7 @@ def test_a_shared_cache_serves_other_runs_and_each_run_has_its_own_answers(tmp_p
 
 
 @pytest.mark.slow
-def test_the_engine_has_its_own_cache_and_spool_back_after_a_run(tmp_path: Path) -> None:
+def test_the_engine_has_its_own_cache_and_trace_store_back_after_a_run(tmp_path: Path) -> None:
     shop = Shop()
     cache, trace_store = shop.gateway.cache, shop.engine.evaluator.trace_store
     shop.run(tmp_path)
@@ -323,12 +323,12 @@ def test_a_candidate_in_place_is_gone_when_the_run_ends(tmp_path: Path) -> None:
     assert not (tmp_path / "state" / "in_place.json").exists()
 
 
-def test_a_run_of_another_folder_layout_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="is no run"):
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="is not a run"):
         RunDirectory.resume(tmp_path, desk.engine(), desk.request())
 
 
-def test_a_folder_that_cannot_hold_runs_is_told_before_anything_is_spent(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_reported_before_anything_is_spent(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match=r"'.*file' is a file; choose another folder"):
         check_folder(tmp_path / "file" / "runs")
@@ -337,10 +337,10 @@ def test_a_folder_that_cannot_hold_runs_is_told_before_anything_is_spent(tmp_pat
 
 
 def test_a_run_inside_a_running_loop_can_be_stopped_from_another_thread(tmp_path: Path) -> None:
-    run, interrupt = begun(tmp_path, desk.DRAFT, desk.POLISH), Interrupt()
+    run, interrupt = begin(tmp_path, desk.DRAFT, desk.POLISH), Interrupt()
 
     async def notebook() -> RunResult:
-        return run.run_sync(interrupt=interrupt, observers=[StopsInRound(1, lambda: interrupt.ask("the button"))])
+        return run.run_sync(interrupt=interrupt, observers=[StopsInRound(1, lambda: interrupt.stop("the button"))])
 
     result = asyncio.run(notebook())
     assert result.stop_reason == "user_stop"
@@ -377,7 +377,7 @@ print(run.run_sync().verdict, asked)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill_at", [1, 3, 6, 8, 10])
-def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_what_resume_turns_back_into_it(
+def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_is_restored_by_resume(
     kill_at: int, tmp_path: Path
 ) -> None:
     (tmp_path / "prompt.txt").write_bytes(b"Answer.\r\n")
@@ -392,12 +392,12 @@ def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_what_resume_turns_
     done = process(0)
     assert done.stdout == f"improved {30 - kill_at + 1}\n", done.stderr
     assert (tmp_path / "prompt.txt").read_bytes() == b"Answer.\r\n"
-    assert not [path for path in tmp_path.iterdir() if "final_test" in path.name]
+    assert not [path for path in tmp_path.iterdir() if "promptiter-lock" in path.name]
 
 
 def test_calls_in_flight_at_a_kill_are_counted_as_lost(tmp_path: Path) -> None:
     """The process dies inside a call: what it asked for is asked again, and the summary says so."""
-    run = begun(tmp_path, desk.DRAFT)
+    run = begin(tmp_path, desk.DRAFT)
     calls = run.path / "calls.jsonl"
     run.run_sync()
     lines = calls.read_bytes().splitlines(keepends=True)
@@ -412,7 +412,7 @@ def test_calls_in_flight_at_a_kill_are_counted_as_lost(tmp_path: Path) -> None:
     assert (spent.lost_calls, spent.calls) == (lost, len(lines) // 2)
 
 
-def test_a_run_out_of_budget_goes_on_with_a_larger_one(tmp_path: Path) -> None:
+def test_a_run_out_of_budget_resumes_with_a_larger_one(tmp_path: Path) -> None:
     def run(most: int) -> RunDirectory:
         shop = Shop(budget=Budget(max_calls=most))
         return shop.directory(tmp_path / "runs")
@@ -428,7 +428,7 @@ def test_a_run_out_of_budget_goes_on_with_a_larger_one(tmp_path: Path) -> None:
 
 
 class Outage:
-    """A model whose service fails from one call on, until it is mended."""
+    """A model whose service fails from one call on, until it is fixed."""
 
     def __init__(self, error: Exception, *, after: int) -> None:
         self.error, self.after, self.calls = error, after, 0
@@ -441,7 +441,7 @@ class Outage:
 
 
 @pytest.mark.parametrize("error", [AccessDeniedError("the key has expired"), ModelUnavailableError("no route")])
-def test_an_outage_fails_the_run_and_it_goes_on_when_the_service_is_back(error: Exception, tmp_path: Path) -> None:
+def test_an_outage_fails_the_run_and_it_resumes_when_the_service_is_back(error: Exception, tmp_path: Path) -> None:
     def run(model: Outage) -> RunDirectory:
         gateway = Gateway(models={"scripted": model}, retries=Retries(attempts=1))
         engine, request = desk.engine(desk.DRAFT, desk.POLISH, gateway=gateway), desk.request(run_id="")
@@ -452,7 +452,7 @@ def test_an_outage_fails_the_run_and_it_goes_on_when_the_service_is_back(error: 
     with pytest.raises(RunFailedError, match="case runs were lost to such errors; fix the cause, then run"):
         run(Outage(error, after=6)).run_sync()
     result = run(Outage(error, after=99)).run_sync()
-    assert result == begun(tmp_path / "other", desk.DRAFT, desk.POLISH).run_sync()
+    assert result == begin(tmp_path / "other", desk.DRAFT, desk.POLISH).run_sync()
 
 
 def test_a_few_cases_that_a_service_lost_are_results(tmp_path: Path) -> None:
@@ -465,20 +465,20 @@ def test_a_few_cases_that_a_service_lost_are_results(tmp_path: Path) -> None:
 
 
 class Exits:
-    """An observer that ends the program, as rich does when nobody reads what it prints."""
+    """An observer that ends the program, as rich does when its output pipe is closed."""
 
     async def observe(self, _: Event) -> None:
         raise SystemExit(1)
 
 
 def test_an_observer_that_exits_does_not_end_the_run(tmp_path: Path) -> None:
-    result = begun(tmp_path, desk.DRAFT).run_sync(observers=[Exits()])
+    result = begin(tmp_path, desk.DRAFT).run_sync(observers=[Exits()])
     assert result.verdict == "improved"
     assert "observer Exits failed at event 0" in result.measured.problems[0]
 
 
 def test_a_journal_that_is_removed_ends_the_run(tmp_path: Path) -> None:
-    run = begun(tmp_path, desk.DRAFT, desk.POLISH)
+    run = begin(tmp_path, desk.DRAFT, desk.POLISH)
     with pytest.raises(JournalError, match="was removed while the run was writing it"):
         run.run_sync(observers=[StopsInRound(1, (run.path / "journal.jsonl").unlink)])
 
@@ -490,15 +490,15 @@ async def test_one_engine_does_not_work_on_two_runs_at_once(tmp_path: Path) -> N
     class Starts:
         async def observe(self, event: Event) -> None:
             if event.type == "run_started":
-                with pytest.raises(SetupError, match="another run of this engine is under way"):
+                with pytest.raises(SetupError, match="another run of this engine is in progress"):
                     await other.run()
 
     assert (await one.run(observers=[Starts()])).verdict == "improved"
     assert (await other.run()).verdict == "improved"
 
 
-def test_files_of_others_beside_the_surfaces_stay(tmp_path: Path) -> None:
-    run = begun(tmp_path, desk.DRAFT)
+def test_foreign_files_beside_the_surfaces_stay(tmp_path: Path) -> None:
+    run = begin(tmp_path, desk.DRAFT)
     (run.path / "surfaces" / "mine").mkdir(parents=True)
     (run.path / "surfaces" / "mine.md").write_text("mine")
     run.run_sync()
@@ -506,13 +506,13 @@ def test_files_of_others_beside_the_surfaces_stay(tmp_path: Path) -> None:
     assert (run.path / "result.json").exists()
 
 
-def test_a_hangup_is_heard_unless_it_is_ignored(tmp_path: Path) -> None:
-    run = begun(tmp_path, desk.DRAFT, desk.POLISH)
+def test_a_hangup_stops_the_run_unless_it_is_ignored(tmp_path: Path) -> None:
+    run = begin(tmp_path, desk.DRAFT, desk.POLISH)
     stopped = run.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), signal.SIGHUP))])
     assert stopped.stop_reason == "user_stop"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        again = begun(tmp_path, desk.DRAFT, desk.POLISH)
+        again = begin(tmp_path, desk.DRAFT, desk.POLISH)
         result = again.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), signal.SIGHUP))])
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:

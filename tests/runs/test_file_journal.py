@@ -25,7 +25,8 @@ from promptiter.runlog.events import Event, EventType, Phase
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
-from promptiter.runs.file_journal import DECISIONS, MARKED, FileJournal
+from promptiter.runs.file_journal import DECISIONS, FileJournal
+from promptiter.runs.file_journal import INDEX_EVERY as EVERY
 from promptiter.runs.lock import RunLock
 from tests.traces.strategies import json_values, texts
 from tests.worlds import desk
@@ -67,7 +68,7 @@ def append(journal: FileJournal, *many: Event) -> None:
     asyncio.run(write())
 
 
-def written(path: Path, *many: Event) -> bytes:
+def write_journal(path: Path, *many: Event) -> bytes:
     with FileJournal(path) as journal:
         append(journal, *many)
     return path.read_bytes() if many else b""
@@ -82,7 +83,7 @@ def path(tmp_path: Path) -> Path:
 @given(many=events)
 def test_events_come_back_equal(many: list[Event], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
-    written(path, *many)
+    write_journal(path, *many)
     assert read(path) == many
     for start in range(len(many) + 2):
         assert list(FileJournal(path).read(start)) == many[start:]
@@ -96,22 +97,22 @@ def test_a_journal_that_was_not_begun_is_empty(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_line_is_json_with_a_checksum_that_stays_what_it_was(path: Path) -> None:
-    raw = written(path, Event(seq=0, run_id="r", type="stop", data={"ü": None}))
+def test_the_line_format_is_stable(path: Path) -> None:
+    raw = write_journal(path, Event(seq=0, run_id="r", type="stop", data={"ü": None}))
     assert raw.decode() == (
         '{"checksum":"4732dc8a","event":{"schema_version":2,"seq":0,"run_id":"r","round":0,"phase":"start",'
         '"type":"stop","data":{"ü":null}}}\n'
     )
 
 
-def test_a_run_has_the_result_that_its_journal_adds_up_to(path: Path) -> None:
+def test_folding_the_journal_gives_the_result_of_the_run(path: Path) -> None:
     journal = FileJournal(path)
     result = desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request(), journal=journal)
     assert fold(FileJournal(path).read()) == result == desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request())
     assert result.verdict == "improved"
 
 
-def test_a_run_that_was_cut_off_anywhere_goes_on_to_the_same_journal(path: Path) -> None:
+def test_a_run_that_was_cut_off_anywhere_resumes_to_the_same_journal(path: Path) -> None:
     def run(journal: FileJournal) -> RunResult:
         with journal:
             return desk.engine(desk.DRAFT).run_sync(desk.request(), journal=journal)
@@ -130,9 +131,9 @@ def test_a_run_that_was_cut_off_anywhere_goes_on_to_the_same_journal(path: Path)
         assert plain(read(path)) == plain(whole)
 
 
-def test_a_tail_torn_at_any_byte_is_dropped_and_said(path: Path) -> None:
+def test_a_tail_torn_at_any_byte_is_dropped_and_reported(path: Path) -> None:
     many = [event(0), event(1), event(2, "decision", text="é\ud83d")]
-    raw = written(path, *many)
+    raw = write_journal(path, *many)
     last = raw.splitlines(keepends=True)[-1]
     for length in range(len(last)):
         path.write_bytes(raw[: len(raw) - len(last) + length])
@@ -140,8 +141,8 @@ def test_a_tail_torn_at_any_byte_is_dropped_and_said(path: Path) -> None:
         assert list(reader.read()) == many[:2]
         assert (reader.dropped is None) == (length == 0)
         if length:
-            assert f"(line 3, {length} bytes without an end)" in (reader.dropped or "")
-        assert path.stat().st_size == len(raw) - len(last) + length  # who only reads changes nothing
+            assert f"(line 3, {length} bytes without a line break)" in (reader.dropped or "")
+        assert path.stat().st_size == len(raw) - len(last) + length  # reading changes nothing
         with FileJournal(path) as journal:
             append(journal, many[2])
             assert journal.dropped == reader.dropped
@@ -154,7 +155,7 @@ def test_the_last_event_is_that_of_the_last_whole_line(
     many: list[Event], torn: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
-    path.write_bytes(written(path, *many) + torn)
+    path.write_bytes(write_journal(path, *many) + torn)
     assert FileJournal(path).last() == (many[-1] if many else None)
 
 
@@ -163,7 +164,7 @@ def test_the_last_event_is_found_whatever_its_size(path: Path, size: int) -> Non
     many = [event(0, text="x" * size), event(1, text="y" * size)]
     for count_ in (1, 2):
         path.unlink(missing_ok=True)
-        written(path, *many[:count_])
+        write_journal(path, *many[:count_])
         path.write_bytes(path.read_bytes() + bytes(size))
         assert FileJournal(path).last() == many[count_ - 1]
 
@@ -175,58 +176,69 @@ def test_a_journal_that_was_not_begun_has_no_last_event(path: Path) -> None:
 
 
 def test_the_last_event_is_read_without_the_others(path: Path) -> None:
-    raw = written(path, *map(event, range(5)))
+    raw = write_journal(path, *map(event, range(5)))
     path.write_bytes(raw.replace(b"case 1", b"case 7"))
     assert FileJournal(path).last() == event(4)
     path.write_bytes(raw.replace(b"case 4", b"case 7"))
     with pytest.raises(JournalError, match=r"line 5 .* is damaged"):
         FileJournal(path).last()
     path.unlink()
-    written(path, Event.model_construct(**(dict(event(0)) | {"schema_version": 3})))
+    write_journal(path, Event.model_construct(**(dict(event(0)) | {"schema_version": 3})))
     with pytest.raises(JournalError, match=r"line 1 .* schema_version is 3"):
         FileJournal(path).last()
 
 
-def test_reading_from_the_middle_passes_over_what_was_checked_before(path: Path) -> None:
-    many = [event(seq) for seq in range(3 * MARKED)]
-    raw = written(path, *many)
+def test_reading_from_the_middle_skips_what_was_verified_before(path: Path) -> None:
+    many = [event(seq) for seq in range(3 * EVERY)]
+    raw = write_journal(path, *many)
     reader, fresh = FileJournal(path), FileJournal(path)
     assert list(reader.read()) == many
     path.write_bytes(raw.replace(b'case 1"', b'case 7"'))
-    for start in (MARKED, MARKED + 1, 2 * MARKED - 1, 2 * MARKED, 3 * MARKED, 3 * MARKED + 5):
+    for start in (
+        EVERY,
+        EVERY + 1,
+        2 * EVERY - 1,
+        2 * EVERY,
+        3 * EVERY,
+        3 * EVERY + 5,
+    ):
         assert list(reader.read(start)) == many[start:]
         with pytest.raises(JournalError, match="line 2"):
             list(fresh.read(start))
 
 
-def test_who_appended_reads_from_the_middle_on_too(path: Path) -> None:
+def test_an_appending_journal_also_reads_from_the_middle(path: Path) -> None:
     with FileJournal(path, fsync=()) as journal:
-        for seq in range(2 * MARKED + 3):
+        for seq in range(2 * EVERY + 3):
             append(journal, event(seq))
         path.write_bytes(path.read_bytes().replace(b'case 1"', b'case 7"'))
-        assert [each.seq for each in journal.read(2 * MARKED)] == [2 * MARKED, 2 * MARKED + 1, 2 * MARKED + 2]
+        assert [each.seq for each in journal.read(2 * EVERY)] == [
+            2 * EVERY,
+            2 * EVERY + 1,
+            2 * EVERY + 2,
+        ]
 
 
-def test_a_journal_that_was_put_in_the_place_of_another_is_read_from_its_beginning(path: Path) -> None:
-    written(path, *[event(seq, text="long " * 9) for seq in range(2 * MARKED)])
+def test_a_replaced_journal_is_read_from_its_beginning(path: Path) -> None:
+    write_journal(path, *[event(seq, text="long " * 9) for seq in range(2 * EVERY)])
     reader = FileJournal(path)
-    assert len(list(reader.read())) == 2 * MARKED
+    assert len(list(reader.read())) == 2 * EVERY
     path.unlink()
-    many = [event(seq) for seq in range(2 * MARKED)]
-    written(path, *many)
-    assert list(reader.read(MARKED + 1)) == many[MARKED + 1 :]
-    assert list(reader.read(MARKED)) == many[MARKED:]
+    many = [event(seq) for seq in range(2 * EVERY)]
+    write_journal(path, *many)
+    assert list(reader.read(EVERY + 1)) == many[EVERY + 1 :]
+    assert list(reader.read(EVERY)) == many[EVERY:]
 
 
 def test_zeros_behind_the_last_line_are_dropped_too(path: Path) -> None:
-    raw = written(path, event(0))
+    raw = write_journal(path, event(0))
     path.write_bytes(raw + bytes(5000))
-    assert written(path, event(1)) == raw + path.read_bytes()[len(raw) :]
+    assert write_journal(path, event(1)) == raw + path.read_bytes()[len(raw) :]
     assert read(path) == [event(0), event(1)]
 
 
-def test_a_damaged_byte_anywhere_in_a_whole_line_is_told(path: Path) -> None:
-    raw = written(path, event(0), event(1), event(2))
+def test_a_damaged_byte_anywhere_in_a_whole_line_is_reported(path: Path) -> None:
+    raw = write_journal(path, event(0), event(1), event(2))
     first = raw.index(b"\n") + 1
     second = raw.index(b"\n", first) + 1
     for at in range(first, second):
@@ -234,7 +246,9 @@ def test_a_damaged_byte_anywhere_in_a_whole_line_is_told(path: Path) -> None:
             path.write_bytes(raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :])
             reader = FileJournal(path)
             found: list[Event] = []
-            with pytest.raises(JournalError, match=r"line 2 of the journal '.*' is damaged: its checksum does not fit"):
+            with pytest.raises(
+                JournalError, match=r"line 2 of the journal '.*' is damaged: its checksum does not match"
+            ):
                 found.extend(reader.read())
             with pytest.raises(JournalError, match="line 2"):
                 list(reader.read(2))
@@ -243,47 +257,47 @@ def test_a_damaged_byte_anywhere_in_a_whole_line_is_told(path: Path) -> None:
             assert len(path.read_bytes()) == len(raw)
 
 
-def test_what_a_damaged_journal_says_to_do_works(path: Path) -> None:
-    raw = written(path, event(0), event(1), event(2))
+def test_the_advice_for_a_damaged_journal_works(path: Path) -> None:
+    raw = write_journal(path, event(0), event(1), event(2))
     path.write_bytes(raw.replace(b"case 1", b"case 7"))
-    with pytest.raises(JournalError) as told:
+    with pytest.raises(JournalError) as caught:
         read(path)
-    command = str(told.value).split("`")[1]
+    command = str(caught.value).split("`")[1]
     subprocess.run(command, shell=True, cwd=path.parent, check=True)
     assert read(path) == [event(0)]
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("order", "message"),
     [
         ([0, 2], "line 2 .* holds event 2, where event 1 belongs"),
         ([0, 1, 1, 2], "line 3 .* holds event 1, where event 2 belongs"),
         ([1, 0], "line 1 .* holds event 1, where event 0 belongs"),
     ],
 )
-def test_lines_that_were_removed_doubled_or_moved_are_told(path: Path, order: list[int], said: str) -> None:
-    lines = written(path, event(0), event(1), event(2)).splitlines(keepends=True)
+def test_lines_that_were_removed_duplicated_or_moved_are_reported(path: Path, order: list[int], message: str) -> None:
+    lines = write_journal(path, event(0), event(1), event(2)).splitlines(keepends=True)
     path.write_bytes(b"".join(lines[number] for number in order))
-    with pytest.raises(JournalError, match=said):
+    with pytest.raises(JournalError, match=message):
         read(path)
 
 
-def test_a_line_of_another_release_is_told(path: Path) -> None:
+def test_a_line_of_another_release_is_reported(path: Path) -> None:
     newer = Event.model_construct(**(dict(event(0)) | {"schema_version": 3}))
-    written(path, newer)
+    write_journal(path, newer)
     with pytest.raises(JournalError, match=r"line 1 .* schema_version is 3, this release reads 2"):
         read(path)
     path.unlink()
-    written(path, Event.model_construct(**(dict(event(0)) | {"type": "merge"})))
+    write_journal(path, Event.model_construct(**(dict(event(0)) | {"type": "merge"})))
     with pytest.raises(JournalError, match=r"line 1 .* by another release of promptiter \(type: Input should be"):
         read(path)
 
 
 @pytest.mark.parametrize("value", [float("nan"), [{"a": float("-inf")}], {1: 2}, object(), {"a": {"b"}}])
-def test_what_json_cannot_hold_is_refused_and_leaves_no_trace(path: Path, value: object) -> None:
+def test_values_that_are_not_json_are_refused_and_leave_no_trace(path: Path, value: object) -> None:
     journal = FileJournal(path)
     append(journal, event(0))
-    with pytest.raises(JournalError, match=r"event 1 \(case\) cannot be kept as JSON: .*; record plain JSON values"):
+    with pytest.raises(JournalError, match=r"event 1 \(case\) cannot be stored as JSON: .*; record plain JSON values"):
         append(journal, event(1, value=value))
     append(journal, event(1))
     journal.close()
@@ -301,11 +315,11 @@ def test_only_the_next_event_can_be_appended(path: Path) -> None:
         append(FileJournal(path), event(0))
 
 
-def test_two_writers_are_told(path: Path) -> None:
+def test_a_second_writer_is_reported(path: Path) -> None:
     one, other = FileJournal(path), FileJournal(path)
     append(one, event(0))
     append(other, event(1))
-    with pytest.raises(JournalError, match="was changed by somebody else"):
+    with pytest.raises(JournalError, match="was changed by another process"):
         append(one, event(1))
     one.close()
     other.close()
@@ -315,13 +329,13 @@ def test_two_writers_are_told(path: Path) -> None:
 def test_lines_that_came_after_reading_are_not_cut_off(path: Path) -> None:
     late = FileJournal(path)
     assert list(late.read()) == []
-    written(path, event(0))
+    write_journal(path, event(0))
     append(late, event(1))
     late.close()
     assert read(path) == [event(0), event(1)]
 
 
-def test_a_reader_may_look_on_while_lines_are_written(path: Path) -> None:
+def test_a_journal_can_be_read_while_lines_are_written(path: Path) -> None:
     journal, looking = FileJournal(path), FileJournal(path)
     for seq in range(20):
         append(journal, event(seq))
@@ -339,19 +353,19 @@ def test_a_lost_lock_stops_the_writing(tmp_path: Path, path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["folder", "device"])
-def test_what_is_no_file_is_told(tmp_path: Path, what: str) -> None:
+def test_a_folder_or_device_is_refused(tmp_path: Path, what: str) -> None:
     path = tmp_path if what == "folder" else Path("/dev/zero")
-    with pytest.raises(JournalError, match="is no file; give a path such as"):
+    with pytest.raises(JournalError, match="is not a file; give a path such as"):
         read(path)
 
 
-def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="No such file or directory; make room, or mend"):
+def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="No such file or directory; free some space or fix the disk"):
         append(FileJournal(tmp_path / "gone" / "journal.jsonl"), event(0))
 
 
 class Disk:
-    """Counts what is synced, and fails when told to."""
+    """Counts what is synced, and fails on demand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.synced: list[bool] = []  # whether it was a folder
@@ -369,7 +383,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def test_the_disk_is_waited_for_at_decisions_and_at_the_end(path: Path, disk: Disk) -> None:
+def test_the_file_is_synced_at_decisions_and_at_the_end(path: Path, disk: Disk) -> None:
     journal = FileJournal(path)
     append(journal, event(0))
     assert disk.synced == [True, True]  # the names of the file and of its folder
@@ -384,13 +398,13 @@ def test_the_disk_is_waited_for_at_decisions_and_at_the_end(path: Path, disk: Di
     assert sorted(DECISIONS) == ["decision", "round_completed", "run_completed", "stop"]
 
 
-def test_a_journal_can_do_without_waiting(path: Path, disk: Disk) -> None:
+def test_syncing_can_be_switched_off(path: Path, disk: Disk) -> None:
     with FileJournal(path, fsync=()) as journal:
         append(journal, event(0, "decision"))
     assert disk.synced == []
 
 
-def test_a_disk_that_fails_takes_nothing_back_but_the_event(path: Path, disk: Disk) -> None:
+def test_a_failing_disk_loses_only_the_event_being_written(path: Path, disk: Disk) -> None:
     journal = FileJournal(path)
     append(journal, event(0))
     disk.fails = True
@@ -405,7 +419,7 @@ def test_a_disk_that_fails_takes_nothing_back_but_the_event(path: Path, disk: Di
     assert read(path) == [event(0), event(1, "decision")]
 
 
-async def test_a_cancelled_append_is_an_event_all_the_same(path: Path) -> None:
+async def test_a_cancelled_append_still_writes_its_event(path: Path) -> None:
     journal = FileJournal(path)
     for seq in range(20):
         task = asyncio.create_task(journal.append(event(seq, "decision")))
@@ -417,7 +431,7 @@ async def test_a_cancelled_append_is_an_event_all_the_same(path: Path) -> None:
     assert read(path) == [event(seq, "decision") for seq in range(20)]
 
 
-def fill(path: str, limit: int, told: Connection) -> None:
+def fill(path: str, limit: int, results: Connection) -> None:
     journal = FileJournal(path)
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
@@ -426,55 +440,57 @@ def fill(path: str, limit: int, told: Connection) -> None:
         for seq in count():
             append(journal, event(seq, text=f"{seq} " * 300))
     except JournalError as error:
-        told.send((seq, str(error), Path(path).read_bytes()))
-    append(journal, event(seq, "run_completed"))  # what is smaller may still fit
+        results.send((seq, str(error), Path(path).read_bytes()))
+    append(journal, event(seq, "run_completed"))  # a smaller event may still fit
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     append(journal, event(seq + 1, text="more" * 300))
     journal.close()
 
 
-def test_a_full_disk_is_told_and_leaves_whole_lines(path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_whole_lines(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    hear, tell = context.Pipe(duplex=False)
-    writer = context.Process(target=fill, args=(str(path), 10_000, tell))
+    receiver, sender = context.Pipe(duplex=False)
+    writer = context.Process(target=fill, args=(str(path), 10_000, sender))
     writer.start()
-    seq, said, raw = hear.recv()
+    seq, message, raw = receiver.recv()
     writer.join()
     assert writer.exitcode == 0
-    assert f"event {seq} (case) could not be written to the journal '{path}': File too large; make room" in said
+    assert (
+        f"event {seq} (case) could not be written to the journal '{path}': File too large; free some space" in message
+    )
     assert raw.endswith(b"}\n")
     assert len(raw.splitlines()) == seq > 3
     assert [each.type for each in read(path)] == ["case"] * seq + ["run_completed", "case"]
 
 
-def write_forever(path: str, told: Connection) -> None:
+def write_forever(path: str, results: Connection) -> None:
     async def write() -> None:
         journal = FileJournal(path)
         for seq in count(len(list(journal.read()))):
             await journal.append(event(seq, "decision" if seq % 50 == 0 else "case", text=f"{seq} " * 2000))
-            told.send(seq)
+            results.send(seq)
 
     asyncio.run(write())
 
 
-def test_what_append_returned_for_survives_sigkill_again_and_again(path: Path) -> None:
+def test_appended_events_survive_sigkill(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     length = 0
     for round_ in range(4):
-        hear, tell = context.Pipe(duplex=False)
-        writer = context.Process(target=write_forever, args=(str(path), tell))
+        receiver, sender = context.Pipe(duplex=False)
+        writer = context.Process(target=write_forever, args=(str(path), sender))
         writer.start()
-        tell.close()
-        told = [hear.recv() for _ in range(60 + round_)]
+        sender.close()
+        appended = [receiver.recv() for _ in range(60 + round_)]
         writer.kill()
         writer.join()
         with suppress(EOFError):
             while True:
-                told.append(hear.recv())
+                appended.append(receiver.recv())
         found = [each.seq for each in FileJournal(path).read()]
-        assert told[0] == length
+        assert appended[0] == length
         assert found == list(range(len(found)))
-        assert told[-1] + 1 <= len(found) <= told[-1] + 2
+        assert appended[-1] + 1 <= len(found) <= appended[-1] + 2
         length = len(found)
 
 
@@ -499,10 +515,10 @@ async def test_memory_does_not_grow_with_the_journal(path: Path) -> None:
     assert peak - before < 1_500_000  # a buffer and a few events; the file has more than 3 MB
 
 
-def test_a_copy_of_a_journal_is_the_journal(path: Path, tmp_path: Path) -> None:
+def test_a_copied_journal_has_the_same_events(path: Path, tmp_path: Path) -> None:
     memory = MemoryJournal()
     desk.engine(desk.DRAFT).run_sync(desk.request(), journal=memory)
-    written(path, *memory.read())
+    write_journal(path, *memory.read())
     copy = shutil.copy(path, tmp_path / "copy.jsonl")
     assert list(FileJournal(copy).read()) == list(memory.read())
     assert all(set(orjson.loads(line)) == {"checksum", "event"} for line in Path(copy).read_bytes().splitlines())

@@ -1,4 +1,4 @@
-"""A run is killed at every event and resumed: the result is the same, nothing known is paid again, nothing is left.
+"""A run is killed at every event and resumed: same result, no recorded answer is paid for again, no file is left over.
 
 The run is small but has events of every type. In most tests the kill is an exception, which loses what is only in
 memory; ten times it is a SIGKILL of a process at an event, and six times one at any moment.
@@ -26,7 +26,8 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.session import Session
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
-from promptiter.policies.stopping import MaxEvaluations, Patience, StopPolicy
+from promptiter.policies.stop_limits import MaxEvaluations
+from promptiter.policies.stopping import Patience, StopPolicy
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.results import PassResult, RunResult
 from promptiter.runs import directory as directory_module
@@ -40,13 +41,13 @@ pytestmark = pytest.mark.slow
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 CHUNKS = 4
-"""The matrix is cut up so that workers can share it."""
+"""The matrix is split so that test workers can share it."""
 SIGKILLS = 10
 
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody killed."""
+    """A run that was not killed."""
     folder = tmp_path_factory.mktemp("whole")
     SmallShop().run(folder)
     return folder
@@ -54,7 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def events(whole: Path) -> int:
-    count = len(journal_of(whole).read_bytes().splitlines())
+    count = len(journal_path(whole).read_bytes().splitlines())
     assert {event.type for event in journal(whole).read()} >= {
         "case",
         "losses",
@@ -69,13 +70,13 @@ def events(whole: Path) -> int:
     return count
 
 
-def journal_of(folder: Path) -> Path:
+def journal_path(folder: Path) -> Path:
     [path] = folder.glob("*/journal.jsonl")
     return path
 
 
-def answers_of(folder: Path) -> list[str]:
-    """The keys of all answers that are written down."""
+def answer_keys(folder: Path) -> list[str]:
+    """The keys of all recorded answers."""
     found = []
     for path in folder.glob("*/calls.jsonl"):
         raw = path.read_bytes()
@@ -83,31 +84,31 @@ def answers_of(folder: Path) -> list[str]:
     return found
 
 
-def killed(folder: Path, seq: int, how: How, monkeypatch: pytest.MonkeyPatch, *, concurrency: int = 4) -> None:
-    """Work on a run until an event, and drop all that is not on disk."""
+def kill_at(folder: Path, seq: int, how: How, monkeypatch: pytest.MonkeyPatch, *, concurrency: int = 4) -> None:
+    """Run until an event, then drop everything that is not on disk."""
     with monkeypatch.context() as patched:
         patched.setattr(directory_module, "FileJournal", killing(seq, how))
         with pytest.raises(Killed):
             SmallShop(concurrency=concurrency).run(folder)
 
 
-def check_goes_on(folder: Path, whole: Path, *, concurrency: int = 4) -> None:
-    """The run comes to the same end, asks for nothing that it has, and leaves no other file than one that lived."""
-    known = answers_of(folder)
+def check_resume(folder: Path, whole: Path, *, concurrency: int = 4) -> None:
+    """The resumed run gives the same result and the same files as `whole`, and asks for no recorded answer."""
+    known = answer_keys(folder)
     shop = SmallShop(concurrency=concurrency)
     result = shop.run(folder)
     assert outside_measured(folder) == outside_measured(whole)
-    assert shop.model.asked == len(answers_of(whole)) - len(known)
-    assert sorted(answers_of(folder)) == sorted(answers_of(whole))
+    assert shop.model.asked == len(answer_keys(whole)) - len(known)
+    assert sorted(answer_keys(folder)) == sorted(answer_keys(whole))
     assert names(folder) == names(whole)
     assert [event.seq for event in journal(folder).read()] == list(
-        range(len(journal_of(folder).read_bytes().splitlines()))
+        range(len(journal_path(folder).read_bytes().splitlines()))
     )
-    assert result.measured.spent.total.calls == len(answers_of(whole))
+    assert result.measured.spent.total.calls == len(answer_keys(whole))
 
 
 def journal(folder: Path) -> FileJournal:
-    return FileJournal(journal_of(folder))
+    return FileJournal(journal_path(folder))
 
 
 def names(folder: Path) -> list[str]:
@@ -116,57 +117,57 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_run_goes_on_from_every_event(
+def test_a_run_resumes_from_every_event(
     chunk: int, whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seq in range(chunk, events, CHUNKS):
         folder = tmp_path / str(seq)
-        killed(folder, seq, get_args(How)[seq % 3], monkeypatch)
-        check_goes_on(folder, whole)
+        kill_at(folder, seq, get_args(How)[seq % 3], monkeypatch)
+        check_resume(folder, whole)
 
 
-def test_a_run_that_is_killed_twice_goes_on_as_well(
+def test_a_run_that_is_killed_twice_resumes(
     whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(7)
     for seq in range(rng.randrange(5), events - 1, 5):
         folder = tmp_path / str(seq)
-        killed(folder, seq, rng.choice(get_args(How)), monkeypatch)
-        killed(folder, rng.randrange(seq + 1, events), rng.choice(get_args(How)), monkeypatch)
-        check_goes_on(folder, whole)
+        kill_at(folder, seq, rng.choice(get_args(How)), monkeypatch)
+        kill_at(folder, rng.randrange(seq + 1, events), rng.choice(get_args(How)), monkeypatch)
+        check_resume(folder, whole)
 
 
 @pytest.mark.parametrize("concurrency", [1, 64])
-def test_a_run_goes_on_with_another_concurrency(
+def test_a_run_resumes_with_another_concurrency(
     concurrency: int, whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seq in range(3, events, 12):
         folder = tmp_path / str(seq)
-        killed(folder, seq, "before", monkeypatch, concurrency=65 - concurrency)
-        check_goes_on(folder, whole, concurrency=concurrency)
+        kill_at(folder, seq, "before", monkeypatch, concurrency=65 - concurrency)
+        check_resume(folder, whole, concurrency=concurrency)
 
 
-def in_a_process(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run_process(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.worlds.starter", str(folder), *options]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRON)
 
 
 def check_sigkill(folder: Path, seq: int, how: str, whole: Path) -> None:
-    done = in_a_process(folder, "--kill-at", str(seq), "--how", how)
+    done = run_process(folder, "--kill-at", str(seq), "--how", how)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    check_goes_on(folder / "runs", whole)
+    check_resume(folder / "runs", whole)
 
 
 @pytest.mark.parametrize("sample", range(SIGKILLS))
-def test_a_run_goes_on_after_a_sigkill(sample: int, whole: Path, events: int, tmp_path: Path) -> None:
+def test_a_run_resumes_after_a_sigkill(sample: int, whole: Path, events: int, tmp_path: Path) -> None:
     rng = random.Random(sample)
     seq = sample * events // SIGKILLS + rng.randrange(events // SIGKILLS)
     check_sigkill(tmp_path, seq, get_args(How)[sample % 3], whole)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_run_goes_on_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_path: Path) -> None:
-    """Not at events: in the middle of calls, writes, and of what happens after the last event."""
+def test_a_run_resumes_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_path: Path) -> None:
+    """Not at events, but in the middle of calls and writes, and after the last event."""
     rng, runs = random.Random(seed), tmp_path / "runs"
     for _ in range(3):
         with subprocess.Popen([sys.executable, "-m", "tests.worlds.starter", str(tmp_path)], env=ENVIRON) as process:
@@ -180,29 +181,29 @@ def test_a_run_goes_on_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_
 
 
 @pytest.mark.parametrize("limit", [4_000, 20_000, 60_000])
-def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_goes_on_later(
+def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_can_be_resumed(
     limit: int, whole: Path, tmp_path: Path
 ) -> None:
-    done = in_a_process(tmp_path, "--file-limit", str(limit))
+    done = run_process(tmp_path, "--file-limit", str(limit))
     assert done.returncode == 1
     assert "File too large" in done.stderr
     assert "resume" in done.stderr
-    check_goes_on(tmp_path / "runs", whole)
+    check_resume(tmp_path / "runs", whole)
 
 
-def test_traces_that_a_loss_of_power_took_are_recorded_again_for_nothing(
+def test_traces_lost_in_a_power_failure_are_recorded_again_at_no_cost(
     whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seq in range(9, events - 8, 8):
         folder = tmp_path / str(seq)
-        killed(folder, seq, "before", monkeypatch)
+        kill_at(folder, seq, "before", monkeypatch)
         for number, trace in enumerate(sorted(folder.glob("*/traces/*/*"))):
             trace.unlink()
             if number % 2:
                 trace.touch()
-        known, shop = answers_of(folder), SmallShop()
+        known, shop = answer_keys(folder), SmallShop()
         shop.run(folder)
-        assert shop.model.asked == len(answers_of(whole)) - len(known)
+        assert shop.model.asked == len(answer_keys(whole)) - len(known)
         assert without_traces(folder) == without_traces(whole)
 
 
@@ -212,8 +213,8 @@ def without_traces(folder: Path) -> object:
     return found[:2]
 
 
-class DrawsInItsWork:
-    """A search that repeats at random where it works, and between: both must be the same when a run goes on."""
+class RandomSearch:
+    """A search that uses randomness inside and outside recorded work: both must be the same after a resume."""
 
     async def search(self, session: Session) -> None:
         surface_id = min(session.targets)
@@ -222,7 +223,7 @@ class DrawsInItsWork:
 
             async def work() -> PassResult:
                 text = f"text {session.rng.random()}"
-                return PassResult(patches=PatchSet((SurfacePatch(surface_id=surface_id, value=text, reason="drawn"),)))
+                return PassResult(patches=PatchSet((SurfacePatch(surface_id=surface_id, value=text, reason="random"),)))
 
             found = await session.record("patches", PassResult, work)
             patches = [replace(each, value=f"{each.value} and {session.rng.random()}") for each in found.patches]
@@ -231,18 +232,18 @@ class DrawsInItsWork:
 
 
 def desk_run(folder: Path, **changes: object) -> RunResult:
-    engine, request = desk.engine(search=DrawsInItsWork()), desk.request(run_id="", max_rounds=2, **changes)
+    engine, request = desk.engine(search=RandomSearch()), desk.request(run_id="", max_rounds=2, **changes)
     there = sorted(folder.glob("*/run.json"))
     run = RunDirectory.resume(there[0].parent, engine, request) if there else None
     return (run or RunDirectory.begin(folder, engine, request)).run_sync()
 
 
 @pytest.mark.parametrize("stop", [Patience(9), MaxEvaluations(9)], ids=["repeats", "evaluations"])
-def test_random_state_and_what_was_paid_are_those_of_a_run_that_lived(
+def test_random_state_and_what_was_paid_are_those_of_a_run_that_was_not_killed(
     stop: StopPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = desk_run(tmp_path / "whole", stop=stop)
-    for seq in range(1, len(journal_of(tmp_path / "whole").read_bytes().splitlines())):
+    for seq in range(1, len(journal_path(tmp_path / "whole").read_bytes().splitlines())):
         folder = tmp_path / str(seq)
         with monkeypatch.context() as patched:
             patched.setattr(directory_module, "FileJournal", killing(seq, "before"))

@@ -16,7 +16,7 @@ import pytest
 
 from promptiter.errors import RunLockedError, SetupError
 from promptiter.runs import lock as lock_module
-from promptiter.runs.lock import RunLock, holder_of, this_machine
+from promptiter.runs.lock import RunLock, find_holder, this_machine
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -41,24 +41,24 @@ def wait_for(fact: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def hold(folder: str, told: Connection, fork: bool) -> None:
+def hold(folder: str, ready: Connection, fork: bool) -> None:
     lock = RunLock(folder)
     lock.acquire()
     child = os.fork() if fork else None
     if child == 0:
         time.sleep(120)
         os._exit(0)
-    told.send(child)
+    ready.send(child)
     time.sleep(120)
 
 
 @contextmanager
 def holding(folder: Path, *, fork: bool = False) -> Iterator[tuple[SpawnProcess, int | None]]:
-    hear, tell = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=hold, args=(str(folder), tell, fork))
+    receiver, sender = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=hold, args=(str(folder), sender, fork))
     process.start()
     try:
-        yield process, hear.recv()
+        yield process, receiver.recv()
     finally:
         process.kill()
         process.join()
@@ -74,34 +74,34 @@ def test_a_lock_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_second_lock_in_one_process_is_refused(tmp_path: Path) -> None:
     with RunLock(tmp_path) as lock:
-        with pytest.raises(RunLockedError, match=f"the hands of process {os.getpid()} on"):
+        with pytest.raises(RunLockedError, match=f"locked by process {os.getpid()} on"):
             RunLock(tmp_path).acquire()
-        with pytest.raises(RunLockedError, match=r"this process holds the run '.*' already"):
+        with pytest.raises(RunLockedError, match=r"this process already holds the run"):
             lock.acquire()
         lock.renew()
 
 
-def test_a_second_process_is_refused_and_told_who_holds_the_run(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_name_of_the_holder(tmp_path: Path) -> None:
     with holding(tmp_path) as (process, _):
-        said = f"in the hands of process {process.pid} on .*; wait for its end, or end it with `kill {process.pid}`"
-        with pytest.raises(RunLockedError, match=said):
+        message = f"locked by process {process.pid} on .*; wait until it ends, or end it with `kill {process.pid}`"
+        with pytest.raises(RunLockedError, match=message):
             RunLock(tmp_path).acquire()
-        found = holder_of(tmp_path)
+        found = find_holder(tmp_path)
         assert found is not None
         assert (found.pid, found.host) == (process.pid, socket.gethostname())
 
 
-def test_a_killed_process_blocks_nobody(tmp_path: Path) -> None:
+def test_a_killed_process_blocks_nothing(tmp_path: Path) -> None:
     with holding(tmp_path) as (process, _):
         process.kill()
         process.join()
         assert lease(tmp_path)["pid"] == process.pid
-        assert holder_of(tmp_path) is None
+        assert find_holder(tmp_path) is None
         with RunLock(tmp_path):
             assert lease(tmp_path)["pid"] == os.getpid()
 
 
-def test_what_a_killed_process_had_forked_blocks_nobody(tmp_path: Path) -> None:
+def test_a_child_of_a_killed_process_blocks_nothing(tmp_path: Path) -> None:
     with holding(tmp_path, fork=True) as (process, child):
         assert child is not None
         try:
@@ -109,7 +109,7 @@ def test_what_a_killed_process_had_forked_blocks_nobody(tmp_path: Path) -> None:
                 RunLock(tmp_path).acquire()
             process.kill()
             process.join()
-            os.kill(child, 0)  # it is still there
+            os.kill(child, 0)  # still alive
             with RunLock(tmp_path):
                 pass
         finally:
@@ -132,7 +132,7 @@ def count_up(folder: str, times: int) -> None:
         lock.release()
 
 
-def test_processes_that_race_for_a_run_have_it_one_after_the_other(tmp_path: Path) -> None:
+def test_racing_processes_hold_a_run_one_after_another(tmp_path: Path) -> None:
     (tmp_path / "counter").write_text("0")
     racers = [SPAWN.Process(target=count_up, args=(str(tmp_path), 15)) for _ in range(3)]
     for racer in racers:
@@ -144,9 +144,7 @@ def test_processes_that_race_for_a_run_have_it_one_after_the_other(tmp_path: Pat
     assert not (tmp_path / "lock").exists()
 
 
-def test_a_lock_file_that_its_holder_removes_at_this_moment_is_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_file_that_is_being_removed_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = RunLock(tmp_path), RunLock(tmp_path)
     first.acquire()
     flock = lock_module._flock
@@ -160,7 +158,7 @@ def test_a_lock_file_that_its_holder_removes_at_this_moment_is_no_lock(
         RunLock(tmp_path).acquire()
 
 
-def left_by(folder: Path, *, machine: str, clock: Clock) -> None:
+def leave_lease(folder: Path, *, machine: str, clock: Clock) -> None:
     """The lock file of a process that was killed on another machine."""
     with RunLock(folder, machine=machine, now=clock):
         raw = (folder / "lock").read_bytes()
@@ -169,9 +167,9 @@ def left_by(folder: Path, *, machine: str, clock: Clock) -> None:
 
 def test_a_lease_of_another_machine_is_respected_until_it_ends(tmp_path: Path) -> None:
     clock = Clock()
-    left_by(tmp_path, machine="another", clock=clock)
+    leave_lease(tmp_path, machine="another", clock=clock)
     clock.time += 25
-    with pytest.raises(RunLockedError, match=r"in the hands of process \d+ on .*; .* try again in 35 s"):
+    with pytest.raises(RunLockedError, match=r"locked by process \d+ on .*; .* try again in 35 s"):
         RunLock(tmp_path, now=clock).acquire()
     assert lease(tmp_path)["machine"] == "another"
     clock.time += 35
@@ -179,18 +177,18 @@ def test_a_lease_of_another_machine_is_respected_until_it_ends(tmp_path: Path) -
         assert lease(tmp_path)["machine"] == this_machine()
 
 
-def test_a_refused_process_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_refused_process_locks_nothing(tmp_path: Path) -> None:
     clock = Clock()
-    left_by(tmp_path, machine="another", clock=clock)
+    leave_lease(tmp_path, machine="another", clock=clock)
     with pytest.raises(RunLockedError):
         RunLock(tmp_path, now=clock).acquire()
     with RunLock(tmp_path, machine="another", now=clock):
         pass
 
 
-def test_a_lease_of_this_machine_says_nothing_once_its_process_is_gone(tmp_path: Path) -> None:
+def test_a_lease_of_a_dead_process_of_this_machine_does_not_count(tmp_path: Path) -> None:
     clock = Clock()
-    left_by(tmp_path, machine=this_machine(), clock=clock)
+    leave_lease(tmp_path, machine=this_machine(), clock=clock)
     with RunLock(tmp_path, now=clock):
         pass
 
@@ -206,83 +204,85 @@ def test_a_lease_is_renewed_in_time_and_not_before(tmp_path: Path) -> None:
         clock.time += 1
         lock.renew()
         assert lease(tmp_path)["expires_at"] == clock.time + 60
-        clock.time += 10_000  # a laptop that slept, and nobody came
+        clock.time += 10_000  # a laptop that slept, and no other process took over
         lock.renew()
         assert lease(tmp_path)["expires_at"] == clock.time + 60
 
 
-def test_a_lease_lives_on_while_nothing_is_appended(tmp_path: Path) -> None:
+def test_a_lease_is_renewed_while_nothing_is_appended(tmp_path: Path) -> None:
     with RunLock(tmp_path, lease_s=0.2):
         first = lease(tmp_path)["expires_at"]
         wait_for(lambda: lease(tmp_path)["expires_at"] > first + 0.2)
         assert lease(tmp_path)["since"] == first - 0.2
 
 
-def test_a_holder_that_slept_too_long_is_told_and_leaves_the_lock_to_the_new_one(tmp_path: Path) -> None:
+def test_a_holder_that_slept_too_long_is_reported_and_leaves_the_lock_to_the_new_one(tmp_path: Path) -> None:
     clock = Clock()
     lock = RunLock(tmp_path, now=clock)
     lock.acquire()
     raw = (tmp_path / "lock").read_bytes().replace(this_machine().encode(), b"another")
     (tmp_path / "lock").write_bytes(raw)
-    lock.renew()  # it is not time yet
+    lock.renew()  # not due yet
     clock.time += 100
     for _ in range(2):
-        with pytest.raises(RunLockedError, match=r"was taken over by process \d+ on .*; this process must not go on"):
+        with pytest.raises(
+            RunLockedError, match=r"was taken over by process \d+ on .*; this process stops working on it"
+        ):
             lock.renew()
     lock.release()
     assert (tmp_path / "lock").read_bytes() == raw
 
 
-def test_a_lock_file_that_was_removed_by_hand_is_told(tmp_path: Path) -> None:
+def test_a_removed_lock_file_is_reported(tmp_path: Path) -> None:
     clock = Clock()
     lock = RunLock(tmp_path, now=clock)
     lock.acquire()
     (tmp_path / "lock").unlink()
     clock.time += 100
-    with pytest.raises(RunLockedError, match="given up: its lock file is gone"):
+    with pytest.raises(RunLockedError, match="lost: its lock file is gone"):
         lock.renew()
     lock.release()
     lock.release()
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}\n", b'{"host":"a', b"[]\n"])
-def test_a_lock_whose_holder_never_said_its_name_is_free(tmp_path: Path, raw: bytes) -> None:
+def test_a_lock_whose_holder_wrote_no_lease_is_free(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "lock").write_bytes(raw)
-    assert holder_of(tmp_path) is None
+    assert find_holder(tmp_path) is None
     with RunLock(tmp_path):
         assert lease(tmp_path)["pid"] == os.getpid()
 
 
-def test_who_only_asks_takes_nothing_away(tmp_path: Path) -> None:
-    assert holder_of(tmp_path) is None
+def test_finding_the_holder_does_not_disturb_it(tmp_path: Path) -> None:
+    assert find_holder(tmp_path) is None
     with RunLock(tmp_path) as lock:
         for _ in range(20):
-            found = holder_of(tmp_path)
+            found = find_holder(tmp_path)
             assert found is not None
             assert found.pid == os.getpid()
         lock.renew()
-    assert holder_of(tmp_path) is None
+    assert find_holder(tmp_path) is None
 
 
-def test_who_asks_about_another_machine_believes_its_lease(tmp_path: Path) -> None:
+def test_the_holder_on_another_machine_is_known_by_its_lease(tmp_path: Path) -> None:
     clock = Clock()
     clock.time = time.time()
-    left_by(tmp_path, machine="another", clock=clock)
-    found = holder_of(tmp_path)
+    leave_lease(tmp_path, machine="another", clock=clock)
+    found = find_holder(tmp_path)
     assert found is not None
     assert found.machine == "another"
     clock.time -= 1000
     (tmp_path / "lock").unlink()
-    left_by(tmp_path, machine="another", clock=clock)
-    assert holder_of(tmp_path) is None
+    leave_lease(tmp_path, machine="another", clock=clock)
+    assert find_holder(tmp_path) is None
 
 
-def test_a_folder_that_cannot_be_locked_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_locked_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"the run '.*/gone' cannot be locked: No such file or directory; use another"):
         RunLock(tmp_path / "gone").acquire()
 
 
-def test_a_lock_that_was_not_taken_asks_for_nothing(tmp_path: Path) -> None:
+def test_renewing_and_releasing_a_free_lock_does_nothing(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
     lock.renew()
     lock.release()

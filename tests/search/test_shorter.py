@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from promptiter.agents.base import AgentRun
-from promptiter.agents.graph import Choice, GraphAgent
+from promptiter.agents.edges import Choice
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalCase

@@ -15,7 +15,8 @@ from statistics import fmean
 from typing import Literal, TypeAlias
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
-from promptiter.agents.graph import Edge, GraphAgent
+from promptiter.agents.edges import Edge
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from promptiter.agents.graph import Edge, GraphAgent
+from promptiter.agents.edges import Edge
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Search, Session

@@ -1,7 +1,7 @@
-"""Runs for the forecast: an agent of the scenarios is run a little, forecast, and run as was asked.
+"""Runs to check forecasts with: an agent of the scenarios is run briefly, then forecast, then run in full.
 
-With sets of several sizes, several repeats, models that obey always or not always, stages that ask models or do not,
-test sets, runs without a final test, and budgets that cut the search. The same number gives the same run.
+Runs differ in eval set sizes, repeats, how reliably the model obeys, whether stages ask models, test sets, final tests
+and budgets that cut the search. The same number gives the same run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.forecast.forecast import Range, forecast_run
+from promptiter.forecast.costs import Range
+from promptiter.forecast.forecast import forecast_run
 from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
@@ -34,7 +35,7 @@ from traces import Usage
 
 LATENCY_S = 0.02
 NEVER = Range(0, 0, 0)
-NODES, MOST_SEALED = 10, 8
+NODES, MAX_TEST_CASES = 10, 8
 PRICES = Prices(
     {
         "simulated": Price(input_usd_per_million=1.0, output_usd_per_million=4.0),
@@ -45,7 +46,7 @@ PRICES = Prices(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run: its forecast and what it took, by figure and the calls of each stage; `kind` says how it was made."""
+    """One run: its forecast and what it took, by figure, with the calls of each stage; `kind` describes its setting."""
 
     kind: tuple[str, ...]
     forecast: dict[str, Range]
@@ -56,8 +57,8 @@ class Outcome:
 
 
 def run_once(number: int) -> Outcome:
-    """Make an agent, run it a little, forecast, run it, and compare. The same number gives the same run."""
-    setting = Setting.of(number)
+    """Run an agent briefly, forecast a full run, run it, and return both. The same number gives the same run."""
+    setting = make_setting(number)
     with tempfile.TemporaryDirectory() as folder:
         RunDirectory.begin(folder, setting.engine(is_first=True), setting.first).run_sync()
         engine = setting.engine()
@@ -88,7 +89,7 @@ def run_once(number: int) -> Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One agent and what is asked for: `first` is what it is run for before, so that there is something to go by."""
+    """One agent and its run. `first` is the earlier run that the forecast is based on."""
 
     made: Scenario
     first: RunRequest
@@ -97,47 +98,6 @@ class Setting:
     max_calls: int | None
     has_model_stages: bool
     kind: tuple[str, ...]
-
-    @staticmethod
-    def of(number: int) -> Setting:
-        rng = Random(f"forecast {number}")
-        compliance = rng.choice((1.0, 0.99, 0.97, 0.9))
-        whole = scenario(NAMES[number % len(NAMES)], rng.randrange(1_000), compliance=compliance)
-        made = sized(whole, rng)
-        made = replace(made, model=SimulatedModel(seed=made.seed, compliance=compliance, latency_s=LATENCY_S))
-        has_model_stages = rng.random() < 0.25 and compliance == 1.0
-        earlier = rng.choice(("baseline", "short run"))
-        repeats = rng.choice((1, 1, 1, 2))
-        test = sealed(whole, made) if rng.random() < 0.3 else None
-        claim = None if rng.random() < 0.1 else FinalTest()
-        runs = repeats * (len(made.train.cases) + len(made.validation.cases))
-        max_calls = round(rng.uniform(1.5, 5) * NODES * runs) if rng.random() < 0.15 else None
-        request = RunRequest(
-            train=made.train,
-            validation=made.validation,
-            test=test,
-            final_test=claim,
-            max_rounds=rng.choice((1, 2, 4, 4, 6)),
-        )
-        first = replace(request, max_rounds=0)
-        if earlier == "short run":
-            train = replace(made.train, cases=made.train.cases[: len(made.train.cases) // 2])
-            validation = replace(made.validation, cases=made.validation.cases[: len(made.validation.cases) // 2])
-            first = RunRequest(train=train, validation=validation, max_rounds=1)
-        told = (
-            "model stages" if has_model_stages else "rules",
-            "no claim" if claim is None else "test cases" if test is not None else "final_test",
-            "capped" if max_calls is not None else "no cap",
-        )
-        return Setting(
-            made=made,
-            first=first,
-            request=request,
-            repeats=repeats,
-            max_calls=max_calls,
-            has_model_stages=has_model_stages,
-            kind=(made.name, f"compliance {compliance:g}", earlier, *told),
-        )
 
     def engine(self, *, is_first: bool = False) -> Engine:
         """A new engine; the first run has one repeat and no cap."""
@@ -152,22 +112,64 @@ class Setting:
         return Engine(made.agent, evaluator, LLMBackwarder("expert"), LLMAggregator("expert"), LLMOptimizer("expert"))
 
 
-def sized(made: Scenario, rng: Random) -> Scenario:
+def make_setting(number: int) -> Setting:
+    """The setting of this number."""
+    rng = Random(f"forecast {number}")
+    compliance = rng.choice((1.0, 0.99, 0.97, 0.9))
+    whole = scenario(NAMES[number % len(NAMES)], rng.randrange(1_000), compliance=compliance)
+    made = take_some_cases(whole, rng)
+    made = replace(made, model=SimulatedModel(seed=made.seed, compliance=compliance, latency_s=LATENCY_S))
+    has_model_stages = rng.random() < 0.25 and compliance == 1.0
+    earlier = rng.choice(("baseline", "short run"))
+    repeats = rng.choice((1, 1, 1, 2))
+    test = take_test_set(whole, made) if rng.random() < 0.3 else None
+    final_test = None if rng.random() < 0.1 else FinalTest()
+    runs = repeats * (len(made.train.cases) + len(made.validation.cases))
+    max_calls = round(rng.uniform(1.5, 5) * NODES * runs) if rng.random() < 0.15 else None
+    request = RunRequest(
+        train=made.train,
+        validation=made.validation,
+        test=test,
+        final_test=final_test,
+        max_rounds=rng.choice((1, 2, 4, 4, 6)),
+    )
+    kind = (
+        made.name,
+        f"compliance {compliance:g}",
+        earlier,
+        "model stages" if has_model_stages else "rules",
+        "no final test" if final_test is None else "test set" if test is not None else "final test",
+        "capped" if max_calls is not None else "no cap",
+    )
+    return Setting(
+        made=made,
+        first=replace(request, max_rounds=0 if earlier == "baseline" else 1),
+        request=request,
+        repeats=repeats,
+        max_calls=max_calls,
+        has_model_stages=has_model_stages,
+        kind=kind,
+    )
+
+
+def take_some_cases(made: Scenario, rng: Random) -> Scenario:
     """The scenario with some of its cases."""
     train = replace(made.train, cases=made.train.cases[: rng.choice((8, 12, 16, 24))])
     validation = replace(made.validation, cases=made.validation.cases[: rng.choice((4, 6, 8, 12))])
     return replace(made, train=train, validation=validation)
 
 
-def sealed(whole: Scenario, made: Scenario) -> EvalSet | None:
-    """Some cases that are left over."""
+def take_test_set(whole: Scenario, made: Scenario) -> EvalSet | None:
+    """A test set of cases that train and validation do not use; None if there are none left."""
     taken = {case.id for case in (*made.train.cases, *made.validation.cases)}
     left = tuple(case for case in (*whole.validation.cases, *whole.train.cases) if case.id not in taken)
-    return EvalSet(id="test", cases=left[:MOST_SEALED]) if left else None
+    return EvalSet(id="test", cases=left[:MAX_TEST_CASES]) if left else None
 
 
 class Counting:
-    """A model whose tokens are counted as those of the simulated one, and which says nothing of their price."""
+    """A model that counts tokens as the simulated one does and reports no price."""
+
+    is_simulated = True
 
     def __init__(self, model: ScriptedModel | SimulatedModel) -> None:
         self.model = model

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
-from promptiter.agents.graph import AnyEdge, Choice, Edge, GraphAgent, Join
-from promptiter.agents.nodes import FunctionNode, ModelNode, View
+from promptiter.agents.edges import AnyEdge, Choice, Edge, Join
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.metric import Metric
@@ -291,9 +292,9 @@ def _loop(seed: int, rng: Random) -> Plan:
     async def retrieve(text: str) -> str:
         return next((record for number, record in archive.items() if number in text), "no such record")
 
-    def route(view: View) -> str:
-        is_urgent = re.search(r"priority\W+high", str(view.outputs["reviewer"]))
-        return "need_revision" if is_urgent and "rewrite" not in view.outputs else "finalize"
+    def route(node_context: NodeContext) -> str:
+        is_urgent = re.search(r"priority\W+high", str(node_context.outputs["reviewer"]))
+        return "need_revision" if is_urgent and "rewrite" not in node_context.outputs else "finalize"
 
     ending = make_ending("json_keys" if kind == "json_keys" else "json", world, field=field, rng=rng)
     posts = (

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from promptiter.agents.base import AgentRun
-from promptiter.agents.graph import Edge, GraphAgent
+from promptiter.agents.edges import Edge
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Search

@@ -1,1 +1,1 @@
-"""Agents that read one fixed file: candidates are written there, and the baseline is restored."""
+"""Agents that read their prompts from a fixed place: candidates are written there, and the baseline is restored."""

@@ -1,11 +1,11 @@
-"""InPlaceAgent: an agent that can only read one fixed file or key is given each candidate there, and then the baseline.
+"""InPlaceAgent: an agent that reads its prompts from a fixed file or key, where each candidate is written.
 
     async with InPlaceAgent(ask_my_bot, {"bot#instruction": FileSource("prompts/bot.md")}) as agent:
         evaluation = await evaluator.evaluate(agent, eval_set, profile)
 
-Runs under one profile go on at the same time; a run under another waits until they have ended, also in other processes.
-The baseline is on disk before the first candidate is written. It comes back at the end of the `async with`, at the end
-of the program, on SIGTERM, and after a SIGKILL with the next start or with `promptiter restore`.
+Runs under the same profile are concurrent; a run under another profile waits until they have ended, in other processes
+too. The baseline is saved to disk before the first candidate is written. It is restored at the end of the `async with`,
+when the program exits, on SIGTERM, and after a SIGKILL by the next start or by `promptiter restore`.
 """
 
 from __future__ import annotations
@@ -25,27 +25,19 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-import orjson
-
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.in_place.exit_hooks import close_at_end, closed, undisturbed
-from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, Restored, SavedBaseline
+from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at_exit, defer_signals
+from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
 from promptiter.agents.in_place.target_lock import POLL_S, FolderLock
-from promptiter.agents.nodes import Calls, View
+from promptiter.agents.in_place.target_values import decode_surface, encode_value, merge_surfaces
+from promptiter.agents.nodes import NodeContext
+from promptiter.agents.step_calls import StepCalls
 from promptiter.errors import AgentError, SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
-from promptiter.sources import FileSource, Target
-from promptiter.structure import (
-    SURFACE_TYPES,
-    TEXT_TYPES,
-    NodeKind,
-    StructureSnapshot,
-    Surface,
-    SurfaceType,
-    escaped,
-)
+from promptiter.sources import FileSource, Source
+from promptiter.structure import NodeKind, StructureSnapshot, Surface, escape_segment
 from traces import Failure
 from traces.model import Json
 
@@ -54,72 +46,71 @@ _log = logging.getLogger(__name__)
 
 
 class InPlaceAgent:
-    """An agent whose surfaces in `targets` live outside. It wraps an agent, or a function from question to answer.
+    """Wraps an agent, or a function from message to answer, that reads the surfaces in `targets` from there.
 
-    A function becomes one node, and all targets are surfaces of it. Text surfaces are held as they are, parameters and
-    examples as JSON. A synchronous function that is given up at a timeout still counts as running until it returns.
+    A function becomes one node, and all targets are its surfaces. Text surfaces are stored as they are, parameters and
+    examples as JSON. A synchronous function that times out still counts as running until it returns.
     """
 
     def __init__(
         self,
         wrapped: Agent | Callable[[str], Any],
-        targets: Mapping[str, Target],
+        targets: Mapping[str, Source],
         *,
         state_folder: str | os.PathLike[str] = STATE_FOLDER,
     ) -> None:
         if not targets:
-            raise SetupError("an in-place agent needs targets: the surfaces that live outside, and where")
+            raise SetupError("an in-place agent needs targets: where each of its surfaces is stored")
         self.targets = dict(sorted(targets.items()))
         self.state_folder = Path(state_folder).absolute()
         self._wrapped = wrapped
         self._saved = SavedBaseline(self.state_folder)
-        self._seats: WeakKeyDictionary[asyncio.AbstractEventLoop, _Seat] = WeakKeyDictionary()
+        self._uses: WeakKeyDictionary[asyncio.AbstractEventLoop, _TargetUse] = WeakKeyDictionary()
 
     def describe(self) -> StructureSnapshot:
-        """The structure, with the targets' baseline as the values of their surfaces; read once, at the first call."""
-        return self._described.snapshot
+        """The structure, with the baseline of the targets as surface values; read once, at the first call."""
+        return self._description.snapshot
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext | None = None) -> AgentRun:
         """Run the wrapped agent while the targets hold the profile's values."""
-        described = self._described
-        snapshot, agent = described.snapshot, described.agent
+        snapshot, agent = self._description.snapshot, self._description.agent
         profile.check(snapshot)
         changed = [surface_id for surface_id in self.targets if surface_id in profile.overrides]
-        wanted = {surface_id: _text_of(profile.overrides[surface_id]) for surface_id in changed}
+        wanted = {surface_id: encode_value(profile.overrides[surface_id]) for surface_id in changed}
         inner = agent.describe()
         given = Profile.of(inner, {surface_id: profile.value(surface_id, snapshot) for surface_id in inner.surface_ids})
         try:
-            async with self._holding(wanted):
+            async with self._hold(wanted):
                 run = await agent.run(case, given, context or RunContext())
         except AgentError as error:
             return AgentRun(error=Failure(type(error).__name__, str(error)))
-        return self._with_unknown_reads(run)
+        return self._clear_reads(run)
 
-    def close(self) -> list[Restored]:
-        """Put the baseline back now, and say where. Await the runs first: `async with` and `aclose` do.
+    def close(self) -> list[RestoreResult]:
+        """Restore the baseline now. The runs must have ended: `async with` and `aclose` wait for them.
 
-        If another process is running under the same state folder, this is left to its end.
+        If another process is running under the same state folder, that process restores it instead.
         """
-        with undisturbed():
+        with defer_signals():
             done = self._restore()
-        closed(self)
+        cancel_close_at_exit(self)
         for each in done:
             if not each.is_settled:
                 _log.warning("%s was not restored: %s", each.place, process_redactor().redact_text(each.note))
         return done
 
-    async def aclose(self) -> list[Restored]:
-        """Put the baseline back when the runs under way have ended; when cancelled, at once."""
-        seat = self._seat()
+    async def aclose(self) -> list[RestoreResult]:
+        """Restore the baseline when the current runs have ended; when cancelled, at once."""
+        use = self._current_use()
         try:
-            async with seat.turn:
-                await seat.idle.wait()
-                return await _unbroken(self.close)
+            async with use.turn:
+                await use.idle.wait()
+                return await _finish_in_thread(self.close)
         except asyncio.CancelledError:
-            await _unbroken(self.close)
+            await _finish_in_thread(self.close)
             raise
         finally:
-            closed(self)  # once more: only the main thread can give SIGTERM back
+            cancel_close_at_exit(self)  # again, since only the main thread can reset the SIGTERM handler
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,50 +121,50 @@ class InPlaceAgent:
         await self.aclose()
 
     @cached_property
-    def _described(self) -> _Described:
+    def _description(self) -> _Description:
         files = [target.file for target in self.targets.values() if isinstance(target, FileSource)]
         if len(set(files)) < len(files):
-            raise SetupError(f"each surface needs a file of its own, got {', '.join(sorted(map(str, files)))}")
+            raise SetupError(f"each surface needs its own file, got {', '.join(sorted(map(str, files)))}")
         baseline = self._saved.read(self.targets)
-        surfaces = tuple(_surface(name, target, baseline[name]) for name, target in self.targets.items())
+        surfaces = tuple(decode_surface(name, target, baseline[name]) for name, target in self.targets.items())
         if hasattr(self._wrapped, "describe") and hasattr(self._wrapped, "run"):
             agent = cast("Agent", self._wrapped)
-            return _Described(_with_surfaces(agent.describe(), surfaces), agent, baseline)
-        one_node = _one_node(surfaces, self._ask)
-        return _Described(one_node.describe(), one_node, baseline)
+            return _Description(merge_surfaces(agent.describe(), surfaces), agent, baseline)
+        one_node = _build_agent(surfaces, self._ask)
+        return _Description(one_node.describe(), one_node, baseline)
 
     @asynccontextmanager
-    async def _holding(self, wanted: Mapping[str, str]) -> AsyncIterator[None]:
-        """Hold these values in the targets: at once if they are there already, else when those before have left."""
-        seat = self._seat()
-        async with seat.turn:  # whoever comes after a switch waits behind it, so that it comes to its turn
-            if not seat.runs or seat.wanted != wanted:
-                await seat.idle.wait()
-                await self._switch(seat, wanted)
-            seat.enter()
+    async def _hold(self, wanted: Mapping[str, str]) -> AsyncIterator[None]:
+        """Keep these values in the targets. Waits for runs that need other values."""
+        use = self._current_use()
+        async with use.turn:  # runs that arrive during a switch queue behind it, so that it cannot starve
+            if not use.runs or use.wanted != wanted:
+                await use.idle.wait()
+                await self._switch(use, wanted)
+            use.enter()
         try:
             yield
         finally:
-            seat.leave()
+            use.leave()
 
-    async def _switch(self, seat: _Seat, wanted: Mapping[str, str]) -> None:
-        baseline = self._described.baseline
-        if not seat.lock.acquire():
+    async def _switch(self, use: _TargetUse, wanted: Mapping[str, str]) -> None:
+        baseline = self._description.baseline
+        if not use.lock.acquire():
             _log.info("waiting for another process that has a candidate of %s in place", self.state_folder)
-            while not seat.lock.acquire():  # noqa: ASYNC110 - another process sets no event
+            while not use.lock.acquire():  # noqa: ASYNC110 - another process sets no event
                 await asyncio.sleep(POLL_S)
-        close_at_end(self)
+        close_at_exit(self)
         try:
-            await _unbroken(lambda: self._saved.hold(self.targets, baseline=baseline, wanted=wanted))
+            await _finish_in_thread(lambda: self._saved.hold(self.targets, baseline=baseline, wanted=wanted))
         except BaseException:
-            seat.lock.release()
+            use.lock.release()
             raise
-        seat.wanted = wanted
+        use.wanted = wanted
 
-    def _restore(self) -> list[Restored]:
-        if not self._saved.is_left:
+    def _restore(self) -> list[RestoreResult]:
+        if not self._saved.has_leftovers:
             return []
-        if any(seat.lock.is_held for seat in self._seats.values()):
+        if any(use.lock.is_held for use in self._uses.values()):
             return self._saved.restore(self.targets)
         lock = FolderLock(self.state_folder)
         if not lock.acquire_soon():
@@ -185,33 +176,33 @@ class InPlaceAgent:
             lock.release()
 
     async def _ask(self, question: str) -> Json:
-        """Ask the wrapped function; a synchronous one in a thread, which holds the targets until it returns."""
+        """Call the wrapped function; a synchronous one in a thread, which keeps the targets in use until it returns."""
         function = cast("Callable[[str], Any]", self._wrapped)
         try:
             if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
                 return await function(question)
-            answer = await self._in_thread(function, question)
+            answer = await self._ask_in_thread(function, question)
             return await answer if inspect.isawaitable(answer) else answer
-        except SystemExit as left:  # asyncio would end the whole program
-            raise AgentError(f"the function left by sys.exit({left.code!r})") from left
+        except SystemExit as error:  # asyncio would end the whole program
+            raise AgentError(f"the function called sys.exit({error.code!r})") from error
 
-    async def _in_thread(self, function: Callable[[str], Any], question: str) -> Any:
-        seat, loop = self._seat(), asyncio.get_running_loop()
-        seat.enter()
+    async def _ask_in_thread(self, function: Callable[[str], Any], question: str) -> Any:
+        use, loop = self._current_use(), asyncio.get_running_loop()
+        use.enter()
         work = _threads().submit(contextvars.copy_context().run, function, question)
-        work.add_done_callback(lambda _: _call_in(loop, seat.leave))
+        work.add_done_callback(lambda _: _call_in_loop(loop, use.leave))
         try:
             return await asyncio.wrap_future(work)
         except asyncio.CancelledError:
             if not work.done():
-                _log.warning("a run was given up, but its function still runs; other profiles wait until it returns")
+                _log.warning("a run was cancelled, but its function still runs; other profiles wait until it returns")
             raise
 
-    def _seat(self) -> _Seat:
-        return self._seats.setdefault(asyncio.get_running_loop(), _Seat(self.state_folder))
+    def _current_use(self) -> _TargetUse:
+        return self._uses.setdefault(asyncio.get_running_loop(), _TargetUse(self.state_folder))
 
-    def _with_unknown_reads(self, run: AgentRun) -> AgentRun:
-        """Nobody knows when a step read a target of its node, so that nobody knows what it read."""
+    def _clear_reads(self, run: AgentRun) -> AgentRun:
+        """Mark the surface reads of nodes with targets as unknown: reads from outside are not recorded."""
         outside = {surface_id.partition("#")[0] for surface_id in self.targets}
         trace = run.trace and replace(
             run.trace,
@@ -219,20 +210,20 @@ class InPlaceAgent:
                 replace(step, surface_reads=None) if step.node_id in outside else step for step in run.trace.steps
             ),
         )
-        return replace(run, trace=trace, turns=tuple(map(self._with_unknown_reads, run.turns)))
+        return replace(run, trace=trace, turns=tuple(map(self._clear_reads, run.turns)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
-    """What was found at the first look: the structure, the agent behind it, and the bytes in the targets."""
+class _Description:
+    """The structure, the agent behind it, and the baseline bytes of the targets."""
 
     snapshot: StructureSnapshot
     agent: Agent
     baseline: Mapping[str, bytes]
 
 
-class _Seat:
-    """One event loop's share of the targets: how many runs it has under way, and with which values."""
+class _TargetUse:
+    """How one event loop uses the targets: its number of runs, and the values they need."""
 
     def __init__(self, folder: Path) -> None:
         self.lock = FolderLock(folder)
@@ -254,8 +245,8 @@ class _Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outside:
-    """A node whose surfaces live outside: its function reads them itself."""
+class _FunctionWithTargets:
+    """A node whose function reads its surfaces from the targets."""
 
     name: str
     known: tuple[Surface, ...]
@@ -265,60 +256,23 @@ class _Outside:
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
         return tuple(surface for surface in self.known if surface.node_id == node_id)
 
-    async def run(self, view: View, calls: Calls) -> Json:
-        calls.step.input = view.input
-        return await self.ask(view.input)
+    async def run(self, context: NodeContext, calls: StepCalls) -> Json:
+        calls.step.input = context.input
+        return await self.ask(context.input)
 
 
-def _one_node(surfaces: tuple[Surface, ...], ask: Callable[[str], Awaitable[Json]]) -> GraphAgent:
+def _build_agent(surfaces: tuple[Surface, ...], ask: Callable[[str], Awaitable[Json]]) -> GraphAgent:
     names = sorted({surface.node_id for surface in surfaces})
-    if len(names) > 1 or names[0] != escaped(names[0]):
+    if len(names) > 1 or names[0] != escape_segment(names[0]):
         raise SetupError(
             f"a function is one node, but the targets are surfaces of {', '.join(names)}; name them all after one "
             "node, such as bot#instruction, or wrap an agent"
         )
-    return GraphAgent(name=names[0], nodes=(_Outside(names[0], surfaces, ask),))
+    return GraphAgent(name=names[0], nodes=(_FunctionWithTargets(names[0], surfaces, ask),))
 
 
-def _with_surfaces(snapshot: StructureSnapshot, found: tuple[Surface, ...]) -> StructureSnapshot:
-    """The structure with the values that were found outside; surfaces that it does not know are added."""
-    outside = {surface.id: surface for surface in found}
-    known = tuple(
-        replace(surface, value=outside.pop(surface.id).value) if surface.id in outside else surface
-        for surface in snapshot.surfaces
-    )
-    return replace(snapshot, surfaces=(*known, *outside.values()))
-
-
-def _surface(surface_id: str, target: Target, raw: bytes) -> Surface:
-    node_id, _, name = surface_id.partition("#")
-    kind, _, part = name.partition(".")
-    if not node_id or kind not in SURFACE_TYPES:
-        raise SetupError(
-            f"{surface_id!r} is no surface: write node#type or node#type.part; types are {', '.join(SURFACE_TYPES)}"
-        )
-    text = target.text_of(raw) if isinstance(target, FileSource) else raw.decode()
-    value = _value_of(surface_id, kind, text)
-    return Surface(node_id=node_id, type=kind, part=part, value=value)
-
-
-def _value_of(surface_id: str, kind: SurfaceType, text: str) -> Json:
-    if kind in TEXT_TYPES:
-        return text
-    if kind == "model":
-        return text.strip()
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise SetupError(f"the target of {surface_id!r} must hold JSON, holds {text!r:.60}: {error}") from error
-
-
-def _text_of(value: Json) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-async def _unbroken(work: Callable[[], _T]) -> _T:
-    """Do something in a thread, to its end even if this is cancelled."""
+async def _finish_in_thread(work: Callable[[], _T]) -> _T:
+    """Do the work in a thread, to its end even when cancelled."""
     done = asyncio.get_running_loop().run_in_executor(None, work)
     cancelled: asyncio.CancelledError | None = None
     while not done.done():
@@ -331,8 +285,8 @@ async def _unbroken(work: Callable[[], _T]) -> _T:
     return done.result()
 
 
-def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Call in a loop's thread; where the loop has ended, here."""
+def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Call in the loop's thread, or here if the loop has ended."""
     try:
         loop.call_soon_threadsafe(call)
     except RuntimeError:
@@ -341,5 +295,5 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Not asyncio's own pool: that one is small, and a switch must not wait behind functions that hang."""
+    """Not asyncio's own pool, which is small: a switch must not wait behind functions that hang."""
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="promptiter-in-place")

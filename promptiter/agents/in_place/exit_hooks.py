@@ -1,4 +1,4 @@
-"""The end of a program, for agents that must put something back: they are closed at its exit and on SIGTERM."""
+"""Exit hooks: close agents when the program exits and on SIGTERM, so that they restore their baseline."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from promptiter.llm.redaction import process_redactor
 _log = logging.getLogger(__name__)
 
 
-class Closing(Protocol):
-    """What is closed at the end."""
+class Closable(Protocol):
+    """Anything with a `close` method."""
 
     def close(self) -> object: ...
 
 
-_open: dict[int, tuple[Closing, int]] = {}
-"""What is to be closed, by identity, with the process that opened it: a fork must not close what is its parent's."""
+_open: dict[int, tuple[Closable, int]] = {}
+"""What to close, by identity, with the process that opened it: a fork must not close objects of its parent."""
 
 
-def close_at_end(subject: Closing) -> None:
-    """Close it at the end of the program. Until then SIGTERM, if nobody else hears it, ends the program by unwinding.
+def close_at_exit(subject: Closable) -> None:
+    """Close it when the program exits. SIGTERM, unless it has a handler, then exits by unwinding the stack.
 
-    Without that, Python would die of a SIGTERM on the spot.
+    By default Python would die of a SIGTERM at once.
     """
     if not _open:
         atexit.register(_close_all)
@@ -41,8 +41,8 @@ def close_at_end(subject: Closing) -> None:
         signal.signal(signal.SIGTERM, _unwind)
 
 
-def closed(subject: Closing) -> None:
-    """It was closed: nothing is to be done at the end."""
+def cancel_close_at_exit(subject: Closable) -> None:
+    """Undo `close_at_exit`."""
     _open.pop(id(subject), None)
     if _open:
         return
@@ -52,22 +52,22 @@ def closed(subject: Closing) -> None:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let signals wait until the end of this block. In other threads than the main one they never disturb."""
+def defer_signals() -> Iterator[None]:
+    """Defer signals to the end of this block. Only the main thread receives them, so others need not."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # An event loop hears signals by itself, and between steps only; a handler that is not Python's cannot be put back.
+    # An event loop handles signals between its steps; a handler that is not Python's could not be reinstalled.
     if not _in_main_thread() or _in_loop() or None in handlers.values():
         yield
         return
-    heard: list[int] = []
+    received: list[int] = []
     for number in handlers:
-        signal.signal(number, lambda number, _: heard.append(number))
+        signal.signal(number, lambda number, _: received.append(number))
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for each in heard:
+        for each in received:
             signal.raise_signal(each)
 
 
@@ -77,9 +77,9 @@ def _close_all() -> None:
             continue
         try:
             subject.close()
-        except Exception:  # noqa: BLE001 - nobody is left to raise it to, and the others come next
-            told = process_redactor().redact_text(traceback.format_exc())
-            _log.error("%s could not be closed at the end of the program: %s", type(subject).__qualname__, told)
+        except Exception:  # noqa: BLE001 - the program is ending, and the others must be closed too
+            text = process_redactor().redact_text(traceback.format_exc())
+            _log.error("%s could not be closed when the program ended: %s", type(subject).__qualname__, text)
 
 
 def _unwind(number: int, _: FrameType | None) -> None:

@@ -1,9 +1,9 @@
-"""The saved baseline of an in-place agent: what its targets held before the first candidate, safe on disk.
+"""The saved baseline of an in-place agent: what its targets held before the first candidate.
 
-One file in the state folder holds the baseline byte for byte, and the digests of what we put or are about to put into
-each target. It is written before any target is, and removed after all of them hold the baseline again. So at every
-moment a target holds the baseline, or `restore` can turn it back; and a text that is neither the baseline nor ours is
-somebody else's, which is never overwritten.
+One file in the state folder holds the baseline byte for byte, and the digests of the values that we wrote or are about
+to write into each target. It is written before any target, and removed after all of them hold the baseline again. So
+at any moment a target holds the baseline or `restore` can bring it back. A value that is neither the baseline nor ours
+was edited by someone else, and is never overwritten.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from urllib.parse import quote
 
 import orjson
 
-from promptiter.agents.in_place.target_lock import FolderLock, claim, claimant, unclaim
-from promptiter.errors import EditedTargetError, SetupError
-from promptiter.sources import FileSource, Target, sync_folder
+from promptiter.agents.in_place.target_lock import FolderLock, find_lock_owner, lock_target, unlock_target
+from promptiter.errors import EditedSourceError, SetupError
+from promptiter.sources import FileSource, Source, sync_folder
 from traces import digest
 from traces.model import Json
 
 STATE_FOLDER = ".promptiter"
 
-Outcome: TypeAlias = Literal["restored", "unchanged", "edited", "unreachable", "failed"]
+RestoreOutcome: TypeAlias = Literal["restored", "unchanged", "edited", "unreachable", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """What became of one target. Edited, unreachable and failed ones stay as they are; `note` says what to do."""
+class RestoreResult:
+    """The result for one target. Edited, unreachable and failed targets stay as they are; `note` says what to do."""
 
     surface_id: str
     place: str
-    outcome: Outcome
+    outcome: RestoreOutcome
     note: str = ""
 
     @property
@@ -48,24 +48,24 @@ class Restored:
 def restore(
     state_folder: str | os.PathLike[str] = STATE_FOLDER,
     *,
-    targets: Mapping[str, Target] | None = None,
+    targets: Mapping[str, Source] | None = None,
     force: bool = False,
-) -> list[Restored]:
-    """Put the baseline back where an in-place agent was killed; empty if there is nothing to do.
+) -> list[RestoreResult]:
+    """Restore the baseline after an in-place agent was killed; empty if there is nothing to do.
 
-    Files are found by themselves, callbacks only in `targets`. A target that somebody else edited meanwhile stays as it
+    Files are found by their recorded path, callbacks only in `targets`. A target that was edited meanwhile stays as it
     is, and the baseline is saved beside it; `force` overwrites it. SetupError while a process is running there.
     """
     saved = SavedBaseline(Path(state_folder))
-    if not saved.is_left:
+    if not saved.has_leftovers:
         return []
-    with FolderLock(saved.folder).held():
+    with FolderLock(saved.folder).hold():
         return saved.restore(targets or {}, force=force)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedValue:
-    """The baseline of one target, and the digests of what we may have put there since."""
+    """The baseline of one target, and the digests of what we may have written there since."""
 
     surface_id: str
     path: str | None
@@ -74,9 +74,9 @@ class SavedValue:
     ours: tuple[str, ...] = ()
 
     @staticmethod
-    def of(surface_id: str, target: Target) -> SavedValue:
-        """The value that a target holds now."""
-        path, baseline = _path(target), _held(target)
+    def of(surface_id: str, target: Source) -> SavedValue:
+        """The current value of a target."""
+        path, baseline = _path(target), _read(target)
         mode = stat.S_IMODE(Path(path).stat().st_mode) if path else None
         return SavedValue(surface_id=surface_id, path=path, baseline=baseline, mode=mode)
 
@@ -85,7 +85,7 @@ class SavedValue:
         return self.path or f"the callback of {self.surface_id}"
 
     def knows(self, raw: bytes) -> bool:
-        """Whether these bytes are the baseline or ours."""
+        """Whether these bytes are the baseline or were written by us."""
         return raw == self.baseline or digest(raw) in self.ours
 
 
@@ -97,12 +97,12 @@ class SavedBaseline:
         self.record = FileSource(self.folder / "in_place.json")
 
     @property
-    def is_left(self) -> bool:
-        """Whether something may be left to restore or to tidy up."""
+    def has_leftovers(self) -> bool:
+        """Whether there may be something to restore or to clean up."""
         return any(self.folder.glob("*in_place.json*"))
 
     def load(self) -> tuple[SavedValue, ...]:
-        """The saved values; none if every target holds its baseline."""
+        """Load the saved values; empty if every target holds its baseline."""
         try:
             raw = self.record.file.read_bytes()
         except FileNotFoundError:
@@ -112,37 +112,37 @@ class SavedBaseline:
             values = tuple(map(_from_json, document["values"]))
             is_whole = document["checksum"] == digest(document["values"])
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(repr(error)) from error
+            raise self._damage_error(repr(error)) from error
         if not is_whole:
-            raise self._damaged("its checksum is wrong")
+            raise self._damage_error("its checksum is wrong")
         return values
 
-    def read(self, targets: Mapping[str, Target]) -> dict[str, bytes]:
-        """The baseline of these targets, put back first where a kill left a candidate. Takes the lock itself."""
+    def read(self, targets: Mapping[str, Source]) -> dict[str, bytes]:
+        """Read the baseline of these targets, after restoring what a killed agent left. Acquires the lock itself."""
         lock = FolderLock(self.folder)
-        for _ in lock.tries():
+        for _ in lock.attempts():
             if lock.acquire():
                 try:
-                    return self._read(targets)
+                    return self._restore_and_read(targets)
                 finally:
                     lock.release()
-            if values := self.load():  # somebody is running with a candidate in place
+            if values := self.load():  # another process is running with a candidate in place
                 self._check(values, targets)
                 return {value.surface_id: value.baseline for value in values}
-        raise lock.busy()
+        raise lock.busy_error()
 
-    def hold(self, targets: Mapping[str, Target], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
-        """Make the targets hold the wanted values, and the baseline where none is wanted."""
+    def hold(self, targets: Mapping[str, Source], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
+        """Write the wanted values into the targets, and the baseline where none is wanted."""
         saved = self.load()
-        values = saved or _values(targets)
+        values = saved or _read_all(targets)
         self._check(values, targets)
         for value in values:
             if value.baseline != baseline[value.surface_id]:
-                raise SetupError(f"{value.place} was changed after the agent was described; start again to run with it")
-        now = {value.surface_id: _held(targets[value.surface_id]) for value in values}
+                raise SetupError(f"{value.place} changed after the agent was described; restart to run with it")
+        now = {value.surface_id: _read(targets[value.surface_id]) for value in values}
         if edited := [value for value in values if not value.knows(now[value.surface_id])]:
-            raise EditedTargetError("; ".join(f"{value.place}: {self._edited(value).note}" for value in edited))
-        then = {value.surface_id: _wanted(value, targets, wanted) for value in values}
+            raise EditedSourceError("; ".join(f"{value.place}: {self._keep_edit(value).note}" for value in edited))
+        then = {value.surface_id: _encode(value, targets, wanted) for value in values}
         if then == now and saved:
             return
         ours = ((digest(now[value.surface_id]), digest(then[value.surface_id])) for value in values)
@@ -151,11 +151,11 @@ class SavedBaseline:
             if now[value.surface_id] != then[value.surface_id]:
                 self._put(value, targets[value.surface_id], then[value.surface_id])
 
-    def restore(self, targets: Mapping[str, Target], *, force: bool = False) -> list[Restored]:
-        """Put the baseline back into every target that can be reached and was not edited by somebody else."""
+    def restore(self, targets: Mapping[str, Source], *, force: bool = False) -> list[RestoreResult]:
+        """Restore the baseline of every target that can be reached and was not edited by someone else."""
         self.record.sweep()
         values = self.load()
-        done = [self._restore(value, _target(value, targets), force=force) for value in values]
+        done = [self._restore(value, _find_target(value, targets), force=force) for value in values]
         left = [value for value, each in zip(values, done, strict=True) if not each.is_settled]
         if left:
             self._save(left)
@@ -164,35 +164,34 @@ class SavedBaseline:
             sync_folder(self.folder)
         return done
 
-    def _damaged(self, why: str) -> SetupError:
+    def _damage_error(self, why: str) -> SetupError:
         return SetupError(
-            f"the saved baseline {str(self.record.path)!r} is damaged ({why}): put the targets right by hand, then "
-            "delete it"
+            f"the saved baseline {str(self.record.path)!r} is damaged ({why}): fix the targets by hand, then delete it"
         )
 
-    def _read(self, targets: Mapping[str, Target]) -> dict[str, bytes]:
+    def _restore_and_read(self, targets: Mapping[str, Source]) -> dict[str, bytes]:
         for each in self.restore(targets):
             if not each.is_settled:
-                raise (EditedTargetError if each.outcome == "edited" else SetupError)(f"{each.place}: {each.note}")
-        values = _values(targets)
+                raise (EditedSourceError if each.outcome == "edited" else SetupError)(f"{each.place}: {each.note}")
+        values = _read_all(targets)
         self._check(values, targets)
         return {value.surface_id: value.baseline for value in values}
 
-    def _check(self, values: Sequence[SavedValue], targets: Mapping[str, Target]) -> None:
-        """Raise if the values are not of these targets, or another agent has a claim on one of them."""
+    def _check(self, values: Sequence[SavedValue], targets: Mapping[str, Source]) -> None:
+        """Raise if these are not the values of the targets, or another agent has locked one of them."""
         ours = [(surface_id, _path(target)) for surface_id, target in sorted(targets.items())]
         if ours != [(value.surface_id, value.path) for value in values]:
             raise SetupError(
                 f"the state folder {str(self.folder)!r} is in use for other targets "
-                f"({', '.join(value.place for value in values)}): give each agent a state_folder of its own, or run "
-                f"`promptiter restore {self.folder}` if nothing runs there"
+                f"({', '.join(value.place for value in values)}): give each agent its own state_folder, or run "
+                f"`promptiter restore {self.folder}` if no process is using it"
             )
         for value in values:
-            other = claimant(value.path) if value.path else None
+            other = find_lock_owner(value.path) if value.path else None
             if other not in (None, self.folder) and _is_saved(value, other):
                 raise SetupError(
                     f"{value.place} may hold a candidate of another agent, whose state folder is {str(other)!r}: wait "
-                    f"for its end, or run `promptiter restore {other}` if it was killed"
+                    f"until it ends, or run `promptiter restore {other}` if it was killed"
                 )
 
     def _save(self, values: Sequence[SavedValue]) -> None:
@@ -200,90 +199,91 @@ class SavedBaseline:
         whole = {"schema_version": 1, "checksum": digest(document), "values": document}
         self.record.write_bytes(orjson.dumps(whole, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
-    def _put(self, value: SavedValue, target: Target, raw: bytes) -> None:
+    def _put(self, value: SavedValue, target: Source, raw: bytes) -> None:
         if value.path:
-            claim(value.path, self.folder)
+            lock_target(value.path, self.folder)
         _write(value, target, raw)
-        if (found := _held(target)) != raw:
+        if (found := _read(target)) != raw:
             _write(value, target, value.baseline)
             raise SetupError(f"{value.place} does not keep what is written to it: {raw!r:.60} became {found!r:.60}")
 
-    def _restore(self, value: SavedValue, target: Target | None, *, force: bool) -> Restored:
-        def became(outcome: Outcome, note: str = "") -> Restored:
-            return Restored(surface_id=value.surface_id, place=value.place, outcome=outcome, note=note)
+    def _restore(self, value: SavedValue, target: Source | None, *, force: bool) -> RestoreResult:
+        def result(outcome: RestoreOutcome, note: str = "") -> RestoreResult:
+            return RestoreResult(surface_id=value.surface_id, place=value.place, outcome=outcome, note=note)
 
         if target is None:
-            return became("unreachable", "only the program with this callback can restore it: start its agent again")
+            return result("unreachable", "only the program with this callback can restore it: start its agent again")
         try:
-            found = None if value.path and not Path(value.path).exists() else _held(target)
+            found = None if value.path and not Path(value.path).exists() else _read(target)
             if found is not None and not value.knows(found) and not force:
-                return self._edited(value)
+                return self._keep_edit(value)
             if found != value.baseline:
                 _write(value, target, value.baseline)
-            self._tidy(value)
+            self._clean_up(value)
         except Exception as error:  # noqa: BLE001 - a callback may raise anything, and the other targets come next
-            return became("failed", f"{type(error).__name__}: {error}")
-        return became("unchanged" if found == value.baseline else "restored")
+            return result("failed", f"{type(error).__name__}: {error}")
+        return result("unchanged" if found == value.baseline else "restored")
 
-    def _edited(self, value: SavedValue) -> Restored:
-        beside = self._beside(value)
-        beside.write_bytes(value.baseline, mode=value.mode)
+    def _keep_edit(self, value: SavedValue) -> RestoreResult:
+        """Leave a target that was edited as it is, and save the baseline beside it."""
+        copy = self._baseline_copy(value)
+        copy.write_bytes(value.baseline, mode=value.mode)
         note = (
-            "somebody else edited it while a candidate was in place. It is left as it is, and the baseline is saved as "
-            f"{beside.path}; to put the baseline back, run `promptiter restore --force {self.folder}`, to keep the "
+            "it was edited while a candidate was in place. The edit was kept, and the baseline saved as "
+            f"{copy.path}; to restore the baseline, run `promptiter restore --force {self.folder}`; to keep the "
             f"edit, delete {self.record.path}"
         )
-        return Restored(surface_id=value.surface_id, place=value.place, outcome="edited", note=note)
+        return RestoreResult(surface_id=value.surface_id, place=value.place, outcome="edited", note=note)
 
-    def _beside(self, value: SavedValue) -> FileSource:
-        """Where the baseline goes when the target cannot take it: beside a file, else into the state folder."""
+    def _baseline_copy(self, value: SavedValue) -> FileSource:
+        """The copy of the baseline of an edited target: beside its file, or in the state folder."""
         place = value.path or str(self.folder / quote(value.surface_id, safe="#"))
         return FileSource(f"{place}.promptiter-baseline")
 
-    def _tidy(self, value: SavedValue) -> None:
-        """Remove what we put beside a target that holds its baseline again."""
-        beside = self._beside(value)
-        beside.sweep()
-        beside.file.unlink(missing_ok=True)
+    def _clean_up(self, value: SavedValue) -> None:
+        """Remove our files beside a target that holds its baseline again."""
+        copy = self._baseline_copy(value)
+        copy.sweep()
+        copy.file.unlink(missing_ok=True)
         if value.path:
             FileSource(value.path).sweep()
-            unclaim(value.path, self.folder)
+            unlock_target(value.path, self.folder)
 
 
-def _values(targets: Mapping[str, Target]) -> tuple[SavedValue, ...]:
+def _read_all(targets: Mapping[str, Source]) -> tuple[SavedValue, ...]:
     return tuple(SavedValue.of(surface_id, target) for surface_id, target in sorted(targets.items()))
 
 
-def _held(target: Target) -> bytes:
-    """What a target holds, byte for byte."""
+def _read(target: Source) -> bytes:
+    """The value of a target, byte for byte."""
     return target.read_bytes() if isinstance(target, FileSource) else target.read().encode()
 
 
-def _wanted(value: SavedValue, targets: Mapping[str, Target], wanted: Mapping[str, str]) -> bytes:
-    """What a target shall hold, in the form of its baseline."""
+def _encode(value: SavedValue, targets: Mapping[str, Source], wanted: Mapping[str, str]) -> bytes:
+    """The bytes of the wanted value, in the encoding of the baseline."""
     if value.surface_id not in wanted:
         return value.baseline
     target, text = targets[value.surface_id], wanted[value.surface_id]
-    return target.bytes_of(text, like=value.baseline) if isinstance(target, FileSource) else text.encode()
+    return target.encode(text, like=value.baseline) if isinstance(target, FileSource) else text.encode()
 
 
-def _write(value: SavedValue, target: Target, raw: bytes) -> None:
+def _write(value: SavedValue, target: Source, raw: bytes) -> None:
     if isinstance(target, FileSource):
         target.write_bytes(raw, mode=value.mode)
     else:
         target.write(raw.decode())
 
 
-def _path(target: Target) -> str | None:
+def _path(target: Source) -> str | None:
     return str(target.file) if isinstance(target, FileSource) else None
 
 
-def _target(value: SavedValue, targets: Mapping[str, Target]) -> Target | None:
+def _find_target(value: SavedValue, targets: Mapping[str, Source]) -> Source | None:
     return FileSource(value.path) if value.path else targets.get(value.surface_id)
 
 
 def _is_saved(value: SavedValue, folder: Path) -> bool:
-    """Whether the baseline of a file is saved in another state folder; if not, the claim is a leftover."""
+    """Whether the baseline of a file is saved in another state folder; if not, its lock is a leftover."""
     return any(each.path == value.path for each in SavedBaseline(folder).load())
 
 

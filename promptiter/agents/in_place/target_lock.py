@@ -1,7 +1,7 @@
-"""Who may write a target: the lock of a state folder, and the claim that stands beside a file.
+"""Locks of targets: the lock of a state folder, and a lock file beside each target file.
 
-The lock lets one candidate at a time in, in all processes of this machine. The claim names the state folder of the
-agent whose candidate may be in a file, so that an agent with another folder does not take it for the baseline.
+The folder lock allows one candidate at a time, in all processes of this machine. The lock file names the state folder
+of the agent whose candidate may be in the target, so that another agent does not mistake it for the baseline.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from promptiter.errors import SetupError
 from promptiter.sources import FileSource
 
 LOCK_WAIT_S = 2.0
-"""So long is waited for somebody who only looks; a run may hold the lock for hours."""
+"""How long to wait for a process that only reads the baseline; a run may hold the lock for hours."""
 POLL_S = 0.02
 
 
 class FolderLock:
-    """A lock between processes, and between the event loops of one. The end of its owner frees it, whatever ended it.
+    """A lock between processes, and between the event loops of one. It is released when its owner dies.
 
-    It is an flock on a file of its own, which stays: removing it would let two owners in.
+    It is an flock on a separate file, which is never removed: otherwise two owners could hold it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class FolderLock:
         return self._descriptor is not None
 
     def acquire(self) -> bool:
-        """Take the lock if it is free, without waiting."""
+        """Acquire the lock if it is free, without waiting."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -55,58 +55,58 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """Free the lock; does nothing if it is not held."""
+        """Release the lock; does nothing if it is not held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def tries(self) -> Iterator[None]:
-        """Moments to try at, as long as it makes sense to wait for somebody who only looks."""
+    def attempts(self) -> Iterator[None]:
+        """Yield every POLL_S seconds until LOCK_WAIT_S have passed."""
         for _ in range(round(LOCK_WAIT_S / POLL_S)):
             yield
             time.sleep(POLL_S)
 
     def acquire_soon(self) -> bool:
-        """Take the lock if it is free or soon will be."""
-        return any(self.acquire() for _ in self.tries())
+        """Acquire the lock, waiting up to LOCK_WAIT_S."""
+        return any(self.acquire() for _ in self.attempts())
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock; SetupError if somebody else does."""
+    def hold(self) -> Iterator[None]:
+        """Hold the lock; SetupError if another process does."""
         if not self.acquire_soon():
-            raise self.busy()
+            raise self.busy_error()
         try:
             yield
         finally:
             self.release()
 
-    def busy(self) -> SetupError:
-        """What to tell somebody who cannot have the lock."""
+    def busy_error(self) -> SetupError:
+        """The error to raise if another process holds the lock."""
         return SetupError(
             f"process {self.path.read_text() or '?'} is running with a candidate of {str(self.path.parent)!r} in "
-            "place; it restores the baseline at its end: wait for it, or stop it"
+            "place and restores the baseline when it ends; wait for it, or stop it"
         )
 
 
-def claimant(path: str) -> Path | None:
-    """The state folder of the agent whose candidate may be in a file."""
-    claim = _claim_file(path).file
-    return Path(claim.read_text("utf-8")) if claim.exists() else None
+def find_lock_owner(path: str) -> Path | None:
+    """The state folder of the agent that locked a file; None if it is not locked."""
+    lock = _lock_file(path).file
+    return Path(lock.read_text("utf-8")) if lock.exists() else None
 
 
-def claim(path: str, folder: Path) -> None:
-    """Say that a file may hold a candidate of the agent with this state folder."""
-    if claimant(path) != folder:
-        _claim_file(path).write_bytes(str(folder).encode())
+def lock_target(path: str, folder: Path) -> None:
+    """Lock a file for the agent with this state folder: the file may now hold one of its candidates."""
+    if find_lock_owner(path) != folder:
+        _lock_file(path).write_bytes(str(folder).encode())
 
 
-def unclaim(path: str, folder: Path) -> None:
-    """Take such a claim back; one of another agent stays."""
-    claim = _claim_file(path)
-    claim.sweep()
-    if claimant(path) == folder:
-        claim.file.unlink(missing_ok=True)
+def unlock_target(path: str, folder: Path) -> None:
+    """Remove the lock of the agent with this state folder; the lock of another agent stays."""
+    lock = _lock_file(path)
+    lock.sweep()
+    if find_lock_owner(path) == folder:
+        lock.file.unlink(missing_ok=True)
 
 
-def _claim_file(path: str) -> FileSource:
-    return FileSource(Path(path).with_name(f".{Path(path).name}.promptiter-claim"))
+def _lock_file(path: str) -> FileSource:
+    return FileSource(Path(path).with_name(f".{Path(path).name}.promptiter-lock"))

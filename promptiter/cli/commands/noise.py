@@ -84,13 +84,13 @@ def noise(
 
 def _measured(configured: ConfiguredRun, repeats: int) -> NoiseReport:
     from promptiter.cli.views.evaluation import progress
-    from promptiter.engine.request_checks import joined
+    from promptiter.engine.request_checks import merge_eval_sets
 
     def tell(_: str) -> None:
-        typer.echo("stopping after the case in flight; once more stops at once", err=True)
+        typer.echo("stopping after the case in flight; a second one stops at once", err=True)
 
     if configured.config.quiet:
-        return configured.noise(repeats=repeats, tell=tell)
-    cases = joined(configured.request.validation, name="validation")
+        return configured.noise(repeats=repeats, notify=tell)
+    cases = merge_eval_sets(configured.request.validation, name="validation")
     with progress(len(cases.cases) * repeats, cases.id) as on_row:
-        return configured.noise(repeats=repeats, on_row=on_row, tell=tell)
+        return configured.noise(repeats=repeats, on_row=on_row, notify=tell)

@@ -1,4 +1,4 @@
-"""`promptiter restore`: put the baseline back where an in-place agent was killed."""
+"""`promptiter restore`: restore the baseline after an in-place agent was killed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 from promptiter.errors import SetupError
 
-_TOLD = {
+_LABELS = {
     "restored": "restored",
     "unchanged": "already the baseline",
-    "edited": "left as it is",
+    "edited": "not restored",
     "unreachable": "not restored",
     "failed": "not restored",
 }
@@ -42,7 +42,7 @@ def restore(
 
     found = load_agent(agent) if agent is not None else None
     if found is not None and not isinstance(found, InPlaceAgent):
-        raise SetupError(f"{agent!r} is {type(found).__name__}, no in-place agent: it has nothing to restore")
+        raise SetupError(f"{agent!r} is a {type(found).__name__}, not an in-place agent, so it has nothing to restore")
     if folder is not None and not folder.is_dir():
         raise SetupError(
             f"there is no folder {str(folder)!r}; name the state folder of the agent, .promptiter by default"
@@ -53,6 +53,6 @@ def restore(
         typer.echo(f"nothing to do: no candidate was left in place by an agent with the state folder {folder}")
     for each in done:
         note = f": {each.note}" if each.note else ""
-        typer.echo(f"{each.surface_id}  {each.place}  {_TOLD[each.outcome]}{note}", err=not each.is_settled)
+        typer.echo(f"{each.surface_id}  {each.place}  {_LABELS[each.outcome]}{note}", err=not each.is_settled)
     if not all(each.is_settled for each in done):
         raise typer.Exit(1)

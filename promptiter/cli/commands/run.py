@@ -255,7 +255,7 @@ def _result(configured: ConfiguredRun, directory: RunDirectory, *, test_now: boo
                 observers=() if config.quiet else (progress,),
                 interrupt=Interrupt(test_now=test_now),
                 reviewer=reviewer,
-                tell=progress.say,
+                notify=progress.say,
             )
     except RunFailedError as error:
         if config.as_json:  # else the summary names the cause

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from promptiter.cli.output import heading, print_indented
-from promptiter.cli.views.forecast import compared, print_compared
+from promptiter.cli.views.forecast import describe_difference, print_stages
 from promptiter.forecast.forecast import read_forecast
 from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.ledger import Spending
@@ -33,9 +33,9 @@ def print_costs(screen: Console, summary: RunSummary) -> None:
     if folder is None or forecast is None:
         return
     heading(screen, "Compared with the forecast")
-    print_indented(screen, Text(compared(forecast, costs.models, seconds=costs.duration_s)))
+    print_indented(screen, Text(describe_difference(forecast, costs.models, seconds=costs.duration_s)))
     screen.print()
-    print_compared(screen, forecast, spent_by_stage(folder))
+    print_stages(screen, forecast, spent_by_stage(folder))
 
 
 def cost_line(costs: Costs) -> str:

@@ -20,7 +20,7 @@ from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import any_simulated
-from promptiter.runs.summary import costs_of
+from promptiter.runs.summary import summarize_costs
 from promptiter.wording import join_names, plural
 from traces.model import Json
 from traces.text import cut, one_line
@@ -63,7 +63,7 @@ def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway
             (_figure(found.mean_score), "bold"),
         )
     )
-    costs = costs_of(gateway.ledger.snapshot())
+    costs = summarize_costs(gateway.ledger.snapshot())
     screen.print(Text(f"{plural(len(found.rows), 'run')}, {spending_line(costs)}", "dim"))
     if not found.is_reliable:
         told = f"unreliable: {_share(found.errored_fraction)} of the runs or scores failed"

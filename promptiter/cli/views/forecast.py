@@ -9,16 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import json_text, print_rows
-from promptiter.forecast.forecast import Expected, Forecast, Range
+from promptiter.forecast.costs import NO_COST, Cost, Range
+from promptiter.forecast.forecast import Forecast
 from promptiter.forecast.stage_costs import STAGES, Stage
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.runlog.codec import to_plain
 from promptiter.wording import dollars
 from traces.model import Json
 from traces.text import one_line
-
-NEVER = Range(0, 0, 0)
-NOTHING_EXPECTED = Expected(calls=NEVER, tokens=NEVER, usd=NEVER, seconds=NEVER)
 
 
 def forecast_as_json(forecast: Forecast, configuration: dict[str, Json]) -> str:
@@ -28,12 +26,10 @@ def forecast_as_json(forecast: Forecast, configuration: dict[str, Json]) -> str:
 def print_forecast(screen: Console, forecast: Forecast) -> None:
     """Every figure of a typical run, with those of a short and a long one."""
     screen.print(Text.assemble(("Forecast", "bold"), f"  {one_line(forecast.source)}"))
-    screen.print(
-        f"  {_range(forecast.rounds, _count)} rounds; each figure is that of a typical run (short to long run)",
-        style="dim",
-    )
-    _print_table(screen, "stage", [*forecast.stages.items(), ("all", forecast.total)], has_total=True)
-    _print_table(screen, "node", forecast.nodes.items())
+    rounds = f"  {_range(forecast.rounds, _count)} rounds; each figure is that of a typical run (short to long run)"
+    screen.print(rounds, style="dim")
+    _print_costs(screen, "stage", [*forecast.stages.items(), ("all", forecast.total)])
+    _print_costs(screen, "node", forecast.nodes.items())
     screen.print()
     unpriced = ", ".join(forecast.total.unpriced)
     rows = [("Budget", each) for each in forecast.budget] or [("Budget", "no cap")]
@@ -42,13 +38,12 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
     print_rows(screen, rows)
 
 
-def compared(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
+def describe_difference(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
     """What model calls took and the forecast of it: calls, dollars, seconds."""
     expected = forecast.total
     figures = [f"{spent.calls:,} calls, expected {_range(expected.calls, _count)}"]
     if expected.usd is not None and (expected.usd.high or spent.cost_usd):
-        fact = "unknown cost" if spent.cost_usd is None else dollars(spent.cost_usd)
-        figures.append(f"{fact}, expected {_range(expected.usd, dollars)}")
+        figures.append(f"{_paid(spent)}, expected {_range(expected.usd, dollars)}")
     figures.append(f"{_time(seconds)}, expected {_range(expected.seconds, _time)}")
     return "; ".join(figures)
 
@@ -65,54 +60,38 @@ def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[
     ]
 
 
-def print_compared(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spending]) -> None:
+def print_stages(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spending]) -> None:
     """What each stage took beside its forecast: calls, and dollars if they are known, else tokens."""
     has_dollars = forecast.total.usd is not None and forecast.total.usd.high > 0
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("stage", no_wrap=True)
-    for name in ("calls", "expected", "cost" if has_dollars else "tokens", "expected"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _new_table("stage", "calls", "expected", "cost" if has_dollars else "tokens", "expected")
     for stage, actual in _by_stage(forecast, spent):
-        wanted = forecast.stages.get(stage, NOTHING_EXPECTED)
-        paid = "unknown" if actual.cost_usd is None else dollars(actual.cost_usd)
-        table.add_row(
-            stage,
-            _count(actual.calls),
-            _range(wanted.calls, _count),
-            *((paid, _cost(wanted)) if has_dollars else (_count(actual.tokens), _range(wanted.tokens, _count))),
-        )
+        cost = forecast.stages.get(stage, NO_COST)
+        paid = (_paid(actual), _dollars(cost)) if has_dollars else (_count(actual.tokens), _range(cost.tokens, _count))
+        table.add_row(stage, _count(actual.calls), _range(cost.calls, _count), *paid)
     screen.print(table)
 
 
 def _by_stage(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[tuple[Stage, Spending]]:
     """The stages that were forecast to call a model or did, in the order of a run."""
-    asking = {stage for stage, expected in forecast.stages.items() if expected.calls.high > 0} | spent.keys()
-    return [(stage, spent.get(stage, NOTHING)) for stage in STAGES if stage in asking]
+    return [(stage, spent.get(stage, NOTHING)) for stage in STAGES if stage in (forecast.stages.keys() | spent.keys())]
 
 
-def _print_table(screen: Console, kind: str, lines: Iterable[tuple[str, Expected]], *, has_total: bool = False) -> None:
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column(kind, no_wrap=True)
-    for name in ("calls", "tokens", "cost", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
-    lines = list(lines)
-    for number, (name, expected) in enumerate(lines):
-        table.add_row(
-            Text(one_line(name)),
-            _range(expected.calls, _count),
-            _range(expected.tokens, _count),
-            _cost(expected),
-            _range(expected.seconds, _time),
-            style="bold" if has_total and number == len(lines) - 1 else None,
-        )
+def _print_costs(screen: Console, kind: str, lines: Iterable[tuple[str, Cost]]) -> None:
+    table = _new_table(kind, "calls", "tokens", "cost", "time")
+    for name, cost in lines:
+        calls, tokens = _range(cost.calls, _count), _range(cost.tokens, _thousands)
+        style = "bold" if name == "all" else None
+        table.add_row(Text(one_line(name)), calls, tokens, _dollars(cost), _range(cost.seconds, _time), style=style)
     screen.print()
     screen.print(table)
 
 
-def _cost(expected: Expected) -> str:
-    if expected.usd is None:
-        return "unknown"
-    return _range(expected.usd, dollars) + (" + unknown" if expected.unpriced else "")
+def _new_table(first: str, *others: str) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def _range(figures: Range, show: Callable[[float], str]) -> str:
@@ -121,8 +100,22 @@ def _range(figures: Range, show: Callable[[float], str]) -> str:
     return typical if low == high else f"{typical} ({low} to {high})"
 
 
+def _dollars(cost: Cost) -> str:
+    if cost.usd is None:
+        return "unknown"
+    return _range(cost.usd, dollars) + (" + unknown" if cost.unpriced else "")
+
+
+def _paid(spent: Spending) -> str:
+    return "unknown" if spent.cost_usd is None else dollars(spent.cost_usd)
+
+
 def _count(figure: float) -> str:
     return f"{figure:,.0f}"
+
+
+def _thousands(tokens: float) -> str:
+    return f"{tokens / 1_000:,.0f}k" if tokens >= 10_000 else f"{tokens:,.0f}"
 
 
 def _time(seconds: float) -> str:

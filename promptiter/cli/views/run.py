@@ -19,7 +19,7 @@ from promptiter.forecast.forecast import read_forecast
 from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
-from promptiter.runs.outcome import outcome_of
+from promptiter.runs.outcome import classify_result
 from promptiter.runs.summary import Change, FigureChange, RunSummary
 from promptiter.wording import join_names, plural
 from traces.text import cut, one_line
@@ -48,7 +48,7 @@ def as_json(result: RunResult, path: Path) -> str:
         "forecast": None if forecast is None else to_plain(forecast.total),
         "stages": None if forecast is None else stages_as_json(forecast, spent_by_stage(path)),
         "path": str(path),
-        "exit_code": EXIT_CODES[outcome_of(result)],
+        "exit_code": EXIT_CODES[classify_result(result)],
     }
     return orjson.dumps(
         document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE

@@ -38,7 +38,7 @@ from promptiter.evaluation.metrics.text_match import (
 from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compare_tool_calls
 from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.secret import reveal
-from promptiter.registry import REGISTRY, Registry
+from promptiter.registry import METRICS, Registry
 from promptiter.wording import shorten
 from traces import Usage
 
@@ -192,7 +192,7 @@ class FunctionMetric:
 
 
 def build_metrics(
-    config: EvalConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = REGISTRY
+    config: EvalConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = METRICS
 ) -> tuple[Metric, ...]:
     """The metrics of a configuration. Raises one UnknownNameError with all unknown names.
 

@@ -16,12 +16,12 @@ from promptiter.agents.in_place import exit_hooks
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.in_place.saved_baseline import restore
 from promptiter.agents.nodes import surface
-from promptiter.errors import EditedTargetError, SetupError, StructureMismatchError
+from promptiter.errors import EditedSourceError, SetupError, StructureMismatchError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.profile import Profile
-from promptiter.sources import CallbackSource, FileSource, Target
+from promptiter.sources import CallbackSource, FileSource, Source
 
 BASELINE = codecs.BOM_UTF8 + b"Be brief.\r\nBe kind.\r\n"
 TEXT = "Be brief.\nBe kind.\n"
@@ -60,7 +60,7 @@ class Prompt:
 
     @property
     def beside(self) -> list[str]:
-        """What else is in its folder, hidden files too."""
+        """The other files in its folder, hidden ones too."""
         return sorted(each.name for each in self.path.parent.iterdir() if each != self.path)
 
     @property
@@ -124,9 +124,7 @@ def test_it_describes_what_the_file_holds(file: Prompt, state: State) -> None:
     assert {each.id: each.value for each in snapshot.surfaces} == {"bot#instruction": TEXT}
 
 
-async def test_a_run_sees_its_profile_in_the_file_and_the_end_brings_the_baseline_back(
-    file: Prompt, state: State
-) -> None:
+async def test_a_run_sees_its_profile_in_the_file_and_closing_restores_the_baseline(file: Prompt, state: State) -> None:
     async with bot(file, state) as agent:
         assert (await run(agent)).output == TEXT
         assert (await run(agent, "Be exact.\n")).output == "Be exact.\n"
@@ -167,7 +165,7 @@ async def test_a_function_is_one_step_whose_reads_are_unknown(file: Prompt, stat
     assert step.input.text == "hi"
 
 
-async def test_what_a_function_raises_is_the_runs_error(file: Prompt, state: State) -> None:
+async def test_an_error_of_the_function_is_the_error_of_the_run(file: Prompt, state: State) -> None:
     def answer(question: str) -> str:
         if question == "hi":
             raise ValueError("no words")
@@ -177,7 +175,7 @@ async def test_what_a_function_raises_is_the_runs_error(file: Prompt, state: Sta
         done = await run(agent, "A")
         left = await agent.run(CaseInput(text="exit"), profile(agent))
     assert str(done.error) == "ValueError: no words"
-    assert str(left.error) == "AgentError: the function left by sys.exit(3)"
+    assert str(left.error) == "AgentError: the function called sys.exit(3)"
 
 
 async def test_a_wrapped_agent_keeps_its_trace_and_is_given_the_same_values(file: Prompt, state: State) -> None:
@@ -207,7 +205,7 @@ async def test_a_wrapped_agent_keeps_its_trace_and_is_given_the_same_values(file
     assert list(reads["writer"] or ()) == ["writer#instruction"]
 
 
-async def test_a_target_gives_a_node_a_surface_that_its_agent_does_not_know(file: Prompt, state: State) -> None:
+async def test_a_target_gives_a_node_a_surface_that_its_agent_does_not_have(file: Prompt, state: State) -> None:
     def planner(question: str) -> str:
         return file.text
 
@@ -215,17 +213,17 @@ async def test_a_target_gives_a_node_a_surface_that_its_agent_does_not_know(file
     async with InPlaceAgent(chain("desk", planner), targets, state_folder=state.path) as agent:
         other = Profile.of(agent.describe(), {"planner#instruction": "Plan."})
         assert (await agent.run(CaseInput(text="hi"), other)).output == "Plan."
-    with pytest.raises(SetupError, match="'painter', which is no node"):
+    with pytest.raises(SetupError, match="'painter', which is not a node"):
         InPlaceAgent(
             chain("desk", planner), {"painter#instruction": FileSource(file.path)}, state_folder=state.path
         ).describe()
 
 
-async def test_parameters_are_held_as_json_and_models_without_white_space(tmp_path: Path, state: State) -> None:
+async def test_parameters_are_stored_as_json_and_models_without_white_space(tmp_path: Path, state: State) -> None:
     held = {"parameter.top_k": "3\n", "model": "small\n", "examples": "[]"}
     for name, text in held.items():
         (tmp_path / name).write_text(text)
-    targets: dict[str, Target] = {f"bot#{name}": FileSource(tmp_path / name) for name in held}
+    targets: dict[str, Source] = {f"bot#{name}": FileSource(tmp_path / name) for name in held}
 
     def answer(question: str) -> list[str]:
         return [(tmp_path / name).read_text() for name in held]
@@ -242,7 +240,7 @@ async def test_parameters_are_held_as_json_and_models_without_white_space(tmp_pa
     assert {name: (tmp_path / name).read_text() for name in held} == held
 
 
-def test_what_cannot_be_an_in_place_agent_is_refused(file: Prompt, state: State) -> None:
+def test_invalid_targets_are_refused(file: Prompt, state: State) -> None:
     other = file.sibling("other.md", "no JSON")
 
     def answer(question: str) -> str:
@@ -254,10 +252,10 @@ def test_what_cannot_be_an_in_place_agent_is_refused(file: Prompt, state: State)
             InPlaceAgent(answer, places, state_folder=state.path).describe()
 
     refused("needs targets")
-    refused("'bot' is no surface", bot=file)
-    refused("'bot#colour' is no surface", bot_colour=file)
+    refused("'bot' is not a surface id", bot=file)
+    refused("'bot#colour' is not a surface id", bot_colour=file)
     refused("a function is one node, but the targets are surfaces of bot, cat", bot_instruction=file, cat_skill=other)
-    refused("each surface needs a file of its own", bot_instruction=file, bot_skill=file)
+    refused("each surface needs its own file", bot_instruction=file, bot_skill=file)
     refused("'bot#parameter' must hold JSON, holds 'no JSON'", bot_parameter=other)
     refused("cannot be read: No such file", bot_instruction=Prompt(file.path.with_name("gone")))
 
@@ -274,19 +272,19 @@ async def test_a_text_that_the_file_cannot_hold_fails_its_run_and_touches_nothin
     async with InPlaceAgent(lambda question: question, targets, state_folder=state.path) as agent:
         done = await run(agent, "5 €")
         assert str(done.error).startswith("AgentError: ")
-        assert "is written in ascii, which cannot hold '€'" in str(done.error)
+        assert "is encoded as ascii, which cannot represent '€'" in str(done.error)
         assert file.raw == b"plain"
 
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_eight_runs_of_two_profiles_never_see_a_wrong_one(file: Prompt, state: State, is_async: bool) -> None:
-    under_way: set[str] = set()
+    running: set[str] = set()
     most = 0
 
     def enter(question: str) -> str:
         nonlocal most
-        under_way.add(question)
-        most = max(most, len(under_way))
+        running.add(question)
+        most = max(most, len(running))
         return file.text
 
     async def slowly(question: str) -> str:
@@ -294,7 +292,7 @@ async def test_eight_runs_of_two_profiles_never_see_a_wrong_one(file: Prompt, st
         for _ in range(3):
             await asyncio.sleep(0.002)
             seen.append(file.text)
-        under_way.discard(question)
+        running.discard(question)
         return "".join(sorted(set(seen)))
 
     def in_thread(question: str) -> str:
@@ -302,7 +300,7 @@ async def test_eight_runs_of_two_profiles_never_see_a_wrong_one(file: Prompt, st
         for _ in range(3):
             time.sleep(0.002)
             seen.append(file.text)
-        under_way.discard(question)
+        running.discard(question)
         return "".join(sorted(set(seen)))
 
     async with bot(file, state, slowly if is_async else in_thread) as agent:
@@ -313,14 +311,14 @@ async def test_eight_runs_of_two_profiles_never_see_a_wrong_one(file: Prompt, st
                 chosen = profile(agent, instruction=text)
                 return (await agent.run(CaseInput(text=str(number)), chosen)).output
 
-        # In pairs, so that there is something to do at once, and something to switch to.
+        # In pairs, so that there are both concurrent runs and switches.
         wanted = ["AB"[number // 2 % 2] for number in range(60)]
         assert await asyncio.gather(*map(one, range(60), wanted)) == wanted
     assert most == 2
     assert file.raw == BASELINE
 
 
-async def test_runs_under_one_profile_go_on_at_the_same_time(file: Prompt, state: State) -> None:
+async def test_runs_under_one_profile_are_concurrent(file: Prompt, state: State) -> None:
     barrier = asyncio.Barrier(8)
 
     async def answer(question: str) -> str:
@@ -350,7 +348,7 @@ async def test_a_switch_comes_before_runs_that_arrive_after_it(file: Prompt, sta
     assert order == ["A", "B", "A"]
 
 
-async def test_a_function_that_was_given_up_keeps_its_profile_until_it_returns(file: Prompt, state: State) -> None:
+async def test_a_function_that_timed_out_keeps_its_profile_until_it_returns(file: Prompt, state: State) -> None:
     seen: list[str] = []
     started, go = threading.Event(), threading.Event()
 
@@ -404,15 +402,15 @@ async def test_a_switch_that_is_cancelled_comes_to_its_end_before_the_next(state
 
     targets = {"bot#instruction": CallbackSource(lambda: store["key"], write)}
     async with InPlaceAgent(lambda _: store["key"], targets, state_folder=state.path) as agent:
-        given_up = asyncio.create_task(run(agent, "A"))
+        cancelled = asyncio.create_task(run(agent, "A"))
         assert await asyncio.to_thread(writing.wait, 10)
-        given_up.cancel()
+        cancelled.cancel()
         following = asyncio.create_task(run(agent, "B"))
         await asyncio.sleep(0.05)
-        assert not given_up.done()
+        assert not cancelled.done()
         go.set()
         assert (await following).output == "B"
-        assert given_up.cancelled()
+        assert cancelled.cancelled()
     assert store == {"key": "base"}
 
 
@@ -460,11 +458,11 @@ def test_event_loops_take_turns_like_processes(file: Prompt, state: State) -> No
     assert file.raw == BASELINE
 
 
-async def test_a_text_that_somebody_else_wrote_is_not_overwritten_by_a_switch(file: Prompt, state: State) -> None:
+async def test_a_switch_does_not_overwrite_an_edit(file: Prompt, state: State) -> None:
     agent = bot(file, state)
     await run(agent, "A")
     file.raw = b"Mine!"
-    with pytest.raises(EditedTargetError, match="somebody else edited it while a candidate was in place"):
+    with pytest.raises(EditedSourceError, match="it was edited while a candidate was in place"):
         await run(agent, "B")
     assert file.raw == b"Mine!"
     assert [each.outcome for each in agent.close()] == ["edited"]
@@ -472,7 +470,7 @@ async def test_a_text_that_somebody_else_wrote_is_not_overwritten_by_a_switch(fi
     assert file.saved_beside == BASELINE
 
 
-async def test_restore_keeps_a_foreign_edit_and_the_baseline_unless_it_is_forced(file: Prompt, state: State) -> None:
+async def test_restore_keeps_an_edit_and_the_baseline_unless_forced(file: Prompt, state: State) -> None:
     agent = bot(file, state)
     await run(agent, "A")
     file.raw = b"Mine!"
@@ -482,7 +480,7 @@ async def test_restore_keeps_a_foreign_edit_and_the_baseline_unless_it_is_forced
         assert "promptiter restore --force" in done.note
         assert file.raw == b"Mine!"
         assert file.saved_beside == BASELINE
-    with pytest.raises(EditedTargetError, match="to keep the edit, delete"):
+    with pytest.raises(EditedSourceError, match="to keep the edit, delete"):
         bot(file, state).describe()
     assert [each.outcome for each in restore(state.path, force=True)] == ["restored"]
     assert file.raw == BASELINE
@@ -511,11 +509,11 @@ async def test_a_file_that_was_deleted_comes_back_with_its_mode(file: Prompt, st
     assert file.mode == 0o640
 
 
-async def test_a_file_that_changes_between_description_and_first_run_is_told(file: Prompt, state: State) -> None:
+async def test_a_file_that_changes_between_description_and_first_run_is_reported(file: Prompt, state: State) -> None:
     agent = bot(file, state)
     agent.describe()
     file.raw = b"newer"
-    with pytest.raises(SetupError, match=r"bot.md was changed after the agent was described; start again"):
+    with pytest.raises(SetupError, match=r"bot.md changed after the agent was described; restart"):
         await run(agent, "A")
     assert file.raw == b"newer"
     assert restore(state.path) == []
@@ -546,7 +544,7 @@ async def test_a_start_after_a_kill_restores_before_it_describes(file: Prompt, s
     assert file.raw == BASELINE
 
 
-async def test_another_state_folder_does_not_take_a_candidate_for_the_baseline(file: Prompt, state: State) -> None:
+async def test_another_state_folder_does_not_mistake_a_candidate_for_the_baseline(file: Prompt, state: State) -> None:
     other = State(state.path.with_name("other"))
     first = bot(file, state)
     second = bot(file, other)
@@ -562,8 +560,8 @@ async def test_another_state_folder_does_not_take_a_candidate_for_the_baseline(f
     assert file.beside == []
 
 
-async def test_a_claim_that_nothing_stands_behind_is_taken_over(file: Prompt, state: State) -> None:
-    file.sibling(".bot.md.promptiter-claim", "/gone/for/good")
+async def test_a_leftover_lock_is_taken_over(file: Prompt, state: State) -> None:
+    file.sibling(".bot.md.promptiter-lock", "/gone/for/good")
     async with bot(file, state) as agent:
         assert (await run(agent, "A")).output == "A"
     assert file.beside == []
@@ -580,13 +578,13 @@ async def test_a_state_folder_in_use_for_other_targets_is_refused(file: Prompt, 
     async with bot(file, state, answer) as agent:
         running = asyncio.create_task(run(agent, "A"))
         await asyncio.sleep(0.05)
-        with pytest.raises(SetupError, match="give each agent a state_folder of its own"):
+        with pytest.raises(SetupError, match="give each agent its own state_folder"):
             bot(other, state).describe()
         go.set()
         await running
 
 
-async def test_a_damaged_saved_baseline_is_told_and_touches_nothing(file: Prompt, state: State) -> None:
+async def test_a_damaged_saved_baseline_is_reported_and_touches_nothing(file: Prompt, state: State) -> None:
     await run(bot(file, state), "A")
     whole = state.record.raw
     for damaged in (whole[:40], whole.replace(b'"mode"', b'"made"'), whole.replace(b"bot#i", b"cat#i")):
@@ -598,9 +596,9 @@ async def test_a_damaged_saved_baseline_is_told_and_touches_nothing(file: Prompt
     assert [each.outcome for each in restore(state.path)] == ["restored"]
 
 
-async def test_a_callback_is_restored_by_whoever_has_it(file: Prompt, state: State) -> None:
+async def test_a_callback_is_restored_by_a_program_that_has_it(file: Prompt, state: State) -> None:
     store = {"key": "base\r\n"}
-    targets: dict[str, Target] = {
+    targets: dict[str, Source] = {
         "bot#skill": CallbackSource(lambda: store["key"], lambda value: store.__setitem__("key", value)),
         "bot#instruction": FileSource(file.path),
     }
@@ -622,7 +620,7 @@ async def test_a_callback_that_fails_does_not_keep_others_from_being_restored(fi
             raise ConnectionError("gone")
         store["key"] = value
 
-    targets: dict[str, Target] = {
+    targets: dict[str, Source] = {
         "bot#file": CallbackSource(lambda: store["key"], write),
         "bot#instruction": FileSource(file.path),
     }
@@ -637,7 +635,7 @@ async def test_a_callback_that_fails_does_not_keep_others_from_being_restored(fi
     assert store == {"key": "base"}
 
 
-async def test_a_store_that_changes_what_it_is_given_is_refused_and_restored(state: State) -> None:
+async def test_a_store_that_changes_values_is_refused_and_restored(state: State) -> None:
     store = {"key": "base"}
     target = CallbackSource(lambda: store["key"], lambda value: store.__setitem__("key", value.strip()))
     agent = InPlaceAgent(lambda question: question, {"bot#instruction": target}, state_folder=state.path)
@@ -646,7 +644,7 @@ async def test_a_store_that_changes_what_it_is_given_is_refused_and_restored(sta
     assert store == {"key": "base"}
 
 
-async def test_an_evaluation_of_an_in_place_agent_scores_each_profile_by_itself(file: Prompt, state: State) -> None:
+async def test_an_evaluation_of_an_in_place_agent_scores_each_profile_separately(file: Prompt, state: State) -> None:
     cases = tuple(EvalCase(id=f"c{number}", turns=(Turn(user="hi", expected="A"),)) for number in range(6))
     eval_set = EvalSet(id="set", cases=cases)
     exact = FunctionMetric(name="exact", function=lambda case, run: float(run.output == case.turns[0].expected))

@@ -1,4 +1,4 @@
-"""Kills, signals and second processes: whatever ends a process, the baseline is there or comes back byte for byte."""
+"""Kills, signals and second processes: the baseline is in place or can be restored, byte for byte."""
 
 from __future__ import annotations
 
@@ -73,21 +73,21 @@ def start(folder: Path, body: str, *arguments: str) -> subprocess.Popen[bytes]:
     return started
 
 
-def ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit code; what it wrote to standard error stands in the message of a failure."""
-    _, told = process.communicate(timeout=60)
-    assert b"Traceback" not in told, told.decode()
+def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
+    """The exit code; a failure shows what it wrote to standard error."""
+    _, errors = process.communicate(timeout=60)
+    assert b"Traceback" not in errors, errors.decode()
     return process.returncode
 
 
 def prompts(folder: Path) -> dict[str, bytes]:
-    """All that stands beside the prompts, hidden files too."""
+    """All files in the folder of the prompts, hidden ones too."""
     return {each.name: each.read_bytes() for each in (folder / "prompts").iterdir()}
 
 
 def assert_whole(folder: Path) -> None:
     """Each file holds the baseline or one candidate, never a part of it."""
-    whole = {FileSource(folder / "prompts" / name).text_of(raw) for name, raw in BASELINES.items()}
+    whole = {FileSource(folder / "prompts" / name).decode(raw) for name, raw in BASELINES.items()}
     whole |= {str(number) * times for number in range(CANDIDATES) for times in (1, 1000)}
     for name in BASELINES:
         assert FileSource(folder / "prompts" / name).read() in whole
@@ -126,11 +126,11 @@ def kill_at_random(folder: Path, *, kills: int, seed: int) -> None:
     assert found > kills / 3, "too few kills came while a candidate was in place"
 
 
-def test_a_kill_at_a_random_moment_leaves_what_restore_turns_into_the_baseline(folder: Path) -> None:
+def test_a_kill_at_a_random_moment_leaves_a_state_that_restore_can_repair(folder: Path) -> None:
     kill_at_random(folder, kills=6, seed=1)
 
 
-def test_forty_kills_at_random_moments_leave_what_restore_turns_into_the_baseline(folder: Path) -> None:
+def test_forty_kills_at_random_moments_leave_a_state_that_restore_can_repair(folder: Path) -> None:
     kill_at_random(folder, kills=40, seed=2)
 
 
@@ -139,7 +139,7 @@ EVERY_LINE = """
     from promptiter.agents.in_place.target_lock import FolderLock
     from promptiter.agents.in_place.saved_baseline import SavedBaseline, restore
 
-    os.fsync = lambda _: None  # that is against a loss of power, and slow
+    os.fsync = lambda _: None  # only needed for power failures, and slow
     every, offset = int(sys.argv[2]), int(sys.argv[3])
     state = folder / "state"
     saved = SavedBaseline(state)
@@ -150,7 +150,7 @@ EVERY_LINE = """
 
     def switch_and_restore():
         baseline = saved.read(targets)
-        with FolderLock(state).held():
+        with FolderLock(state).hold():
             saved.hold(targets, baseline=baseline, wanted=texts)
             saved.hold(targets, baseline=baseline, wanted={"bot#skill": "2"})
             saved.restore(targets)
@@ -198,11 +198,11 @@ EVERY_LINE = """
 @pytest.mark.parametrize(
     "every", [pytest.param(29, id="every 29th line"), pytest.param(1, id="every line", marks=pytest.mark.slow)]
 )
-def test_a_kill_at_any_line_of_a_switch_or_restore_is_mended_by_restore(folder: Path, every: int) -> None:
+def test_a_kill_at_any_line_of_a_switch_or_restore_is_repaired_by_restore(folder: Path, every: int) -> None:
     (folder / "state").mkdir()
     process = start(folder, EVERY_LINE, str(every), str(random.Random(7).randrange(every)))
-    _, told = process.communicate(timeout=500)
-    assert process.returncode == 0, told.decode()
+    _, errors = process.communicate(timeout=500)
+    assert process.returncode == 0, errors.decode()
 
 
 def test_two_processes_take_turns_and_see_their_own_profiles_only(folder: Path) -> None:
@@ -216,12 +216,12 @@ def test_two_processes_take_turns_and_see_their_own_profiles_only(folder: Path) 
     asyncio.run(main())
     """
     processes = [start(folder, body, name) for name in ("first", "second")]
-    assert [ended(process) for process in processes] == [0, 0]
+    assert [wait_for_exit(process) for process in processes] == [0, 0]
     assert prompts(folder) == BASELINES
     assert restore(folder / "state") == []
 
 
-def test_a_process_goes_on_when_the_other_is_killed(folder: Path) -> None:
+def test_a_process_continues_when_the_other_is_killed(folder: Path) -> None:
     killed = start(folder, SWITCHING)
     body = """
     async def main():
@@ -237,7 +237,7 @@ def test_a_process_goes_on_when_the_other_is_killed(folder: Path) -> None:
     killed.kill()
     killed.communicate()
     (folder / "killed").touch()
-    assert ended(other) == 0
+    assert wait_for_exit(other) == 0
     assert prompts(folder) == BASELINES
 
 
@@ -276,13 +276,13 @@ def test_a_signal_ends_the_program_with_the_baseline_in_place(
     process = start(folder, body)
     assert prompts(folder)["b.md"] == "3".encode("utf-16")
     process.send_signal(number)
-    assert ended(process) == code
+    assert wait_for_exit(process) == code
     assert prompts(folder) == BASELINES
 
 
 def test_the_end_of_a_program_that_closes_nothing_restores(folder: Path) -> None:
     process = start(folder, "asyncio.run(run('3'))\nprint('ready', flush=True)")
-    assert ended(process) == 0
+    assert wait_for_exit(process) == 0
     assert prompts(folder) == BASELINES
 
 
@@ -305,8 +305,8 @@ def test_a_signal_does_not_interrupt_a_restore(folder: Path) -> None:
     process = start(folder, body)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=60)
-    assert said == b"restored\n"
+    output, _ = process.communicate(timeout=60)
+    assert output == b"restored\n"
     assert process.returncode == 143
     assert prompts(folder) == BASELINES
 
@@ -320,7 +320,7 @@ def test_a_program_with_its_own_sigterm_keeps_it(folder: Path) -> None:
     """
     process = start(folder, body)
     process.send_signal(signal.SIGTERM)
-    assert ended(process) == 5
+    assert wait_for_exit(process) == 5
     assert prompts(folder) == BASELINES
 
 
@@ -333,5 +333,5 @@ def test_a_fork_leaves_the_baseline_to_its_parent(folder: Path) -> None:
         assert files[1].read_bytes() == "3".encode("utf-16")
         print("ready", flush=True)
     """
-    assert ended(start(folder, body)) == 0
+    assert wait_for_exit(start(folder, body)) == 0
     assert prompts(folder) == BASELINES

@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
-from promptiter.agents.graph import Edge, GraphAgent
+from promptiter.agents.edges import Edge
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.loss import category_of
 from promptiter.evaluation.data.case import EvalCase, Turn

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptiter.agents.graph import Choice, Edge, GraphAgent, Join
+from promptiter.agents.edges import Choice, Edge, Join
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.evaluation.metrics.text_match import find_word_differences
 from promptiter.evaluation.score import Finding

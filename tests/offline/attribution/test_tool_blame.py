@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
-from promptiter.agents.graph import Edge, GraphAgent
+from promptiter.agents.edges import Edge
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode, Tool
 from promptiter.backprop.loss import category_of
 from promptiter.evaluation.data.case import ExpectedToolCall

@@ -1,0 +1,47 @@
+"""The edges of a graph agent: plain, conditional, joins and fan-outs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from promptiter.agents.nodes import NodeContext
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """After the source has run, the target runs."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """After the source has run, `route` returns a key of `targets`, and that target runs; None ends this path."""
+
+    source: str
+    route: Callable[[NodeContext], str | None]
+    targets: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """After all sources have run, the target runs once and sees the outputs of all."""
+
+    sources: tuple[str, ...]
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """After the source has run, the target runs once per item, in parallel; its own edges follow when all are done."""
+
+    source: str
+    target: str
+    items: Callable[[NodeContext], Sequence[Json]] = lambda context: list(context.incoming)
+
+
+AnyEdge: TypeAlias = Edge | Choice | Join | FanOut

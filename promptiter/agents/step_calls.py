@@ -1,0 +1,79 @@
+"""The calls of a step: what it asks models and tools, through the gateway and under keys of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+from promptiter.agents.base import RunContext, to_text
+from promptiter.errors import ToolFailedError
+from promptiter.llm.gateway import current_gateway
+from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
+from traces import OpenStep, Usage
+from traces.model import Json, sum_usage
+from traces.snapshots import to_plain_json
+
+REQUESTS = "promptiter.requests"
+"""The step attribute with the digests of its requests: it shows that a request changed, whatever the answer."""
+
+
+class StepCalls:
+    """The calls of one step. Equal calls are numbered, so that each has its own key whatever the timing."""
+
+    def __init__(self, step: OpenStep, context: RunContext) -> None:
+        self.step = step
+        self.context = context
+        self.loop = asyncio.get_running_loop()
+        self._seen: dict[str, int] = {}
+
+    async def ask(self, request: ModelRequest, *, is_live: bool = False) -> ModelReply:
+        """Ask a model through the gateway and add its usage to the step."""
+        digest = request.digest
+        site = self._site(digest)
+        self.step.attributes["gen_ai.request.model"] = request.model
+        self.step.attributes.setdefault(REQUESTS, []).append(digest[:16])
+        reply = await current_gateway().ask(request, site, node_id=self.step.node_id, is_live=is_live)
+        self.step.usage = sum_usage((self.step.usage, reply.usage))
+        return reply
+
+    async def call_tool(
+        self, name: str, function: Callable[..., Any], arguments: Json, *, is_live: bool = False
+    ) -> Json:
+        """Call a tool through the gateway. If it raises, the model gets the error as its result."""
+        site = self._site(f"{name}{to_text(arguments)}")
+        try:
+            return await current_gateway().call_tool(
+                name, arguments, function, site, node_id=self.step.node_id, is_live=is_live
+            )
+        except ToolFailedError as error:
+            return {"error": str(error)}
+
+    async def get_or_execute(self, name: str, key: Json, execute: Callable[[], Awaitable[Json]]) -> Json:
+        """Return the cached value of a key, or execute and cache it; an error is raised as ToolFailedError."""
+
+        async def run(**_: Json) -> Json:
+            value = await execute()
+            return {"value": to_plain_json(value), "usage": asdict(self.step.usage) if self.step.usage else None}
+
+        site = self._site(f"{name}{to_text(key)}")
+        stored = await current_gateway().call_tool(name, key, run, site, node_id=self.step.node_id)
+        if stored["usage"]:
+            self.step.usage = Usage(**stored["usage"])
+        return stored["value"]
+
+    def _site(self, what: str) -> CallSite:
+        number = self._seen[what] = self._seen.get(what, -1) + 1
+        return CallSite(
+            role=self.context.role,
+            case_id=self.context.case_id,
+            repeat=self.context.repeat,
+            step_id=f"{self.step.id} in turn {self.context.turn}" if self.context.turn else self.step.id,
+            number=number,
+        )
+
+
+current_calls: contextvars.ContextVar[StepCalls] = contextvars.ContextVar("promptiter_current_calls")
+"""The calls of the running step, for functions that ask models themselves."""

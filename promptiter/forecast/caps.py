@@ -1,0 +1,64 @@
+"""How caps of a budget limit a run: what fits, how many rounds that is, and what is reserved for the final test."""
+
+from __future__ import annotations
+
+from promptiter.engine.final_test import MAX_RESERVED_SHARE, TEST_SET_REPEATS
+from promptiter.evaluation.stats.final_test import BLOCKS
+from promptiter.forecast.costs import NO_COST, ZERO, Figure, Range
+from promptiter.forecast.estimate import Costs, Estimate
+from promptiter.llm.budget import Budget, Budgets
+from promptiter.wording import plural
+
+MAX_ROUNDS = 50
+"""Rounds that a cap allows are counted up to here."""
+
+
+def read_caps(budget: Budget | Budgets | None) -> dict[Figure, float]:
+    """The caps of a budget by the figure that each limits."""
+    if budget is None:
+        return {}
+    caps = budget.caps
+    known: dict[Figure, float | None] = {"calls": caps.max_calls, "tokens": caps.max_tokens, "usd": caps.max_usd}
+    return {figure: cap for figure, cap in known.items() if cap is not None}
+
+
+def fit_into_cap(costs: Costs, estimate: Estimate, figure: Figure, cap: float) -> Costs:
+    """The costs of a run, with all that follows the baseline scaled down to the cap.
+
+    If a search is cut before it keeps a candidate, there is no final test, so `low` is without what is reserved.
+    """
+    baseline = sum(estimate.search(ZERO).values(), NO_COST).figure(figure)
+    rest = sum(costs.values(), NO_COST).figure(figure) + baseline * -1
+    left = Range(cap - _estimate_reserve(estimate, figure, cap), cap, cap) + baseline * -1
+    share = left.combine(rest, lambda most, wanted: max(0.0, most) / wanted if wanted > most else 1.0)
+    return {place: cost if place[0] == "baseline" else cost.times(share) for place, cost in costs.items()}
+
+
+def describe_cap(estimate: Estimate, figure: Figure, cap: float) -> str:
+    """How many rounds a cap allows, and what it reserves for the final test."""
+    reserved, rounds = _estimate_reserve(estimate, figure, cap), min(estimate.workload.request.max_rounds, MAX_ROUNDS)
+    searches = [estimate.search(Range.exactly(number)).values() for number in range(rounds + 1)]
+    needed = [sum(search, NO_COST).figure(figure) for search in searches]
+    needed[1:] = [each + Range.exactly(reserved) for each in needed[1:]]
+    most, least = sum(each.typical <= cap for each in needed) - 1, sum(each.high <= cap for each in needed) - 1
+    sentence = f"max_{figure} {_amount(figure, cap)}"
+    if most < 0:
+        return f"{sentence} does not even allow the baseline"
+    counts = str(most) if most == least else f"{max(0, least)} to {most}"
+    sentence += f" allows {counts} of {plural(rounds, 'round')}" if most else " allows only the baseline"
+    return f"{sentence}; {_amount(figure, reserved)} is reserved for the final test" if reserved else sentence
+
+
+def _estimate_reserve(estimate: Estimate, figure: Figure, cap: float) -> float:
+    """What a run reserves for the final test: what all its blocks need, at most half of what is left."""
+    workload, rule = estimate.workload, estimate.workload.request.final_test
+    if rule is None or not workload.request.max_rounds:
+        return 0.0
+    baseline = sum(estimate.search(ZERO).values(), NO_COST).figure(figure).typical
+    case_runs = 2 * (len(BLOCKS) * rule.repeats * workload.validation + TEST_SET_REPEATS * workload.test)
+    needed = baseline * case_runs / (workload.validation * workload.repeats)
+    return min(needed, max(0.0, MAX_RESERVED_SHARE * (cap - baseline)))
+
+
+def _amount(figure: Figure, amount: float) -> str:
+    return f"${amount:.4g}" if figure == "usd" else f"{amount:,.0f}"

@@ -1,0 +1,121 @@
+"""Changed inputs: how the inputs of a run, as its header recorded them, differ from the current ones.
+
+A run with changed inputs cannot resume: its recorded results would be mixed with results of something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import orjson
+
+from promptiter.runs.header import Configuration, HeaderSet, HeaderStructure, RunHeader
+from promptiter.wording import join_names
+from traces.model import Json
+
+FREE_KEYS = (
+    *("quiet", "json", "review", "runs", "cache", "keep_traces", "evaluation.concurrency", "budget.*"),
+    *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute"),
+    *("models.*.timeout_s", "models.*.latency_s"),
+)
+"""Configuration keys that may change before a run is resumed: they affect how it runs, not what it computes."""
+
+MAX_NAMED = 5
+"""Maximum number of changed cases or surfaces that a message names."""
+
+
+def find_changed_inputs(header: RunHeader, current: RunHeader) -> list[str]:
+    """List what changed since the header was written, one sentence for each change; empty if the run may resume."""
+    before, after = (each.configuration or Configuration(file="") for each in (header, current))
+    found = [
+        # The request follows from the configuration, so that a change of both is reported once.
+        *(list(_compare(before.document, after.document, free=FREE_KEYS)) or _compare(header.request, current.request)),
+        *_compare_files(before.files, after.files),
+        *_compare_structure(header.structure, current.structure),
+        *_compare_sets("train", header.train, current.train),
+        *_compare_sets("validation", header.validation, current.validation),
+        *_compare_sets("test", header.test or _NO_SET, current.test or _NO_SET),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def describe_changed_code(header: RunHeader, current: RunHeader) -> str | None:
+    """A warning if the agent's module changed. The run may still resume: the change may not affect its behaviour."""
+    before, after = header.configuration, current.configuration
+    if before is None or after is None or before.code == after.code or before.code is None:
+        return None
+    return (
+        "the agent's module has changed since the run began; recorded results are kept, so start a new run if the "
+        "agent now behaves differently"
+    )
+
+
+def _compare(before: Mapping[str, Json], after: Mapping[str, Json], *, free: Sequence[str] = ()) -> Iterator[str]:
+    """`stop.minutes was 30 and is now 60`, for each value that differs."""
+    then, now = _flatten(before), _flatten(after)
+    for path in dict.fromkeys((*then, *now)):
+        was, is_now = then.get(path), now.get(path)
+        if was == is_now or any(fnmatchcase(path, pattern) for pattern in free):
+            continue
+        if was is None:
+            yield f"{path} is new: {_shorten(is_now)}"
+        elif is_now is None:
+            yield f"{path} was {_shorten(was)} and has been removed"
+        else:
+            yield f"{path} was {_shorten(was)} and is now {_shorten(is_now)}"
+
+
+def _flatten(tree: Mapping[str, Json], path: str = "") -> dict[str, Json]:
+    """The values of a tree by their path, `stop.minutes`."""
+    found: dict[str, Json] = {}
+    for name, value in tree.items():
+        found |= _flatten(value, f"{path}{name}.") if isinstance(value, Mapping) else {f"{path}{name}": value}
+    return found
+
+
+def _shorten(value: Json) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _compare_files(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        if name not in after:
+            yield f"the file {name!r} is no longer used"
+        elif name not in before:
+            yield f"the file {name!r} was not used before"
+        elif before[name] != after[name]:
+            yield f"the file {name!r} was changed"
+
+
+def _compare_structure(before: HeaderStructure, after: HeaderStructure) -> Iterator[str]:
+    if before.structure_id != after.structure_id:
+        gone = [repr(name) for name in before.surfaces if name not in after.surfaces]
+        new = [repr(name) for name in after.surfaces if name not in before.surfaces]
+        if gone:
+            yield f"the agent no longer has the surfaces {join_names(gone, limit=MAX_NAMED)}"
+        if new:
+            yield f"the agent has new surfaces: {join_names(new, limit=MAX_NAMED)}"
+        if not gone and not new:
+            yield "the agent has different nodes or edges, or surfaces of another type"
+    for name in sorted(before.surfaces.keys() & after.surfaces.keys()):
+        if before.surfaces[name] != after.surfaces[name]:
+            yield f"the agent's own value of surface {name!r} was edited"
+
+
+_NO_SET = HeaderSet(id="", content_digest="", cases={})
+
+
+def _compare_sets(name: str, before: HeaderSet, after: HeaderSet) -> Iterator[str]:
+    if before.id != after.id:
+        yield f"{name}: the eval set was {before.id!r} and is now {after.id!r}"
+    changed = [
+        *(f"case {each!r} was removed" for each in before.cases if each not in after.cases),
+        *(f"case {each!r} is new" for each in after.cases if each not in before.cases),
+        *(f"case {each!r} was changed" for each, was in before.cases.items() if was != after.cases.get(each, was)),
+    ]
+    if changed:
+        yield f"{name}: {join_names(changed, limit=MAX_NAMED)}"
+    elif list(before.cases) != list(after.cases):
+        yield f"{name}: the order of the cases has changed"
