@@ -522,6 +522,7 @@ async def test_a_cache_that_is_not_closed_closes_with_its_last_reference(tmp_pat
     files, database = FileCache(tmp_path / "a.jsonl"), SqliteCache(tmp_path / "a.db")
     for cache in (files, database):
         await cache.put(KEY, REPLY)
+        cache._worker.submit(int).result()  # until now the worker's thread may hold a reference from the last call
     file, index, connection = files._file, files._index, database._database
     del cache, files, database
     gc.collect()
