@@ -1,0 +1,278 @@
+"""ProgressState: where a run is according to its events, and how to show that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from promptiter.backprop.record import GradientsMerged, LossesAttributed, PatchesWritten
+from promptiter.evaluation.result import CaseRow
+from promptiter.llm.ledger import Spending
+from promptiter.runlog.events import Event, Phase
+from promptiter.runlog.payloads import (
+    AblationFinished,
+    CandidateDecided,
+    CandidateProposed,
+    CaseFinished,
+    EvaluationFinished,
+    EvaluationStarted,
+    FinalTestFinished,
+    RoundStarted,
+    RunStarted,
+    StopDecided,
+)
+from promptiter.stages.contracts import AggregateResult
+from promptiter.wording import dollars, join_names, plural
+from traces.text import one_line
+
+MAX_NAMED = 4
+"""Maximum number of surfaces that a line names; the others are counted."""
+
+MAX_RERUN = 24
+"""Maximum number of cases that a round runs again between train and validation."""
+
+MIN_CASE_RUNS = 3
+"""Minimum number of case runs for an estimate of the time left."""
+
+FINAL_TEST_RUNS = 4
+"""Runs of each validation case in a typical final test: two profiles, two repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressLine:
+    """A line about a stage that ended: a label, and the result."""
+
+    label: str
+    text: Text
+
+
+@dataclass(slots=True)
+class ProgressState:
+    """The state of a run, updated by its events."""
+
+    round: int = 0
+    phase: Phase = "start"
+    max_rounds: int = 0
+    stage: str = "starting"
+    evaluations: dict[int, EvaluationStarted] = field(default_factory=dict)
+    runs: int = 0
+    runs_done: int = 0
+    values: list[float] = field(default_factory=list)
+    baseline: float | None = None
+    best: float | None = None
+    sizes: tuple[int, int] = (0, 0)
+    repeats: int = 1
+    all_runs: int = 0
+    runs_in_round: int = 0
+    candidates: dict[str, float | None] = field(default_factory=dict)
+    initial_profile: str = ""
+    accepted_profile: str = ""
+    is_for_score: bool = True
+
+    def update(self, event: Event) -> ProgressLine | None:
+        """Update the state, and return the line to print for the event, if any."""
+        self.round, self.phase = event.round, event.phase
+        match event.payload:
+            case RunStarted() as started:
+                return self._start_run(started)
+            case RoundStarted():
+                self.runs_in_round = 0
+            case EvaluationStarted() as evaluation:
+                self._start_evaluation(evaluation)
+            case CaseFinished(row=row):
+                self._count_case(row)
+            case EvaluationFinished() as finished:
+                return self._finish_evaluation(finished)
+            case LossesAttributed():
+                self.stage = "merging the blame"
+            case GradientsMerged(signals=signals):
+                return self._show_blame(signals)
+            case PatchesWritten() as written:
+                return self._show_patches(written)
+            case CandidateDecided() as decided:
+                return self._show_decision(decided)
+            case CandidateProposed(profile_digest=digest):
+                self.candidates[digest] = None
+            case AblationFinished(ablation=ablation) if ablation.dropped:
+                return self._line(f"removed, no worse without: {_names(ablation.dropped)}")
+            case FinalTestFinished(result=result):
+                return self._line(f"{result.scope}: {result.reason}", "green" if result.is_shown else "yellow")
+            case StopDecided(decision=decision) if decision.stop:
+                return self._line(f"stop: {decision.text}")
+            case _:
+                pass
+        return None
+
+    @property
+    def _place(self) -> str:
+        if self.phase in _LABELS:
+            return _LABELS[self.phase]
+        return f"round {self.round}" if self.round else "baseline"
+
+    def render_bar(self) -> Table:
+        """The round, the stage and its progress."""
+        row = Table.grid(padding=(0, 2))
+        for _ in range(5):
+            row.add_column(no_wrap=True)
+        name = f"round {self.round} of {self.max_rounds}" if self._place.startswith("round") else self._place
+        progress = ProgressBar(total=self.runs or None, completed=self.runs_done, width=16, pulse=not self.runs)
+        cells: list[RenderableType] = [Text(name, "bold"), Text(self.stage), progress]
+        if self.runs:
+            cells.append(Text(f"{self.runs_done}/{self.runs}"))
+        if self.values:
+            cells.append(Text(f"mean {sum(self.values) / len(self.values):.3f}"))
+        row.add_row(*cells)
+        return row
+
+    def render_figures(self, spent: Spending, seconds: float) -> Text:
+        """The scores so far, the cost, and the time."""
+        parts = []
+        if self.best is not None:
+            parts.append(f"best {self.best:.3f} (baseline {_figure(self.baseline)})")
+        parts.append(plural(spent.calls, "call"))
+        parts.append(_cost(spent))
+        parts.append(_clock(seconds))
+        if (left := self._seconds_left(seconds)) is not None:
+            parts.append(f"up to about {_clock(left)} left")
+        return Text("  ".join(parts), "dim", no_wrap=True, overflow="ellipsis")
+
+    def _seconds_left(self, seconds: float) -> float | None:
+        """An estimate at the speed so far, if all rounds are needed and a typical final test follows."""
+        if self.all_runs < MIN_CASE_RUNS or self.phase in _LABELS:
+            return None
+        train, validation = self.sizes
+        a_round = (train + min(MAX_RERUN, 2 * train) + validation) * self.repeats
+        whole = validation * self.repeats + self.max_rounds * a_round + FINAL_TEST_RUNS * validation
+        done = self.runs_in_round
+        if self.round:
+            done = validation * self.repeats + (self.round - 1) * a_round + min(self.runs_in_round, a_round)
+        return max(0, whole - done) * seconds / self.all_runs
+
+    def _start_run(self, started: RunStarted) -> ProgressLine:
+        self.max_rounds, self.sizes = started.max_rounds, (started.train.cases, started.validation.cases)
+        self.is_for_score = started.goal.kind == "score"
+        sets = [f"{self.sizes[0]} train", f"{self.sizes[1]} validation"]
+        sets += [f"{started.test.cases} test"] if started.test is not None else []
+        text = Text.assemble(
+            (one_line(started.structure.get("name") or "agent"), "bold"),
+            f"  {', '.join(sets)} cases; {plural(len(started.targets), 'surface')} may change",
+        )
+        return ProgressLine("", text)
+
+    def _start_evaluation(self, started: EvaluationStarted) -> None:
+        self.stage = (_RUNNING if self.is_for_score else _SCREENING).get(self.phase, "running cases")
+        if started.without:
+            self.stage = f"ablation without {_names(started.without)}"
+        if self.phase == "baseline":
+            self.initial_profile = self.accepted_profile = started.profile_digest
+            self.repeats = max(1, started.runs // max(1, started.cases))
+        if not self.evaluations:
+            self.runs = self.runs_done = 0
+            self.values = []
+        self.evaluations[started.evaluation] = started
+        self.runs += started.runs
+
+    def _count_case(self, row: CaseRow) -> None:
+        self.runs_done += 1
+        self.all_runs += 1
+        self.runs_in_round += 1
+        scores = [score.value for score in row.scores if score.value is not None]
+        if scores:
+            self.values.append(sum(scores) / len(scores))
+
+    def _finish_evaluation(self, finished: EvaluationFinished) -> ProgressLine | None:
+        started = self.evaluations.pop(finished.evaluation, None)
+        if started is None:
+            return None
+        mean, failed = finished.mean_score, finished.errored_fraction
+        if not self.evaluations:
+            then = _NEXT_STAGE.get(self.phase, "deciding") if self.is_for_score else "deciding"
+            self.runs, self.values, self.stage = 0, [], then
+        if self.phase == "validation" and self.candidates.get(started.profile_digest, 0.0) is None:
+            self.candidates[started.profile_digest] = mean
+        if self.phase == "baseline":
+            self.baseline = self.best = mean
+        text = f"{_figure(mean)}, {round((finished.pass_rate or 0) * started.cases)}/{started.cases} pass"
+        text += f", {failed:.0%} could not be run or scored" if failed else ""
+        return self._line(f"{self._subject(started)}: {text}")
+
+    def _subject(self, started: EvaluationStarted) -> str:
+        """What the evaluation was of."""
+        phase, profile = self.phase, started.profile_digest
+        if phase in ("final_test", "test"):
+            return "baseline" if profile == self.initial_profile else "best"
+        if phase == "ablation":
+            return f"without {_names(started.without)}" if started.without else "with all changes"
+        if phase == "validation" and profile == self.accepted_profile:
+            return "validation of the accepted profile, repeated"
+        return (_EVALUATED if self.is_for_score else _SCREENED).get(phase, phase)
+
+    def _show_blame(self, signals: Sequence[AggregateResult]) -> ProgressLine:
+        self.stage = "writing patches"
+        blamed = [f"{signal.surface_id} ({plural(len(signal.case_ids), 'case')})" for signal in signals]
+        return self._line(f"blame: {_names(blamed) or 'no surface'}")
+
+    def _show_patches(self, written: PatchesWritten) -> ProgressLine:
+        text = f"patches: {_names([patch.surface_id for patch in written.patches]) or 'none'}"
+        text += f", {len(written.refused)} refused" if written.refused else ""
+        text += f", {len(written.notes)} surfaces without a patch" if written.notes else ""
+        return self._line(text)
+
+    def _show_decision(self, decided: CandidateDecided) -> ProgressLine:
+        validated = self.candidates.pop(decided.candidate, None) if decided.candidate is not None else None
+        if decided.decision.accepted and decided.candidate is not None:
+            self.best, self.accepted_profile = validated, decided.candidate
+            return self._line(f"accepted: {decided.decision.reason}", "green")
+        return self._line(f"rejected: {decided.decision.reason}", "yellow")
+
+    def _line(self, text: str, style: str = "") -> ProgressLine:
+        return ProgressLine(self._place, Text(one_line(text), style))
+
+
+_LABELS: dict[Phase, str] = {"ablation": "ablation", "final_test": "final test", "test": "test set"}
+"""The labels of phases after the rounds."""
+
+_RUNNING = {
+    "baseline": "validating the baseline",
+    "train": "running the train cases",
+    "rerun": "running failed cases with the patches",
+    "train_again": "comparing on train",
+    "validation": "validating the candidate",
+    "ablation": "running without some changes",
+    "final_test": "running baseline and best again",
+    "test": "running the test set",
+}
+_EVALUATED = {
+    "baseline": "validation",
+    "train": "train",
+    "rerun": "failed train cases with the patches",
+    "train_again": "train, compared",
+    "validation": "validation",
+}
+_SCREENING = {**_RUNNING, "rerun": "trying the change on train cases"}
+_SCREENED = {**_EVALUATED, "rerun": "train cases with the change"}
+_NEXT_STAGE = {"train": "tracing the blame", "rerun": "tracing the blame"}
+
+
+def _names(names: Sequence[str]) -> str:
+    return join_names(names, limit=MAX_NAMED)
+
+
+def _figure(value: float | None) -> str:
+    return "unscored" if value is None else f"{value:.3f}"
+
+
+def _cost(spent: Spending) -> str:
+    if spent.cost_usd is None:
+        return "cost unknown"
+    return dollars(spent.cost_usd) + (" + unknown" if spent.unpriced_calls else "")
+
+
+def _clock(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
