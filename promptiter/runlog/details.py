@@ -84,5 +84,5 @@ def _of_plain(value: Any) -> RoundDetails | None:
     return details
 
 
-TaggedDetails: TypeAlias = Annotated[RoundDetails | None, PlainSerializer(_as_plain), PlainValidator(_of_plain)]
+TaggedDetails: TypeAlias = Annotated[RoundDetails | None, PlainValidator(_of_plain), PlainSerializer(_as_plain)]
 """The account of a round as a field of a record, tagged with the name of its search in JSON."""

@@ -2,48 +2,71 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptiter.backprop.record import (
+    BackpropDetails,
+    GradientsMerged,
+    LossesAttributed,
+    LossesExtracted,
+    PatchesWritten,
+    TraceBlame,
+    get_passes,
+)
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
-from promptiter.errors import JournalError, NonDeterministicSearchError, SurfaceValueError
+from promptiter.errors import JournalError, NonDeterministicSearchError
 from promptiter.evaluation.result import CaseRow
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import PatchSet, Profile, SurfacePatch
-from promptiter.runlog.candidate_codec import decode_candidate, encode_candidate
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.events import Event, EventType, Phase
+from promptiter.runlog.events import Event, Payload, Phase, UnknownPayload, event_type
 from promptiter.runlog.fold import LazyRounds, fold, fold_lazily
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.runlog.results import PassResult, RoundResult, RunResult, TraceBlame
+from promptiter.runlog.payloads import (
+    CandidateDecided,
+    CandidateProposed,
+    CaseFinished,
+    EvalSetSummary,
+    EvaluationFinished,
+    EvaluationStarted,
+    RoundCompleted,
+    RoundStarted,
+    RunCompleted,
+    RunStarted,
+    StartMeasured,
+    StopDecided,
+)
+from promptiter.runlog.results import RoundResult, RunResult
+from promptiter.runlog.run_state import build_candidate
 from promptiter.runs.file_journal import FileJournal
 from promptiter.stages.contracts import AggregateResult, Rejection
 from promptiter.stages.losses import CaseLoss
-from promptiter.structure import Limits, Node, StructureSnapshot, Surface
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries
 from tests.worlds.desk_stages import Writes
 from tests.worlds.desk_stages import engine as backprop
 
-T = TypeVar("T")
-
-
-def as_it_is(value: T) -> T:
-    return value
-
-
 STRUCTURE = desk.agent().describe()
 SURFACES = ["draft#instruction", "polish#instruction"]
+
+
+@event_type("remark")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark(Payload):
+    """An event of a search of one's own."""
+
+    text: str
 
 
 class Counted(MemoryJournal):
@@ -68,25 +91,37 @@ def journal_of(events: Sequence[Event]) -> Counted:
 
 
 class Writer:
-    """Writes events that a run might: valid ones in any order, each with different values."""
+    """Writes what a run might: valid events in any order, each with unique data."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.round = 0
+        self.evaluations = 0
         self.accepted = Profile.baseline(STRUCTURE)
         self.candidate: Profile | None = None
+        size = EvalSetSummary(id="cases", digest="", cases=1)
         self.write(
-            "run_started",
-            structure=STRUCTURE.to_json(),
-            profile=to_plain(self.accepted),
-            targets=SURFACES,
-            objective="mean_score",
-            measured={"started_at": "now"},
+            RunStarted(
+                structure=STRUCTURE.to_json(),
+                profile=self.accepted,
+                targets=tuple(SURFACES),
+                train=size,
+                validation=size,
+                measured=StartMeasured(started_at="now"),
+            )
         )
 
-    def write(self, kind: EventType, *, phase: Phase = "train", **data: Any) -> None:
-        event = Event(seq=len(self.events), run_id="r", round=self.round, phase=phase, type=kind, data=data)
-        self.events.append(event)
+    def write(self, payload: Payload, *, phase: Phase = "train") -> None:
+        self.events.append(
+            Event(
+                seq=len(self.events),
+                run_id="r",
+                round=self.round,
+                phase=phase,
+                type=payload.event_type,
+                data=to_plain(payload),
+            )
+        )
 
     @property
     def new(self) -> str:
@@ -97,59 +132,70 @@ class Writer:
         self.finish(phase)
 
     def begin(self, phase: Phase, profile: Profile) -> None:
-        self.write("evaluation_started", phase=phase, eval_set_id=self.new, profile_digest=profile.digest)
-        self.write("case", phase=phase, row=to_plain(CaseRow(case_id=self.new, output=self.new)))
+        self.evaluations += 1
+        self.write(
+            EvaluationStarted(
+                evaluation=self.evaluations, eval_set_id=self.new, profile_digest=profile.digest, cases=1, runs=1
+            ),
+            phase=phase,
+        )
+        row = CaseRow(case_id=self.new, output=self.new)
+        self.write(CaseFinished(evaluation=self.evaluations, row=row), phase=phase)
 
     def finish(self, phase: Phase) -> None:
-        self.write("evaluation_finished", phase=phase, thresholds={}, weights={}, max_errored_fraction=0.5)
+        self.write(EvaluationFinished(evaluation=self.evaluations, thresholds={}), phase=phase)
 
     def do(self, what: str) -> None:
         match what:
             case "round":
                 self.round += 1
                 self.candidate = None
-                self.write("round_started", profile_digest=self.accepted.digest)
+                self.write(RoundStarted(profile_digest=self.accepted.digest))
             case "baseline" | "train" | "rerun" | "validation_of_accepted":
-                self.evaluation("validation" if "_" in what else what, self.accepted)  # type: ignore[arg-type]
+                self.evaluation("validation" if "_" in what else what, self.accepted)
             case "train_begins":
                 self.begin("train", self.accepted)
             case "train_ends":
                 self.finish("train")
             case "losses":
-                found = (CaseLoss(case_id=self.new, trace_digest="", losses=()),)
-                self.write("losses", value=to_plain(found, tuple[CaseLoss, ...]))
+                self.write(LossesExtracted(losses=(CaseLoss(case_id=self.new, trace_digest="", losses=()),)))
             case "backward":
-                self.write("backward", value=to_plain((TraceBlame(case_id=self.new),), tuple[TraceBlame, ...]))
+                self.write(LossesAttributed(blames=(TraceBlame(case_id=self.new),)))
             case "aggregation":
-                signals = (AggregateResult(surface_id=SURFACES[0], text=self.new),)
-                self.write("aggregation", value=to_plain(PassResult(signals=signals)))
+                self.write(GradientsMerged(signals=(AggregateResult(surface_id=SURFACES[0], text=self.new),)))
             case "patches":
                 refused = (Rejection(surface_id=SURFACES[0], value=self.new, reason="no"),)
-                self.write("patches", value=to_plain(PassResult(refused=refused, notes=(self.new,))))
+                self.write(PatchesWritten(refused=refused, notes=(self.new,), blamed_in=self.round))
+            case "note":
+                self.write(Remark(text=self.new))
             case "candidate" | "reset":
                 surface_id = SURFACES[len(self.events) % 2]
                 value = self.new if what == "candidate" else STRUCTURE.surface(surface_id).value
-                patches = [SurfacePatch(surface_id=surface_id, value=value, reason="")]
-                candidate = self.accepted.apply(patches, STRUCTURE)
-                data, self.candidate = encode_candidate(
-                    candidate, accepted=self.accepted, structure=STRUCTURE, redact=as_it_is
+                patches = PatchSet((SurfacePatch(surface_id=surface_id, value=value, reason=self.new),))
+                self.candidate = self.accepted.apply(patches, STRUCTURE)
+                self.write(
+                    CandidateProposed(
+                        profile_digest=self.candidate.digest,
+                        parents=(self.accepted.digest,),
+                        values=self.candidate.overrides,
+                        patches=patches,
+                    )
                 )
-                self.write("candidate", **data)
             case "validation" if self.candidate is not None:
                 self.evaluation("validation", self.candidate)
             case "accept" | "reject":
                 decision = AcceptanceDecision(accepted=what == "accept", delta=None, reason=self.new)
-                self.write("decision", value=to_plain(decision))
+                name = None if self.candidate is None else self.candidate.digest
+                self.write(CandidateDecided(candidate=name, decision=decision))
                 if decision.accepted and self.round and self.candidate is not None:
                     self.accepted = self.candidate
             case "stop":
                 reasons = (StopReason("max_rounds", self.new),) if len(self.events) % 2 else ()
-                self.write("stop", value=to_plain(StopDecision(stop=bool(reasons), reasons=reasons)))
+                self.write(StopDecided(decision=StopDecision(stop=bool(reasons), reasons=reasons)))
             case "end":
-                ended = {"status": "failed", "verdict": "no_evidence", "stop": None, "is_final": False}
-                self.write("run_completed", phase="end", error=self.new, measured={}, **ended)
+                self.write(RunCompleted(status="failed", verdict="no_evidence", error=self.new), phase="end")
             case _:
-                self.write("round_completed")
+                self.write(RoundCompleted())
 
 
 WHOLE_ROUND = ("round", "train", "losses", "backward", "aggregation", "patches", "candidate", "validation")
@@ -157,7 +203,10 @@ AGAIN = ("round", "patches", "rerun", "losses", "candidate", "validation", "reje
 ANYTHING = st.sampled_from(
     [
         *[("round",)] * 6,
-        *[(each,) for each in (*WHOLE_ROUND, *AGAIN, "accept", "stop", "end", "baseline", "validation_of_accepted")],
+        *[
+            (each,)
+            for each in (*WHOLE_ROUND, *AGAIN, "note", "accept", "stop", "end", "baseline", "validation_of_accepted")
+        ],
         ("reset", "accept"),
         ("train_begins",),
         ("train_ends",),
@@ -232,23 +281,15 @@ def test_the_rounds_of_a_real_run_are_read_back_one_by_one(execute: Callable[[Me
         assert fold_lazily(journal).rounds[place] == result.rounds[place] == eager.rounds[place]
 
 
-def test_a_round_after_a_rejection_reuses_the_train_results() -> None:
-    journal = MemoryJournal()
-    result = backprop(optimizer=Writes(careful)).run_sync(desk.request(max_rounds=9), journal=journal)
-    first, _, third = fold_lazily(journal).rounds[:3]
-    assert fold_lazily(journal).rounds[2] == third
-    assert third.train == first.train
-    assert third.losses == first.losses != ()
-    assert result.rounds[2].patches != first.patches
-
-
-def test_a_new_train_evaluation_replaces_reused_train_results() -> None:
-    writer = Writer()
-    for step in (*WHOLE_ROUND, "reject", *WHOLE_ROUND, "reject"):
-        writer.do(step)
-    first, second = fold(writer.events).rounds
-    assert len(first.passes) == len(second.passes) == 1
-    assert second.losses != first.losses
+def test_a_round_after_a_rejection_names_the_round_whose_blame_it_uses() -> None:
+    result = backprop(optimizer=Writes(careful)).run_sync(desk.request(max_rounds=9))
+    first, _, third = result.rounds[:3]
+    assert isinstance(first.details, BackpropDetails)
+    assert isinstance(third.details, BackpropDetails)
+    assert (first.details.blamed_in, third.details.blamed_in) == (1, 1)
+    assert get_passes(first)[0].losses
+    assert (third.train, get_passes(third)[0].losses) == (None, ())
+    assert third.patches != first.patches
 
 
 def test_a_round_is_read_without_the_others() -> None:
@@ -335,7 +376,7 @@ def test_an_event_after_the_end_means_that_the_run_was_resumed(accepted: bool) -
     for step in (*WHOLE_ROUND, "accept" if accepted else "reject"):
         writer.do(step)
     stop = StopDecision(stop=True, reasons=(StopReason("max_rounds", "enough"),))
-    writer.write("stop", value=to_plain(stop))
+    writer.write(StopDecided(decision=stop))
     writer.do("end")
     ended = fold(writer.events)
     assert (ended.status, ended.verdict, ended.stop is not None) == ("failed", "no_evidence", True)
@@ -416,73 +457,113 @@ def test_a_result_is_written_one_round_at_a_time() -> None:
     assert file.getvalue() == result.to_json()
 
 
-def test_a_candidate_is_stored_as_its_parent_and_its_changes() -> None:
+def test_a_candidate_is_stored_with_all_its_values_and_its_parents() -> None:
     journal = MemoryJournal()
     desk.engine(DRAFT, POLISH).run_sync(desk.request(), journal=journal)
-    first, second = (event.data for event in journal.read() if event.type == "candidate")
-    rounds = [event.data["profile_digest"] for event in journal.read() if event.type == "round_started"]
-    assert first["patches"] == DRAFT
-    assert second["patches"] == POLISH
-    assert second["parent"] == first["profile_digest"]
-    assert rounds == [first["parent"], second["parent"]]
-    accepted = Profile.of(STRUCTURE, DRAFT)
-    assert decode_candidate(second, accepted=accepted, structure=STRUCTURE) == Profile.of(STRUCTURE, DRAFT | POLISH)
-
-
-def test_a_reset_surface_is_stored_with_the_baselines_value() -> None:
-    accepted = Profile.of(STRUCTURE, DRAFT | POLISH)
-    data, candidate = encode_candidate(
-        Profile.of(STRUCTURE, POLISH), accepted=accepted, structure=STRUCTURE, redact=as_it_is
-    )
-    assert data["patches"] == {"draft#instruction": "Draft."}
-    assert candidate == Profile.of(STRUCTURE, POLISH)
-    assert decode_candidate(data, accepted=accepted, structure=STRUCTURE) == candidate
+    payloads = [event.payload for event in journal.read()]
+    first, second = (each for each in payloads if isinstance(each, CandidateProposed))
+    rounds = [each.profile_digest for each in payloads if isinstance(each, RoundStarted)]
+    assert (first.values, second.values) == (DRAFT, DRAFT | POLISH)
+    assert {patch.surface_id: patch.value for patch in second.patches} == POLISH
+    assert second.parents == (first.profile_digest,)
+    assert rounds == [*first.parents, *second.parents]
+    assert build_candidate(second, STRUCTURE) == Profile.of(STRUCTURE, DRAFT | POLISH)
 
 
 values = st.sampled_from(["Draft.", "Polish.", "else", "other"])
-profiles = st.dictionaries(st.sampled_from(["draft#instruction", "polish#instruction"]), values).map(
-    lambda overrides: Profile(
-        structure_id=STRUCTURE.structure_id, overrides=overrides, surface_ids=tuple(sorted(STRUCTURE.surface_ids))
-    )
-)
 
 
-@given(accepted=profiles, wanted=profiles)
-def test_a_candidate_is_decoded_as_it_ran_even_if_it_overrides_with_the_same_value(
-    accepted: Profile, wanted: Profile
-) -> None:
-    data, candidate = encode_candidate(wanted, accepted=accepted, structure=STRUCTURE, redact=as_it_is)
-    assert decode_candidate(orjson.loads(orjson.dumps(data)), accepted=accepted, structure=STRUCTURE) == candidate
-    assert candidate.changes(wanted, STRUCTURE) == ()
-    assert (data["profile_digest"] == data["parent"]) == (accepted.changes(wanted, STRUCTURE) == ())
+@settings(max_examples=20)
+@given(values=st.dictionaries(st.sampled_from(SURFACES), values))
+def test_a_candidate_is_decoded_as_it_ran_even_if_it_overrides_with_the_same_value(values: dict[str, str]) -> None:
+    wanted = replace(Profile.baseline(STRUCTURE), overrides=values)
+    journal = MemoryJournal()
+
+    class Proposes:
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            await session.reject(wanted, "no")
+
+    result = desk.engine(search=Proposes()).run_sync(desk.request(), journal=journal)
+    [candidate] = result.rounds[0].candidates
+    assert candidate.profile.changes(wanted, STRUCTURE) == ()
+    assert fold(journal.read()) == result
 
 
 def test_an_invalid_value_of_a_candidate_is_an_error_before_it_runs() -> None:
-    surface = Surface(node_id="n", type="instruction", value="a", limits=Limits(max_chars=3))
-    structure = StructureSnapshot(nodes=(Node(id="n"),), surfaces=(surface,), entry="n")
-    wanted = Profile(structure_id=structure.structure_id, overrides={surface.id: "much too long"})
-    with pytest.raises(SurfaceValueError, match="n#instruction"):
-        encode_candidate(wanted, accepted=Profile.baseline(structure), structure=structure, redact=as_it_is)
+    class Proposes:
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            await session.validate(replace(session.accepted.profile, overrides={"draft#instruction": 7}))
+
+    with pytest.raises(RunFailedError, match="draft#instruction"):
+        desk.engine(search=Proposes()).run_sync(desk.request())
 
 
-def changed(events: list[Event], kind: EventType, **fields: Any) -> list[Event]:
-    return [event.model_copy(update={"data": event.data | fields}) if event.type == kind else event for event in events]
+def changed(events: list[Event], kind: str, **fields: Any) -> list[Event]:
+    return [
+        Event(**{**event.model_dump(), "data": event.data | fields}) if event.type == kind else event
+        for event in events
+    ]
 
 
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        ("candidate", {"patches": WORSE}, "the patches of the candidate .* make"),
-        ("candidate", {"patches": {"gone#instruction": ""}}, "does not fit the structure of its run: unknown surface"),
-        ("candidate", {"parent": "f" * 64}, "was made from the profile ffffffffffff…, but"),
+        ("candidate", {"values": WORSE}, "the values of the candidate .* make"),
+        ("candidate", {"values": {"gone#instruction": ""}}, "does not fit the structure of its run: unknown surface"),
         ("round_started", {"profile_digest": "f" * 64}, "starts a round from the profile ffffffffffff…, but"),
     ],
 )
-def test_a_journal_with_mismatched_profiles_is_an_error(kind: EventType, fields: dict[str, Any], message: str) -> None:
+def test_a_journal_with_mismatched_profiles_is_an_error(kind: str, fields: dict[str, Any], message: str) -> None:
     journal = MemoryJournal()
     desk.engine(DRAFT).run_sync(desk.request(), journal=journal)
     with pytest.raises(JournalError, match=message):
         fold(changed(list(journal.read()), kind, **fields))
+
+
+class Pool:
+    """Three children a round, from the accepted profile and from one another, each validated."""
+
+    async def search(self, session: Session) -> None:
+        while not await session.should_stop():
+            await session.begin_round()
+            parent, texts = session.accepted.profile, [f"Draft {session.round}.{number}." for number in range(3)]
+            children = [Profile.of(STRUCTURE, {**parent.overrides, "draft#instruction": text}) for text in texts]
+            await session.note(Remark(text=f"pool of {len(children)}"))
+            for number, child in enumerate(children):
+                await session.propose(child, parents=[parent, *children[:number]])
+            await session.evaluate_many([(session.train, child) for child in children], phase="screening")
+            for child in children:
+                await session.validate(child)
+            await session.complete_round()
+
+
+def test_every_candidate_of_a_pool_is_in_the_record() -> None:
+    journal = MemoryJournal()
+    result = desk.engine(search=Pool()).run_sync(desk.request(max_rounds=2), journal=journal)
+    again = RunResult.from_json(result.to_json())
+    assert len(result.rounds) == 2
+    for each in (*fold(journal.read()).rounds, *again.rounds):
+        assert [len(candidate.parents) for candidate in each.candidates] == [1, 2, 3]
+        assert [[one.phase for one in candidate.evaluations] for candidate in each.candidates] == [
+            ["screening", "validation"]
+        ] * 3
+        assert all(candidate.decision is not None and candidate.decision.reason for candidate in each.candidates)
+        assert [patch.surface_id for candidate in each.candidates for patch in candidate.patches] == [SURFACES[0]] * 3
+        assert [(note.type, note.data["text"]) for note in each.notes] == [("remark", "pool of 3")]
+
+
+def test_an_event_of_an_unknown_type_or_version_is_kept_with_its_data() -> None:
+    writer = Writer()
+    for step in ("round", "note"):
+        writer.do(step)
+    note = writer.events.pop()
+    for changes in ({"type": "of.another.search"}, {"version": 2}):
+        writer.events.append(Event(**{**note.model_dump(), **changes, "seq": len(writer.events)}))
+    [only] = RunResult.from_json(fold(writer.events).to_json()).rounds
+    assert [(each.type, each.data) for each in only.notes] == [("of.another.search", note.data), ("remark", note.data)]
+    assert isinstance(writer.events[-1].payload, UnknownPayload)
 
 
 @pytest.mark.parametrize("given_up", [True, False])
