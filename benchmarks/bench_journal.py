@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.measure import goal, measure, of_rounds
-from promptiter.runlog.events import Event, EventType
+from promptiter.runlog.events import Event
 from promptiter.runs.file_journal import DECISIONS, FileJournal
 
-KINDS: tuple[EventType, ...] = (
+KINDS: tuple[str, ...] = (
     *("round_started", "evaluation_started", "case", "evaluation_finished"),
     *("candidate", "decision", "round_completed", "stop"),
 )

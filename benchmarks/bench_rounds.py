@@ -30,7 +30,7 @@ from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import PatchSet, SurfacePatch
-from promptiter.runlog.events import Event, EventType
+from promptiter.runlog.events import Event
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.file_journal import DECISIONS, FileJournal
 
@@ -65,7 +65,7 @@ def report(folder: Path, rounds: int) -> None:
     print(f"\nwith the disk waited for at decisions: {median(synced) * 1e3:.1f} ms a round")
 
 
-def run_whole(path: str, rounds: int, fsync: Collection[EventType] = ()) -> tuple[list[float], list[float]]:
+def run_whole(path: str, rounds: int, fsync: Collection[str] = ()) -> tuple[list[float], list[float]]:
     """The seconds of one append, and of one round, in each tenth of the run: medians, so that a hiccup is no trend."""
     appends, whole = [], []
     last = time.perf_counter()

@@ -112,6 +112,11 @@ class Event(BaseModel):
         payload: Payload = from_plain(known, self.data)
         return payload
 
+    def __copy__(self) -> Event:
+        copied = super().__copy__()
+        copied.__dict__.pop("payload", None)  # a copy may get other data
+        return copied
+
 
 class Observer(Protocol):
     """Watches a run. Called with each event in order, once it is in the journal. A failure is reported once."""

@@ -60,8 +60,8 @@ async def test_a_useless_part_is_dropped_and_a_useful_one_stays() -> None:
     assert result.ablation.losses == {D: 0.5, P: 0.0}
     assert result.verdict == "improved"
     assert [change.surface_id for change in result.changes] == [D]
-    assert result.rounds[0].output_profile is not None
-    assert result.rounds[0].output_profile.value(P, SNAPSHOT) == "Polish nicely.", "the round has what was tried"
+    assert result.rounds[0].candidate is not None
+    assert result.rounds[0].candidate.profile.value(P, SNAPSHOT) == "Polish nicely.", "the round has what was tried"
 
 
 async def test_of_two_parts_with_the_same_effect_one_stays() -> None:

@@ -177,7 +177,7 @@ async def test_a_gain_on_the_test_set_is_shown_for_new_cases() -> None:
     on_test_set = [event.seq for event in events if event.type == "case" and "test-" in event.data["row"]["case_id"]]
     assert len(on_test_set) == 2 * 2 * 10
     [looked] = [
-        event.seq for event in events if event.type == "final_test" and event.data["value"]["scope"] == "these cases"
+        event.seq for event in events if event.type == "final_test" and event.data["result"]["scope"] == "these cases"
     ]
     assert min(on_test_set) > looked, "they run only once the test on the others is decided"
 

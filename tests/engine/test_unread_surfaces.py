@@ -11,6 +11,7 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Choice, Edge
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode, NodeContext
+from promptiter.backprop.record import get_passes
 from promptiter.cli.views.run import print_end
 from promptiter.engine.engine import Engine
 from promptiter.profile import Profile
@@ -55,7 +56,7 @@ async def test_surfaces_that_no_run_reads_are_reported_and_never_patched() -> No
     blamed = {
         signal.surface_id
         for each in result.rounds
-        for one in each.passes
+        for one in get_passes(each)
         for signal in (*one.signals, *one.below_support)
     }
     assert blamed == {"polish#instruction"}
@@ -95,7 +96,7 @@ async def test_after_an_undeclared_read_no_surface_is_reported_as_unread() -> No
     events = list(journal.read())
     assert fold(events[:-1]).unread_surfaces == ("lawyer#instruction",)
     for found, dead in (([], ("lawyer#instruction",)), ([{"node_id": "draft", "case_id": "validation-0"}], ())):
-        audit = events[-1].model_copy(update={"type": "audit", "data": {"value": found}})
+        audit = events[-1].model_copy(update={"type": "audit", "data": {"undeclared": found}})
         assert fold([*events[:-1], audit]).unread_surfaces == dead
 
 

@@ -1,22 +1,47 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
+from promptiter.backprop.record import GradientsMerged, LossesAttributed, LossesExtracted, PatchesWritten
+from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.score import Score
 from promptiter.llm.ledger import Spending
 from promptiter.observers.progress import RunProgress
-from promptiter.runlog.events import Event, EventType, Phase
-from traces.model import Json
+from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.policies.stopping import StopDecision, StopReason
+from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.runlog.codec import to_plain
+from promptiter.runlog.events import Event, Payload, Phase
+from promptiter.runlog.payloads import (
+    CandidateDecided,
+    CandidateProposed,
+    CaseFinished,
+    EvalSetSummary,
+    EvaluationFinished,
+    EvaluationStarted,
+    RoundStarted,
+    RunCompleted,
+    RunStarted,
+    StopDecided,
+)
+from promptiter.stages.contracts import AggregateResult, Rejection
 
-STRUCTURE = {"name": "desk", "nodes": [], "edges": [], "surfaces": []}
-STARTED = {
-    "structure": STRUCTURE,
-    "targets": ["a#instruction", "b#instruction"],
-    "train": ["t", "digest", 2],
-    "validation": ["v", "digest", 3],
-    "max_rounds": 2,
-}
+STARTED = RunStarted(
+    structure={"name": "desk", "nodes": [], "edges": [], "surfaces": []},
+    profile=Profile(structure_id="desk"),
+    targets=("a#instruction", "b#instruction"),
+    train=EvalSetSummary(id="t", digest="", cases=2),
+    validation=EvalSetSummary(id="v", digest="", cases=3),
+    max_rounds=2,
+)
+
+
+def decision(accepted: bool, reason: str) -> CandidateDecided:
+    found = AcceptanceDecision(accepted=accepted, delta=None, reason=reason)
+    return CandidateDecided(candidate="b", decision=found)
 
 
 class Clock:
@@ -38,32 +63,39 @@ class Watching:
         self.progress = RunProgress(console, spent=lambda: self.spent, clock=self.clock)
         self.seq = 0
 
-    async def see(self, kind: EventType, data: Json, *, phase: Phase = "start", round_: int = 0) -> None:
+    async def see(self, payload: Payload, *, phase: Phase = "start", round_: int = 0) -> None:
+        kind, data = payload.event_type, to_plain(payload)
         await self.progress.observe(Event(seq=self.seq, run_id="run", round=round_, phase=phase, type=kind, data=data))
         self.seq += 1
 
-    async def evaluate(self, phase: Phase, values: list[float | None], *, round_: int = 0) -> None:
-        await self.see(
-            "evaluation_started",
-            {"cases": len(values), "runs": len(values), "profile_digest": "b" if phase == "validation" else "a"},
-            phase=phase,
-            round_=round_,
+    async def begin(
+        self, phase: Phase, cases: int, *, profile: str = "a", without: tuple[str, ...] = (), round_: int = 0
+    ) -> None:
+        started = EvaluationStarted(
+            evaluation=0, eval_set_id="", profile_digest=profile, cases=cases, runs=cases, without=without
         )
+        await self.see(started, phase=phase, round_=round_)
+
+    async def evaluate(self, phase: Phase, values: list[float | None], *, round_: int = 0) -> None:
+        await self.begin(phase, len(values), profile="b" if phase == "validation" else "a", round_=round_)
         for value in values:
             await self.case(value, phase=phase, round_=round_)
         await self.finish(phase, values, round_=round_)
 
     async def case(self, value: float | None, *, phase: Phase, round_: int = 0) -> None:
-        await self.see("case", {"row": {"scores": [{"value": value}]}}, phase=phase, round_=round_)
+        row = CaseRow(case_id="", scores=(Score(metric="", value=value, error=None if value is not None else "no"),))
+        await self.see(CaseFinished(evaluation=0, row=row), phase=phase, round_=round_)
 
     async def finish(self, phase: Phase, values: list[float | None], *, round_: int = 0) -> None:
         known = [value for value in values if value is not None]
-        figures = {
-            "mean_score": sum(known) / len(known) if known else None,
-            "pass_rate": sum(value == 1 for value in values) / len(values),
-            "errored_fraction": values.count(None) / len(values),
-        }
-        await self.see("evaluation_finished", figures, phase=phase, round_=round_)
+        finished = EvaluationFinished(
+            evaluation=0,
+            thresholds={},
+            mean_score=sum(known) / len(known) if known else None,
+            pass_rate=sum(value == 1 for value in values) / len(values),
+            errored_fraction=values.count(None) / len(values),
+        )
+        await self.see(finished, phase=phase, round_=round_)
 
     @property
     def lines(self) -> list[str]:
@@ -81,25 +113,30 @@ class Watching:
 async def test_each_stage_that_ended_is_one_line() -> None:
     watching = Watching(width=40)
     with watching.progress:
-        await watching.see("run_started", STARTED)
+        await watching.see(STARTED)
         await watching.evaluate("baseline", [1.0, 0.0, None])
-        await watching.see("round_started", {}, phase="train", round_=1)
+        await watching.see(RoundStarted(profile_digest="a"), phase="train", round_=1)
         await watching.evaluate("train", [0.0, 0.5], round_=1)
-        await watching.see("losses", {"value": []}, phase="train", round_=1)
-        await watching.see("backward", {"value": []}, phase="train", round_=1)
-        signals = [{"surface_id": f"{node}#instruction", "case_ids": list("xyz"[:count])} for node, count in SIGNALS]
-        await watching.see("aggregation", {"value": {"signals": signals}}, phase="train", round_=1)
-        patches = {"patches": {"patches": [{"surface_id": "a#instruction"}]}, "refused": [{}], "notes": ["x", "y"]}
-        await watching.see("patches", {"value": patches}, phase="train", round_=1)
+        await watching.see(LossesExtracted(), phase="train", round_=1)
+        await watching.see(LossesAttributed(), phase="train", round_=1)
+        signals = [
+            AggregateResult(surface_id=f"{node}#instruction", text="", case_ids=tuple("xyz"[:count]))
+            for node, count in SIGNALS
+        ]
+        await watching.see(GradientsMerged(signals=tuple(signals)), phase="train", round_=1)
+        patches = PatchSet((SurfacePatch(surface_id="a#instruction", value="", reason=""),))
+        refused = (Rejection(surface_id="b#instruction", value="", reason="no"),)
+        await watching.see(PatchesWritten(patches=patches, refused=refused, notes=("x", "y")), phase="train", round_=1)
         await watching.evaluate("rerun", [1.0], round_=1)
-        await watching.see("candidate", {"profile_digest": "b"}, phase="validation", round_=1)
+        await watching.see(
+            CandidateProposed(profile_digest="b", parents=("a",), values={}), phase="validation", round_=1
+        )
         await watching.evaluate("validation", [1.0, 1.0, 1.0], round_=1)
-        accepted = {"accepted": True, "delta": 0.5, "reason": "gain +0.500 reaches 0.005"}
-        await watching.see("decision", {"value": accepted}, phase="validation", round_=1)
-        stop = {"stop": True, "reasons": [{"kind": "target_score", "text": "mean_score 1.000\nreaches 1"}]}
-        await watching.see("stop", {"value": stop}, phase="validation", round_=1)
-        await watching.see("stop", {"value": {"stop": False, "reasons": []}}, phase="validation", round_=1)
-        await watching.see("run_completed", {}, phase="end", round_=1)
+        await watching.see(decision(True, "gain +0.500 reaches 0.005"), phase="validation", round_=1)
+        stop = StopDecision(stop=True, reasons=(StopReason("target_score", "mean_score 1.000\nreaches 1"),))
+        await watching.see(StopDecided(decision=stop), phase="validation", round_=1)
+        await watching.see(StopDecided(decision=StopDecision(stop=False)), phase="validation", round_=1)
+        await watching.see(RunCompleted(status="succeeded", verdict="improved"), phase="end", round_=1)
     assert watching.lines == [
         "desk  2 train, 3 validation cases; 2 surfaces may change",
         "baseline    validation: 0.500, 1/3 pass, 33% could not be run or scored",
@@ -119,10 +156,10 @@ SIGNALS = (("a", 2), ("b", 1), ("c", 1), ("d", 1), ("e", 1))
 
 async def test_the_current_stage_fits_80_columns() -> None:
     watching = Watching()
-    await watching.see("run_started", STARTED)
+    await watching.see(STARTED)
     await watching.evaluate("baseline", [1.0, 0.0, 0.5])
-    await watching.see("round_started", {}, phase="train", round_=1)
-    await watching.see("evaluation_started", {"cases": 2, "runs": 2}, phase="train", round_=1)
+    await watching.see(RoundStarted(profile_digest="a"), phase="train", round_=1)
+    await watching.begin("train", 2, round_=1)
     await watching.case(0.25, phase="train", round_=1)
     watching.clock.now += 8
     bar, figures = watching.shown
@@ -135,8 +172,8 @@ async def test_the_current_stage_fits_80_columns() -> None:
 async def test_the_time_left_needs_a_few_cases_and_an_unknown_price_is_unknown() -> None:
     watching = Watching()
     watching.spent = Spending(calls=1, cost_usd=None, unpriced_calls=1)
-    await watching.see("run_started", STARTED)
-    await watching.see("evaluation_started", {"cases": 3, "runs": 3}, phase="baseline")
+    await watching.see(STARTED)
+    await watching.begin("baseline", 3)
     await watching.case(1.0, phase="baseline")
     watching.clock.now += 3700
     assert watching.shown[1] == "1 call  cost unknown  1:01:40"
@@ -144,12 +181,11 @@ async def test_the_time_left_needs_a_few_cases_and_an_unknown_price_is_unknown()
 
 async def test_a_rejected_candidate_leaves_the_best_score_as_it_was() -> None:
     watching = Watching()
-    await watching.see("run_started", STARTED)
+    await watching.see(STARTED)
     await watching.evaluate("baseline", [1.0, 0.0, 0.5])
-    await watching.see("round_started", {}, phase="train", round_=1)
+    await watching.see(RoundStarted(profile_digest="a"), phase="train", round_=1)
     await watching.evaluate("validation", [0.0, 0.0, 0.0], round_=1)
-    rejected = {"accepted": False, "delta": -0.5, "reason": "gain -0.500 is below 0.005"}
-    await watching.see("decision", {"value": rejected}, phase="validation", round_=1)
+    await watching.see(decision(False, "gain -0.500 is below 0.005"), phase="validation", round_=1)
     assert watching.lines[-1] == "round 1     rejected: gain -0.500 is below 0.005"
     assert watching.shown[1].startswith("best 0.500 (baseline 0.500)")
 
@@ -157,7 +193,7 @@ async def test_a_rejected_candidate_leaves_the_best_score_as_it_was() -> None:
 async def test_time_spent_paused_does_not_count() -> None:
     watching = Watching(is_terminal=True)
     with watching.progress:
-        await watching.see("run_started", STARTED)
+        await watching.see(STARTED)
         watching.clock.now += 5
         with watching.progress.pause():
             watching.clock.now += 600
@@ -167,7 +203,7 @@ async def test_time_spent_paused_does_not_count() -> None:
 async def test_on_a_terminal_lines_stay_and_the_current_stage_disappears() -> None:
     watching = Watching(is_terminal=True)
     with watching.progress:
-        await watching.see("run_started", STARTED)
+        await watching.see(STARTED)
         await watching.evaluate("baseline", [1.0, 0.0, 0.5])
         watching.progress.say("Ctrl-C: finishing this round; a second one stops at once")
     printed = watching.file.getvalue()
@@ -179,26 +215,24 @@ async def test_on_a_terminal_lines_stay_and_the_current_stage_disappears() -> No
 
 async def test_the_final_test_names_each_profile_and_the_ablation_what_is_left_out() -> None:
     watching = Watching()
-    await watching.see("run_started", {**STARTED, "test": ["s", "digest", 4]})
+    await watching.see(replace(STARTED, test=EvalSetSummary(id="s", digest="", cases=4)))
     await watching.evaluate("baseline", [1.0, 0.0, 0.5])
-    left_out = {"cases": 3, "runs": 3, "profile_digest": "c", "without": ["b#instruction"]}
-    await watching.see("evaluation_started", left_out, phase="ablation", round_=1)
+    await watching.begin("ablation", 3, profile="c", without=("b#instruction",), round_=1)
     assert watching.shown[0].startswith("ablation  ablation without b#instruction")
     await watching.finish("ablation", [0.0, 0.0, 0.5], round_=1)
     assert watching.lines[-1] == "ablation    without b#instruction: 0.167, 0/3 pass"
     for phase, label in FINAL_PHASES:
         for profile, name in (("a", "baseline"), ("b", "best")):
-            started = {"cases": 3, "runs": 3, "profile_digest": profile}
-            await watching.see("evaluation_started", started, phase=phase, round_=1)
+            await watching.begin(phase, 3, profile=profile, round_=1)
             await watching.finish(phase, [1.0, 1.0, 1.0], round_=1)
             assert watching.lines[-1] == f"{label:<10}  {name}: 1.000, 3/3 pass"
 
 
 async def test_on_a_terminal_wrapped_lines_are_indented() -> None:
     watching = Watching(is_terminal=True, width=50)
-    await watching.see("run_started", STARTED)
-    rejected = {"accepted": False, "delta": 0.0, "reason": "the gain of three cases is smaller than the loss of two"}
-    await watching.see("decision", {"value": rejected}, phase="validation", round_=1)
+    await watching.see(STARTED)
+    rejected = decision(False, "the gain of three cases is smaller than the loss of two")
+    await watching.see(rejected, phase="validation", round_=1)
     assert watching.lines[-2:] == [
         "round 1     rejected: the gain of three cases is",
         "            smaller than the loss of two",

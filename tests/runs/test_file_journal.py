@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import orjson
 import pytest
@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptiter.errors import JournalError, RunLockedError
-from promptiter.runlog.events import Event, EventType, Phase
+from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
@@ -44,15 +44,15 @@ events = st.lists(
         seq=st.just(0),
         run_id=texts,
         round=st.integers(0, 9),
-        phase=st.sampled_from(get_args(Phase)),
-        type=st.sampled_from(get_args(EventType)),
+        phase=texts,
+        type=texts,
         data=st.dictionaries(texts, json_values | halves | wide, max_size=3),
     ),
     max_size=5,
 ).map(numbered)
 
 
-def event(seq: int, kind: EventType = "case", **data: Any) -> Event:
+def event(seq: int, kind: str = "case", **data: Any) -> Event:
     return Event(seq=seq, run_id="r", round=1, type=kind, data=data or {"row": {"case_id": f"case {seq}"}})
 
 
@@ -387,7 +387,7 @@ def test_the_file_is_synced_at_decisions_and_at_the_end(path: Path, disk: Disk) 
     journal = FileJournal(path)
     append(journal, event(0))
     assert disk.synced == [True, True]  # the names of the file and of its folder
-    for seq, kind in enumerate(get_args(EventType), start=1):
+    for seq, kind in enumerate(("case", "candidate", "of.a.search", *sorted(DECISIONS)), start=1):
         disk.synced.clear()
         append(journal, event(seq, kind))
         assert disk.synced == [False] * (kind in DECISIONS)

@@ -22,6 +22,7 @@ import pytest
 
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
+from promptiter.backprop.record import PatchesWritten
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Session
 from promptiter.llm.budget import Budget
@@ -29,7 +30,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.policies.stop_limits import MaxEvaluations
 from promptiter.policies.stopping import Patience, StopPolicy
 from promptiter.profile import PatchSet, SurfacePatch
-from promptiter.runlog.results import PassResult, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.file_journal import FileJournal
@@ -221,11 +222,12 @@ class RandomSearch:
         while not await session.should_stop():
             await session.begin_round()
 
-            async def work() -> PassResult:
+            async def work() -> PatchesWritten:
                 text = f"text {session.rng.random()}"
-                return PassResult(patches=PatchSet((SurfacePatch(surface_id=surface_id, value=text, reason="random"),)))
+                patch = SurfacePatch(surface_id=surface_id, value=text, reason="random")
+                return PatchesWritten(patches=PatchSet((patch,)))
 
-            found = await session.record("patches", PassResult, work)
+            found = await session.record(PatchesWritten, work)
             patches = [replace(each, value=f"{each.value} and {session.rng.random()}") for each in found.patches]
             await session.validate(session.candidate(PatchSet(tuple(patches))))
             await session.complete_round()

@@ -12,6 +12,7 @@ import pytest
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import GraphAgent
 from promptiter.backprop.corrections import Correction, CorrectionRequest
+from promptiter.backprop.record import GradientsChecked, get_passes
 from promptiter.engine.engine import Engine
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.policies.stopping import TargetScore
@@ -20,17 +21,17 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.contracts import BlameChecks, OptimizeRequest, OptimizeResult, SurfaceGradient
+from promptiter.stages.contracts import OptimizeRequest, OptimizeResult, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from tests.worlds.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
 from tests.worlds.results import without_measured
 
 
-def verdicts(found: BlameChecks) -> dict[tuple[str, str], str]:
+def verdicts(found: GradientsChecked) -> dict[tuple[str, str], str]:
     return {(each.surface_id.partition("#")[0], each.case_id): each.verdict for each in found.checks}
 
 
-async def check(runs: ReplayContext, *blamed: tuple[str, str], most: int = 12, seed: int = 0) -> BlameChecks:
+async def check(runs: ReplayContext, *blamed: tuple[str, str], most: int = 12, seed: int = 0) -> GradientsChecked:
     return await GradientCheck(most=most).check([blame(*each) for each in blamed], runs, rng=Random(seed))
 
 
@@ -121,7 +122,7 @@ async def test_an_agent_that_cannot_substitute_is_not_checked() -> None:
         evaluation=runs.evaluation,
         profile=runs.profile,
     )
-    assert await check(opaque, ("second", "c0")) == BlameChecks()
+    assert await check(opaque, ("second", "c0")) == GradientsChecked()
 
 
 class Says:
@@ -206,7 +207,7 @@ async def test_innocent_surfaces_do_not_change_once_blame_is_checked() -> None:
     assert len(set(unchecked.asked)) == 4
     assert checked.asked == ["second#instruction"]
     assert (result.accepted_score, [each.surface_id for each in result.changes]) == (1.0, ["second#instruction"])
-    [first, *_] = result.rounds[0].passes
+    [first, *_] = get_passes(result.rounds[0])
     assert {(each.surface_id, each.verdict) for each in first.checks} == {
         (f"{name}#instruction", "supported" if name == "second" else "unsupported") for name in accused
     }
@@ -224,7 +225,9 @@ class Counted(GradientCheck):
 
     made = 0
 
-    async def check(self, gradients: Iterable[SurfaceGradient], runs: ReplayContext, *, rng: Random) -> BlameChecks:
+    async def check(
+        self, gradients: Iterable[SurfaceGradient], runs: ReplayContext, *, rng: Random
+    ) -> GradientsChecked:
         self.made += 1
         return await super().check(gradients, runs, rng=rng)
 

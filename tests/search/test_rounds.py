@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from promptiter.backprop.record import get_passes
 from promptiter.engine.engine import Engine
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.engine.run import RunFailedError
@@ -43,11 +44,11 @@ async def test_a_fault_behind_another_is_found_in_the_same_round() -> None:
     optimizer = Writes()
     result = await engine(BlamesTheEarliest(), optimizer).run(desk.request(stop=TargetScore(1.0)))
     [only] = result.rounds
-    assert [[patch.surface_id for patch in each.patches] for each in only.passes] == [
+    assert [[patch.surface_id for patch in each.patches] for each in get_passes(only)] == [
         ["draft#instruction"],
         ["polish#instruction"],
     ]
-    assert [rerun.mean_score for rerun in only.reruns] == [0.5, 1.0]
+    assert [rerun.mean_score for rerun in only.select_evaluations("rerun")] == [0.5, 1.0]
     assert result.accepted_score == 1.0
     assert len(optimizer.requests) == 2
 
@@ -93,7 +94,7 @@ async def test_a_patch_that_lint_refuses_is_written_again_with_the_reason() -> N
     optimizer = Writes(write)
     result = await engine(optimizer=optimizer).run(desk.request(stop=TargetScore(1.0)))
     assert result.verdict == "improved"
-    refused = result.rounds[0].passes[0].refused
+    refused = get_passes(result.rounds[0])[0].refused
     assert {rejection.surface_id for rejection in refused} == {"draft#instruction", "polish#instruction"}
     assert len(optimizer.requests) == 4
 
@@ -117,7 +118,7 @@ async def test_a_veto_reaches_the_optimizer_and_an_edited_patch_is_tried() -> No
 
     optimizer = Writes(lambda request: f"{request.surface.value} Be careful ({len(request.rejected)}).")
     result = await engine(optimizer=optimizer).run(desk.request(max_rounds=2), reviewer=Person())
-    vetoed = result.rounds[0].passes[0].refused
+    vetoed = get_passes(result.rounds[0])[0].refused
     assert [rejection.reason for rejection in vetoed] == ["vetoed in review: too vague"]
     heard = [request.rejected for request in optimizer.requests if request.surface.id == "draft#instruction"]
     assert "vetoed in review: too vague" in [rejection.reason for rejection in heard[-1]]
@@ -144,7 +145,7 @@ async def test_a_stage_that_fails_on_some_cases_skips_those() -> None:
 
     result = await engine(Shaky()).run(desk.request(stop=TargetScore(1.0)))
     assert result.verdict == "improved"
-    errors = [step.error for blame in result.rounds[0].passes[0].blames for step in blame.results if step.error]
+    errors = [step.error for blame in get_passes(result.rounds[0])[0].blames for step in blame.results if step.error]
     assert errors == ["ValueError: no idea"]
 
 
@@ -172,7 +173,7 @@ async def test_a_surface_with_little_support_is_not_patched() -> None:
 
     search = BackpropRounds(Uneven(), Merges(), Writes(), min_support=0.5, passes=1)
     result = await Engine(desk.agent(), desk.evaluator(), search=search).run(desk.request(max_rounds=1))
-    first = result.rounds[0].passes[0]
+    first = get_passes(result.rounds[0])[0]
     assert [signal.surface_id for signal in first.signals] == ["draft#instruction"]
     assert [signal.surface_id for signal in first.below_support] == ["polish#instruction"]
 
@@ -192,9 +193,9 @@ async def test_the_surface_of_highest_priority_is_patched_and_re_run_first() -> 
     result = await Engine(desk.agent(), desk.evaluator(), search=search).run(desk.request(max_rounds=1))
     [only] = result.rounds
     names = ["draft#instruction", "polish#instruction"]
-    assert [signal.surface_id for signal in only.passes[0].signals] == names
+    assert [signal.surface_id for signal in get_passes(only)[0].signals] == names
     assert [request.surface.id for request in optimizer.requests] == names
-    assert [row.case_id for row in only.reruns[0].rows] == ["train-0"]
+    assert [row.case_id for row in only.select_evaluations("rerun")[0].rows] == ["train-0"]
 
 
 @pytest.mark.slow
@@ -269,7 +270,7 @@ async def test_gradients_on_unknown_surfaces_and_steps_are_dropped() -> None:
     built = Engine(desk.agent(), desk.evaluator(), Invents(), Merges(), Writes())
     result = await built.run(desk.request(targets=["polish#instruction"], max_rounds=1))
     assert [change.surface_id for change in result.changes] == ["polish#instruction"]
-    assert {blame.results[0].dropped for blame in result.rounds[0].passes[0].blames} == {3}
+    assert {blame.results[0].dropped for blame in get_passes(result.rounds[0])[0].blames} == {3}
 
 
 async def test_a_stage_that_worked_once_may_fail_later_without_losing_results() -> None:
@@ -303,4 +304,4 @@ async def test_a_case_that_passes_over_its_repeats_has_no_loss() -> None:
         options=EvaluationOptions(repeats=2, concurrency=1),
     )
     result = await Engine(desk.agent(), evaluator, Blames(), Merges(), Writes()).run(desk.request(max_rounds=1))
-    assert result.rounds[0].losses == ()
+    assert not any(each.losses for each in get_passes(result.rounds[0]))

@@ -45,7 +45,7 @@ async def test_a_patch_has_the_value_the_reason_and_the_cases_behind_it() -> Non
     patch = (await stage.optimize(OPTIMIZE_REQUEST)).patch
     assert patch is not None
     assert (patch.surface_id, patch.value, patch.reason) == ("writer#instruction", BETTER, "It names the order.")
-    assert patch.evidence == OPTIMIZE_REQUEST.signal.case_ids
+    assert patch.evidence.cases == OPTIMIZE_REQUEST.signal.case_ids
     assert len(model.requests) == 1
     assert model.requests[0].options == {"max_tokens": Gateway().max_output_tokens}
 

@@ -285,7 +285,7 @@ def test_a_patch_says_why_in_counts_and_names_cases() -> None:
     assert patch.reason == (
         "14 of 14 failing outputs lack the order id that stands in their input; 6 passing outputs have it"
     )
-    assert patch.evidence == tuple(f"case {number:02}" for number in range(6, 16))
+    assert patch.evidence.cases == tuple(f"case {number:02}" for number in range(6, 16))
 
 
 def test_after_rejections_come_the_next_phrasing_then_the_next_predicate_then_nothing() -> None:
