@@ -112,10 +112,10 @@ class Evaluations:
     def _replay(self, batch: Sequence[_Evaluating]) -> None:
         """Take the rows and ends of these evaluations from the log, in whatever order they were recorded."""
         by_number = {each.number: each for each in batch}
-        while True:
+        while any(each.result is None for each in batch):
             if (finished := self._log.take_any(CaseFinished)) is not None:
                 self._keep(by_number[finished.evaluation], finished.row)
-            elif (ended := self._log.take_any(EvaluationFinished)) is not None:
+            elif (ended := self._log.take(EvaluationFinished)) is not None:
                 self._finish(by_number[ended.evaluation])
             else:
                 return

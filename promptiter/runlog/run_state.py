@@ -216,10 +216,11 @@ class RunState:
         candidate = replace(self.round.candidates[number], decision=decision, evidence=decided.evidence)
         self._change_candidate(number, candidate)
         if decision.accepted:
-            first = next((each for each in candidate.evaluations if each.phase == "validation"), None)
             self.accepted_gain += decision.delta or 0.0
             self.accepted_seq = self._candidate_seq
+            first = next((each for each in candidate.evaluations if each.phase == "validation"), None)
             self._accept(candidate.profile, first)
+            self._change(accepted=candidate.validation or self.run.accepted)
 
     def _count_round(self, accepted: bool) -> None:
         """Count rounds since the last acceptance; a round with several decisions counts once."""

@@ -252,7 +252,9 @@ class FileJournal:
         return JournalError(f"line {seq + 1} of {self._name} was written by another release of promptiter ({problem})")
 
     def _encode(self, event: Event) -> bytes:
-        fields = event.model_dump(exclude_none=True, exclude_defaults=False)
+        fields = {name: getattr(event, name) for name in Event.model_fields} | {"measured": dict(event.measured)}
+        if event.request is None:
+            del fields["request"]
         try:
             raw = orjson.dumps(fields)
             if b"null" not in raw or not holds_non_finite(event.data):

@@ -102,9 +102,11 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     accepted: dict[str, tuple[Reason, ...]] = {}
     why = _WhyNoBlame()
     signals = _Signals()
+    train: Evaluation | None = None
     for each in result.rounds:
         signals.add(each)
-        rounds.append(_summarize_round(each))
+        train = each.train or train
+        rounds.append(_summarize_round(each, train))
         rejections.extend(_rejections(each))
         blame.add(each)
         why.add(each)
@@ -130,10 +132,11 @@ def summarize_evaluation(evaluation: Evaluation | None) -> Figures | None:
     return Figures(score=evaluation.mean_score, passed=passed, cases=len(evaluation.cases))
 
 
-def _summarize_round(each: RoundResult) -> RoundSummary:
+def _summarize_round(each: RoundResult, train: Evaluation | None) -> RoundSummary:
+    """Summarize a round. A round after a rejection uses the `train` results of an earlier one."""
     return RoundSummary(
         round=each.round,
-        train=summarize_evaluation(each.train),
+        train=summarize_evaluation(train),
         blamed=tuple(dict.fromkeys(signal.surface_id for one in get_passes(each) for signal in one.signals)),
         candidates=tuple(_summarize_candidate(candidate) for candidate in each.candidates),
         skipped=each.skipped,

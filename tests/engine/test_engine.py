@@ -186,7 +186,7 @@ async def test_a_budget_that_ends_after_a_gain_leaves_enough_for_the_final_test(
     result = await desk.engine(*tries, gateway=gateway).run(desk.request(stop=stop, max_rounds=40), journal=journal)
     assert (result.verdict, result.stop_reason, result.is_final) == ("improved", "max_calls", True)
     assert result.rounds[-1].decision is None
-    cut = [event.seq for event in journal.read() if event.type == "search_cut"]
+    cut = [event.seq for event in journal.read() if event.type == "budget_ended"]
     assert len(cut) == 1
     # A run that is killed during the final test resumes it, also with a larger budget.
     for end in (cut[0] + 1, cut[0] + 5):
@@ -230,7 +230,7 @@ async def test_the_budget_ends_the_ablation_rather_than_the_final_test() -> None
     assert result.accepted is not None
     assert len(result.accepted.rows) == len(result.baseline.rows if result.baseline else ())
     types = [event.type for event in journal.read()]
-    for end in (types.index("search_cut") + 1, len(types) - 1):
+    for end in (types.index("budget_ended") + 1, len(types) - 1):
         part = MemoryJournal()
         for event in list(journal.read())[:end]:
             await part.append(event)

@@ -76,15 +76,15 @@ def test_a_run_leaves_the_files_of_the_design(tmp_path: Path) -> None:
     assert (run.path / "result.json").read_bytes() == result.to_json() == fold(run.journal.read()).to_json()
 
 
-def test_candidates_are_kept_as_parent_and_patches(tmp_path: Path) -> None:
+def test_candidates_are_kept_as_parents_and_patches(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT, desk.WORSE, desk.POLISH)
     result = run.run_sync()
     lines = (run.path / "profiles" / "candidates.jsonl").read_bytes().splitlines()
     found = [orjson.loads(line) for line in lines]
     assert [each["patches"] for each in found] == [desk.DRAFT, desk.WORSE, desk.POLISH]
     assert [each["accepted"] for each in found] == [True, False, True]
-    assert found[0]["parent"] == result.initial_profile.digest
-    assert found[1]["parent"] == found[2]["parent"] == found[0]["digest"]
+    assert found[0]["parents"] == [result.initial_profile.digest]
+    assert found[1]["parents"] == found[2]["parents"] == [found[0]["digest"]]
     assert found[2]["digest"] == result.accepted_profile.digest
 
 

@@ -100,8 +100,8 @@ def test_a_journal_that_was_not_begun_is_empty(path: Path) -> None:
 def test_the_line_format_is_stable(path: Path) -> None:
     raw = write_journal(path, Event(seq=0, run_id="r", type="stop", data={"ü": None}))
     assert raw.decode() == (
-        '{"checksum":"4732dc8a","event":{"schema_version":2,"seq":0,"run_id":"r","round":0,"phase":"start",'
-        '"type":"stop","data":{"ü":null}}}\n'
+        '{"checksum":"b024aec0","event":{"schema_version":2,"seq":0,"run_id":"r","round":0,"phase":"start",'
+        '"type":"stop","version":1,"data":{"ü":null},"measured":{"elapsed_s":0.0}}}\n'
     )
 
 
@@ -288,8 +288,8 @@ def test_a_line_of_another_release_is_reported(path: Path) -> None:
     with pytest.raises(JournalError, match=r"line 1 .* schema_version is 3, this release reads 2"):
         read(path)
     path.unlink()
-    write_journal(path, Event.model_construct(**(dict(event(0)) | {"type": "merge"})))
-    with pytest.raises(JournalError, match=r"line 1 .* by another release of promptiter \(type: Input should be"):
+    write_journal(path, Event.model_construct(**(dict(event(0)) | {"round": "one"})))
+    with pytest.raises(JournalError, match=r"line 1 .* by another release of promptiter \(round: Input should be"):
         read(path)
 
 
@@ -450,7 +450,7 @@ def fill(path: str, limit: int, results: Connection) -> None:
 def test_a_full_disk_is_reported_and_leaves_whole_lines(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    writer = context.Process(target=fill, args=(str(path), 10_000, sender))
+    writer = context.Process(target=fill, args=(str(path), 10_200, sender))
     writer.start()
     seq, message, raw = receiver.recv()
     writer.join()
