@@ -33,7 +33,7 @@ from traces.model import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class ValidatedProfile:
     """A profile with its validation: the best so far, or the initial one."""
 
     profile: Profile
@@ -57,7 +57,7 @@ class ValidatorContext(Protocol):
     def round(self) -> int: ...
 
     @property
-    def accepted(self) -> Accepted: ...
+    def accepted(self) -> ValidatedProfile: ...
 
     def trace(self, trace_digest: str) -> ExecutionTrace: ...
 
@@ -158,7 +158,7 @@ class Validator:
     def _build_evidence(self, pair: PairedEvaluation) -> Evidence:
         session, pair = self._session, pair.renumber_repeats()
         return Evidence(
-            baseline=pair.accepted,
+            accepted=pair.accepted,
             candidate=pair.candidate,
             objective=session.request.objective,
             round=session.round,

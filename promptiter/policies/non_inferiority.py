@@ -51,7 +51,7 @@ class NonInferior(ComposablePolicy):
         if _height_above_worst(evidence) <= self.margin:
             return evidence.reject(f"the accepted profile scores too low to lose the margin of {self.margin:g}")
         before, after = (
-            self._read_figure(each) for each in average_common_usage(evidence.baseline, evidence.candidate)
+            self._read_figure(each) for each in average_common_usage(evidence.accepted, evidence.candidate)
         )
         if before is None or after is None:
             whose = "the accepted profile" if before is None else "the candidate"
@@ -72,7 +72,7 @@ class NonInferior(ComposablePolicy):
         return usage.usd if self.figure == "usd" else usage.tokens
 
     def _may_be_noise(self, evidence: Evidence, *, beyond: float) -> bool:
-        arms = (evidence.baseline, evidence.candidate)
+        arms = (evidence.accepted, evidence.candidate)
         repeats = min(len(rows) for arm in arms for rows in _group_by_case(arm).values())
         if repeats >= self.max_repeats or (repeats > 1 and not any(map(has_noise, arms))):
             return False
@@ -82,7 +82,7 @@ class NonInferior(ComposablePolicy):
 
 def _height_above_worst(evidence: Evidence) -> float:
     """How far the accepted profile is above the worst value."""
-    return (evidence.baseline.objective(evidence.objective) or 0.0) - get_worst_value(evidence.objective)
+    return (evidence.accepted.objective(evidence.objective) or 0.0) - get_worst_value(evidence.objective)
 
 
 def has_noise(evaluation: Evaluation) -> bool:

@@ -266,7 +266,7 @@ async def test_a_policy_that_asks_for_more_evidence_gets_both_profiles_again() -
             self.looks = []
 
         def decide(self, evidence: Evidence) -> AcceptanceDecision | MoreEvidence:
-            repeats = [len(each.rows) for each in (evidence.baseline, evidence.candidate)]
+            repeats = [len(each.rows) for each in (evidence.accepted, evidence.candidate)]
             assert repeats[0] == repeats[1]
             self.looks.append(repeats[0])
             return MoreEvidence(repeats=2) if repeats[0] < 6 else evidence.accept("seen enough")
