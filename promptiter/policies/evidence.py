@@ -10,7 +10,6 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
@@ -247,8 +246,7 @@ def _find_worst(objective: Objective, figures: Iterable[float]) -> float:
 def _score_cases(evaluation: Evaluation, objective: Objective) -> dict[str, tuple[float, float]]:
     """Return, for each case, the objective of its runs and the share of them that could be scored."""
     found = {}
-    for case_id, group in groupby(evaluation.rows, key=lambda row: row.case_id):
-        rows = tuple(group)
+    for case_id, rows in evaluation.rows_by_case.items():
         value = replace(evaluation, rows=rows).objective(objective)
         # The pass rate already covers failed runs: the case passes by its other runs, or it fails.
         share = 1.0 if objective == "pass_rate" else sum(row.is_scored for row in rows) / len(rows)

@@ -15,7 +15,7 @@ from typing import get_args
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.mean_usage import MeanUsage, average_common_usage
-from promptiter.evaluation.result import CaseRow, Evaluation, get_worst_value
+from promptiter.evaluation.result import Evaluation, get_worst_value
 from promptiter.policies.acceptance import ComposablePolicy
 from promptiter.policies.combine import is_number
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
@@ -73,7 +73,7 @@ class NonInferior(ComposablePolicy):
 
     def _may_be_noise(self, evidence: Evidence, *, beyond: float) -> bool:
         arms = (evidence.accepted, evidence.candidate)
-        repeats = min(len(rows) for arm in arms for rows in _group_by_case(arm).values())
+        repeats = min(len(rows) for arm in arms for rows in arm.rows_by_case.values())
         if repeats >= self.max_repeats or (repeats > 1 and not any(map(has_noise, arms))):
             return False
         changes = [delta.change for delta in evidence.deltas]
@@ -87,14 +87,5 @@ def _height_above_worst(evidence: Evidence) -> float:
 
 def has_noise(evaluation: Evaluation) -> bool:
     """Whether some case scored differently in two of its repeats."""
-    return any(
-        len({tuple(score.value for score in row.scores) for row in rows}) > 1
-        for rows in _group_by_case(evaluation).values()
-    )
-
-
-def _group_by_case(evaluation: Evaluation) -> dict[str, list[CaseRow]]:
-    found: dict[str, list[CaseRow]] = {}
-    for row in evaluation.rows:
-        found.setdefault(row.case_id, []).append(row)
-    return found
+    repeats = evaluation.rows_by_case.values()
+    return any(len({tuple(score.value for score in row.scores) for row in rows}) > 1 for rows in repeats)
