@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,8 +69,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def command_line_help() -> str:
+    """The help of all commands, with whole summaries and without the names of Python types."""
     command = [sys.executable, "-m", "typer", "promptiter.cli", "utils", "docs", "--name", "promptiter"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    summaries = dict(re.findall(r"^#+ `promptiter (.+)`\n\n(.+)", text, re.MULTILINE))
+    lines, section = [], ""
+    for line in re.sub(r" <[\w|[\]]+>`", "`", text).splitlines():
+        if heading := re.fullmatch(r"#+ `promptiter ?(.*)`", line):
+            section = heading[1]
+        if (listed := re.match(r"\* `(\w+)`: ", line)) and (full := f"{section} {listed[1]}".strip()) in summaries:
+            line = f"{listed[0]}{summaries[full]}"
+        lines.append(line)
+    return "\n".join(["# Command line", *lines[1:], ""])
 
 
 def promptiter_page() -> str:

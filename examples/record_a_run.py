@@ -1,7 +1,7 @@
 """Record a run of a small research desk and write its trace: `python -m examples.record_a_run [PATH]`.
 
-The workflow plans, retrieves and composes in parallel, reviews, rewrites once, goes round again, and then fails at the
-end: the final check misses a citation. Everything is made up and offline; only the recording is real.
+The agent plans, retrieves and composes in parallel, reviews, rewrites the question once, and does it all again. It
+fails at the end, because the final check finds no citation. No model is called; only the recording is real.
 """
 
 from __future__ import annotations
@@ -99,4 +99,4 @@ async def record() -> ExecutionTrace:
 if __name__ == "__main__":
     path = sys.argv[1] if len(sys.argv) > 1 else "research_desk.jsonl"
     traces.write_traces(path, [asyncio.run(record())])
-    print(f"written to {path}; look at it with: promptiter trace show {path}")
+    print(f"written to {path}; to see it: promptiter trace show {path}")

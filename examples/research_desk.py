@@ -1,6 +1,6 @@
 """A small research desk as a graph agent: plan, retrieve and compose in parallel, review, rewrite once, finalize.
 
-The models are simulated, so it runs with no key; name another model (`gpt-4o-mini`, …) to run it for real:
+The models are simulated, so it needs no API key; change MODEL to use a real one:
 
     promptiter describe examples.research_desk:agent
     promptiter evaluate examples.research_desk:agent -e examples/data/desk.jsonl -m examples/data/desk.metrics.json
@@ -20,12 +20,12 @@ ORDERS = {
 
 
 def retrieve(input: str) -> str:  # noqa: A002 - parameters are named after what they get
-    """What the shop knows about the order that the question names."""
+    """Look up the order that the question names."""
     return next((record for order_id, record in ORDERS.items() if order_id in input), "no such order")
 
 
 def route(context: NodeContext) -> str:
-    """Once round again if the review asks for more; then it is good enough."""
+    """Rewrite the question once, unless the review accepts the draft."""
     return (
         "finalize" if "rewrite" in context.outputs or "ACCEPT" in str(context.outputs["reviewer"]) else "need_revision"
     )

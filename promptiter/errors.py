@@ -1,4 +1,4 @@
-"""What can go wrong, by who can mend it.
+"""Errors, grouped by who can fix them.
 
 PromptiterError
 ├── SetupError                  the user's input is wrong; nothing was spent
@@ -8,28 +8,28 @@ PromptiterError
 │   ├── StructureMismatchError  a profile of another structure
 │   ├── EvalSetError            an eval set that cannot be read or contradicts itself
 │   ├── MetricError             a metric that is configured wrongly
-│   ├── UnknownNameError        a metric, evaluator, agent or model that nobody registered
-│   ├── EditedSourceError       somebody else edited a target while a candidate was in place
-│   ├── RequestError            a run request that cannot be served; lists everything that is wrong with it
-│   ├── RunLockedError          another process works on the run, or has taken it over
-│   └── ChangedInputsError      a run cannot go on: its inputs are not those it began with
-├── AgentError                  a run went wrong by the agent's own graph: an endless loop, an unknown route
-├── ModelError                  a model or tool call failed for good, after all retries
-│   ├── TransientModelError            may pass, so it was tried again; `retry_after_s` is what the server asked for
+│   ├── UnknownNameError        a metric, evaluator, agent or model that is not registered
+│   ├── EditedSourceError       a file was edited while a candidate was in place
+│   ├── RequestError            an invalid run request; lists every problem
+│   ├── RunLockedError          another process runs it, or has taken it over
+│   └── ChangedInputsError      a run cannot be resumed: its inputs have changed
+├── AgentError                  a mistake in the agent's graph: an endless loop, an unknown route
+├── ModelError                  a model or tool call failed after all retries
+│   ├── TransientModelError     may work later, so it is retried; `retry_after_s` is what the server asked for
 │   │   ├── RateLimitedError        429
 │   │   ├── ModelTimeoutError       no answer in time
 │   │   └── ModelUnavailableError   5xx, or no connection
 │   ├── BadRequestError         the server refused the request itself: a retry cannot help
 │   │   └── AccessDeniedError       401 or 403: the key is wrong, has expired, or may not do this
-│   ├── ToolFailedError         a tool raised; the message is what it said
+│   ├── ToolFailedError         a tool raised; the message is its error
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
 ├── BudgetEndedError            a call did not fit into what is left of a budget
-├── OutageError                 the service of a model failed for so many cases that they say nothing
-├── StageError                  a stage of the backward pass failed on everything that it was asked
+├── OutageError                 a model's service failed for too many cases to judge the agent
+├── StageError                  a stage of the backward pass failed on every call
 ├── RunFailedError              a run ended in an error; carries its result so far (promptiter.engine)
-├── JournalError                the log of a run is damaged, or cannot be written; nothing that is in it is lost
-├── NonDeterministicSearchError  a run that goes on asked for something else than the first time
-└── UnexpectedCallError         a scripted model was asked something it has no answer for
+├── JournalError                the log of a run is damaged, or cannot be written
+├── NonDeterministicSearchError  a resumed run asked for something else than the first time
+└── UnexpectedCallError         a scripted model has no answer for a call
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from difflib import get_close_matches
 
 
 class PromptiterError(Exception):
-    """Something went wrong; the message says what, with what value, and what to do."""
+    """The base class of all errors. The message says what happened, with which value, and what to do."""
 
 
 class SetupError(PromptiterError):
@@ -72,7 +72,7 @@ class EvalSetError(SetupError):
 
 
 class MetricError(SetupError):
-    """A metric that is configured wrongly."""
+    """A metric with a wrong configuration."""
 
 
 class UnknownNameError(SetupError):
@@ -83,11 +83,11 @@ class UnknownNameError(SetupError):
 
 
 class EditedSourceError(SetupError):
-    """Somebody else edited a target while a candidate was in place; nothing of theirs was overwritten."""
+    """A file was edited while a candidate was in place. The edit was not overwritten."""
 
 
 class RequestError(SetupError):
-    """A run request that cannot be served; `problems` lists everything that is wrong with it."""
+    """An invalid run request. `problems` lists everything that is wrong with it."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -97,31 +97,31 @@ class RequestError(SetupError):
 
 
 class RunLockedError(SetupError):
-    """Another process works on the run, or has taken it over."""
+    """Another process runs it, or has taken it over."""
 
 
 class ChangedInputsError(SetupError):
-    """A run cannot go on: its inputs are not those it began with. `changes` says each in a sentence."""
+    """A run cannot be resumed because its inputs have changed. `changes` has a sentence for each."""
 
     def __init__(self, run: str, changes: Iterable[str]) -> None:
         self.changes = tuple(changes)
         listed = "".join(f"\n  - {change}" for change in self.changes)
         super().__init__(
-            f"the run {run!r} cannot go on, its inputs have changed:{listed}\n"
-            "Undo that and resume, or start afresh with `promptiter rerun` or `promptiter run`"
+            f"the run {run!r} cannot be resumed, its inputs have changed:{listed}\n"
+            "Undo the changes and resume, or start a new run with `promptiter rerun` or `promptiter run`"
         )
 
 
 class AgentError(PromptiterError):
-    """A run went wrong by the agent's own graph."""
+    """A mistake in the agent's graph: an endless loop, an unknown route."""
 
 
 class ModelError(PromptiterError):
-    """A model or tool call failed for good, after all retries."""
+    """A model or tool call failed after all retries."""
 
 
 class TransientModelError(ModelError):
-    """A failure that may pass, so that the call is tried again; the server may have said after how long."""
+    """A failure that may pass, so the call is retried; after `retry_after_s` if the server said so."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -141,7 +141,7 @@ class ModelUnavailableError(TransientModelError):
 
 
 class BadRequestError(ModelError):
-    """The server refused the request itself: a retry cannot help."""
+    """The server refused the request itself; a retry cannot help."""
 
 
 class AccessDeniedError(BadRequestError):
@@ -149,7 +149,7 @@ class AccessDeniedError(BadRequestError):
 
 
 class ToolFailedError(ModelError):
-    """A tool raised; the message is what it said."""
+    """A tool raised; the message is its error."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -173,11 +173,11 @@ class BudgetEndedError(PromptiterError):
 
 
 class OutageError(PromptiterError):
-    """The service of a model failed for so many cases that they say nothing about the agent; resume when it is back."""
+    """The service of a model failed for too many cases to judge the agent. Resume the run when it is back."""
 
 
 class StageError(PromptiterError):
-    """A stage of the backward pass failed on everything that it was asked."""
+    """A stage of the backward pass failed on every call."""
 
 
 class JournalError(PromptiterError):
@@ -185,11 +185,11 @@ class JournalError(PromptiterError):
 
 
 class NonDeterministicSearchError(PromptiterError):
-    """A run that goes on asked for something else than the first time."""
+    """A resumed run asked for something else than the first time."""
 
 
 class UnexpectedCallError(PromptiterError):
-    """A scripted model was asked something it has no answer for."""
+    """A scripted model has no answer for a call."""
 
 
 def nearest(wanted: str, known: Iterable[str]) -> str:

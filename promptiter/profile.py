@@ -50,7 +50,7 @@ class PatchSet:
 
     @property
     def digest(self) -> str:
-        """The hash of what would change, whatever the reasons."""
+        """The hash of the changes, without their reasons."""
         return digest(sorted([patch.surface_id, digest(patch.value)] for patch in self.patches))
 
 
@@ -63,7 +63,7 @@ class SurfaceChange:
     after: Json
 
     def as_text(self) -> str:
-        """A unified diff of texts, or the two values."""
+        """Return a unified diff of two texts, or the two values."""
         if isinstance(self.before, str) and isinstance(self.after, str):
             lines = difflib.unified_diff(
                 self.before.splitlines(), self.after.splitlines(), "before", "after", lineterm="", n=2
@@ -73,7 +73,7 @@ class SurfaceChange:
 
 
 class ProfileDiff(tuple[SurfaceChange, ...]):
-    """What changes from one profile to another, by surface. A notebook shows it as a diff."""
+    """The changes from one profile to another, by surface. A notebook shows them as a diff."""
 
     __slots__ = ()
 
@@ -87,9 +87,9 @@ class ProfileDiff(tuple[SurfaceChange, ...]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Overrides on top of a structure; what is not overridden has the baseline's value.
+    """Overrides on top of a structure. Other surfaces have the baseline's value.
 
-    `surface_ids` are all surfaces of that structure, so that a mismatch can be told by name.
+    `surface_ids` are all surfaces of that structure, so that a mismatch can name the surfaces that differ.
     """
 
     structure_id: str
@@ -98,22 +98,22 @@ class Profile:
 
     @staticmethod
     def baseline(snapshot: StructureSnapshot) -> Profile:
-        """The profile that changes nothing."""
+        """Return the profile that changes nothing."""
         return Profile(structure_id=snapshot.structure_id, surface_ids=tuple(sorted(snapshot.surface_ids)))
 
     @staticmethod
     def of(snapshot: StructureSnapshot, values: Mapping[str, Json]) -> Profile:
-        """A profile with these values, checked against the structure."""
+        """Return a profile with these values, checked against the structure."""
         patches = (SurfacePatch(surface_id=name, value=value, reason="given") for name, value in values.items())
         return Profile.baseline(snapshot).apply(patches, snapshot)
 
     @property
     def digest(self) -> str:
-        """The content hash: profiles of one hash run alike."""
+        """The content hash: profiles with the same hash behave the same."""
         return digest([self.structure_id, sorted([name, digest(value)] for name, value in self.overrides.items())])
 
     def apply(self, patches: Iterable[SurfacePatch], snapshot: StructureSnapshot) -> Profile:
-        """The profile with these patches on top; a value equal to the baseline's is no override."""
+        """Return this profile with patches on top. A value equal to the baseline's is not stored."""
         self.check(snapshot)
         overrides = dict(self.overrides)
         for patch in patches:
@@ -127,44 +127,44 @@ class Profile:
         )
 
     def value(self, surface_id: str, snapshot: StructureSnapshot) -> Json:
-        """The value of a surface under this profile."""
+        """Return the value of a surface under this profile."""
         if surface_id in self.overrides:
             return self.overrides[surface_id]
         return snapshot.surface(surface_id).value
 
     def reset(self, surface_ids: Iterable[str], *, to: Profile, snapshot: StructureSnapshot) -> Profile:
-        """This profile with the values that another one has for these surfaces."""
+        """Return this profile with another one's values of these surfaces."""
         values = {surface_id: to.value(surface_id, snapshot) for surface_id in surface_ids}
         patches = (SurfacePatch(surface_id=name, value=value, reason="reset") for name, value in values.items())
         return self.apply(patches, snapshot)
 
     def surface(self, surface_id: str, snapshot: StructureSnapshot) -> Surface:
-        """A surface with its value under this profile."""
+        """Return a surface with its value under this profile."""
         return replace(snapshot.surface(surface_id), value=self.value(surface_id, snapshot))
 
     def check(self, snapshot: StructureSnapshot) -> None:
-        """Raise if this profile is of another structure, naming the surfaces that differ, or holds a wrong value."""
+        """Raise if this profile has another structure, naming the surfaces that differ, or an invalid value."""
         if self.structure_id == snapshot.structure_id:
             for name, value in self.overrides.items():
                 snapshot.surface(name).check(value)
             return
         gone = sorted((set(self.surface_ids) | set(self.overrides)) - set(snapshot.surface_ids))
         new = sorted(set(snapshot.surface_ids) - set(self.surface_ids)) if self.surface_ids else []
-        told = [f"the agent has no {', '.join(gone)}"] if gone else []
-        told += [f"the profile does not know {', '.join(new)}"] if new else []
+        differences = [f"the agent has no {', '.join(gone)}"] if gone else []
+        differences += [f"the profile does not know {', '.join(new)}"] if new else []
         raise StructureMismatchError(
-            f"the profile is of another structure: {'; '.join(told) or 'nodes or edges differ'}; "
+            f"the profile is of another structure: {'; '.join(differences) or 'nodes or edges differ'}; "
             "make a new profile from this agent's structure"
         )
 
     def changes(self, other: Profile, snapshot: StructureSnapshot) -> ProfileDiff:
-        """What changes from this profile to another."""
+        """Return the changes from this profile to another."""
         touched = sorted(set(self.overrides) | set(other.overrides))
         pairs = ((name, self.value(name, snapshot), other.value(name, snapshot)) for name in touched)
         return ProfileDiff(SurfaceChange(name, before, after) for name, before, after in pairs if before != after)
 
     def to_json(self) -> bytes:
-        """As it is written into files."""
+        """Return the content of a profile file."""
         document = {
             "schema_version": 1,
             "structure_id": self.structure_id,
@@ -175,15 +175,17 @@ class Profile:
 
     @staticmethod
     def from_json(raw: bytes) -> Profile:
-        """The profile of such a document."""
+        """Parse a profile file."""
         try:
             document = orjson.loads(raw)
             structure_id, values = document["structure_id"], document["values"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise SetupError(f"this is no profile: {error!r}; expected structure_id and values") from error
+            raise SetupError(f"this is not a profile: {error!r}; expected structure_id and values") from error
         surface_ids = document.get("surface_ids") or []
         if not isinstance(values, dict) or not isinstance(structure_id, str) or not isinstance(surface_ids, list):
-            raise SetupError("this is no profile: structure_id must be a text, values an object, surface_ids a list")
+            raise SetupError(
+                "this is not a profile: structure_id must be a string, values an object, surface_ids a list"
+            )
         return Profile(structure_id=structure_id, overrides=values, surface_ids=tuple(surface_ids))
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""Parts that users add by name, or that a configuration names as `module:attr`."""
+"""Registries of metrics, searches, models and stages, by name or as `module:attr`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Items of one kind by name: registered here, offered by an installed package's entry point, or `module:attr`.
+    """Items of one kind by name: registered here, an entry point of an installed package, or `module:attr`.
 
-    `built_in` are promptiter's own, as `module:attr`, so that a low package can use what a high one holds.
+    `built_in` are promptiter's own items as `module:attr`, so that a low layer can use what a higher one defines.
     """
 
     def __init__(
@@ -27,9 +27,9 @@ class Registry(Generic[T]):
         self._items: dict[str, T] = {}
 
     def register(self, name: str, item: T) -> None:
-        """Give an item a name. A name that is taken by another item is a SetupError: nothing is replaced unseen."""
+        """Register an item. Raises SetupError if another item has the name."""
         if ":" in name:
-            raise SetupError(f"the {self.what} name {name!r} holds a ':', which stands for module:attr; choose another")
+            raise SetupError(f"the {self.what} name {name!r} contains a ':', which means module:attr; choose another")
         if name in self._built_in:
             raise SetupError(f"the {self.what} name {name!r} is taken by {self._built_in[name]!r}; choose another")
         if name in self._items and self._items[name] is not item:
@@ -37,20 +37,20 @@ class Registry(Generic[T]):
         self._items[name] = item
 
     def __contains__(self, name: str) -> bool:
-        return name in self._items or name in self._offered()
+        return name in self._items or name in self._list_importable()
 
     def names(self) -> tuple[str, ...]:
-        """The names that can be asked for, in order."""
-        return tuple(sorted({*self._items, *self._offered()}))
+        """Return the known names, sorted."""
+        return tuple(sorted({*self._items, *self._list_importable()}))
 
     def get(self, name: str) -> T:
-        """The item of a name, or UnknownNameError with the nearest known name."""
+        """Return the item with this name, or raise UnknownNameError with the nearest known name."""
         return self.resolve([name])[name]
 
     def resolve(self, names: Iterable[str], *, also_known: Iterable[str] = ()) -> dict[str, T]:
-        """The items of several names. One UnknownNameError lists all that nobody knows.
+        """Return the items of several names. One UnknownNameError lists all unknown names.
 
-        `also_known` are names that the caller answers itself; they are only mentioned.
+        `also_known` are names that the caller handles itself; they only appear in the error.
         """
         found: dict[str, T] = {}
         unknown: list[str] = []
@@ -58,26 +58,26 @@ class Registry(Generic[T]):
             if name in self._items:
                 found[name] = self._items[name]
             elif ":" in name:
-                found[name] = self._imported(name)
-            elif name in (offered := self._offered()):
-                found[name] = self._imported(offered[name])
+                found[name] = self._import(name)
+            elif name in (importable := self._list_importable()):
+                found[name] = self._import(importable[name])
             else:
                 unknown.append(name)
         if unknown:
             raise UnknownNameError(self.what, unknown, known={*self.names(), *also_known})
         return found
 
-    def _offered(self) -> dict[str, str]:
+    def _list_importable(self) -> dict[str, str]:
         if self._entry_point_group is None:
             return self._built_in
         installed = {point.name: point.value for point in entry_points(group=self._entry_point_group)}
         return {**installed, **self._built_in}
 
-    def _imported(self, path: str) -> T:
+    def _import(self, path: str) -> T:
         module_name, _, attribute = path.partition(":")
         try:
             found: Any = import_module(module_name)
-        except (ImportError, ValueError, TypeError) as error:  # the latter two: an empty or relative module name
+        except (ImportError, ValueError, TypeError) as error:  # the last two: an empty or relative module name
             raise SetupError(
                 f"the {self.what} {path!r} cannot be imported: {error}; check the spelling and PYTHONPATH"
             ) from error
@@ -92,10 +92,10 @@ class Registry(Generic[T]):
 
 
 METRICS: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="promptiter.metrics")
-"""Metrics of users: a function `(case, run) -> score`, or a builder `(MetricConfig) -> Metric`."""
+"""Custom metrics: a function `(case, run) -> score`, or a builder `(MetricConfig) -> Metric`."""
 
 SEARCHES: Registry[Callable[..., Any]] = Registry("search", entry_point_group="promptiter.searches")
-"""Search algorithms: a class or function that makes a Search."""
+"""Search algorithms: a class or function that builds a Search."""
 
 DEFAULT_MODEL = "simulated"
 """The model of a node that names none."""
@@ -112,4 +112,4 @@ OFFLINE_STAGES: Registry[Callable[..., Any]] = Registry(
         "lost_values": "promptiter.offline:find_values_lost_earlier",
     },
 )
-"""Stages that need no model, by role: the defaults where a stage is left out."""
+"""Stages that need no model, by role; the defaults of stages that are left out."""

@@ -1,4 +1,4 @@
-"""The sentences of a prompt, and where they are in it."""
+"""Splits a prompt into sentences with their positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GAP = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')]))\s+(?=[\"'(]?[A-Z{])")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence of a prompt and its position, without the list marker before it."""
+    """A sentence of a prompt and its position, without a list marker."""
 
     text: str
     start: int
@@ -19,7 +19,7 @@ class Sentence:
 
 
 def split_sentences(text: str) -> list[Sentence]:
-    """The sentences of a prompt. A line break also ends a sentence; list markers and heading marks are left out."""
+    """Return the sentences of a prompt. A line break ends a sentence; list and heading markers are left out."""
     found = []
     for line in re.finditer(r"[^\n]+", text):
         lead = _LEAD.match(line[0])

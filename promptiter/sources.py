@@ -1,8 +1,7 @@
-"""Source: where the value of a surface lives outside, in a file or behind a pair of callbacks.
+"""Sources: where the value of a surface is stored outside the agent, in a file or behind a pair of callbacks.
 
-A file is read as text and written back in its own form: its encoding, its byte order mark and its line ends stay what
-they were, so that writing what was read gives the same bytes. It is replaced whole, so that a reader sees the old text
-or the new one, never a part.
+A file keeps its format: encoding, byte order mark and line ends, so that writing what was read gives the same bytes. It
+is replaced atomically, so that a reader sees the old text or the new one, never a part.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ _MARKS = (
 
 
 class Source(Protocol):
-    """One value outside. Both methods may block, and are called by one thread at a time; what they raise is told."""
+    """One stored value. Both methods may block, and are called by one thread at a time; errors are reported."""
 
     def read(self) -> str:
-        """The value that is there now."""
+        """Return the current value."""
 
     def write(self, value: str) -> None:
-        """Put a value there; `read` gives exactly it from then on."""
+        """Store a value; `read` returns exactly this value from then on."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """A text file. Without an `encoding` it is UTF-8, or what its byte order mark says; a link is followed."""
+    """A text file. The default `encoding` is that of its byte order mark, else UTF-8. Links are followed."""
 
     path: str | os.PathLike[str]
     encoding: str | None = field(default=None, kw_only=True)
@@ -53,38 +52,38 @@ class FileSource:
 
     @property
     def file(self) -> Path:
-        """The file itself, where the path is a link."""
+        """The file that the path links to, or the path itself."""
         return Path(os.path.realpath(self.path))
 
     def read(self) -> str:
-        return self.text_of(self.read_bytes())
+        return self.decode(self.read_bytes())
 
     def write(self, value: str) -> None:
-        """Replace the text, in the form that the file has; a new file is UTF-8."""
+        """Replace the text in the format of the file; a new file is UTF-8."""
         like = self.read_bytes() if self.file.exists() else b""
-        self.write_bytes(self.bytes_of(value, like=like))
+        self.write_bytes(self.encode(value, like=like))
 
-    def text_of(self, raw: bytes) -> str:
-        """The text of such bytes; SetupError where they would not come out the same when it is written."""
-        form = _Form.of(raw, self.encoding)
+    def decode(self, raw: bytes) -> str:
+        """Decode the content of the file. Raises SetupError if encoding the text would give other bytes."""
+        form = _TextFormat.of(raw, self.encoding)
         try:
             text = form.decode(raw)
             is_exact = form.encode(text) == raw
         except (UnicodeError, LookupError) as error:
-            raise self._unreadable(form, str(error)) from error
+            raise self._encoding_error(form, str(error)) from error
         if not is_exact:
-            raise self._unreadable(form, "its bytes would change when written back")
+            raise self._encoding_error(form, "its bytes would change when written back")
         return text
 
-    def bytes_of(self, text: str, *, like: bytes) -> bytes:
-        """The bytes of a text in the form of others; AgentError where their encoding cannot hold it."""
-        form = _Form.of(like, self.encoding)
+    def encode(self, text: str, *, like: bytes) -> bytes:
+        """Encode a text in the format of these bytes. Raises AgentError if their encoding cannot represent it."""
+        form = _TextFormat.of(like, self.encoding)
         try:
             return form.encode(text)
         except UnicodeEncodeError as error:
-            held = text[error.start : error.end]
+            part = text[error.start : error.end]
             raise AgentError(
-                f"{str(self.path)!r} is written in {form.encoding}, which cannot hold {held!r:.40}; "
+                f"{str(self.path)!r} is encoded as {form.encoding}, which cannot represent {part!r:.40}; "
                 "save the file as UTF-8, or change the value"
             ) from error
 
@@ -92,32 +91,32 @@ class FileSource:
         try:
             return self.file.read_bytes()
         except OSError as error:
-            raise SetupError(f"the target {str(self.path)!r} cannot be read: {error.strerror or error}") from error
+            raise SetupError(f"the file {str(self.path)!r} cannot be read: {error.strerror or error}") from error
 
     def write_bytes(self, raw: bytes, *, mode: int | None = None) -> None:
-        """Replace the file by these bytes, on disk when this returns. A file that was there keeps mode and owner."""
+        """Replace the file, on disk when this returns. An existing file keeps its mode and owner."""
         try:
             _replace(self.file, raw, mode)
         except OSError as error:
-            raise SetupError(f"the target {str(self.path)!r} cannot be written: {error.strerror or error}") from error
+            raise SetupError(f"the file {str(self.path)!r} cannot be written: {error.strerror or error}") from error
 
     def sweep(self) -> None:
-        """Remove what a writer that was killed left beside the file. Nobody may be writing it."""
+        """Remove what a killed writer left next to the file. There must be no writer at that time."""
         file = self.file
         for part in file.parent.glob(f".{glob.escape(file.name)}{_PART}.*"):
             part.unlink(missing_ok=True)
 
-    def _unreadable(self, form: _Form, why: str) -> SetupError:
+    def _encoding_error(self, form: _TextFormat, reason: str) -> SetupError:
         return SetupError(
-            f"the target {str(self.path)!r} is no {form.encoding} text ({why}); "
-            f"say how it is written, FileSource({Path(self.path).name!r}, encoding=...)"
+            f"the file {str(self.path)!r} is not {form.encoding} text ({reason}); "
+            f"give its encoding, FileSource({Path(self.path).name!r}, encoding=...)"
         )
 
 
 class CallbackSource:
     """A value behind two functions, such as a key of a remote store.
 
-    They may be asynchronous; each call of such a one has an event loop of its own.
+    They may be asynchronous; each call then gets its own event loop.
     """
 
     def __init__(self, read: Callable[[], str | Awaitable[str]], write: Callable[[str], object]) -> None:
@@ -125,34 +124,34 @@ class CallbackSource:
         self._write = write
 
     def read(self) -> str:
-        value = _finished(self._read())
+        value = _wait_for(self._read())
         if not isinstance(value, str):
-            raise SetupError(f"the read callback of a target must give text, gave {value!r:.60}")
+            raise SetupError(f"the read callback of a source must return a string, not {value!r:.60}")
         return value
 
     def write(self, value: str) -> None:
-        _finished(self._write(value))
+        _wait_for(self._write(value))
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """How a text is written: its encoding, its byte order mark, and whether its lines end in CR LF."""
+class _TextFormat:
+    """The encoding of a text file, its byte order mark, and whether its lines end in CR LF."""
 
     encoding: str
     mark: bytes
     has_crlf: bool
 
     @staticmethod
-    def of(raw: bytes, encoding: str | None) -> _Form:
-        mark, told = next(((mark, name) for mark, name in _MARKS if raw.startswith(mark)), (b"", "utf-8"))
-        form = _Form(encoding, b"", False) if encoding else _Form(told, mark, False)
+    def of(raw: bytes, encoding: str | None) -> _TextFormat:
+        mark, marked = next(((mark, name) for mark, name in _MARKS if raw.startswith(mark)), (b"", "utf-8"))
+        form = _TextFormat(encoding, b"", False) if encoding else _TextFormat(marked, mark, False)
         try:
             text = form.decode(raw)
         except (UnicodeError, LookupError):
             return form
-        # Mixed line ends are left alone: there is no telling which one a new line should have.
+        # Mixed line ends are kept: it is unknown which one a new line should have.
         is_crlf = 0 < text.count("\r\n") == text.count("\n") == text.count("\r")
-        return _Form(form.encoding, form.mark, is_crlf)
+        return _TextFormat(form.encoding, form.mark, is_crlf)
 
     def decode(self, raw: bytes) -> str:
         text = raw.removeprefix(self.mark).decode(self.encoding)
@@ -170,12 +169,12 @@ def _replace(file: Path, raw: bytes, mode: int | None) -> None:
     if before is not None:
         mode = stat.S_IMODE(before.st_mode)
     try:
-        # Closed to others until it has its mode: a private file is private at every moment.
+        # Private until it has its final mode: a private file is never readable by others.
         with os.fdopen(os.open(part, _FRESH, 0o666 if mode is None else 0o600), "wb") as out:
             out.write(raw)
             out.flush()
             if before is not None:
-                _own(out.fileno(), before)
+                _copy_owner(out.fileno(), before)
             if mode is not None:
                 os.fchmod(out.fileno(), mode)
             os.fsync(out.fileno())
@@ -186,8 +185,8 @@ def _replace(file: Path, raw: bytes, mode: int | None) -> None:
     sync_folder(file.parent)
 
 
-def _own(descriptor: int, before: os.stat_result) -> None:
-    """Give a new file the owner of the old one, where we may."""
+def _copy_owner(descriptor: int, before: os.stat_result) -> None:
+    """Give a new file the owner of the old one, if permitted."""
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
         try:
@@ -197,7 +196,7 @@ def _own(descriptor: int, before: os.stat_result) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a loss of power."""
+    """Make the names in a folder survive a power loss."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -205,8 +204,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _finished(value: Any) -> Any:
-    """What a callback gave; of an asynchronous one, what it gives in the end."""
+def _wait_for(value: Any) -> Any:
+    """Return the result of a callback, also of an asynchronous one."""
     if not inspect.isawaitable(value):
         return value
 
@@ -217,5 +216,5 @@ def _finished(value: Any) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(wait())
-    with ThreadPoolExecutor(1) as worker:  # this thread's loop is busy: it waits for us
+    with ThreadPoolExecutor(1) as worker:  # this thread's loop is waiting for us
         return worker.submit(asyncio.run, wait()).result()

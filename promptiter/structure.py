@@ -1,4 +1,4 @@
-"""What may change about an agent: its static graph, and the editable surfaces of its nodes.
+"""Structure: the static graph of an agent and the editable surfaces of its nodes.
 
 A StructureSnapshot is what an agent exports. `structure_id` hashes the shape (nodes, edges, surface ids and types),
 `baseline_id` also the values: editing a prompt in the source does not orphan stored profiles. Ids are paths: a segment
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -31,9 +31,9 @@ EXAMPLE_ROLES = ("user", "assistant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a new value must respect. Of a text: length, `{placeholders}` that stay, parts that may not change.
+    """What a new value must respect. A text has a length, `{placeholders}` and locked parts that must stay.
 
-    Of a parameter: bounds, or choices. Of examples: how many.
+    A parameter has bounds or choices, examples a maximum number.
     """
 
     max_chars: int | None = None
@@ -51,7 +51,7 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """One editable slot of a node, with its baseline value. Of a tool only the description may change."""
+    """One editable slot of a node, with its baseline value. For a tool this is the description."""
 
     node_id: str
     type: SurfaceType
@@ -65,7 +65,7 @@ class Surface:
         return surface_id(self.node_id, self.type, self.part)
 
     def check(self, value: Json) -> None:
-        """Raise SurfaceValueError where the value breaks a rule of the surface's type or a limit."""
+        """Raise SurfaceValueError if the value breaks a limit or a rule of the surface's type."""
         if problem := _problem(self, value):
             raise SurfaceValueError(self.id, problem)
 
@@ -79,7 +79,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructureEdge:
-    """A way from one node to another; a conditional one says on which word it is taken."""
+    """An edge between two nodes. `condition` is the routing word of a conditional edge."""
 
     source: str
     target: str
@@ -121,7 +121,7 @@ class StructureSnapshot:
         return {surface.id: surface for surface in self.surfaces}
 
     def surface(self, wanted: str) -> Surface:
-        """The surface of that id, or UnknownSurfaceError with the nearest."""
+        """Return the surface with this id, or raise UnknownSurfaceError with the nearest known one."""
         if wanted not in self._by_id:
             raise UnknownSurfaceError(wanted, known=self._by_id)
         return self._by_id[wanted]
@@ -137,7 +137,7 @@ class StructureSnapshot:
         return self._by_node.get(node_id, ())
 
     def digraph(self) -> nx.DiGraph[str]:
-        """The nodes and edges as a networkx graph; nodes carry their `node` and `surfaces`."""
+        """Return the nodes and edges as a networkx graph, with `node` and `surfaces` as attributes."""
         import networkx as nx
 
         graph: nx.DiGraph[str] = nx.DiGraph()
@@ -148,7 +148,7 @@ class StructureSnapshot:
         return graph
 
     def to_json(self) -> dict[str, Json]:
-        """Plain data, as it is written into files."""
+        """Return plain data, as stored in files."""
         from pydantic import TypeAdapter
 
         plain: dict[str, Json] = TypeAdapter(StructureSnapshot).dump_python(self, mode="json", exclude_defaults=True)
@@ -156,31 +156,31 @@ class StructureSnapshot:
 
     @staticmethod
     def from_json(data: Mapping[str, Json]) -> StructureSnapshot:
-        """The snapshot of such plain data."""
+        """Return the snapshot of such plain data."""
         from pydantic import TypeAdapter, ValidationError
 
         fields = {key: value for key, value in data.items() if key not in _HEADER}
         try:
             return TypeAdapter(StructureSnapshot).validate_python(fields)
         except ValidationError as error:
-            raise InvalidStructureError(f"this is no structure: {error}") from error
+            raise InvalidStructureError(f"this is not a structure: {error}") from error
 
 
 _HEADER = frozenset(("schema_version", "structure_id", "baseline_id"))
 
 
 def surface_id(node_id: str, surface_type: SurfaceType, part: str = "") -> str:
-    """`planner#instruction`, `agent#tool.search`."""
+    """Return `planner#instruction`, `agent#tool.search`."""
     return f"{node_id}#{surface_type}.{part}" if part else f"{node_id}#{surface_type}"
 
 
 def escape_segment(name: str) -> str:
-    """A name as one segment of a path."""
+    """Escape a name as one segment of a path."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def child_ids(names: Iterable[str], *, parent: str = "") -> list[str]:
-    """Node ids for the children of a node: escaped, below the parent's path, a repeated name numbered from 2."""
+    """Return the node ids of a node's children: escaped, below its path, repeated names numbered from 2."""
     seen: dict[str, int] = {}
     ids = []
     for name in names:
@@ -200,16 +200,16 @@ def _check_structure(snapshot: StructureSnapshot) -> None:
             raise InvalidStructureError(f"{what} ids must be unique: {', '.join(repeated)} occur more than once")
     for node_id in node_ids:
         if not node_id or "#" in node_id:
-            raise InvalidStructureError(f"node id {node_id!r} must not be empty or hold a '#'")
+            raise InvalidStructureError(f"node id {node_id!r} must not be empty or contain a '#'")
     for edge in snapshot.edges:
         for end in (edge.source, edge.target):
             if end not in known:
-                raise InvalidStructureError(f"edge {edge.source} → {edge.target} leads to {end!r}, which is no node")
+                raise InvalidStructureError(f"edge {edge.source} → {edge.target} leads to {end!r}, which is not a node")
     if snapshot.entry and snapshot.entry not in known:
-        raise InvalidStructureError(f"the entry {snapshot.entry!r} is no node")
+        raise InvalidStructureError(f"the entry {snapshot.entry!r} is not a node")
     for surface in snapshot.surfaces:
         if surface.node_id not in known:
-            raise InvalidStructureError(f"surface {surface.id!r} belongs to {surface.node_id!r}, which is no node")
+            raise InvalidStructureError(f"surface {surface.id!r} belongs to {surface.node_id!r}, which is not a node")
         if surface.type not in SURFACE_TYPES:
             raise InvalidStructureError(f"surface {surface.id!r}: type must be one of {', '.join(SURFACE_TYPES)}")
         surface.check(surface.value)
@@ -258,7 +258,7 @@ def _parameter_problem(limits: Limits, value: Json) -> str | None:
 
 def _choice_problem(limits: Limits, value: Json) -> str | None:
     if limits.choices and value not in limits.choices:
-        return f"{value!r} is none of {', '.join(map(repr, limits.choices))}"
+        return f"{value!r} is not one of {', '.join(map(repr, limits.choices))}"
     return None
 
 
@@ -278,23 +278,3 @@ def _examples_problem(limits: Limits, value: Json) -> str | None:
 
 def _not(wanted: str, value: Json) -> str:
     return f"it must be {wanted}, got {value!r:.60}"
-
-
-@dataclass(frozen=True, slots=True)
-class StructureDiff:
-    """What differs between two structures."""
-
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    changed: tuple[str, ...] = field(default=())
-
-
-def diff(before: StructureSnapshot, after: StructureSnapshot) -> StructureDiff:
-    """Surfaces that came, went, or have another baseline value."""
-    old = {surface.id: surface.value for surface in before.surfaces}
-    new = {surface.id: surface.value for surface in after.surfaces}
-    return StructureDiff(
-        tuple(sorted(set(new) - set(old))),
-        tuple(sorted(set(old) - set(new))),
-        tuple(sorted(name for name in old if name in new and old[name] != new[name])),
-    )

@@ -15,7 +15,6 @@ from promptiter.structure import (
     Surface,
     SurfaceType,
     child_ids,
-    diff,
 )
 
 LOOP = StructureSnapshot(
@@ -43,10 +42,8 @@ def test_editing_a_value_changes_the_baseline_but_not_the_structure() -> None:
     edited = replace(LOOP, surfaces=surfaces)
     assert edited.structure_id == LOOP.structure_id
     assert edited.baseline_id != LOOP.baseline_id
-    assert diff(LOOP, edited).changed == ("planner#instruction",)
     fewer = replace(LOOP, surfaces=LOOP.surfaces[1:])
     assert fewer.structure_id != LOOP.structure_id
-    assert diff(LOOP, fewer).removed == ("planner#instruction",)
 
 
 def test_the_order_of_parts_does_not_matter_to_ids() -> None:
@@ -54,9 +51,9 @@ def test_the_order_of_parts_does_not_matter_to_ids() -> None:
     assert (turned.structure_id, turned.baseline_id) == (LOOP.structure_id, LOOP.baseline_id)
 
 
-def test_json_gives_the_same_structure_back() -> None:
+def test_a_structure_survives_json() -> None:
     assert StructureSnapshot.from_json(LOOP.to_json()) == LOOP
-    with pytest.raises(InvalidStructureError, match="this is no structure"):
+    with pytest.raises(InvalidStructureError, match="this is not a structure"):
         StructureSnapshot.from_json({"nodes": 7})
 
 
@@ -72,11 +69,11 @@ def test_the_networkx_view_may_have_cycles() -> None:
     [
         ({"nodes": ()}, "at least one node"),
         ({"nodes": (*LOOP.nodes, Node(id="planner"))}, "node ids must be unique: planner"),
-        ({"nodes": (*LOOP.nodes, Node(id="a#b"))}, "must not be empty or hold a '#'"),
-        ({"edges": (StructureEdge(source="planner", target="nobody"),)}, "leads to 'nobody'"),
+        ({"nodes": (*LOOP.nodes, Node(id="a#b"))}, "must not be empty or contain a '#'"),
+        ({"edges": (StructureEdge(source="planner", target="missing"),)}, "leads to 'missing'"),
         ({"surfaces": (*LOOP.surfaces, LOOP.surfaces[0])}, "surface ids must be unique"),
-        ({"surfaces": (Surface(node_id="nobody", type="instruction"),)}, "which is no node"),
-        ({"entry": "nobody"}, "the entry 'nobody' is no node"),
+        ({"surfaces": (Surface(node_id="missing", type="instruction"),)}, "which is not a node"),
+        ({"entry": "missing"}, "the entry 'missing' is not a node"),
     ],
 )
 def test_structures_that_contradict_themselves_are_refused(change: dict[str, Any], message: str) -> None:
@@ -97,20 +94,20 @@ def test_an_unknown_surface_is_named_with_the_nearest() -> None:
         ("instruction", Limits(placeholders=("x",)), "a {x}", "a", "placeholder {x} is missing"),
         ("skill", Limits(locked=("KEEP",)), "a KEEP b", "a keep b", "locked part 'KEEP'"),
         ("tool", Limits(), "Search.", {"name": "x"}, "must be text"),
-        ("model", Limits(choices=("a", "b")), "a", "c", "'c' is none of 'a', 'b'"),
+        ("model", Limits(choices=("a", "b")), "a", "c", "'c' is not one of 'a', 'b'"),
         ("model", Limits(), "any", "", "must be a name"),
         ("parameter", Limits(minimum=0, maximum=1), 0.5, 2, "2 is not between 0 and 1"),
         ("parameter", Limits(minimum=0), 1.5, float("nan"), "is not between"),
         ("parameter", Limits(kind="integer"), 3, 3.5, "a whole number"),
         ("parameter", Limits(), 3, True, "a number, got True"),
-        ("parameter", Limits(kind="choice", choices=("x", 1)), 1, "y", "'y' is none of"),
+        ("parameter", Limits(kind="choice", choices=("x", 1)), 1, "y", "'y' is not one of"),
         ("examples", Limits(), [{"role": "user", "content": "a"}], "a", "a list of messages"),
         ("examples", Limits(), [], [{"role": "user"}], "message 0 must have exactly"),
         ("examples", Limits(), [], [{"role": "system", "content": "a"}], "text by one of user, assistant"),
         ("examples", Limits(max_examples=0), [], [{"role": "user", "content": "a"}], "it has 1 messages"),
     ],
 )
-def test_values_keep_the_rules_of_their_type(
+def test_values_must_follow_the_rules_of_their_type(
     kind: SurfaceType, limits: Limits, good: object, bad: object, problem: str
 ) -> None:
     surface = Surface(node_id="n", type=kind, value=good, limits=limits)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
+from promptiter.concurrency import finish_before_cancel, is_cancelled
 from promptiter.engine.final_test import conclude_without_test, reserve_for_final_test, run_final_test
 from promptiter.engine.session import Search, Session
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError
@@ -20,7 +21,7 @@ from promptiter.policies.goals import check_scores
 from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import Profile
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.event_log import EventLog, finish_before_cancel, is_cancelled, is_user_stop
+from promptiter.runlog.event_log import EventLog, is_user_stop
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult, Status
 from traces import digest

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
+from promptiter.concurrency import finish_before_cancel, is_cancelled
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError
 from promptiter.runlog.events import Event, EventType, Observer, Phase
 from promptiter.runlog.journal import Journal
@@ -18,8 +18,6 @@ from promptiter.runlog.meter import Meter
 from traces.model import Json
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class EventLog:
@@ -143,26 +141,3 @@ def is_finished(last: Event | None) -> bool:
 def is_user_stop(decision: Json) -> bool:
     """Whether only the user stopped a run. `decision` is a StopDecision as plain data."""
     return bool(decision["reasons"]) and all(reason["kind"] == "user_stop" for reason in decision["reasons"])
-
-
-async def finish_before_cancel(work: Awaitable[T]) -> T:
-    """Finish the work before a cancellation takes effect."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        except Exception:  # noqa: BLE001 - the task's own error, raised below
-            break
-    result = task.result()
-    if cancelled is not None:
-        raise cancelled
-    return result
-
-
-def is_cancelled(error: BaseException) -> bool:
-    """Whether an error is a cancellation of the current task, not a CancelledError that user code raised."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

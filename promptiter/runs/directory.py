@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from promptiter.concurrency import finish_before_cancel
 from promptiter.engine.engine import Engine, new_run_id
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request_checks import check_request
@@ -36,7 +37,6 @@ from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
-from promptiter.runlog.event_log import finish_before_cancel
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.artifacts import KeepTraces, write_artifacts

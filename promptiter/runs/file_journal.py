@@ -25,8 +25,8 @@ from typing import IO, Self
 import orjson
 from pydantic import ValidationError
 
+from promptiter.concurrency import finish_before_cancel
 from promptiter.errors import JournalError
-from promptiter.runlog.event_log import finish_before_cancel
 from promptiter.runlog.events import SCHEMA_VERSION, Event, EventType
 from promptiter.runs.lock import RunLock
 from traces.model import holds_non_finite

@@ -4,8 +4,8 @@
     reception ──┼─ payments ─┼── lead ── filing
                 └─ delivery ─┘
 
-Last week the ticket system got a new field, the purchase date. Two of the instructions below were forgotten, and
-mending one of them alone changes nothing: run `promptiter run promptiter.yaml`, and see which ones.
+Last week the ticket system got a new field, the purchase date. Two of the instructions below were not updated, and
+fixing only one of them changes nothing. `promptiter run` finds out which ones.
 """
 
 from promptiter import Edge, GraphAgent, ModelNode

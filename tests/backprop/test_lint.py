@@ -69,7 +69,7 @@ def test_a_patch_of_another_surface_is_refused() -> None:
         ("Say {b}.", surface("Say {a}, {b}.", placeholders=("a",)), "the placeholder {a} is missing"),
         ({"text": BETTER}, surface(), "it must be text"),
         (2, surface(0.3, "parameter", kind="number", maximum=1), "not between"),
-        ("opus", surface("haiku", "model", choices=("haiku", "sonnet")), "'opus' is none of"),
+        ("opus", surface("haiku", "model", choices=("haiku", "sonnet")), "'opus' is not one of"),
         ([{"role": "system", "content": "x"}], surface([], "examples"), "must be text by one of"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_run_whose_inputs_changed_is_refused_with_what_changed(
     edit(desk / file, old, new)
     sys.modules.pop("agent", None)
     refused = run("resume", code=2)
-    assert "cannot go on, its inputs have changed:" in refused
+    assert "cannot be resumed, its inputs have changed:" in refused
     assert f"  - {told}" in refused
     edit(desk / file, new, old)
     sys.modules.pop("agent", None)

@@ -132,7 +132,7 @@ def test_changed_inputs_are_refused_and_named(changed: dict[str, object], expect
     shop = Shop()
     run = RunDirectory.begin(tmp_path, shop.engine, shop.request)
     other = replace(shop.request, **changed)  # type: ignore[arg-type]
-    with pytest.raises(ChangedInputsError, match="cannot go on, its inputs have changed") as error:
+    with pytest.raises(ChangedInputsError, match="cannot be resumed, its inputs have changed") as error:
         RunDirectory.resume(run.path, shop.engine, other)
     assert expected.partition("'")[0] in error.value.changes[0]
     assert "rerun" in str(error.value)

@@ -264,7 +264,7 @@ def _encode(value: SavedValue, targets: Mapping[str, Source], wanted: Mapping[st
     if value.surface_id not in wanted:
         return value.baseline
     target, text = targets[value.surface_id], wanted[value.surface_id]
-    return target.bytes_of(text, like=value.baseline) if isinstance(target, FileSource) else text.encode()
+    return target.encode(text, like=value.baseline) if isinstance(target, FileSource) else text.encode()
 
 
 def _write(value: SavedValue, target: Source, raw: bytes) -> None:

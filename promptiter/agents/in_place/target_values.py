@@ -31,7 +31,7 @@ def decode_surface(surface_id: str, target: Source, raw: bytes) -> Surface:
             f"{surface_id!r} is not a surface id: write node#type or node#type.part, "
             f"where type is one of {', '.join(SURFACE_TYPES)}"
         )
-    text = target.text_of(raw) if isinstance(target, FileSource) else raw.decode()
+    text = target.decode(raw) if isinstance(target, FileSource) else raw.decode()
     value = _decode_value(surface_id, kind, text)
     return Surface(node_id=node_id, type=kind, part=part, value=value)
 

@@ -62,7 +62,7 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         return self.render(request) if self.render else shown.render(limit=self.max_prompt_tokens)
 
     def count_whole_tokens(self, request: AttributeRequest, shown: TracePrompt) -> int | None:
-        """The number of tokens of the finish_before_cancel prompt; None if it does not fit."""
+        """The number of tokens of the prompt before truncation; None if it does not fit."""
         tokens = count_prompt_tokens(each.content for each in self.render(request)) if self.render else shown.tokens
         return tokens if tokens <= self.max_prompt_tokens and not shown.left_out else None
 

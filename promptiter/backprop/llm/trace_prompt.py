@@ -70,7 +70,7 @@ class TracePrompt:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of the finish_before_cancel prompt."""
+        """The number of tokens of the prompt before truncation."""
         return count_prompt_tokens([_RULES, ""]) + sum(section.size for section in self._build_sections())
 
     def render(self, *, limit: int) -> tuple[Message, ...]:

@@ -29,7 +29,7 @@ from promptiter.offline.attribution.references import find_common_traits
 from promptiter.offline.attribution.tool_blame import blame_tools
 from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
-from promptiter.offline.attribution.value_search import normalize
+from promptiter.offline.text.matching import normalize
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
 from promptiter.stages.losses import Category, Loss
 from traces import ExecutionTrace, Step

@@ -20,7 +20,7 @@ from promptiter.offline.attribution.expected_values import LossAnalysis, analyze
 from promptiter.offline.attribution.references import find_common_traits
 from promptiter.offline.attribution.value_search import SearchText, TraceTexts, Value, find_field_name
 from promptiter.offline.text.dates import dates_in
-from promptiter.offline.text.documents import read_document
+from promptiter.offline.text.matching import read_document
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
 

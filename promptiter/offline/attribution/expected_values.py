@@ -28,12 +28,11 @@ from promptiter.offline.attribution.value_search import (
     SearchText,
     Value,
     find_field_name,
-    normalize,
     normalize_name,
     read_value,
     split_values,
 )
-from promptiter.offline.text.documents import read_document
+from promptiter.offline.text.matching import normalize, read_document
 from promptiter.stages.losses import Loss
 from traces.model import Json
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from promptiter.backprop.step_text import snapshot_text
 from promptiter.offline.attribution.value_search import Value
-from promptiter.offline.text.documents import read_document
+from promptiter.offline.text.matching import read_document
 from promptiter.stages.contracts import Peer
 from traces import ExecutionTrace
 

@@ -18,7 +18,8 @@ from promptiter.offline.attribution.fault_localization import (
     suffix_pattern,
 )
 from promptiter.offline.attribution.references import References
-from promptiter.offline.attribution.value_search import SearchText, Value, normalize, split_values
+from promptiter.offline.attribution.value_search import SearchText, Value, split_values
+from promptiter.offline.text.matching import normalize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from promptiter.offline.attribution.value_search import Value, normalize, normalize_name, read_value, split_values
-from promptiter.offline.text.documents import read_document
+from promptiter.offline.attribution.value_search import Value, normalize_name, read_value, split_values
+from promptiter.offline.text.matching import normalize, read_document
 from traces.model import Json
 
 MIN_OTHERS = 3

@@ -8,7 +8,6 @@ have boundaries: `12` is not in `120`, nor `A-1` in `A-17`.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
@@ -21,6 +20,7 @@ import orjson
 from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.offline.text.dates import dates_in
 from promptiter.offline.text.fields import read_fields
+from promptiter.offline.text.matching import normalize
 from traces import ExecutionTrace, Step
 from traces.model import Json
 
@@ -86,13 +86,6 @@ def split_values(text: str) -> Iterator[Value]:
         if day is not None:
             yield Value(day.text, "date")
             position = at + len(day.text)
-
-
-def normalize(text: str) -> str:
-    """A text without differences of letter case, white space and typographic variants."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
-    return " ".join(text.casefold().split())
 
 
 class SearchText:

@@ -1,1 +1,1 @@
-"""The simulated model: reads an instruction as rules and answers a task by them."""
+"""The simulated model: reads an instruction as rules, and answers a task in accordance with them."""

@@ -1,8 +1,7 @@
-"""How the simulated model takes an instruction apart: lines, sentences, and clauses that each say one thing.
+"""How the simulated model splits an instruction into lines, sentences and clauses that each make one demand.
 
-Quoted text is taken out first and put back by whoever reads a clause, so that `Begin with 'Use JSON.'` is one clause
-and says nothing about JSON. A clause knows whether it forbids (`Do not …`, `… without prose`) and under which condition
-it stands (`If the id is missing, …`).
+Quoted text is masked first, so that `Begin with 'Use JSON.'` is one clause and demands no JSON. A clause knows whether
+it forbids (`Do not …`, `… without prose`) and on what condition it applies (`If the id is missing, …`).
 """
 
 from __future__ import annotations
@@ -14,76 +13,44 @@ from dataclasses import dataclass
 LITERAL = "\ue000\\d+\ue001"
 """Matches a quoted text inside `Clause.text`."""
 
-LONGEST_SENTENCE = 800
-"""Characters above which a sentence is not understood: it is data, or says too much at once."""
+MAX_SENTENCE_CHARACTERS = 800
+"""Longer sentences are ignored: they are data, or demand too much at once."""
 
-NUMBER_WORDS = {
-    "a single": 1,
-    "single": 1,
-    "one": 1,
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "seven": 7,
-    "eight": 8,
-    "nine": 9,
-    "ten": 10,
-    "twelve": 12,
-    "fifteen": 15,
-    "twenty": 20,
-    "thirty": 30,
-    "forty": 40,
-    "fifty": 50,
-    "sixty": 60,
-    "eighty": 80,
-    "a hundred": 100,
-    "one hundred": 100,
-}
+_DIGITS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NUMBER_WORDS = {word: count for count, word in enumerate(_DIGITS, 1)} | {"single": 1, "a single": 1, "twenty": 20}
 
 _IMPERATIVES = (
-    "add|address|admit|answer|append|apply|ask|avoid|be|begin|calculate|call|capitalize|capitalise|carry|categorize|"
-    "categorise|check|choose|cite|classify|close|compute|conclude|consult|contain|convert|copy|decide|decline|determine|"
-    "display|do|don't|drop|echo|emphasize|emphasise|enclose|end|ensure|enumerate|exclude|execute|explain|express|extract|fill|finish|format|"
-    "forward|give|group|guess|hand|highlight|identify|include|insert|invoke|keep|label|leave|limit|list|look|make|"
-    "mark|mention|name|never|note|number|offer|omit|open|output|pass|pick|place|preface|prefix|prepend|preserve|print|produce|"
-    "provide|put|query|quote|read|reason|refer|refrain|refuse|relay|remove|repeat|reply|report|request|respond|restate|"
-    "retain|return|reveal|round|route|run|say|search|select|send|separate|set|show|sign|skip|solve|sort|speak|specify|"
-    "spell|start|state|stay|stick|structure|sum|summarize|summarise|support|surround|tag|tell|terminate|thank|think|"
-    "translate|treat|use|work|wrap|write"
+    "add|answer|append|ask|avoid|be|begin|call|carry|choose|cite|classify|close|conclude|contain|convert|copy|do|don't|"
+    "drop|echo|end|express|extract|fill|finish|format|forward|give|hand|include|insert|invoke|keep|label|leave|limit|"
+    "list|look|make|mark|mention|name|never|note|omit|open|output|pass|pick|place|preserve|print|produce|provide|put|"
+    "quote|refer|relay|repeat|reply|report|reproduce|respond|restate|retain|return|round|run|say|select|send|set|show|"
+    "sort|speak|start|state|support|take|tell|thank|translate|use|work|write"
 )
 _CLAUSE_VERBS = (
     "add|always|append|ask|avoid|begin|call|choose|cite|classify|do not|don't|end|ensure|finish|format|give|include|"
-    "keep|make|mention|never|output|pick|put|reply|respond|return|say|start|use|wrap|write"
+    "keep|make|mention|never|output|pick|put|reply|respond|return|say|start|use|write"
 )
-_COMPARED = r"(?!\s+(?:more|longer|fewer|less|later|greater|only)\b)"
+_NOT_A_COMPARISON = r"(?!\s+(?:more|longer|fewer|less|later|greater|only)\b)"
 _NEGATION = (
-    rf"\b(?:do not|don't|does not|doesn't|never|avoid|must not|mustn't|should not|shouldn't|may not|cannot|can't|"
-    rf"refrain from|without|instead of|rather than|not|(?<!or )no(?= (?!or\b)\w)){_COMPARED}\b"
+    rf"\b(?:do not|don't|does not|never|avoid|must not|should not|may not|cannot|can't|without|instead of|rather than|"
+    rf"not|(?<!or )no(?= (?!or\b)\w)){_NOT_A_COMPARISON}\b"
 )
-_QUOTED = re.compile(
-    r"(?<!\w)'((?:[^'\n]|(?<=\w)'(?=\w))+)'(?!\w)|\"([^\"\n]+)\"|“([^”\n]+)”|`([^`\n]+)`|«\s*([^»\n]+?)\s*»|「([^」\n]+)」"
-)
+_QUOTED = re.compile(r"(?<!\w)'((?:[^'\n]|(?<=\w)'(?=\w))+)'(?!\w)|\"([^\"\n]+)\"|“([^”\n]+)”|`([^`\n]+)`")
 _LINE_MARK = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 _LIST_HEAD = re.compile(
-    r"\b(?:one of|keys|fields|labels|categories|values|sections|options|headings|include|mention|contain|order)\b",
-    re.IGNORECASE,
+    r"\b(?:one of|keys|fields|labels|categories|values|options|include|mention|contain)\b", re.IGNORECASE
 )
-_RULES_HEAD = re.compile(r"\b(?:rules|instructions|guidelines|steps|requirements|constraints|format)\b", re.IGNORECASE)
-_SENTENCE_END = re.compile(
-    r"(?<=[.!?。！？])(?<!e\.g\.)(?<!i\.e\.)(?<!max\.)(?<!min\.)(?<!etc\.)(?<!P\.S\.)\s+(?=\S)|(?<=[。！？])"
-)
+_RULES_HEAD = re.compile(r"\b(?:rules|instructions|guidelines|steps|requirements|format)\b", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!etc\.)\s+(?=\S)")
 _CLAUSE_END = re.compile(
-    rf"\s*;\s*|(?<!nothing),?\s+but\s+|,?\s+(?:and\s+then|and|then)\s+(?=(?:{_CLAUSE_VERBS}|no|not)\b{_COMPARED})"
-    rf"|,\s*(?=(?:{_CLAUSE_VERBS}|no|not)\b{_COMPARED})"
-    r"|,?\s+(?=(?:without|with no|with nothing|instead of|rather than)\b(?! (?:guess|invent|making)))",
+    rf"\s*;\s*|(?<!nothing),?\s+but\s+"
+    rf"|,?\s+(?:and\s+then|and|then)\s+(?=(?:{_CLAUSE_VERBS}|no|not)\b{_NOT_A_COMPARISON})"
+    rf"|,\s*(?=(?:{_CLAUSE_VERBS}|no|not)\b{_NOT_A_COMPARISON})"
+    r"|,?\s+(?=(?:without|with no|with nothing|instead of|rather than)\b)",
     re.IGNORECASE,
 )
-_INSIDE_A_LIST = re.compile(
-    r"\b(?:keys?|fields?|properties|one of|labels?|between|among|sections?|headings)\b[^;]*$", re.IGNORECASE
-)
-_CONDITION = r"(?:if|when|whenever|in case|as long as|unless|where)"
+_INSIDE_A_LIST = re.compile(r"\b(?:keys?|fields?|one of|labels?|between|among)\b[^;]*$", re.IGNORECASE)
+_CONDITION = r"(?:if|when|whenever|in case|unless|where)"
 _LEADING_CONDITION = re.compile(
     rf"^{_CONDITION}\b(?P<condition>.+?),\s*(?:then\s+)?"
     rf"(?=(?:please|always|just|simply|you|your|the|it|only|{_IMPERATIVES})\b)(?P<main>.+)$",
@@ -92,27 +59,25 @@ _LEADING_CONDITION = re.compile(
 _TRAILING_CONDITION = re.compile(rf"^(?P<main>.+?),?\s+{_CONDITION}\b(?P<condition>.+)$", re.IGNORECASE | re.DOTALL)
 _NEGATED = re.compile(_NEGATION, re.IGNORECASE)
 _FILLER = (
-    r"(?:please|always|also|then|first|finally|next|only|just|simply|and|or|but|instead|besides|in addition|moreover|"
-    r"furthermore|in your \w+|in the \w+|every time|important|note|remember to|be sure to|make sure to|try to|strictly|"
-    r"carefully|briefly|you(?:'ll| must| should| will| can| may| need to| have to| are to| shall)?)"
+    r"(?:please|always|also|then|first|finally|next|only|just|simply|and|or|but|in your \w+|in the \w+|"
+    r"be sure to|make sure to|you(?: must| should| will| can| may| need to| have to)?)"
 )
 _INSTRUCTS = re.compile(
     rf"^\W*(?:{_FILLER}[\s,:]+)*(?:{_IMPERATIVES})\b"
-    r"|\b(?:must|should|shall|needs? to|has to|have to|ought to|(?:is|are) to|will|(?:is|are) required)\b"
-    r"|\b(?:is|are) (?:always |never )?(?:written|given|stated|formatted|kept|allowed|forbidden|included|expressed)\b"
+    r"|\b(?:must|should|shall|needs? to|has to|have to|(?:is|are) to|will|(?:is|are) required)\b"
+    r"|\b(?:is|are) (?:always |never )?(?:written|given|stated|formatted|kept|allowed|included)\b"
     r"|^\W*(?:your|the|every|each|all)?\s*(?:final )?(?:answers?|outputs?|repl(?:y|ies)|responses?)\b"
-    r"|^\W*(?:all (?:lower|upper|caps|small|capital)|in (?:lower|upper|all|english|german|french|json))\w*\b"
-    r"|^\W*(?:the )?(?:allowed|valid|possible|permitted|output|tone|style|language|format|labels?|categories)\b"
-    r"|^\W*(?:for (?:each|every|all|any)|no|not|without|before|at most|at least|exactly|maximum|max|only|one)\b"
+    r"|^\W*(?:the )?(?:allowed|valid|possible|language|format|labels?|categories)\b"
+    r"|^\W*(?:for (?:each|every|all|any)|no|not|without|before|at most|at least|exactly|only|one)\b"
     rf"|^\W*{_CONDITION}\b|\bonly\W*$"
-    r"|^\W*you are\b.*\b(?:who|that)\b|\b(?:means|applies)\b|[用请不须要]",
+    r"|^\W*you are\b.*\b(?:who|that)\b|\b(?:means|applies)\b",
     re.IGNORECASE | re.DOTALL,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One thing that a sentence says. In `text` and `condition` quoted parts are masked; `literal` shows them again."""
+    """One demand of a sentence. Quotes are masked in `text` and `condition`; `literal` unmasks them."""
 
     text: str
     condition: str
@@ -121,7 +86,7 @@ class Clause:
     quotes: tuple[str, ...]
 
     def literal(self, masked: str) -> str:
-        """The masked text with its quoted parts, without their quotation marks."""
+        """The masked text with its quoted texts, without their quotation marks."""
         return _unmask(masked, self.quotes)
 
     @property
@@ -131,35 +96,33 @@ class Clause:
 
 
 def read_clauses(instruction: str) -> Iterator[Clause]:
-    """The clauses of all sentences that ask for something; questions and descriptions are left out."""
-    for line in _logical_lines(instruction.replace("’", "'").replace("‘", "'")):
+    """The clauses of all sentences that instruct; questions and descriptions are left out."""
+    for line in _iterate_logical_lines(instruction.replace("’", "'").replace("‘", "'")):
         quotes: list[tuple[str, str]] = []
         for masked in _SENTENCE_END.split(_mask(re.sub(r"`{3}\w*", " code fence ", line), quotes)):
             sentence = masked.strip()
-            if len(sentence) > LONGEST_SENTENCE or sentence.endswith(("?", "？")):
+            if len(sentence) > MAX_SENTENCE_CHARACTERS or sentence.endswith("?"):
                 continue
             if sentence and _INSTRUCTS.search(sentence):
-                yield from _clauses_of(sentence, quotes)
+                yield from _split_sentence(sentence, quotes)
 
 
 def split_items(phrase: str) -> tuple[str, ...]:
-    """`the order id, the date and the amount` as its members, without articles."""
-    separator = r"\s*(?:,\s*(?:and|or)\s+|,|;|\s+(?:and|or|as well as|along with|plus)\s+|\s+&\s+|、|和)\s*"
+    """The members of `the order id, the date and the amount`, without articles."""
+    separator = r"\s*(?:,\s*(?:and|or)\s+|,|;|\s+(?:and|or|as well as|along with|plus)\s+)\s*"
     parts = [part for part in re.split(separator, phrase) if part]
-    if len(parts) == 1:
-        parts = re.split(r"\s*[/|]\s*", phrase)
     article = r"^(?:(?:either|the|an?|all|both|its|their|your|any|every|each|also|of|following)\s+)+"
     cleaned = (re.sub(article, "", part.strip(" \t\n.:!()[]{}<>"), flags=re.IGNORECASE) for part in parts)
     return tuple(part.replace("'s ", " ") for part in cleaned if part)
 
 
-def number_of(text: str) -> int:
+def read_number(text: str) -> int:
     """20 for `20` and for `twenty`."""
     return int(text) if text.isdigit() else NUMBER_WORDS[" ".join(text.lower().split())]
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    """Lines with wrapped ones joined, and a list of names under `…:` joined to its head."""
+def _iterate_logical_lines(text: str) -> Iterator[str]:
+    """Lines, with wrapped lines joined and a list of names appended to its head `…:`."""
     pending, in_list = "", False
     for line in [*text.splitlines(), ""]:
         is_marked = bool(_LINE_MARK.match(line))
@@ -182,7 +145,7 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _mask(line: str, quotes: list[tuple[str, str]]) -> str:
-    """The line with its quoted parts replaced; each goes to `quotes`, without and with its quotation marks."""
+    """The line with its quoted texts replaced; `quotes` receives each without and with its quotation marks."""
 
     def hide(found: re.Match[str]) -> str:
         quoted = next(group for group in found.groups() if group is not None)
@@ -197,12 +160,12 @@ def _unmask(masked: str, quotes: Sequence[str]) -> str:
     return re.sub("\ue000(\\d+)\ue001", lambda found: quotes[int(found[1])], masked)
 
 
-def _clauses_of(sentence: str, quotes: Sequence[tuple[str, str]]) -> Iterator[Clause]:
+def _split_sentence(sentence: str, quotes: Sequence[tuple[str, str]]) -> Iterator[Clause]:
     leading = _LEADING_CONDITION.match(sentence)
     condition, main = (leading["condition"], leading["main"]) if leading else ("", sentence)
     original = _unmask(sentence, [marked for _, marked in quotes])
     bare = tuple(quoted for quoted, _ in quotes)
-    for text in _split(main):
+    for text in _split_clauses(main):
         trailing = _TRAILING_CONDITION.match(text)
         if trailing and not condition:
             text, own_condition = trailing["main"], trailing["condition"]
@@ -211,7 +174,7 @@ def _clauses_of(sentence: str, quotes: Sequence[tuple[str, str]]) -> Iterator[Cl
         yield Clause(text.strip(), own_condition.strip(" ."), bool(_NEGATED.search(text)), original, bare)
 
 
-def _split(main: str) -> list[str]:
+def _split_clauses(main: str) -> list[str]:
     clauses: list[str] = []
     start = 0
     for end in _CLAUSE_END.finditer(main):

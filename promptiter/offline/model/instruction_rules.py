@@ -1,11 +1,12 @@
-"""What the simulated model makes of an instruction: rules, and which of them it follows.
+"""The rules that the simulated model finds in an instruction, and those that it can follow together.
 
-The model reads ordinary English; nobody needs to know its lexicon to be understood, and nothing that writes
-instructions may import it.
+The model reads ordinary English. Nobody needs its lexicon to write for it, and nothing that writes instructions may
+import the lexicon.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,53 +14,27 @@ from functools import lru_cache
 from random import Random
 
 from promptiter.offline.model.clauses import Clause, read_clauses
-from promptiter.offline.model.content_lexicon import CONTENT_FAMILIES
-from promptiter.offline.model.form_lexicon import FORM_FAMILIES, UNITS
+from promptiter.offline.model.lexicon import FAMILIES, UNITS
 
-_ONE_OF = (
-    frozenset(("upper_case", "lower_case", "title_case")),
-    frozenset(("json", "bullets", "numbered", "comma_separated", "sections", "key_value")),
-    frozenset(("json", "no_json")),
-    frozenset(("thousands", "no_thousands")),
-    frozenset(("code_fence", "no_code_fence")),
-    frozenset(("choose", "yes_no")),
+_EXCLUSIVE = (
     frozenset(("verbatim", "date_format")),
     frozenset(("verbatim", "decimals")),
-    *(
-        frozenset(("json_only", prose))
-        for prose in ("prefix", "suffix", "signature", "postscript", "title", "code_fence", "polite", "repeat_request")
-    ),
-    *(frozenset(("no_list", shape)) for shape in ("bullets", "numbered")),
+    *(frozenset(("json_only", prose)) for prose in ("prefix", "suffix", "polite", "repeat_request")),
 )
-"""Families of which only one can be obeyed in the same answer."""
+"""Families of which an answer can follow only one."""
 
 _SINGLE = frozenset(
     (
-        *(
-            "prefix",
-            "suffix",
-            "signature",
-            "date_format",
-            "decimals",
-            "currency",
-            "unit",
-            "language",
-            "sections",
-            "cite",
-        ),
-        *("choose", "unknown", "wrap_quotes", "wrap_tag", "value_only", "polite"),
+        *("prefix", "suffix", "date_format", "decimals", "language", "cite", "choose", "value_only"),
         *(f"{bound}_{unit}" for bound in ("max", "min", "exact") for unit in UNITS),
     )
 )
-"""Families that can be obeyed once only: two rules with other parameters are in conflict."""
-
-_OPPOSED = (("include", "avoid"), ("keyword", "avoid"), ("call_tool", "no_tool"))
-"""Families that ask for and forbid the same thing."""
+"""Families of which an answer can follow only one rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Something the instruction asks for, in words of the lexicon. `sentence` is where it was read."""
+    """A demand of the instruction, in terms of the lexicon. `sentence` is where it was found."""
 
     family: str
     parameters: tuple[str, ...]
@@ -67,7 +42,7 @@ class Rule:
 
 
 class RuleBook:
-    """The rules that are followed in one answer."""
+    """The rules that one answer follows."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._by_family: dict[str, list[tuple[str, ...]]] = {}
@@ -98,22 +73,22 @@ class RuleBook:
 
 
 @lru_cache(maxsize=1024)
-def understood_rules(instruction: str) -> tuple[Rule, ...]:
-    """The rules that the model finds in an instruction, in its order; what is said twice counts once."""
+def find_rules(instruction: str) -> tuple[Rule, ...]:
+    """The rules in an instruction, in its order; a repeated rule counts once."""
     found: dict[tuple[str, tuple[str, ...]], Rule] = {}
     for clause in read_clauses(instruction):
-        for rule in _rules_of(clause):
+        for rule in _find_rules_of_clause(clause):
             found.setdefault((rule.family, rule.parameters), rule)
     return tuple(found.values())
 
 
-def without_conflicts(rules: Iterable[Rule], rng: Random) -> tuple[Rule, ...]:
-    """The rules that can be obeyed together: of those that contradict each other one stays, by chance.
+def resolve_conflicts(rules: Iterable[Rule], rng: Random) -> tuple[Rule, ...]:
+    """The rules without contradictions: of those that contradict each other, one is kept at random.
 
-    A rule that leaves open what another of its family says gives way to that one.
+    A rule without parameters yields to one of its family that has some.
     """
     kept = list(rules)
-    for group in _ONE_OF:
+    for group in _EXCLUSIVE:
         families = sorted({rule.family for rule in kept if rule.family in group})
         if len(families) > 1:
             winner = rng.choice(families)
@@ -123,16 +98,18 @@ def without_conflicts(rules: Iterable[Rule], rng: Random) -> tuple[Rule, ...]:
         if len(rivals) > 1:
             winning = rng.choice([rule for rule in rivals if any(rule.parameters)] or rivals)
             kept = [rule for rule in kept if rule.family != family or rule is winning]
-    for asking, forbidding in _OPPOSED:
-        kept = _without_opposites(kept, asking, forbidding, rng)
+    forbidden = {tool for rule in kept if rule.family == "no_tool" for tool in rule.parameters}
+    for wish in [rule for rule in kept if rule.family == "call_tool" and not forbidden.isdisjoint(rule.parameters)]:
+        loser = "call_tool" if rng.random() < 0.5 else "no_tool"
+        kept = [rule for rule in kept if rule.family != loser or set(rule.parameters).isdisjoint(wish.parameters)]
     for unit in sorted(UNITS):
-        kept = _within_bounds(kept, unit, rng)
+        kept = _drop_impossible_length(kept, unit, rng)
     return tuple(kept)
 
 
-def _rules_of(clause: Clause) -> list[Rule]:
+def _find_rules_of_clause(clause: Clause) -> list[Rule]:
     found: dict[str, Rule] = {}
-    for family in (*FORM_FAMILIES, *CONTENT_FAMILIES):
+    for family in FAMILIES:
         if family.name in found or not family.after.isdisjoint(found):
             continue
         parameters = family.find(clause)
@@ -143,32 +120,12 @@ def _rules_of(clause: Clause) -> list[Rule]:
     return list(found.values())
 
 
-def _without_opposites(rules: list[Rule], asking: str, forbidding: str, rng: Random) -> list[Rule]:
-    kept = list(rules)
-    for wish in [rule for rule in rules if rule.family == asking]:
-        against = [rule for rule in kept if rule.family == forbidding and set(rule.parameters) & set(wish.parameters)]
-        if against:
-            losers = [wish] if rng.random() < 0.5 else against
-            kept = [rule for rule in kept if rule not in losers]
-    return kept
-
-
-def _within_bounds(rules: list[Rule], unit: str, rng: Random) -> list[Rule]:
-    """The rules without those that no text can obey: at least 50 and at most 10 words."""
-    bounds = {rule.family: int(rule.parameters[0]) for rule in rules if rule.family in _bounds_of(unit)}
-    minimum, maximum, exact = (bounds.get(name) for name in _bounds_of(unit))
-    rivals: list[str] = []
-    if minimum is not None and maximum is not None and minimum > maximum:
-        rivals = [f"min_{unit}", f"max_{unit}"]
-    elif exact is not None and minimum is not None and exact < minimum:
-        rivals = [f"min_{unit}", f"exact_{unit}"]
-    elif exact is not None and maximum is not None and exact > maximum:
-        rivals = [f"max_{unit}", f"exact_{unit}"]
-    if not rivals:
+def _drop_impossible_length(rules: list[Rule], unit: str, rng: Random) -> list[Rule]:
+    """The rules without one of two that no text can follow: at least 50 and at most 10 words."""
+    bounds = {rule.family: int(rule.parameters[0]) for rule in rules if rule.family.endswith(f"_{unit}")}
+    lowest = max((f"min_{unit}", f"exact_{unit}"), key=lambda name: bounds.get(name, 0))
+    highest = min((f"max_{unit}", f"exact_{unit}"), key=lambda name: bounds.get(name, math.inf))
+    if bounds.get(lowest, 0) <= bounds.get(highest, math.inf):
         return rules
-    loser = rng.choice(rivals)
+    loser = rng.choice([lowest, highest])
     return [rule for rule in rules if rule.family != loser]
-
-
-def _bounds_of(unit: str) -> tuple[str, str, str]:
-    return f"min_{unit}", f"max_{unit}", f"exact_{unit}"

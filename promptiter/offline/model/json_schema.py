@@ -1,17 +1,18 @@
-"""JSON that fits a JSON schema, filled by the simulated model from what it knows of its task."""
+"""Structured output of the simulated model: JSON that fits a JSON schema, filled from the task and the answer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from promptiter.offline.model.answers import Draft
-from promptiter.offline.model.task import words
-from promptiter.offline.model.values import DATE, ValueStyle, plain_text
+from promptiter.offline.model.answers import REASON_KEYS, SOURCE_KEYS, Draft
+from promptiter.offline.model.task import split_words
+from promptiter.offline.model.values import plain_text
+from promptiter.offline.text.dates import dates_in, rewrite_dates
 from traces.model import Json
 
 MAX_DEPTH = 8
-"""How deep optional parts of a schema are filled; schemas may refer to themselves."""
+"""How deep optional fields are filled; a schema may refer to itself."""
 
 
 class SchemaWriter:
@@ -22,29 +23,32 @@ class SchemaWriter:
         self._draft = draft
         self._seen = f"{draft.task.topic} {' '.join(map(plain_text, draft.task.fields.values()))}".lower()
 
-    def value(self) -> Json:
+    def write(self) -> Json:
         return self._fill("answer", self._root, depth=0)
 
     def _fill(self, name: str, schema: Mapping[str, Json], *, depth: int) -> Json:
-        schema = self._resolved(schema, name, depth)
+        schema = self._resolve(schema, depth)
         if "const" in schema:
             return schema["const"]
         if schema.get("enum"):
-            return self._choice(schema["enum"])
-        kind = _kind_of(schema)
-        if kind == "object":
-            return self._object(schema, depth)
-        if kind == "array":
-            return self._array(name, schema, depth)
-        if kind in ("integer", "number"):
-            return self._number(name, schema, whole=kind == "integer")
-        if kind == "boolean":
-            given = self._given(name)
-            return given if isinstance(given, bool) else self._draft.finding.kind in ("fact", "sum", "label")
-        return None if kind == "null" else self._string(name, schema)
+            return self._choose(schema["enum"])
+        match _kind_of(schema):
+            case "object":
+                return self._fill_object(schema, depth)
+            case "array":
+                return self._fill_array(name, schema, depth)
+            case "integer" | "number" as kind:
+                return self._fill_number(name, schema, is_whole=kind == "integer")
+            case "boolean":
+                given = self._find_given(name)
+                return given if isinstance(given, bool) else self._draft.finding.kind in ("fact", "label")
+            case "null":
+                return None
+            case _:
+                return self._fill_string(name, schema)
 
-    def _resolved(self, schema: Mapping[str, Json], name: str, depth: int) -> Mapping[str, Json]:
-        """The schema itself behind references and alternatives; of these, the first that is not null."""
+    def _resolve(self, schema: Mapping[str, Json], depth: int) -> Mapping[str, Json]:
+        """The schema behind references and alternatives; of alternatives, the first that is not null."""
         for _ in range(MAX_DEPTH):
             if "$ref" in schema:
                 target: Json = self._root
@@ -54,18 +58,17 @@ class SchemaWriter:
             elif schema.get("allOf"):
                 merged: dict[str, Json] = {key: value for key, value in schema.items() if key != "allOf"}
                 for part in schema["allOf"]:
-                    merged |= self._resolved(part, name, depth)
+                    merged |= self._resolve(part, depth)
                 schema = merged
-            elif schema.get("anyOf") or schema.get("oneOf"):
-                options = schema.get("anyOf") or schema["oneOf"]
-                empty = [option for option in options if option.get("type") == "null"]
-                filled = [option for option in options if option.get("type") != "null"]
-                schema = empty[0] if empty and (depth >= MAX_DEPTH or not filled) else filled[0]
+            elif options := schema.get("anyOf") or schema.get("oneOf"):
+                by_preference = sorted(options, key=lambda option: option.get("type") == "null")
+                is_deep = depth >= MAX_DEPTH and by_preference[-1].get("type") == "null"
+                schema = by_preference[-1 if is_deep else 0]
             else:
                 break
         return schema
 
-    def _object(self, schema: Mapping[str, Json], depth: int) -> dict[str, Json]:
+    def _fill_object(self, schema: Mapping[str, Json], depth: int) -> dict[str, Json]:
         required = set(schema.get("required", ()))
         return {
             name: self._fill(name, part, depth=depth + 1)
@@ -73,32 +76,26 @@ class SchemaWriter:
             if name in required or depth < MAX_DEPTH
         }
 
-    def _array(self, name: str, schema: Mapping[str, Json], depth: int) -> list[Json]:
-        item = self._resolved(schema.get("items") or {}, name, depth)
+    def _fill_array(self, name: str, schema: Mapping[str, Json], depth: int) -> list[Json]:
+        item = self._resolve(schema.get("items") or {}, depth)
         least, most = int(schema.get("minItems", 0)), int(schema.get("maxItems", 1_000))
-        given = self._given(name)
-        if (
-            isinstance(given, list)
-            and least <= len(given) <= most
-            and _kind_of(item) == "string"
-            and "enum" not in item
-        ):
+        given = self._find_given(name)
+        is_text = _kind_of(item) == "string" and "enum" not in item
+        if isinstance(given, list) and least <= len(given) <= most and is_text:
             return [plain_text(value) for value in given]
         count = min(max(least, 1 if depth < MAX_DEPTH else 0), most)
         if item.get("enum") and schema.get("uniqueItems"):
             return list(item["enum"])[:count]
-        filled = [self._fill(name, item, depth=depth + 1) for _ in range(count)]
-        for key, options in self._one_each(item, name, depth, count):
-            for each, option in zip(filled, options, strict=True):
-                each[key] = option
-        return filled
+        items = [self._fill(name, item, depth=depth + 1) for _ in range(count)]
+        for key, part in item.get("properties", {}).items():
+            options = self._resolve(part, depth).get("enum", ())
+            if count > 1 and len(options) == count:  # as many names as items: each item has another one
+                for each, option in zip(items, options, strict=True):
+                    each[key] = option
+        return items
 
-    def _one_each(self, item: Mapping[str, Json], name: str, depth: int, count: int) -> list[tuple[str, list[Json]]]:
-        """The fields of a list's items that name things of which there are as many as items: each is meant once."""
-        parts = {key: self._resolved(part, name, depth) for key, part in item.get("properties", {}).items()}
-        return [(key, part["enum"]) for key, part in parts.items() if count > 1 and len(part.get("enum", ())) == count]
-
-    def _choice(self, options: list[Json]) -> Json:
+    def _choose(self, options: list[Json]) -> Json:
+        """The option that is the answer, or that the task mentions, or the first."""
         answer = self._draft.finding.value.lower()
         for option in options:
             if str(option).lower() == answer:
@@ -108,39 +105,37 @@ class SchemaWriter:
         )
         return next(named, options[0])
 
-    def _number(self, name: str, schema: Mapping[str, Json], *, whole: bool) -> int | float:
-        number = _as_number(self._given(name))
-        if number is None:
-            number = _as_number(self._draft.finding.value)
+    def _fill_number(self, name: str, schema: Mapping[str, Json], *, is_whole: bool) -> int | float:
+        step = 1 if is_whole else 1e-6
         low, high = schema.get("minimum"), schema.get("maximum")
         if low is None and "exclusiveMinimum" in schema:
-            low = schema["exclusiveMinimum"] + (1 if whole else 1e-6)
+            low = schema["exclusiveMinimum"] + step
         if high is None and "exclusiveMaximum" in schema:
-            high = schema["exclusiveMaximum"] - (1 if whole else 1e-6)
-        number = 0.0 if number is None else number
+            high = schema["exclusiveMaximum"] - step
+        known = (_read_number(self._find_given(name)), _read_number(self._draft.finding.value), 0.0)
+        number = next(each for each in known if each is not None)
         number = number if low is None else max(number, low)
         number = number if high is None else min(number, high)
-        return round(number) if whole else number
+        return round(number) if is_whole else number
 
-    def _string(self, name: str, schema: Mapping[str, Json]) -> str:
-        given = self._given(name)
-        draft = self._draft
+    def _fill_string(self, name: str, schema: Mapping[str, Json]) -> str:
+        given, draft = self._find_given(name), self._draft
         if schema.get("format") in ("date", "date-time"):
-            found = re.search(DATE, plain_text(given)) or re.search(DATE, self._seen)
-            day = ValueStyle(dates="iso").rewrite_dates(found[0]) if found else "2000-01-01"
+            found = dates_in(plain_text(given)) or dates_in(self._seen)
+            day = rewrite_dates(found[0].text, "YYYY-MM-DD") if found else "2000-01-01"
             return day if schema["format"] == "date" else f"{day}T00:00:00Z"
+        words = set(split_words(name))
+        text = draft.sentence
         if given is not None:
             text = draft.style.text(name, given)
-        elif set(words(name)) & {"source", "citation", "reference"} and draft.source:
+        elif words & SOURCE_KEYS and draft.source:
             text = draft.source
-        elif set(words(name)) & {"reason", "reasoning", "explanation", "step", "thought"}:
-            text = draft.finding.steps or draft.finding.sentence or f"{draft.phrases.steps}."
-        else:
-            text = draft.sentence
+        elif words & REASON_KEYS and draft.finding.sentence:
+            text = draft.finding.sentence
         text = text.ljust(int(schema.get("minLength", 0)), ".")
         return text[: int(schema["maxLength"])] if "maxLength" in schema else text
 
-    def _given(self, name: str) -> Json:
+    def _find_given(self, name: str) -> Json:
         names = self._draft.task.find(name)
         return self._draft.task.all_fields[names[0]] if names else None
 
@@ -154,7 +149,7 @@ def _kind_of(schema: Mapping[str, Json]) -> str:
     return str(kind)
 
 
-def _as_number(value: Json) -> float | None:
+def _read_number(value: Json) -> float | None:
     if isinstance(value, int | float):
         return float(value)
     found = re.search(r"-?\d+(?:\.\d+)?", value.replace(",", "")) if isinstance(value, str) else None

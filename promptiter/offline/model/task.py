@@ -1,7 +1,7 @@
-"""What the simulated model sees of its task: fields, documents, tool results, and the words that ask for something.
+"""The task of the simulated model, read from its messages: the topic, fields, documents and tool results.
 
-Everything comes from the messages. Fields are read from JSON objects, from `key: value` lines, from `(key: value; …)`
-inside prose, and from ordinary phrases such as `my order number is A-17`.
+Fields are read from JSON objects, from `key: value` lines, from `(key: value; …)` inside prose, and from ordinary
+phrases such as `my order number is A-17`.
 """
 
 from __future__ import annotations
@@ -13,26 +13,20 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from promptiter.llm.messages import Message
-from promptiter.offline.model.stock_phrases import without_openers
-from promptiter.offline.model.values import AMOUNT, DATE, plain_text
+from promptiter.offline.model.stock_phrases import strip_openers
+from promptiter.offline.model.values import plain_text
+from promptiter.offline.text.dates import dates_in
 from traces.model import Json
 
 _TOPIC_KEYS = ("question", "query", "request", "task", "message", "topic", "text", "input", "complaint", "ticket")
 _DOCUMENT_KEYS = frozenset(("documents", "document", "evidence", "sources", "passages", "context", "snippets", "docs"))
 _SYNONYMS = {
-    word: meaning
-    for meaning, others in {
-        "id": ("number", "identifier", "no"),
-        "amount": ("total", "price", "sum", "cost"),
-        "customer": ("client", "buyer"),
-        "city": ("town", "location", "place"),
-        "email": ("mail",),
-        "phone": ("telephone",),
-        "date": ("day",),
-        "count": ("quantity",),
-        "query": ("question",),
-    }.items()
-    for word in others
+    "number": "id",
+    "total": "amount",
+    "price": "amount",
+    "cost": "amount",
+    "town": "city",
+    "question": "query",
 }
 _STOP_WORDS = frozenset(
     re.findall(
@@ -46,22 +40,22 @@ _STOP_WORDS = frozenset(
 _GENERIC = frozenset(
     ("field", "value", "given", "full", "exact", "original", "same", "relevant", "correct", "input", "user")
 )
-_DOCUMENT_LINE = re.compile(
-    r"^\s*(?:[-*•]\s*)?(?:\[([\w.:-]+)\]|(?:document|source|doc|passage)\s+([\w-]+)\s*:)\s*(\S.*)$", re.IGNORECASE
-)
-_FIELD_LINE = re.compile(r"^\s*(?:[-*•]\s*)?([^\W\d][\w -]{0,40}?)\s*(?::\s+|\s=\s|：\s*)(\S.*)$")
+_DOCUMENT_LINE = re.compile(r"^\s*(?:[-*•]\s*)?\[([\w.:-]+)\]\s*(\S.*)$")
+_FIELD_LINE = re.compile(r"^\s*(?:[-*•]\s*)?([^\W\d][\w -]{0,40}?)\s*(?::\s+|\s=\s)(\S.*)$")
 _INLINE_FIELDS = re.compile(r"\(([^()\n]*:\s[^()\n]*)\)")
-_NOTICED = (
-    ("order_id", re.compile(r"\border\s+(?:id|number|no\.?)?\s*(?:is|was|:|#)?\s*#?([A-Z]*-?\d[\w-]*)", re.IGNORECASE)),
-    ("name", re.compile(r"\b(?:my name is|i am|name is)\s+([A-Z]\w+(?:\s+[A-Z]\w+)?)")),
-    ("email", re.compile(r"\b([\w.+-]+@[\w-]+\.[\w.]+\w)\b")),
-    ("date", re.compile(DATE)),
-    ("amount", re.compile(AMOUNT)),
-    ("city", re.compile(r"\b(?:in|at|to|for|of|from)\s+([A-Z][a-z]+(?:\s+[A-Z][a-z]+)?)\b")),
-)
-_SAID = re.compile(
+_NAMED_IN_PROSE = re.compile(
     r"\b((?:[a-z]+ )?(?:id|number|code|status|city|size|colou?r|amount|price))\s+(?:is|was)\s+([\w.,-]*\w)",
     re.IGNORECASE,
+)
+_KINDS_IN_PROSE = {
+    "order_id": re.compile(r"\border\s+(?:id|number|no\.?)?\s*(?:is|was|:|#)?\s*#?([A-Z]*-?\d[\w-]*)", re.IGNORECASE),
+    "name": re.compile(r"\b(?:my name is|i am|name is)\s+([A-Z]\w+(?:\s+[A-Z]\w+)?)"),
+    "email": re.compile(r"\b([\w.+-]+@[\w-]+\.[\w.]+\w)\b"),
+    "amount": re.compile(r"([€$£]\s?\d[\d,]*(?:\.\d+)?|\b\d[\d,]*(?:\.\d+)?\s?(?:€|£|(?:EUR|USD|GBP)\b))"),
+    "city": re.compile(r"\b(?:in|at|to|for|of|from)\s+([A-Z][a-z]+(?:\s+[A-Z][a-z]+)?)\b"),
+}
+_QUESTION = re.compile(
+    r"\?|^\W*(?:who|what|when|where|which|whose|why|how|is|are|was|were|does|do|did|can|could|should)\b", re.IGNORECASE
 )
 
 
@@ -75,7 +69,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One task as read. `topic` is what is asked, in the user's words; `noticed` are fields found in running text."""
+    """One task. `topic` is the request in the user's words; `noticed` are fields found in running text."""
 
     topic: str
     fields: Mapping[str, Json] = field(default_factory=dict)
@@ -86,47 +80,42 @@ class Task:
 
     @property
     def is_question(self) -> bool:
-        starts = r"^\W*(?:who|what|when|where|which|whose|why|how|is|are|was|were|does|do|did|can|could|should)\b"
-        return "?" in self.topic or "？" in self.topic or bool(re.match(starts, self.topic, re.IGNORECASE))
+        return _QUESTION.search(self.topic) is not None
 
     @property
     def all_fields(self) -> dict[str, Json]:
         return {**self.noticed, **self.fields}
 
-    @property
-    def has_documents(self) -> bool:
-        return bool(self.documents or self.results)
-
     def find(self, phrase: str) -> list[str]:
-        """The names of the fields that a phrase means: those that share most words with it; a synonym will do."""
+        """The names of the fields that a phrase means: those that share most words with it, synonyms included."""
         for known in (self.fields, self.noticed):
             for translate in (False, True):
-                found = _best_names(phrase, known, translate=translate)
+                found = _find_best_names(phrase, known, translate=translate)
                 if found:
                     return found
         return []
 
 
 def read_task(messages: Iterable[Message]) -> Task:
-    """Everything in the messages but the system's, later fields over earlier ones; the topic is the last user's."""
+    """The task in all messages but the system's. Later fields replace earlier ones; the topic is the last user's."""
     fields: dict[str, Json] = {}
     noticed: dict[str, Json] = {}
     documents: list[Document] = []
     results: list[Document] = []
-    names: dict[str, str] = {}
+    tool_names: dict[str, str] = {}
     called: set[str] = set()
     topic = ""
     for message in messages:
-        names.update({wish.id: wish.name for wish in message.tool_requests})
+        tool_names.update({request.id: request.name for request in message.tool_requests})
         if message.role not in ("user", "tool"):
             continue
-        read = _Reading(message.content)
+        read = _MessageReader(message.content)
         if message.role == "user":
             called.clear()
             topic = read.topic
-            noticed |= {key: value for key, value in notice(message.content).items() if key not in fields}
+            noticed |= {key: value for key, value in _notice_fields(message.content).items() if key not in fields}
         else:
-            tool = names.get(message.tool_request_id or "", "tool")
+            tool = tool_names.get(message.tool_request_id or "", "tool")
             called.add(tool)
             results.append(Document(tool, message.content.strip()))
         fields |= read.fields
@@ -141,56 +130,44 @@ def read_task(messages: Iterable[Message]) -> Task:
     )
 
 
-def notice(text: str) -> dict[str, Json]:
-    """Fields in running text."""
-    found: dict[str, Json] = {}
-    for match in _SAID.finditer(text):
-        words_before = [word for word in match[1].lower().split() if word not in _STOP_WORDS]
-        found["_".join(words_before)] = match[2]
-    for name, pattern in _NOTICED:
-        match_ = pattern.search(text)
-        if match_:
-            found.setdefault(name, match_[match_.lastindex or 0].strip())
-    return found
-
-
 @lru_cache(maxsize=4096)
-def words(text: str) -> tuple[str, ...]:
-    """Words without the small ones, in lower case and singular; `orderId` and `order_id` are two words."""
-    parted = re.sub(r"(?<=[a-z])(?=[A-Z])|[^\w]|_", " ", text.replace("'s", ""))
-    return tuple(_singular(word) for word in parted.lower().split() if word not in _STOP_WORDS)
+def split_words(text: str) -> tuple[str, ...]:
+    """The words of a text except small ones, in lower case and singular; `orderId` and `order_id` are two words."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|[^\w]|_", " ", text.replace("'s", ""))
+    return tuple(_make_singular(word) for word in spaced.lower().split() if word not in _STOP_WORDS)
 
 
-class _Reading:
-    """One message taken apart."""
+class _MessageReader:
+    """The fields, documents and topic of one message."""
 
     def __init__(self, content: str) -> None:
         self.fields: dict[str, Json] = {}
         self.documents: list[Document] = []
         rest: list[str] = []
-        for line in self._without_json(content).splitlines():
+        for line in self._take_json(content).splitlines():
             document = _DOCUMENT_LINE.match(line)
             pair = _FIELD_LINE.match(line)
             if document:
-                self.documents.append(Document(document[1] or document[2], document[3].strip()))
+                self.documents.append(Document(document[1], document[2].strip()))
             elif pair and len(pair[1].split()) <= 4 and not _is_prose(pair[1]):
-                self._keep(pair[1].strip(), self._without_inline_fields(pair[2].strip()))
+                self._keep(pair[1].strip(), self._take_inline_fields(pair[2].strip()))
             elif line.strip(" `"):
-                rest.append(self._without_inline_fields(line.strip()))
-        spoken = without_openers(" ".join(" ".join(rest).split()))
+                rest.append(self._take_inline_fields(line.strip()))
+        prose = strip_openers(" ".join(" ".join(rest).split()))
         named = next((str(self.fields[key]) for key in _TOPIC_KEYS if isinstance(self.fields.get(key), str)), "")
-        self.topic = without_openers(named) or spoken or self._subject()
+        self.topic = strip_openers(named) or prose or self._describe_record()
 
-    def _subject(self) -> str:
-        """What a bare record is about: its question, its last sentence, its only value, or the names of some fields."""
+    def _describe_record(self) -> str:
+        """The topic of a bare record: its question, its last sentence, its only value, or the names of some fields."""
         values = [plain_text(value) for value in self.fields.values()]
         sentences = [value for value in values if len(value.split()) > 3]
         questions = [value for value in sentences if "?" in value]
         if sentences or len(values) == 1:
-            return without_openers((questions[:1] or sentences[-1:] or values)[0])
-        return ", ".join(" ".join(words(name)) for name in list(self.fields)[:3])
+            return strip_openers((questions[:1] or sentences[-1:] or values)[0])
+        return ", ".join(" ".join(split_words(name)) for name in list(self.fields)[:3])
 
-    def _without_json(self, content: str) -> str:
+    def _take_json(self, content: str) -> str:
+        """Keep the fields of JSON objects and lists; return the text without them."""
         decoder = json.JSONDecoder()
         rest, position = "", 0
         for start in re.finditer(r"[{\[](?=\s*[\"{}\]])", content):
@@ -203,10 +180,11 @@ class _Reading:
             if isinstance(value, dict) or _is_record_list(value):
                 rest += content[position : start.start()]
                 position = end
-                self._keep_all(value if isinstance(value, dict) else {"documents": value})
+                self._keep_record(value if isinstance(value, dict) else {"documents": value})
         return re.sub(r"`{3}\w*", "", rest + content[position:])
 
-    def _without_inline_fields(self, line: str) -> str:
+    def _take_inline_fields(self, line: str) -> str:
+        """Keep the fields in brackets; return the line without them."""
         for group in _INLINE_FIELDS.finditer(line):
             for pair in group[1].split(";"):
                 key, _, value = pair.partition(": ")
@@ -214,8 +192,8 @@ class _Reading:
                     self._keep(key.strip(), value.strip())
         return _INLINE_FIELDS.sub("", line).replace(" .", ".")
 
-    def _keep_all(self, record: Mapping[str, Json]) -> None:
-        """The record's fields; a nested record's fields are fields too, under its name and theirs."""
+    def _keep_record(self, record: Mapping[str, Json]) -> None:
+        """Keep the fields of a record; those of a nested record under both names."""
         waiting: list[tuple[str, Json]] = list(record.items())
         while waiting:
             key, value = waiting.pop(0)
@@ -226,18 +204,31 @@ class _Reading:
 
     def _keep(self, key: str, value: Json) -> None:
         if key.lower() in _DOCUMENT_KEYS and not isinstance(value, int | float | bool | None):
-            self.documents += _documents_in(value, start=len(self.documents) + 1)
+            self.documents += _read_documents(value, start=len(self.documents) + 1)
         elif value is not None and value != "":
             self.fields["_".join(key.split())] = value.rstrip(".") if isinstance(value, str) else value
 
 
-def _documents_in(value: Json, *, start: int) -> Iterator[Document]:
+def _notice_fields(text: str) -> dict[str, Json]:
+    """The fields in running text."""
+    found: dict[str, Json] = {}
+    for named in _NAMED_IN_PROSE.finditer(text):
+        found["_".join(word for word in named[1].lower().split() if word not in _STOP_WORDS)] = named[2]
+    for name, pattern in _KINDS_IN_PROSE.items():
+        if kind := pattern.search(text):
+            found.setdefault(name, kind[1].strip())
+    if days := dates_in(text):
+        found.setdefault("date", days[0].text)
+    return found
+
+
+def _read_documents(value: Json, *, start: int) -> Iterator[Document]:
     for number, item in enumerate(value if isinstance(value, list) else [value], start):
         if not isinstance(item, dict):
             yield Document(str(number), plain_text(item))
             continue
-        name = next((item[key] for key in ("id", "source", "doc_id", "name", "title") if key in item), number)
-        text = next((item[key] for key in ("text", "content", "passage", "body", "snippet") if key in item), item)
+        name = next((item[key] for key in ("id", "source", "name", "title") if key in item), number)
+        text = next((item[key] for key in ("text", "content", "passage", "snippet") if key in item), item)
         yield Document(plain_text(name), plain_text(text))
 
 
@@ -246,26 +237,26 @@ def _is_record_list(value: Json) -> bool:
 
 
 def _is_prose(key: str) -> bool:
-    """Whether what stands before a colon is the start of a sentence rather than a name."""
+    """Whether the text before a colon is the start of a sentence rather than a name."""
     return len(key.split()) > 2 and bool(re.search(r"\b(?:is|are|was|i|you|we|please|the|this)\b", key, re.IGNORECASE))
 
 
-def _best_names(phrase: str, known: Mapping[str, Json], *, translate: bool) -> list[str]:
-    wanted = _bag(phrase, translate=translate)
+def _find_best_names(phrase: str, known: Mapping[str, Json], *, translate: bool) -> list[str]:
+    wanted = _collect_words(phrase, translate=translate)
     scored: list[tuple[float, str]] = []
     for name in known:
-        bag = _bag(name, translate=translate)
-        if bag and wanted and (bag <= wanted or wanted <= bag):
-            scored.append((len(bag & wanted) / len(bag | wanted), name))
+        words = _collect_words(name, translate=translate)
+        if words and wanted and (words <= wanted or wanted <= words):
+            scored.append((len(words & wanted) / len(words | wanted), name))
     best = max((score for score, _ in scored), default=0.0)
     return [name for score, name in scored if score == best]
 
 
 @lru_cache(maxsize=4096)
-def _bag(text: str, *, translate: bool) -> frozenset[str]:
-    found = frozenset(words(text)) - _GENERIC or frozenset(words(text))
+def _collect_words(text: str, *, translate: bool) -> frozenset[str]:
+    found = frozenset(split_words(text)) - _GENERIC or frozenset(split_words(text))
     return frozenset(_SYNONYMS.get(word, word) for word in found) if translate else found
 
 
-def _singular(word: str) -> str:
+def _make_singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")) else word

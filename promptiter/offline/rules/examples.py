@@ -1,43 +1,42 @@
 """What the predicate detectors look at, and what they find.
 
-A Sample is one execution of the step with all that can be said about how it should have gone. A Predicate is a rule
-that a good output obeys; it can say of each sample whether the references want it, and whether the output has it.
+A Sample is one execution of the step with everything that is known about its correct output. A Predicate is a rule
+that a good output follows. For each sample it tells whether the reference wants it and whether the output has it.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from promptiter.backprop.step_text import json_text
 from promptiter.evaluation.score import Finding
-from promptiter.offline.text.fields import as_written, read_fields
+from promptiter.offline.text.fields import read_fields
 from promptiter.stages.contracts import StepExample
 from traces.model import Json
 
 Comparison: TypeAlias = Literal["whole", "part", "json", "number", "none"]
-"""How an output is held against its reference: all of it counts, it must contain the reference, it is compared as JSON,
-by its number, or not at all (the reference is a pattern, or only a length counts)."""
+"""How an output is compared with its reference: as a whole, by containing the reference, as JSON, by its number, or not
+at all (the reference is a pattern, or only the length counts)."""
 
-FEWEST_CASES = 3
+MIN_CASES = 3
 
-MOST_SAMPLES = 100
-"""So many failing, and so many passing samples are looked at."""
+MAX_SAMPLES = 100
+"""Maximum number of failing samples, and of passing samples."""
 
-LONGEST_TEXT = 8_000
-"""Of a longer text only so many characters are looked at."""
+MAX_CHARACTERS = 8_000
+"""Longer texts are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One execution of the step.
 
-    `reference` is what the step should have written; None of an inner step, unless its run passed. `wanted` are texts
-    that hold what the whole case needs: of an inner step, a field is wanted if its value stands there.
+    `reference` is what the step should have written; None for an inner step, unless its run passed. `wanted` are texts
+    with what the whole case needs: an inner step should pass on a field whose value is in one of them.
     """
 
     case_id: str
@@ -58,8 +57,8 @@ class Sample:
 class Evidence:
     """The samples of one surface.
 
-    `tool` is the tool whose description the surface is, empty for any other surface; `tools` are those of its node. A
-    literal (a first word, a label, a keyword) is a rule only if at least `fewest` cases share it.
+    `tool` is the tool that the surface describes, empty for any other surface; `tools` are those of its node. A literal
+    (a first word, a label, a keyword) becomes a rule only if at least `min_cases` cases share it.
     """
 
     failing: tuple[Sample, ...]
@@ -67,7 +66,7 @@ class Evidence:
     compared: Comparison = "whole"
     tool: str = ""
     tools: frozenset[str] = frozenset()
-    fewest: int = FEWEST_CASES
+    min_cases: int = MIN_CASES
 
     @property
     def samples(self) -> tuple[Sample, ...]:
@@ -75,27 +74,27 @@ class Evidence:
 
     @property
     def referenced(self) -> list[tuple[Sample, str]]:
-        """One sample for each case of which it is known what should have been written, with that."""
+        """One sample for each case whose reference is known, with the reference."""
         known = [sample for sample in self.samples if sample.reference is not None]
-        return [(sample, sample.reference or "") for sample in one_by_case(known)]
+        return [(sample, sample.reference or "") for sample in take_one_per_case(known)]
 
     @property
     def is_whole(self) -> bool:
-        """Whether the references are whole outputs, so that their form counts from the first word to the last."""
+        """Whether references are whole outputs, so that their form matters from the first word to the last."""
         return self.compared in ("whole", "none")
 
 
 Verdict: TypeAlias = bool | None
-"""None: the sample says nothing about it."""
+"""None: the sample is no evidence either way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicate:
-    """A rule of one family. `wants`: a good output of this sample obeys it; `has`: its output does.
+    """A rule of one family. `wants`: a good output of this sample follows it; `has`: its output does.
 
-    `fault` says what failing outputs do, `virtue` what passing ones do: "17 of 18 failing outputs lack the order id".
-    `subject` names what the rule is about where a family has several: its field, tool or argument. A conditional rule
-    is for some inputs only; one of a metric is its own, and needs no reference.
+    `fault` describes failing outputs, `virtue` passing ones: "17 of 18 failing outputs lack the order id". `subject`
+    is the field, tool or argument that the rule is about, for families with several. A conditional rule is for some
+    inputs only; a rule of a metric needs no reference.
     """
 
     family: str
@@ -121,12 +120,11 @@ def text_predicate(
     fault: str,
     virtue: str = "do not",
     subject: str = "",
-    is_conditional: bool = False,
     reference: Callable[[Sample], str | None] = lambda sample: sample.reference,
 ) -> Predicate:
-    """A predicate that is tested on texts: on the reference, and on the output.
+    """A predicate that is tested on texts: on the reference and on the output.
 
-    Where the reference is only a part of the output, what it lacks may well stand elsewhere: that says nothing.
+    Where the output only has to contain the reference, what the reference lacks may be elsewhere in the output.
     """
 
     def wants(sample: Sample) -> Verdict:
@@ -144,61 +142,40 @@ def text_predicate(
         fault=fault,
         virtue=virtue,
         subject=subject,
-        is_conditional=is_conditional,
     )
 
 
-def evidence_of(
+def collect_evidence(
     failing: Iterable[StepExample], passing: Iterable[StepExample], *, tool: str = "", tools: Iterable[str] = ()
 ) -> Evidence:
-    """The evidence in the examples of a step, in the order of their cases."""
-    bad, good = (sorted(examples, key=_order)[:MOST_SAMPLES] for examples in (failing, passing))
-    compared = _comparison(bad)
-    samples = [_sample(example, compared=compared if example.is_terminal else "whole") for example in (*bad, *good)]
+    """The evidence of a step's examples, in the order of their cases."""
+    bad, good = (sorted(examples, key=_sort_key)[:MAX_SAMPLES] for examples in (failing, passing))
+    compared = _choose_comparison(bad)
+    samples = [
+        _make_sample(example, compared=compared if example.is_terminal else "whole") for example in (*bad, *good)
+    ]
     return Evidence(tuple(samples[: len(bad)]), tuple(samples[len(bad) :]), compared, tool, frozenset(tools))
 
 
-def one_by_case(samples: Iterable[Sample]) -> list[Sample]:
-    """The first sample of each case: what several repeats or visits of one case share is still said by one case."""
+def take_one_per_case(samples: Iterable[Sample]) -> list[Sample]:
+    """The first sample of each case: several repeats or visits of one case are still one case."""
     found: dict[str, Sample] = {}
     for sample in samples:
         found.setdefault(sample.case_id, sample)
     return list(found.values())
 
 
-def has_text(text: str, value: str) -> bool:
-    """Whether a text holds a value as words of its own, whatever their case."""
-    needle, haystack = plain(value), plain(text)
-    start = haystack.find(needle) if needle else -1
-    while start != -1:
-        end = start + len(needle)
-        if not _is_inside_word(haystack, start) and not _is_inside_word(haystack, end):
-            return True
-        start = haystack.find(needle, start + 1)
-    return False
-
-
-@lru_cache(maxsize=8192)
-def plain(text: str) -> str:
-    """The text as it is compared: one kind of space, small letters."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-
-
-def _is_inside_word(text: str, place: int) -> bool:
-    return 0 < place < len(text) and all(each.isalnum() or each == "_" for each in text[place - 1 : place + 1])
-
-
 def is_safe_literal(text: str) -> bool:
-    """Whether a literal can stand in a prompt: short, on one line, and with no braces that look like a placeholder."""
+    """Whether a prompt can contain a literal: short, on one line, and without braces that look like a placeholder."""
     return 0 < len(text) <= 80 and not re.search(r'[{}"\n]', text)
 
 
-def _order(example: StepExample) -> tuple[str, str, str, str]:
+def _sort_key(example: StepExample) -> tuple[str, str, str, str]:
     return example.case_id, example.step_id, example.input, example.output
 
 
-def _comparison(failing: Iterable[StepExample]) -> Comparison:
-    """How most of the findings came about; without any, all of an output counts."""
+def _choose_comparison(failing: Iterable[StepExample]) -> Comparison:
+    """The comparison behind most findings; without any, outputs are compared as a whole."""
     votes = Counter(
         _COMPARISONS[finding.predicate]
         for example in failing
@@ -227,44 +204,44 @@ _COMPARISONS: Mapping[str, Comparison] = {
 }
 
 
-def _sample(example: StepExample, *, compared: Comparison) -> Sample:
+def _make_sample(example: StepExample, *, compared: Comparison) -> Sample:
     reference = example.expected if example.is_terminal and compared != "none" else None
     if reference is None and example.passed:
         reference = example.output
-    lost = tuple(text for finding in example.findings if (text := _lost_text(finding)))
+    lost = tuple(text for finding in example.findings if (text := _read_lost_text(finding)))
     return Sample(
         case_id=example.case_id,
-        input=example.input[:LONGEST_TEXT],
-        output=example.output[:LONGEST_TEXT],
+        input=example.input[:MAX_CHARACTERS],
+        output=example.output[:MAX_CHARACTERS],
         passed=example.passed,
         is_terminal=example.is_terminal,
-        reference=None if reference is None else reference[:LONGEST_TEXT],
-        wanted=lost or ((example.expected[:LONGEST_TEXT],) if example.expected else ()),
+        reference=None if reference is None else reference[:MAX_CHARACTERS],
+        wanted=lost or ((example.expected[:MAX_CHARACTERS],) if example.expected else ()),
         compared=compared,
-        fields=_fields(example),
+        fields=_collect_fields(example),
         tool_calls=example.tool_calls,
         expected_tool_calls=example.expected_tool_calls,
         findings=example.findings,
     )
 
 
-def _fields(example: StepExample) -> Mapping[str, tuple[str, ...]]:
-    """The fields of what the step was given: its input, and what its tools told it."""
+def _collect_fields(example: StepExample) -> Mapping[str, tuple[str, ...]]:
+    """The fields that the step received: in its input, and from its tools."""
     results = [call["result"] for call in example.tool_calls if isinstance(call, dict) and call.get("result")]
-    told = [read_fields(as_written(result)[:LONGEST_TEXT]) for result in results]
+    from_tools = [read_fields(json_text(result)[:MAX_CHARACTERS]) for result in results]
     return {
         name: values
-        for fields in (*reversed(told), read_fields(example.input[:LONGEST_TEXT]))
+        for fields in (*reversed(from_tools), read_fields(example.input[:MAX_CHARACTERS]))
         for name, values in fields.items()
     }
 
 
-def _lost_text(finding: Finding) -> str:
-    """What a finding misses, as text; a rule that was violated is no text."""
+def _read_lost_text(finding: Finding) -> str:
+    """The text that a finding misses; a violated rule has none."""
     if finding.kind not in ("missing", "wrong") or finding.expected is None:
         return ""
     if finding.predicate.startswith("tool"):
         return ""
     if isinstance(finding.expected, list | tuple):
-        return " ".join(map(as_written, finding.expected))
-    return as_written(finding.expected)
+        return " ".join(map(json_text, finding.expected))
+    return json_text(finding.expected)

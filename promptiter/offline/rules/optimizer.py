@@ -1,7 +1,7 @@
 """RuleOptimizer: writes patches from evidence, with no model.
 
-It looks for predicates that part the good outputs of a step from the bad ones, and asks for them in plain sentences.
-It keeps no state: it works out all that it would propose, in order, and leaves out what was rejected.
+It looks for predicates that separate the good outputs of a step from the bad ones, and asks for them in plain
+sentences. It keeps no state: it lists all its proposals in order and skips those that were rejected.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from promptiter.errors import SurfaceValueError
-from promptiter.offline.rules.examples import Evidence, evidence_of
-from promptiter.offline.rules.predicates import VALUE_FORMS, Support, qualified
+from promptiter.offline.rules.examples import Evidence, collect_evidence
+from promptiter.offline.rules.predicates import VALUE_FORMS, Support, find_qualified
 from promptiter.offline.rules.prompt_editing import Ask, Prompt, asks_to_copy
-from promptiter.offline.rules.rule_selection import choices
-from promptiter.offline.rules.settings import other_values
+from promptiter.offline.rules.rule_selection import iterate_choices
+from promptiter.offline.rules.settings import iterate_values
 from promptiter.profile import SurfacePatch
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 
 VALUE_WRITINGS = VALUE_FORMS - {"json_only"}
-MOST_EVIDENCE = 10
-"""So many case ids are named as evidence."""
+MAX_EVIDENCE = 10
+"""Maximum number of case ids named as evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOptimizer:
-    """An Optimizer that needs no model. `seed` says with which phrasing of a rule it begins; 0: the most natural."""
+    """An Optimizer that needs no model. `seed` chooses the first phrasing of a rule; 0 is the most natural."""
 
-    model: ClassVar[None] = None  # asks no model
+    model: ClassVar[None] = None
 
     seed: int = 0
 
@@ -38,7 +38,7 @@ class RuleOptimizer:
         """The first proposal that the surface can take and that was not rejected before, or None with the reason."""
         surface = request.surface
         count = 0
-        for proposal in self._proposals(request):
+        for proposal in self._iterate_proposals(request):
             count += 1
             if _is_allowed(surface, proposal.value) and not _is_rejected(proposal.value, request):
                 return OptimizeResult(
@@ -46,57 +46,60 @@ class RuleOptimizer:
                         surface_id=surface.id, value=proposal.value, reason=proposal.reason, evidence=proposal.evidence
                     )
                 )
-        return OptimizeResult(patch=None, reason=_why_nothing(request, proposed=count))
+        return OptimizeResult(patch=None, reason=_explain_no_patch(request, proposed=count))
 
-    def _proposals(self, request: OptimizeRequest) -> Iterator[Proposal]:
-        """All that there is to propose: for each choice of predicates one text after the other, the best first."""
+    def _iterate_proposals(self, request: OptimizeRequest) -> Iterator[Proposal]:
+        """All proposals, the best first: for each choice of predicates one text after the other."""
         surface = request.surface
         if surface.type not in TEXT_TYPES:
-            case_ids = tuple(sorted({example.case_id for example in request.failing}))[:MOST_EVIDENCE]
-            for value, reason in other_values(surface, request.passing):
+            case_ids = tuple(sorted({example.case_id for example in request.failing}))[:MAX_EVIDENCE]
+            for value, reason in iterate_values(surface, request.passing):
                 yield Proposal(value, reason, case_ids)
             return
         tool = surface.part if surface.type == "tool" else ""
         tools = {each.part for each in (surface, *request.siblings) if each.type == "tool"}
-        evidence = evidence_of(request.failing, request.passing, tool=tool, tools=tools)
-        found = qualified(evidence)
-        if asks_to_copy(surface.value):  # then how values are written is most likely not this step's doing
+        evidence = collect_evidence(request.failing, request.passing, tool=tool, tools=tools)
+        found = find_qualified(evidence)
+        if asks_to_copy(surface.value):  # then this step is hardly responsible for how values are written
             writings = [support for support in found if support.predicate.family in VALUE_WRITINGS]
             others = [support for support in found if support not in writings]
-            ordered = [*choices(others), *choices([support for support in writings if support.explained])]
+            ordered = [
+                *iterate_choices(others),
+                *iterate_choices([support for support in writings if support.explained]),
+            ]
         else:
-            ordered = list(choices(found))
+            ordered = list(iterate_choices(found))
         for chosen in ordered:
-            yield from self._texts(surface, evidence, chosen)
+            yield from self._iterate_texts(surface, evidence, chosen)
 
-    def _texts(self, surface: Surface, evidence: Evidence, chosen: Sequence[Support]) -> Iterator[Proposal]:
-        """The current text with all chosen rules in it, in one phrasing after the other; at last in few words."""
+    def _iterate_texts(self, surface: Surface, evidence: Evidence, chosen: Sequence[Support]) -> Iterator[Proposal]:
+        """The current text with all chosen rules in it, in one phrasing after the other, then as short as possible."""
         names = tuple(sorted({name for sample in evidence.samples for name in sample.fields}))
         prompt = Prompt(text=surface.value, locked=surface.limits.locked, known_fields=names)
-        asks = _asks(chosen)
-        for turn in range(max(len(prompt.ways(ask)) for ask in asks)):
+        asks = _list_asks(chosen)
+        for turn in range(max(len(prompt.list_ways(ask)) for ask in asks)):
             edited = prompt
             for ask in asks:
-                edited = edited.asking(ask, turn=turn + self.seed)
-            yield _proposal(edited.text, chosen)
+                edited = edited.ask(ask, turn=turn + self.seed)
+            yield _make_proposal(edited.text, chosen)
         for count in range(len(chosen), 0, -1):
             edited = prompt
-            for ask in _asks(chosen[:count]):
-                edited = edited.asking_briefly(ask)
-            yield _proposal(edited.text, chosen[:count])
+            for ask in _list_asks(chosen[:count]):
+                edited = edited.ask_briefly(ask)
+            yield _make_proposal(edited.text, chosen[:count])
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A value that could be tried, with its reason and the cases behind it."""
+    """A value to try, with its reason and the cases behind it."""
 
     value: Json
     reason: str
     evidence: tuple[str, ...]
 
 
-def _asks(chosen: Sequence[Support]) -> list[Ask]:
-    """What to ask for: one rule for each predicate, but one rule for all fields together."""
+def _list_asks(chosen: Sequence[Support]) -> list[Ask]:
+    """The rules to ask for: one for each predicate, but only one for all fields."""
     fields = tuple(support.predicate.subject for support in chosen if support.predicate.family == "field_carried")
     asks = [
         Ask(support.predicate.family, support.predicate.parameters)
@@ -106,9 +109,9 @@ def _asks(chosen: Sequence[Support]) -> list[Ask]:
     return [*([Ask("field_carried", fields)] if fields else []), *asks]
 
 
-def _proposal(text: str, chosen: Sequence[Support]) -> Proposal:
+def _make_proposal(text: str, chosen: Sequence[Support]) -> Proposal:
     case_ids = sorted({case_id for support in chosen for case_id in support.explained})
-    return Proposal(text, ". ".join(support.reason for support in chosen), tuple(case_ids[:MOST_EVIDENCE]))
+    return Proposal(text, ". ".join(support.reason for support in chosen), tuple(case_ids[:MAX_EVIDENCE]))
 
 
 def _is_allowed(surface: Surface, value: Json) -> bool:
@@ -127,7 +130,7 @@ def _comparable(value: Json) -> Json:
     return " ".join(value.split()).casefold() if isinstance(value, str) else value
 
 
-def _why_nothing(request: OptimizeRequest, *, proposed: int) -> str:
+def _explain_no_patch(request: OptimizeRequest, *, proposed: int) -> str:
     surface = request.surface
     if proposed:
         return f"all {proposed} proposals for {surface.id} were rejected before or break its limits"

@@ -1,4 +1,4 @@
-"""Predicates about the words of an output: how it begins and ends, what it says or must not say, and how much."""
+"""Predicates about the words of an output: how it begins and ends, words it must have, its length, and rubrics."""
 
 from __future__ import annotations
 
@@ -12,40 +12,39 @@ from promptiter.offline.rules.examples import (
     Evidence,
     Predicate,
     Sample,
-    has_text,
     is_safe_literal,
-    one_by_case,
-    plain,
+    take_one_per_case,
     text_predicate,
 )
-from promptiter.offline.rules.structure_rules import json_keys_of
+from promptiter.offline.text.matching import contains_words, normalize, read_object
 
-MOST_SHARE = 0.9
-LONGEST_ENDING = 12
-MOST_KEYWORDS = 3
+MIN_SHARE = 0.9
+MAX_ENDING_WORDS = 12
+MAX_KEYWORDS = 3
 CLEARLY = 1.5
-"""A length is a rule of its own only if failing outputs miss it by this factor; a word too many has other reasons."""
+"""A length is a rule only if failing outputs miss it by this factor; a word too many has other reasons."""
 
 
-def prefix(evidence: Evidence) -> Iterator[Predicate]:
+def detect_prefix(evidence: Evidence) -> Iterator[Predicate]:
     """The output begins with the words that the references begin with."""
-    words = _shared_start([text.split() for _, text in _prose(evidence)], fewest=evidence.fewest)
+    words = _find_shared_start([text.split() for _, text in _list_prose(evidence)], min_cases=evidence.min_cases)
     text = " ".join(words)
     if not _is_wording(text) or (_is_copied(text, evidence) and not text.endswith(":")):
         return
+    start = re.compile(rf"{re.escape(text)}(?!\w)")
     yield text_predicate(
         "prefix",
         (text,),
-        test=lambda each, _: re.match(rf"{re.escape(text)}(?!\w)", " ".join(each.split()[:LONGEST_ENDING])) is not None,
+        test=lambda each, _: start.match(" ".join(each.split()[:MAX_ENDING_WORDS])) is not None,
         fault=f'do not begin with "{text}"',
         virtue="do",
     )
 
 
-def suffix(evidence: Evidence) -> Iterator[Predicate]:
+def detect_suffix(evidence: Evidence) -> Iterator[Predicate]:
     """The output ends with the words that the references end with."""
-    texts = [text for _, text in _prose(evidence)]
-    words = _shared_start([text.split()[::-1] for text in texts], fewest=evidence.fewest)[::-1]
+    texts = [text for _, text in _list_prose(evidence)]
+    words = _find_shared_start([text.split()[::-1] for text in texts], min_cases=evidence.min_cases)[::-1]
     text = " ".join(words)
     if not _is_wording(text) or _is_copied(text, evidence) or not _is_set_off(words, texts):
         return
@@ -58,64 +57,49 @@ def suffix(evidence: Evidence) -> Iterator[Predicate]:
     )
 
 
-def max_length(evidence: Evidence) -> Iterator[Predicate]:
+def detect_max_length(evidence: Evidence) -> Iterator[Predicate]:
     """The output is no longer than the metric allows, or than the longest reference."""
-    if limits := _violated(evidence, "max_length"):
-        yield _told(_length_predicate("max_length", min(limits), "characters"))
+    if limits := _find_violated_limits(evidence, "max_length"):
+        yield _make_unconditional(_length_predicate("max_length", min(limits), "characters"))
     if not evidence.is_whole:
         return
     for unit in ("sentences", "words"):
-        longest = max((_COUNTS[unit](text) for _, text in _prose(evidence)), default=0)
-        is_passed = _usual(evidence, unit) >= CLEARLY * longest
-        if longest and is_passed and (unit == "words" or longest <= 3):
-            yield _length_predicate("max_length", _rounded_up(longest), unit)
+        longest = max((_COUNTS[unit](text) for _, text in _list_prose(evidence)), default=0)
+        is_exceeded = _measure_failing(evidence, unit) >= CLEARLY * longest
+        if longest and is_exceeded and (unit == "words" or longest <= 3):
+            yield _length_predicate("max_length", -(-longest // _step(longest)) * _step(longest), unit)
 
 
-def min_length(evidence: Evidence) -> Iterator[Predicate]:
+def detect_min_length(evidence: Evidence) -> Iterator[Predicate]:
     """The output is no shorter than the metric allows, or than the shortest reference."""
-    if limits := _violated(evidence, "min_length"):
-        yield _told(_length_predicate("min_length", max(limits), "characters"))
+    if limits := _find_violated_limits(evidence, "min_length"):
+        yield _make_unconditional(_length_predicate("min_length", max(limits), "characters"))
     if not evidence.is_whole:
         return
     for unit in ("sentences", "words"):
-        shortest = min((_COUNTS[unit](text) for _, text in _prose(evidence)), default=0)
-        is_missed = CLEARLY * _usual(evidence, unit) <= shortest
+        shortest = min((_COUNTS[unit](text) for _, text in _list_prose(evidence)), default=0)
+        is_missed = CLEARLY * _measure_failing(evidence, unit) <= shortest
         if shortest > 1 and is_missed and (unit == "words" or shortest <= 5):
-            yield _length_predicate("min_length", _rounded_down(shortest), unit)
+            yield _length_predicate("min_length", shortest // _step(shortest) * _step(shortest), unit)
 
 
-def keywords(evidence: Evidence) -> Iterator[Predicate]:
-    """The output holds a word that nearly all references share."""
+def detect_keywords(evidence: Evidence) -> Iterator[Predicate]:
+    """The output has a word that nearly all references share and failing outputs lack."""
     if evidence.compared in ("json", "number"):
         return
-    texts = _prose(evidence)
-    whole = Counter(" ".join(text.split()) for _, text in texts)
-    same, count = min(whole.items(), key=lambda each: (-each[1], each[0]), default=("", 0))
-    if count >= max(evidence.fewest, MOST_SHARE * len(texts)) and _is_wording(same):
+    texts = [text for _, text in _list_prose(evidence)]
+    counts = Counter(" ".join(text.split()) for text in texts)
+    same, count = min(counts.items(), key=lambda each: (-each[1], each[0]), default=("", 0))
+    if count >= max(evidence.min_cases, MIN_SHARE * len(texts)) and _is_wording(same):
         yield _keyword(same)
         return
-    shared = _shared_words([text for _, text in texts], least=MOST_SHARE, fewest=evidence.fewest)
-    common = set(
-        _shared_words([sample.output for sample in one_by_case(evidence.failing)], least=0.5, fewest=evidence.fewest)
-    )
-    for word in [word for word in shared if word not in common][:MOST_KEYWORDS]:
-        yield _keyword(word)
+    outputs = [sample.output for sample in take_one_per_case(evidence.failing)]
+    common = _find_shared_words(outputs, min_share=0.5, min_cases=evidence.min_cases)
+    shared = _find_shared_words(texts, min_share=MIN_SHARE, min_cases=evidence.min_cases)
+    yield from map(_keyword, [word for word in shared if word not in common][:MAX_KEYWORDS])
 
 
-def forbidden(evidence: Evidence) -> Iterator[Predicate]:
-    """The output does without a word that failing outputs share and no reference has."""
-    if not evidence.is_whole or len(evidence.failing) < evidence.fewest:
-        return
-    shared = _shared_words(
-        [sample.output for sample in one_by_case(evidence.failing)], least=0.8, fewest=evidence.fewest
-    )
-    fine = {word for _, text in evidence.referenced for word in _words(text)}
-    given = {word for sample in evidence.failing for word in _words(sample.input)}
-    for word in [word for word in shared if word not in fine | given][:MOST_KEYWORDS]:
-        yield _forbidden(word)
-
-
-def rubric(evidence: Evidence) -> Iterator[Predicate]:
+def detect_rubrics(evidence: Evidence) -> Iterator[Predicate]:
     """The output meets a rubric of the judge that many failing outputs violate."""
     cases: dict[tuple[str, str], set[str]] = {}
     for sample in evidence.failing:
@@ -124,30 +108,23 @@ def rubric(evidence: Evidence) -> Iterator[Predicate]:
                 text = " ".join(finding.expected.split())
                 cases.setdefault((finding.predicate, text), set()).add(sample.case_id)
     for (name, text), case_ids in sorted(cases.items()):
-        if len(case_ids) < evidence.fewest or not text or "{" in text:
-            continue
-        yield _rubric(name, text)
+        if len(case_ids) >= evidence.min_cases and text and "{" not in text:
+            yield _rubric(name, text)
 
 
-def words_shared(texts: Iterable[str]) -> Counter[str]:
-    """In how many texts each word with a meaning of its own stands."""
-    return Counter(word for text in texts for word in set(_words(text)))
+def count_texts_by_word(texts: Iterable[str]) -> Counter[str]:
+    """How many texts contain each word, small words excepted."""
+    return Counter(word for text in texts for word in set(_list_words(text)))
 
 
 def _keyword(text: str) -> Predicate:
     return text_predicate(
         "keyword",
         (text,),
-        test=lambda each, _: has_text(each, text),
+        test=lambda each, _: contains_words(each, text),
         fault=f'do not say "{text}"',
         virtue="do",
         subject=text,
-    )
-
-
-def _forbidden(word: str) -> Predicate:
-    return text_predicate(
-        "forbidden", (word,), test=lambda text, _: not has_text(text, word), fault=f'say "{word}"', subject=word
     )
 
 
@@ -176,70 +153,65 @@ def _length_predicate(family: str, limit: int, unit: str) -> Predicate:
     )
 
 
-def _told(predicate: Predicate) -> Predicate:
-    """The same as a rule of the metric, for all outputs."""
+def _make_unconditional(predicate: Predicate) -> Predicate:
+    """The predicate as a rule of the metric, for all outputs."""
     return replace(predicate, wants=lambda _: True, is_of_metric=True)
 
 
-def _usual(evidence: Evidence, unit: str) -> float:
-    """The length that failing outputs usually have."""
+def _measure_failing(evidence: Evidence, unit: str) -> float:
+    """The median length of failing outputs."""
     return median([_COUNTS[unit](sample.output) for sample in evidence.failing] or [0])
 
 
-def _violated(evidence: Evidence, predicate: str) -> list[int]:
-    found = {
-        finding.expected
-        for sample in evidence.failing
-        for finding in sample.findings
-        if finding.predicate == predicate and isinstance(finding.expected, int)
-    }
-    return sorted(found)
+def _find_violated_limits(evidence: Evidence, predicate: str) -> set[int]:
+    findings = (finding for sample in evidence.failing for finding in sample.findings)
+    return {each.expected for each in findings if each.predicate == predicate and isinstance(each.expected, int)}
 
 
-def _prose(evidence: Evidence) -> list[tuple[Sample, str]]:
+def _list_prose(evidence: Evidence) -> list[tuple[Sample, str]]:
     """The references that are words rather than data."""
     if not evidence.is_whole:
         return [(sample, text) for sample, text in evidence.referenced if evidence.compared == "part"]
-    return [(sample, text) for sample, text in evidence.referenced if json_keys_of(text) is None]
+    return [(sample, text) for sample, text in evidence.referenced if read_object(text) is None]
 
 
-def _shared_start(texts: Sequence[list[str]], *, fewest: int) -> list[str]:
-    """The longest start that nearly all share, unless it is all of them."""
+def _find_shared_start(texts: Sequence[list[str]], *, min_cases: int) -> list[str]:
+    """The longest start that nearly all texts share, unless it is all of them."""
     best: list[str] = []
-    for length in range(1, LONGEST_ENDING + 1):
+    for length in range(1, MAX_ENDING_WORDS + 1):
         counts = Counter(tuple(words[:length]) for words in texts if len(words) > length)
         start, count = min(counts.items(), key=lambda each: (-each[1], each[0]), default=((), 0))
-        if count < max(fewest, MOST_SHARE * len(texts)):
+        if count < max(min_cases, MIN_SHARE * len(texts)):
             break
         best = list(start)
     return best
 
 
-def _shared_words(texts: Sequence[str], *, least: float, fewest: int) -> list[str]:
-    """Words in at least this share of the texts, in the order in which they come up."""
-    counts = words_shared(texts)
-    needed = max(fewest, least * len(texts))
-    return [word for word in dict.fromkeys(_words(" ".join(texts[:1]))) if counts[word] >= needed]
+def _find_shared_words(texts: Sequence[str], *, min_share: float, min_cases: int) -> list[str]:
+    """The words in at least this share of the texts, in the order of the first text."""
+    counts = count_texts_by_word(texts)
+    needed = max(min_cases, min_share * len(texts))
+    return [word for word in dict.fromkeys(_list_words(" ".join(texts[:1]))) if counts[word] >= needed]
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in re.findall(r"[^\W\d_]{3,}", plain(text)) if word not in _SMALL_WORDS]
+def _list_words(text: str) -> list[str]:
+    return [word for word in re.findall(r"[^\W\d_]{3,}", normalize(text)) if word not in _SMALL_WORDS]
 
 
 def _is_copied(text: str, evidence: Evidence) -> bool:
-    """Whether the words come out of the inputs."""
-    copies = [has_text(sample.input, text) for sample, _ in evidence.referenced]
+    """Whether the words come from the inputs."""
+    copies = [contains_words(sample.input, text) for sample, _ in evidence.referenced]
     return 2 * sum(copies) > len(copies)
 
 
 def _is_set_off(words: Sequence[str], texts: Sequence[str]) -> bool:
-    """Whether the words begin anew after a stop, a comma or a line: otherwise they are the rest of a sentence."""
-    begun = []
+    """Whether the words follow a stop, a comma or a line break: otherwise they are the end of a sentence."""
+    starts = []
     for text in texts:
         before = text.rsplit(None, len(words))[0]
         gap = text[len(before) : len(text) - len(text[len(before) :].lstrip())]
-        begun.append("\n" in gap or before.endswith((".", "!", "?", ",", ";", ":")))
-    return sum(begun) >= MOST_SHARE * len(begun)
+        starts.append("\n" in gap or before.endswith((".", "!", "?", ",", ";", ":")))
+    return sum(starts) >= MIN_SHARE * len(starts)
 
 
 def _is_wording(text: str) -> bool:
@@ -248,26 +220,21 @@ def _is_wording(text: str) -> bool:
     )
 
 
-def _sentences(text: str) -> int:
+def _count_sentences(text: str) -> int:
     ends = re.findall(r"(?<![.!?])[.!?]++(?=\s|$)", text)
     return len(ends) + (bool(text.strip()) and not text.rstrip().endswith((".", "!", "?")))
 
 
 _COUNTS: Mapping[str, Callable[[str], int]] = {
     "words": lambda text: len(text.split()),
-    "sentences": _sentences,
+    "sentences": _count_sentences,
     "characters": len,
 }
 
 
-def _rounded_up(count: int) -> int:
-    step = 1 if count <= 12 else 5 if count <= 50 else 10
-    return -(-count // step) * step
-
-
-def _rounded_down(count: int) -> int:
-    step = 1 if count <= 12 else 5 if count <= 50 else 10
-    return count // step * step
+def _step(count: int) -> int:
+    """The step to which a length is rounded."""
+    return 1 if count <= 12 else 5 if count <= 50 else 10
 
 
 _SMALL_WORDS = frozenset(

@@ -1,7 +1,7 @@
-"""How a rule gets into a prompt: an existing sentence about the same matter is sharpened before one is added.
+"""How a rule gets into a prompt: an existing sentence about the same subject is edited before a new one is added.
 
-A list of fields in it gets longer; a number, a date format or a language in it is exchanged; a sentence that speaks of
-nothing else is replaced. Otherwise a sentence is added where such sentences stand. Locked parts stay as they are.
+A list of fields in it gets longer; a number, a date format or a language in it is replaced; a sentence about nothing
+else is replaced. Otherwise a sentence is added where such sentences are. Locked parts are not edited.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from promptiter.offline.rules.rule_templates import phrase, with_article
+from promptiter.offline.rules.rule_templates import phrase_rule, with_article
 from promptiter.offline.text.dates import DATE_FORMATS
 from promptiter.sentences import Sentence, split_sentences
 
-LONGEST_REPLACED_WORDS = 30
+MAX_REPLACED_WORDS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A rule to be asked for."""
+    """A rule to ask for."""
 
     family: str
     parameters: tuple[str, ...] = ()
@@ -27,39 +27,37 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A text to be edited. `locked` are parts that stay, `known_fields` the names that inputs have for their fields."""
+    """A text to edit, with its `locked` parts. `known_fields` are the names of fields in the inputs."""
 
     text: str
     locked: tuple[str, ...] = ()
     known_fields: tuple[str, ...] = ()
 
-    def asking(self, ask: Ask, *, turn: int) -> Prompt:
-        """The prompt with a rule in it, in the phrasing whose turn it is."""
-        ways = self.ways(ask)
+    def ask(self, ask: Ask, *, turn: int) -> Prompt:
+        """The prompt with a rule in it; `turn` chooses the phrasing."""
+        ways = self.list_ways(ask)
         return replace(self, text=ways[turn % len(ways)])
 
-    def asking_briefly(self, ask: Ask) -> Prompt:
-        """The prompt with a rule in it, as short as can be."""
-        return replace(self, text=min(self.ways(ask), key=len))
+    def ask_briefly(self, ask: Ask) -> Prompt:
+        """The prompt with a rule in its shortest phrasing."""
+        return replace(self, text=min(self.list_ways(ask), key=len))
 
-    def ways(self, ask: Ask) -> list[str]:
-        """The texts that come of asking for a rule, the best first.
+    def list_ways(self, ask: Ask) -> list[str]:
+        """The possible texts with the rule, the best first.
 
-        Where one of our own phrasings stands already and did not help, the next takes its place.
+        If the prompt has one of our own phrasings already, it did not help, and the next one replaces it.
         """
         sentences = [sentence for sentence in split_sentences(self.text) if not self._is_locked(sentence)]
-        phrasings = phrase(ask.family, ask.parameters)
+        phrasings = phrase_rule(ask.family, ask.parameters)
         own = next((sentence for sentence in sentences if sentence.text in phrasings), None)
         if own is not None:
             turn = phrasings.index(own.text)
-            return [self._replaced(own, other) for other in (*phrasings[turn + 1 :], *phrasings[:turn])]
-        edits = (
-            self._replaced(sentence, text) for sentence in sentences if (text := self._sharpened(sentence.text, ask))
-        )
+            return [self._replace(own, other) for other in (*phrasings[turn + 1 :], *phrasings[:turn])]
+        edits = (self._replace(sentence, text) for sentence in sentences if (text := self._edit(sentence.text, ask)))
         rivals = [sentence for sentence in sentences if _is_about(sentence.text, ask)]
-        anew = [self._instead(rivals, each) if rivals else added(self.text, each) for each in phrasings]
-        sharpened = [text for text in edits if text != self.text][:1]
-        return list(dict.fromkeys((*sharpened, *anew)))
+        new = [self._replace_all(rivals, each) if rivals else add_sentence(self.text, each) for each in phrasings]
+        edited = [text for text in edits if text != self.text][:1]
+        return list(dict.fromkeys((*edited, *new)))
 
     def _is_locked(self, sentence: Sentence) -> bool:
         for part in self.locked:
@@ -68,30 +66,30 @@ class Prompt:
                 return True
         return False
 
-    def _replaced(self, sentence: Sentence, text: str) -> str:
+    def _replace(self, sentence: Sentence, text: str) -> str:
         return f"{self.text[: sentence.start]}{text}{self.text[sentence.end :]}"
 
-    def _instead(self, rivals: Sequence[Sentence], text: str) -> str:
-        """The text with one sentence in the place of the first rival; the others go."""
+    def _replace_all(self, rivals: Sequence[Sentence], text: str) -> str:
+        """The text with one sentence in the place of the first rival, without the others."""
         first, *others = rivals
         shorter = self.text
         for rival in reversed(others):
             rest = shorter[rival.end :]
             shorter = shorter[: rival.start].rstrip(" ") + (rest if rest[:1] != " " or rival.start else rest[1:])
-        return replace(self, text=shorter)._replaced(first, text)
+        return replace(self, text=shorter)._replace(first, text)
 
-    def _sharpened(self, sentence: str, ask: Ask) -> str | None:
+    def _edit(self, sentence: str, ask: Ask) -> str | None:
         if ask.family == "field_carried":
-            return _with_fields(sentence, ask.parameters, self.known_fields)
-        return _exchanged(sentence, ask)
+            return _add_fields(sentence, ask.parameters, self.known_fields)
+        return _exchange_value(sentence, ask)
 
 
 def asks_to_copy(text: str) -> bool:
-    """Whether a text asks to take values over as they are written."""
+    """Whether a text asks to copy values as they are written."""
     return _COPIES.search(text) is not None
 
 
-def added(text: str, sentence: str) -> str:
+def add_sentence(text: str, sentence: str) -> str:
     """The text with one more sentence: as the next item of a list, before a line that holds a placeholder, or last."""
     body = text.rstrip()
     tail = text[len(body) :]
@@ -100,7 +98,7 @@ def added(text: str, sentence: str) -> str:
     head, _, last = body.rpartition("\n")
     if head.strip() and re.search(r"\{[\w. -]+\}\W*$", last):
         before = head.rstrip()
-        return f"{added(before, sentence)}{body[len(before) : len(body) - len(last)]}{last}{tail}"
+        return f"{add_sentence(before, sentence)}{body[len(before) : len(body) - len(last)]}{last}{tail}"
     mark = re.match(r"(\s*)([-*•]|\d+(?=[.)]))([.)]?\s+)", last)
     if mark:
         item = str(int(mark[2]) + 1) if mark[2].isdecimal() else mark[2]
@@ -121,11 +119,11 @@ _LOSES = re.compile(r"\b(?:leave out|drop|omit|forget|lose|skip)\b", re.IGNORECA
 _DENIES = re.compile(r"\b(?:do not|don't|never|without|avoid|must not|should not)\b", re.IGNORECASE)
 
 
-def _with_fields(sentence: str, names: Sequence[str], known: Iterable[str]) -> str | None:
+def _add_fields(sentence: str, names: Sequence[str], known: Iterable[str]) -> str | None:
     """The sentence with more fields in its list: `Keep the date and the amount.` → `Keep the date, the amount and …`"""
-    if not _asks_to_keep(sentence) or any(_mention(sentence, name) for name in names):
+    if not _asks_to_keep(sentence) or any(_find_mention(sentence, name) for name in names):
         return None
-    mentions = [mention for name in known if (mention := _mention(sentence, name))]
+    mentions = [mention for name in known if (mention := _find_mention(sentence, name))]
     if not mentions:
         return None
     last = max(mentions, key=lambda mention: (mention.end(), -mention.start()))
@@ -143,22 +141,22 @@ def _asks_to_keep(sentence: str) -> bool:
     return _KEEPS.search(sentence) is not None and _DENIES.search(sentence) is None
 
 
-def _mention(sentence: str, name: str) -> re.Match[str] | None:
+def _find_mention(sentence: str, name: str) -> re.Match[str] | None:
     words = r"[\s_-]".join(map(re.escape, name.split()))
     return re.search(rf"\b(?:(?:the|its|their|all|every|each|any)\s+)?{words}\b", sentence, re.IGNORECASE)
 
 
-def _exchanged(sentence: str, ask: Ask) -> str | None:
-    """The sentence with another number, date format or language in the place of the one that it asks for."""
-    if ask.family in ("max_length", "min_length", "items", "decimals"):
-        bound, noun = _BOUNDS[ask.family], _nouns(ask)
+def _exchange_value(sentence: str, ask: Ask) -> str | None:
+    """The sentence with another number, date format or language in place of its own."""
+    if ask.family in ("max_length", "min_length", "decimals"):
+        bound, noun = _BOUNDS[ask.family], _describe_unit(ask)
         if re.search(bound, sentence, re.IGNORECASE) is None:
             return None
         counted = re.compile(rf"\b{_COUNT}\b(?=\s+(?:\w+\s+)?(?:{noun})\b)", re.IGNORECASE)
         return counted.sub(ask.parameters[0], sentence) if len(counted.findall(sentence)) == 1 else None
     if ask.family == "date_format":
         return _FORMAT.sub(ask.parameters[0], sentence) if len(_FORMAT.findall(sentence)) == 1 else None
-    if ask.family == "language" and _MATTERS["language"].search(sentence) and len(_LANGUAGE.findall(sentence)) == 1:
+    if ask.family == "language" and _SUBJECTS["language"].search(sentence) and len(_LANGUAGE.findall(sentence)) == 1:
         return _LANGUAGE.sub(ask.parameters[0], sentence)
     return None
 
@@ -168,83 +166,66 @@ _MOST = r"\b(?:at most|n(?:o|ot) more than|maximum|up to|fewer than|less than|wi
 _BOUNDS: Mapping[str, str] = {
     "max_length": _MOST,
     "min_length": r"\b(?:at least|no fewer than|not fewer than|minimum|or more|no less than)\b",
-    "items": r"\b(?:exactly|list|give|write|name)\b",
     "decimals": r"\bdecimal",
 }
 
 
-def _nouns(ask: Ask) -> str:
+def _describe_unit(ask: Ask) -> str:
     if ask.family == "decimals":
         return "decimals?|decimal places?|digits?"
-    noun = ask.parameters[1].removesuffix("s")
-    return "bullets?|points?|items?|entries" if ask.family == "items" else f"{noun}s?"
+    return f"{ask.parameters[1].removesuffix('s')}s?"
 
 
-_LANGUAGE = re.compile(
-    r"\b(?:English|German|French|Spanish|Italian|Portuguese|Dutch|Chinese|Japanese|Korean|Russian|Greek|Arabic|Hebrew|"
-    r"Hindi)\b"
-)
+_LANGUAGE = re.compile(r"\b(?:English|German|French|Spanish)\b")
 _FORMAT = re.compile("|".join(map(re.escape, (*DATE_FORMATS, "ISO 8601", "MM/DD/YY", "DD-MM-YYYY"))))
-_MATTERS: Mapping[str, re.Pattern[str]] = {
-    matter: re.compile(pattern, re.IGNORECASE)
-    for matter, pattern in {
+_SUBJECTS: Mapping[str, re.Pattern[str]] = {
+    subject: re.compile(pattern, re.IGNORECASE)
+    for subject, pattern in {
         "shape": r"\bjson\b|\byaml\b|\bxml\b|\bbullet|\bnumbered list\b|\bcomma[- ]separated\b|\bprose\b",
         "length": r"\b(?:words?|sentences?|characters?|paragraphs?)\b|\b(?:brief|short|concise|detail|length)\w*\b",
         "date": r"\bdates?\b.*(?:\bformat|\bwr[io]te|\bas\b|YYYY)|YYYY",
         "decimals": r"\bdecimals?\b|\bround(?:ed)?\b|\bwhole numbers?\b",
-        "thousands": r"\bthousands?\b|\bcommas? (?:in|into|between)\b",
-        "currency": r"\bcurrenc(?:y|ies)\b|\b(?:amounts?|prices?)\b.*\b(?:dollars?|euros?)\b",
-        "unit": r"\bunits?\b",
         "letters": r"\b(?:upper|lower|title)[- ]?case\b|\bcapital|\ball caps\b|\bsmall letters\b",
         "language": rf"\b(?:answer|write|reply|respond|output|speak|use)\b.*{_LANGUAGE.pattern}",
         "labels": r"\bone of\b|\blabels?\b|\bclassify\b|\bcategor(?:y|ies)\b|\byes or no\b",
         "start": r"\b(?:begin|start|open)s?\b.*\bwith\b",
         "end": r"\b(?:end|finish|close)s?\b.*\bwith\b",
         "source": r"\bcit(?:e|es|ations?)\b",
-        "doubt": r"\b(?:do not|don't) know\b|\bunknown\b|\bguess",
         "frame": r"\b(?:full|complete) sentences?\b|\bexplain your\b|\bexplanations?\b|\bonly the (?:answer|value)\b",
     }.items()
 }
-_MATTER_OF: Mapping[str, str] = {
-    **dict.fromkeys(("json_object", "json_keys", "bullets", "numbered", "comma_separated"), "shape"),
+_SUBJECT_OF: Mapping[str, str] = {
+    **dict.fromkeys(("json_object", "json_keys"), "shape"),
     **dict.fromkeys(("max_length", "min_length"), "length"),
     **dict.fromkeys(("decimals", "whole_numbers"), "decimals"),
-    **dict.fromkeys(("thousands", "no_thousands"), "thousands"),
-    **dict.fromkeys(("upper_case", "lower_case", "title_case"), "letters"),
-    **dict.fromkeys(("enumeration", "yes_no"), "labels"),
-    **dict.fromkeys(("cite", "cite_number"), "source"),
-    **dict.fromkeys(("unknown", "unknown_text"), "doubt"),
-    **dict.fromkeys(("value_only", "field_only"), "frame"),
-    **dict.fromkeys(("unit", "unit_named"), "unit"),
+    "upper_case": "letters",
+    "enumeration": "labels",
+    "cite": "source",
+    "value_only": "frame",
     "date_format": "date",
-    "currency": "currency",
     "language": "language",
     "prefix": "start",
     "suffix": "end",
 }
-"""What each family's rules are about: two rules about one matter do not stand side by side."""
-
-
-_WRITINGS = frozenset(("date", "decimals", "thousands", "currency"))
-"""Matters of how values are written: what is to be copied as it is has no other rule of writing beside it."""
+"""The subject of each family's rules: a prompt should not have two rules on one subject."""
 
 
 def _is_about(sentence: str, ask: Ask) -> bool:
-    """Whether the sentence speaks of what the rule is about and of nothing else, so that the rule may replace it."""
-    if len(sentence.split()) > LONGEST_REPLACED_WORDS or re.search(r"\{[\w. -]+\}", sentence):
+    """Whether the sentence is about the subject of the rule and nothing else, so that the rule may replace it."""
+    if len(sentence.split()) > MAX_REPLACED_WORDS or re.search(r"\{[\w. -]+\}", sentence):
         return False
     is_denied = _DENIES.search(sentence) is not None
     if ask.family == "field_carried":
         is_ruled_out = is_denied and _KEEPS.search(sentence) is not None and _LOSES.search(sentence) is None
-        return is_ruled_out and any(_mention(sentence, name) for name in ask.parameters)
+        return is_ruled_out and any(_find_mention(sentence, name) for name in ask.parameters)
     if ask.family in ("call_tool", "call_tool_when", "no_tool"):
-        return is_denied != (ask.family == "no_tool") and _mention(sentence, ask.parameters[0]) is not None
-    if ask.family in ("keyword", "forbidden"):
-        return is_denied != (ask.family == "forbidden") and f'"{ask.parameters[0]}"' in sentence
-    matter = _MATTER_OF.get(ask.family)
-    found = {name for name, pattern in _MATTERS.items() if pattern.search(sentence)}
+        return is_denied != (ask.family == "no_tool") and _find_mention(sentence, ask.parameters[0]) is not None
+    if ask.family == "keyword":
+        return is_denied and f'"{ask.parameters[0]}"' in sentence
+    subject = _SUBJECT_OF.get(ask.family)
+    found = {name for name, pattern in _SUBJECTS.items() if pattern.search(sentence)}
     if ask.family == "verbatim":
-        return bool(found) and found <= _WRITINGS
-    if matter == "frame":
+        return bool(found) and found <= {"date", "decimals"}
+    if subject == "frame":
         found.discard("length")
-    return matter is not None and found == {matter}
+    return subject is not None and found == {subject}

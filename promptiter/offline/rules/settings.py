@@ -1,4 +1,4 @@
-"""New values for surfaces that are no prose: parameters, models, few-shot examples. One step at a time."""
+"""New values for surfaces that are not text: parameters, models, few-shot examples. One step at a time."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from promptiter.structure import Limits, Surface
 from traces.model import Json
 
 STEPS = 8
-"""The range of a bounded number is crossed in so many steps."""
+"""Number of steps across the range of a bounded number."""
 
-MOST_EXAMPLES = 8
-LONGEST_EXAMPLE = 1_500
+MAX_EXAMPLE_CHARACTERS = 1_500
 LOWER_FIRST = ("temperature", "top_p", "penalty", "threshold")
 
 
-def other_values(surface: Surface, passing: Sequence[StepExample]) -> Iterator[tuple[Json, str]]:
+def iterate_values(surface: Surface, passing: Sequence[StepExample]) -> Iterator[tuple[Json, str]]:
     """The values to try, in order, each with a reason."""
     if surface.type == "examples":
-        return _more_examples(surface, passing)
+        return _iterate_examples(surface, passing)
     if surface.limits.choices:
-        return _other_choices(surface)
+        return _iterate_choices(surface)
     if surface.type == "parameter":
-        return _other_numbers(surface)
+        return _iterate_numbers(surface)
     return iter(())
 
 
-def _other_choices(surface: Surface) -> Iterator[tuple[Json, str]]:
-    """The choices behind the current one, then those before it."""
+def _iterate_choices(surface: Surface) -> Iterator[tuple[Json, str]]:
+    """The choices after the current one, then those before it."""
     choices = list(surface.limits.choices)
     place = choices.index(surface.value) + 1 if surface.value in choices else 0
     for choice in (*choices[place:], *choices[:place]):
@@ -37,8 +36,8 @@ def _other_choices(surface: Surface) -> Iterator[tuple[Json, str]]:
             yield choice, f"the next choice after {surface.value!r}"
 
 
-def _other_numbers(surface: Surface) -> Iterator[tuple[Json, str]]:
-    """One step in the likelier direction, one in the other, then two, and so on, as far as the bounds allow."""
+def _iterate_numbers(surface: Surface) -> Iterator[tuple[Json, str]]:
+    """One step in the likelier direction, one in the other, then two, and so on, within the limits."""
     value, limits = surface.value, surface.limits
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
@@ -47,13 +46,13 @@ def _other_numbers(surface: Surface) -> Iterator[tuple[Json, str]]:
     seen: set[float] = {value}
     for count in range(1, STEPS + 1):
         for sign in signs:
-            number = _within(value + sign * count * _step(value, limits), limits)
+            number = _clamp(value + sign * count * _compute_step(value, limits), limits)
             if number not in seen:
                 seen.add(number)
                 yield number, f"a step {'up' if number > value else 'down'} from {value}"
 
 
-def _step(value: float, limits: Limits) -> float:
+def _compute_step(value: float, limits: Limits) -> float:
     if limits.minimum is not None and limits.maximum is not None:
         step = (limits.maximum - limits.minimum) / STEPS
     else:
@@ -61,7 +60,7 @@ def _step(value: float, limits: Limits) -> float:
     return max(step, 1.0) if limits.kind == "integer" else step
 
 
-def _within(number: float, limits: Limits) -> float:
+def _clamp(number: float, limits: Limits) -> float:
     if limits.minimum is not None:
         number = max(number, limits.minimum)
     if limits.maximum is not None:
@@ -69,8 +68,8 @@ def _within(number: float, limits: Limits) -> float:
     return int(number) if limits.kind == "integer" else round(number, 6)
 
 
-def _more_examples(surface: Surface, passing: Sequence[StepExample]) -> Iterator[tuple[Json, str]]:
-    """The current examples with two passing exchanges more, or with one; short ones first."""
+def _iterate_examples(surface: Surface, passing: Sequence[StepExample]) -> Iterator[tuple[Json, str]]:
+    """The current examples with two more passing exchanges, or with one; short ones first."""
     current = list(surface.value) if isinstance(surface.value, list) else []
     shown = {message.get("content") for message in current if isinstance(message, dict)}
     short = [
@@ -78,12 +77,12 @@ def _more_examples(surface: Surface, passing: Sequence[StepExample]) -> Iterator
         for example in sorted(passing, key=lambda each: (len(each.input) + len(each.output), each.case_id))
         if example.input.strip() and example.output.strip() and example.input not in shown
     ]
-    short = [example for example in short if len(example.input) + len(example.output) <= LONGEST_EXAMPLE]
+    short = [example for example in short if len(example.input) + len(example.output) <= MAX_EXAMPLE_CHARACTERS]
     for first, second in pairwise(short):
-        yield [*current, *_messages(first), *_messages(second)], "two exchanges of passing runs"
+        yield [*current, *_make_messages(first), *_make_messages(second)], "two exchanges of passing runs"
     for example in short:
-        yield [*current, *_messages(example)], "one exchange of a passing run"
+        yield [*current, *_make_messages(example)], "one exchange of a passing run"
 
 
-def _messages(example: StepExample) -> list[Json]:
+def _make_messages(example: StepExample) -> list[Json]:
     return [{"role": "user", "content": example.input}, {"role": "assistant", "content": example.output}]

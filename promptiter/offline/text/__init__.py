@@ -1,1 +1,1 @@
-"""What stands in texts: dates, numbers, and the fields that an input names."""
+"""What texts contain: dates, numbers, and named fields."""

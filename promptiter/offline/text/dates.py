@@ -1,4 +1,4 @@
-"""Dates in texts: which day each means, and in which format it is written."""
+"""Dates in texts: the day that each means, and the format in which it is written."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DATE_FORMATS: Mapping[str, str] = {
     "Month D, YYYY": "{1} {0.day}, {0.year:04}",
     "D Month YYYY": "{0.day} {1} {0.year:04}",
 }
-"""The formats by the name that a prompt calls them; the month's name is the second slot."""
+"""The formats by their name in a prompt; slot 0 is the day, slot 1 the month's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class DateInText:
-    """A date as it stands in a text. With slashes it may be read in two ways, of which `days` has both."""
+    """A date as a text writes it. With slashes it may have two readings; `days` has both."""
 
     text: str
     days: frozenset[date]
@@ -41,15 +41,26 @@ def write_date(day: date, format_name: str) -> str:
 
 
 def example_date(format_name: str) -> str:
-    """A date in that format; a day above 12, so that it can be read in one way only."""
+    """A date in that format, with a day above 12, so that it has only one reading."""
     return write_date(date(2024, 1, 31), format_name)
 
 
 @lru_cache(maxsize=4096)
 def dates_in(text: str) -> tuple[DateInText, ...]:
     """The dates of a text, in its order."""
-    found = (DateInText(match[0], _days(match)) for match in _DATE.finditer(text))
+    found = (DateInText(match[0], _read_days(match)) for match in _DATE.finditer(text))
     return tuple(each for each in found if each.days)
+
+
+def rewrite_dates(text: str, format_name: str) -> str:
+    """The text with all its dates in one format; with slashes, the month is read first."""
+
+    def rewrite(match: re.Match[str]) -> str:
+        month_first = match[0].lstrip("0")
+        days = sorted(_read_days(match), key=lambda day: month_first.startswith(f"{day.month}/"))
+        return write_date(days[-1], format_name) if days else match[0]
+
+    return _DATE.sub(rewrite, text)
 
 
 _MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
@@ -64,28 +75,28 @@ _DATE = re.compile(
 )
 
 
-def _days(match: re.Match[str]) -> frozenset[date]:
+def _read_days(match: re.Match[str]) -> frozenset[date]:
     part = match.groupdict()
     if part["year"]:
-        return _valid((part["year"], part["month"], part["day"]))
+        return _keep_valid((part["year"], part["month"], part["day"]))
     if part["first"]:
         day_first = (part["last"], part["second"], part["first"])
         month_first = (part["last"], part["first"], part["second"])
-        return _valid(day_first) if "." in match[0] else _valid(day_first, month_first)
+        return _keep_valid(day_first) if "." in match[0] else _keep_valid(day_first, month_first)
     if part["name"]:
-        return _valid((part["in_year"], _month_number(part["name"]), part["named"]))
-    return _valid((part["of_year"], _month_number(part["of"]), part["on"]))
+        return _keep_valid((part["in_year"], _read_month(part["name"]), part["named"]))
+    return _keep_valid((part["of_year"], _read_month(part["of"]), part["on"]))
 
 
-def _valid(*readings: tuple[str | int, str | int, str | int]) -> frozenset[date]:
+def _keep_valid(*readings: tuple[str | int, str | int, str | int]) -> frozenset[date]:
     days = set()
     for year, month, day in readings:
         try:
             days.add(date(int(year), int(month), int(day)))
-        except ValueError:  # a 13th month: it was something else
+        except ValueError:  # not a date, such as a 13th month
             continue
     return frozenset(days)
 
 
-def _month_number(name: str) -> int:
+def _read_month(name: str) -> int:
     return next(number for number, month in enumerate(MONTHS, 1) if month[:3].lower() == name[:3].lower())

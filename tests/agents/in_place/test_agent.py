@@ -213,7 +213,7 @@ async def test_a_target_gives_a_node_a_surface_that_its_agent_does_not_have(file
     async with InPlaceAgent(chain("desk", planner), targets, state_folder=state.path) as agent:
         other = Profile.of(agent.describe(), {"planner#instruction": "Plan."})
         assert (await agent.run(CaseInput(text="hi"), other)).output == "Plan."
-    with pytest.raises(SetupError, match="'painter', which is no node"):
+    with pytest.raises(SetupError, match="'painter', which is not a node"):
         InPlaceAgent(
             chain("desk", planner), {"painter#instruction": FileSource(file.path)}, state_folder=state.path
         ).describe()
@@ -272,7 +272,7 @@ async def test_a_text_that_the_file_cannot_hold_fails_its_run_and_touches_nothin
     async with InPlaceAgent(lambda question: question, targets, state_folder=state.path) as agent:
         done = await run(agent, "5 €")
         assert str(done.error).startswith("AgentError: ")
-        assert "is written in ascii, which cannot hold '€'" in str(done.error)
+        assert "is encoded as ascii, which cannot represent '€'" in str(done.error)
         assert file.raw == b"plain"
 
 

@@ -87,7 +87,7 @@ def prompts(folder: Path) -> dict[str, bytes]:
 
 def assert_whole(folder: Path) -> None:
     """Each file holds the baseline or one candidate, never a part of it."""
-    whole = {FileSource(folder / "prompts" / name).text_of(raw) for name, raw in BASELINES.items()}
+    whole = {FileSource(folder / "prompts" / name).decode(raw) for name, raw in BASELINES.items()}
     whole |= {str(number) * times for number in range(CANDIDATES) for times in (1, 1000)}
     for name in BASELINES:
         assert FileSource(folder / "prompts" / name).read() in whole

@@ -11,11 +11,11 @@ from promptiter.offline.attribution.value_search import (
     TraceTexts,
     Value,
     find_field_name,
-    normalize,
     normalize_name,
     read_value,
     split_values,
 )
+from promptiter.offline.text.matching import normalize
 from tests.offline.attribution.cases import step, trace
 from traces import Snapshot, Step, ToolCall
 from traces.model import Json

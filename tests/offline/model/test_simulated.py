@@ -139,30 +139,7 @@ async def test_evidence_in_the_messages_is_knowledge() -> None:
     assert (await ask("Give only the value.", task)).text == "Poseidonis"
 
 
-@pytest.mark.parametrize(
-    ("question", "result"),
-    [
-        ("What is 12 + 30 * 2?", "72"),
-        ("What is 100 minus 37?", "63"),
-        ("What is 60% of 30?", "18"),
-        ("A shirt costs 200 dollars with 20% off. How much is it now?", "160"),
-        ("A car drives 60 km per hour for 2.5 hours. How many km is that?", "150"),
-        ("12 sweets are shared equally by 4 children. How many does each get?", "3"),
-        ("Ann had 9 pens and gave away 4. How many are left?", "5"),
-        ("100 减去 37 等于多少？", "63"),
-        ("教室里有 5 排座位，每排 8 个，一共多少个座位？", "40"),
-    ],
-)
-async def test_told_to_calculate_it_calculates(question: str, result: str) -> None:
-    assert (await ask("Calculate. Give only the answer.", question)).text == result
-
-
-async def test_not_told_to_calculate_it_slips_about_half_of_the_time() -> None:
-    right = await share(SimulatedModel(compliance=1.0), request("You are a clerk.", "What is 4 + 7?"), " 11.")
-    assert 0.4 < right < 0.6
-
-
-async def test_the_reply_is_a_function_of_request_draw_and_seed() -> None:
+async def test_the_reply_is_a_function_of_request_repeat_and_seed() -> None:
     asked = request("Reply in German.", "What is the capital of Atlantis?")
     assert await SimulatedModel(seed=3)(asked, repeat=7) == await SimulatedModel(seed=3, latency_s=0.001)(
         asked, repeat=7
@@ -190,15 +167,15 @@ def test_another_process_gives_the_same_replies() -> None:
 async def many_texts() -> str:
     model = SimulatedModel(compliance=0.5, seed=1)
     asked = (
-        request("Include the order id. Reply in German. Use JSON. Use bullets. Choose one of: a, b, c.", RECORD),
-        request("Never guess. Write in upper case. Write in lower case.", "What is the capital of Atlantis?"),
+        request("Include the order id. Reply in German. Use JSON. Be polite. Choose one of: a, b, c.", RECORD),
+        request("Write in upper case. Reply in German. Reply in French.", "What is the capital of Atlantis?"),
         request("Call the search tool.", RECORD, tools=(SEARCH, WEATHER)),
         request("", RECORD, schema=Ticket.model_json_schema()),
     )
     return repr([await model(one, repeat=repeat) for one in asked for repeat in range(10)])
 
 
-async def test_draws_differ_below_full_compliance() -> None:
+async def test_repeats_differ_below_full_compliance() -> None:
     asked = request("Include the order id.", RECORD)
     texts = {(await SimulatedModel(compliance=0.5)(asked, repeat=repeat)).text for repeat in range(30)}
     assert len(texts) == 2
@@ -225,9 +202,9 @@ async def test_rules_are_followed_as_often_as_the_chance_says() -> None:
     assert crowded == pytest.approx(0.98 * (1 - 0.005 * 55), abs=0.06)
 
 
-async def test_of_contradicting_rules_one_is_followed_by_chance() -> None:
-    asked = request("Reply in German. Reply in French.", "What is 1 + 1? Calculate.")
-    model = SimulatedModel(compliance=1.0)
+async def test_of_contradicting_rules_one_is_followed_at_random() -> None:
+    asked = request("Reply in German. Reply in French.", "What is the capital of France?")
+    model = SimulatedModel(compliance=1.0, knowledge={"capital of france": "Paris"})
     german, french = await share(model, asked, "Die Antwort"), await share(model, asked, "La réponse")
     assert german + french == 1.0
     assert 0.4 < german < 0.6
@@ -316,8 +293,8 @@ async def test_a_description_that_says_when_invites_a_call_for_tasks_of_that_kin
 
 
 async def test_arguments_are_filled_as_the_instruction_says() -> None:
-    told = "Use the weather tool. Set the unit argument to 'fahrenheit'."
-    reply = await ask(told, RECORD, tools=(SEARCH, WEATHER))
+    instruction = "Use the weather tool. Set the unit argument to 'fahrenheit'."
+    reply = await ask(instruction, RECORD, tools=(SEARCH, WEATHER))
     assert reply.tool_requests[0].arguments == {"city": "Berlin", "unit": "fahrenheit"}
 
 
@@ -325,12 +302,12 @@ async def test_two_tools_can_be_called_at_once_or_one_after_the_other() -> None:
     both = await ask("Call the search and weather tools.", RECORD, tools=(SEARCH, WEATHER))
     assert [wish.name for wish in both.tool_requests] == ["search", "get_weather"]
     assert len({wish.id for wish in both.tool_requests}) == 2
-    told = "Call the search tool. Then call the weather tool."
+    instruction = "Call the search tool. Then call the weather tool."
     searched = (
         Message("assistant", "", (ToolRequest("c1", "search", {"query": "A-17"}),)),
         Message("tool", "The order is on its way.", tool_request_id="c1"),
     )
-    reply = await ask(told, RECORD, tools=(SEARCH, WEATHER), then=searched)
+    reply = await ask(instruction, RECORD, tools=(SEARCH, WEATHER), then=searched)
     assert [wish.name for wish in reply.tool_requests] == ["get_weather"]
 
 
@@ -351,9 +328,9 @@ async def test_a_tools_result_is_used_in_the_answer_and_the_tool_is_not_called_a
 
 
 async def test_usage_counts_words_and_marks_and_prices_them() -> None:
-    asked = request("Reply in German.", "What is 1 + 1?")
+    asked = request("Reply in German.", "What is the capital?")
     reply = await SimulatedModel(price_per_token_usd=0.5)(asked)
-    assert reply.usage.input_tokens == count_tokens("Reply in German. What is 1 + 1?") == 10
+    assert reply.usage.input_tokens == count_tokens("Reply in German. What is the capital?") == 9
     assert reply.usage.output_tokens == count_tokens(reply.text)
     assert reply.usage.cost_usd == reply.usage.tokens * 0.5
     free = await SimulatedModel()(asked)
@@ -382,8 +359,8 @@ async def test_strange_requests_are_answered_too() -> None:
         assert (await ask("Include the order id. Use at most 1 word.", text)).finish_reason == "stop"
 
 
-def test_a_compliance_that_is_no_probability_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"compliance is a probability, not 1\.5"):
+def test_a_compliance_outside_0_to_1_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"compliance must be a probability, not 1\.5"):
         SimulatedModel(compliance=1.5)
 
 

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message, ModelRequest, ToolSpec
-from promptiter.offline.model.instruction_rules import understood_rules
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.offline.rules.optimizer import RuleOptimizer
-from promptiter.offline.rules.rule_templates import phrase
+from promptiter.offline.rules.rule_templates import phrase_rule
 from promptiter.stages.contracts import AggregateResult, OptimizeRequest, OptimizeResult, Rejection, StepExample
 from promptiter.structure import Limits, Surface, SurfaceType
-from tests.offline.rules.test_rule_templates import hold_out_of_the_lexicon, hold_out_of_the_phrasings, report
 from traces.model import Json
 
 CITIES = ("Berlin", "Paris", "Rome", "Oslo", "Madrid", "Vienna", "Lisbon", "Dublin", "Athens", "Prague")
@@ -38,10 +36,6 @@ RECORDS = [
 ]  # fmt: skip
 WIDE = [json.dumps({**json.loads(text), "plan": f"P{n}", "seat": f"S{n}x"}) for n, text in enumerate(RECORDS)]
 CAPITAL_OF = [f"What is the capital of {country}?" for country in CAPITALS]
-IS_CAPITAL = [f"Is {city} the capital of {country}?" for country, city in CAPITALS.items()]
-FICTION = [*CAPITAL_OF[:6], *(f"What is the capital of {place}?" for place in ("Narnia", "Mordor", "Utopia", "Oz"))]
-SUMS = [f"What is {first} plus {second}?" for first, second in zip(range(12, 92, 8), range(30, 110, 8), strict=True)]
-APPLES = [f"Tom has {n} apples and buys {n + 3} more. How many apples has Tom in total?" for n in range(2, 12)]
 DOCUMENTS = [
     f"[d{n}] The capital of {country} is {city}.\n[e{n}] {country} is a country.\nWhat is the capital of {country}?"
     for n, (country, city) in enumerate(CAPITALS.items())
@@ -77,8 +71,6 @@ SCENARIOS = [
     Scenario("all fields", "You are a clerk.", "Hand on each field of the record.", WIDE),
     Scenario("verbatim", "Include the date and the amount.", "Include the date and the amount verbatim.", RECORDS),
     Scenario("json keys", "You are a clerk.", "Produce JSON, with keys order_id and city.", RECORDS, predicate="json"),
-    Scenario("json for bullets", "You are a clerk. Answer in bullet points.",
-             "Produce JSON, with keys order_id and city.", RECORDS, predicate="json"),
     Scenario("json and date", "You are a clerk.",
              "Produce JSON with the keys city and date. Write dates as DD/MM/YYYY.", RECORDS, predicate="json"),
     Scenario("prefix", "You know much.", 'Open your answer with "Reply:".', CAPITAL_OF),
@@ -93,31 +85,14 @@ SCENARIOS = [
              RECORDS, expects="Include the date. Use the date format YYYY-MM-DD."),
     Scenario("date and format", "You are a clerk.", "State the date, as DD.MM.YYYY.", RECORDS),
     Scenario("decimals", "Include the amount.", "Include the amount with two decimal places.", RECORDS),
-    Scenario("thousands", "Include the amount.", "Include the amount, using a thousands separator.", RECORDS),
-    Scenario("currency", "Include the amount.", "Include the amount, in euros.", RECORDS),
-    Scenario("unit", "Calculate carefully.", "Calculate. State the unit of the result.", APPLES),
     Scenario("upper case", "You know much.", "Reply in capital letters.", CAPITAL_OF),
-    Scenario("lower case", "You know much.", "Reply in lowercase.", CAPITAL_OF),
-    Scenario("title case", "You are a clerk.", "Use title case.", RECORDS),
     Scenario("language", "You know much. Reply in French.", "Please reply in German.", CAPITAL_OF,
              expects="You know much. Reply in German."),
     Scenario("labels", "You sort tickets.", "Select one of billing, shipping, access. Choose billing if it is about an "
              "invoice. Choose shipping if it is about a parcel. Choose access if it is about a password.", TICKETS),
-    Scenario("yes or no", "You know much.", "Answer yes or no.", IS_CAPITAL),
-    Scenario("bullets", "Include the city.", "Include the city. Use bullets.", RECORDS),
-    Scenario("numbered", "Include the city.", "Include the city. Make a numbered list.", RECORDS),
-    Scenario("commas", "Include the city and the date.", "Include the city and the date, comma separated.", RECORDS),
-    Scenario("items", "You are a clerk.", "Give exactly 3 bullet points.", RECORDS),
     Scenario("citation", "Use the documents.", "Use the documents and cite the document id in brackets.", DOCUMENTS),
-    Scenario("quotation", "Use the documents.", "Use the documents. Give a direct quote.", DOCUMENTS, tries=3),
     Scenario("value only", "You know much.", "Reply with just the answer, nothing else.", CAPITAL_OF),
-    Scenario("field only", "You are a clerk.", "Return only the order id.", RECORDS),
-    Scenario("unknown", "Reply with just the answer, nothing else.", "Reply with just the answer, nothing else. If you "
-             'do not know, say "no idea".', FICTION),
     Scenario("keyword", "You are a clerk.", 'Mention the word "warranty".', RECORDS),
-    Scenario("forbidden", 'You are a clerk. Mention the word "sorry".', "You are a clerk.", RECORDS),
-    Scenario("calculation", "You can count.", "Calculate exactly.", SUMS),
-    Scenario("calculation shown", "You can count.", "Show each step of your calculation.", SUMS),
     Scenario("tool", "You are a clerk.", "You must call look_up before answering.", RECORDS, tools=(LOOK_UP,)),
     Scenario("tool order", "You are a clerk.", "First use the look_up tool. Then use the pay_back tool.", RECORDS,
              tools=(LOOK_UP, REFUND), tries=3),
@@ -234,28 +209,6 @@ async def test_the_simulated_model_does_what_the_patch_asks(scenario: Scenario) 
     assert tried[-1].endswith(scenario.expects)
 
 
-def test_nearly_every_patch_is_to_help_at_the_first_try() -> None:
-    assert sum(scenario.tries == 1 for scenario in SCENARIOS) >= 0.9 * len(SCENARIOS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-async def test_patches_help_with_a_third_of_both_tables_held_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = SCENARIOS[seed::3]
-    nodes = [await Node.of(scenario) for scenario in chosen]
-    rng = Random(seed)
-    with monkeypatch.context() as patch:
-        hold_out_of_the_lexicon(patch, rng)
-        hold_out_of_the_phrasings(patch, rng)
-        ends = [
-            await texts_until_it_passes(node, each.lacking, most=8) for node, each in zip(nodes, chosen, strict=True)
-        ]
-    understood_rules.cache_clear()
-    lost = [scenario.name for scenario, (_, is_fine) in zip(chosen, ends, strict=True) if not is_fine]
-    report(f"seed {seed}: {len(ends) - len(lost)} of {len(ends)} scenarios get through; lost: {', '.join(lost)}")
-    assert len(lost) <= 0.35 * len(chosen)
-
-
 CHAIN = ("Keep the order id and the city.", "Pass on all fields.", "Return only the order id.")
 
 
@@ -286,8 +239,8 @@ async def chain_examples(instruction: str, *, place: int) -> list[StepExample]:
     return examples
 
 
-@pytest.mark.parametrize(("place", "lacking"), [(0, "Keep the city."), (1, "You are a planner."), (2, "You answer.")])
-async def test_a_faulty_node_of_a_chain_is_mended_in_one_patch(place: int, lacking: str) -> None:
+@pytest.mark.parametrize(("place", "lacking"), [(0, "Keep the city."), (1, "You are a planner.")])
+async def test_a_faulty_node_of_a_chain_is_fixed_in_one_patch(place: int, lacking: str) -> None:
     examples = await chain_examples(lacking, place=place)
     assert not any(each.passed for each in examples)
     patch = (await RuleOptimizer().optimize(request_for(lacking, examples))).patch
@@ -335,7 +288,7 @@ def test_a_patch_says_why_in_counts_and_names_cases() -> None:
     assert patch.evidence == tuple(f"case {number:02}" for number in range(6, 16))
 
 
-def test_after_a_rejection_the_next_phrasing_comes_then_the_next_predicate_then_nothing() -> None:
+def test_after_rejections_come_the_next_phrasing_then_the_next_predicate_then_nothing() -> None:
     tried: list[Json] = []
     reason = ""
     while True:
@@ -345,7 +298,7 @@ def test_after_a_rejection_the_next_phrasing_comes_then_the_next_predicate_then_
             break
         assert result.patch.value not in tried
         tried.append(result.patch.value)
-    expected = [f"You are a clerk. {sentence}" for sentence in phrase("field_carried", ("order id",))]
+    expected = [f"You are a clerk. {sentence}" for sentence in phrase_rule("field_carried", ("order id",))]
     assert tried[: len(expected)] == expected
     assert len(tried) > len(expected)
     assert all("order id" not in value for value in tried[len(expected) :])
@@ -355,7 +308,7 @@ def test_after_a_rejection_the_next_phrasing_comes_then_the_next_predicate_then_
 def test_a_value_that_differs_in_spaces_or_case_counts_as_rejected() -> None:
     first = read_value(request_for("You are a clerk.", orders(12)))
     again = read_value(request_for("You are a clerk.", orders(12), rejected=[f"  {first.upper()} "]))
-    assert again == f"You are a clerk. {phrase('field_carried', ('order id',))[1]}"
+    assert again == f"You are a clerk. {phrase_rule('field_carried', ('order id',))[1]}"
 
 
 def test_equal_requests_get_equal_answers_whatever_the_order_of_the_examples() -> None:
@@ -368,13 +321,16 @@ def test_equal_requests_get_equal_answers_whatever_the_order_of_the_examples() -
 
 
 def test_the_seed_chooses_the_first_phrasing() -> None:
-    for seed, sentence in enumerate(phrase("field_carried", ("order id",))):
+    for seed, sentence in enumerate(phrase_rule("field_carried", ("order id",))):
         assert read_value(request_for("You are a clerk.", orders(12)), seed=seed) == f"You are a clerk. {sentence}"
 
 
-def test_an_own_phrasing_that_did_not_help_gives_way_to_the_next() -> None:
+def test_an_own_phrasing_that_did_not_help_is_replaced_by_the_next() -> None:
     first = read_value(request_for("You are a clerk.", orders(12)))
-    assert read_value(request_for(first, orders(12))) == f"You are a clerk. {phrase('field_carried', ('order id',))[1]}"
+    assert (
+        read_value(request_for(first, orders(12)))
+        == f"You are a clerk. {phrase_rule('field_carried', ('order id',))[1]}"
+    )
 
 
 def test_nothing_is_proposed_where_the_evidence_is_inconsistent() -> None:
@@ -429,7 +385,7 @@ def private_cases(draw: st.DrawFn) -> list[StepExample]:
 
 @pytest.mark.slow
 @given(private_cases(), st.sampled_from(("instruction", "tool", "skill", "file", "global_instruction")))
-def test_what_one_case_alone_says_never_enters_a_patch(examples: list[StepExample], kind: SurfaceType) -> None:
+def test_a_word_of_a_single_case_never_enters_a_patch(examples: list[StepExample], kind: SurfaceType) -> None:
     surface = Surface(node_id="node", type=kind, part="look" if kind == "tool" else "", value="Do it well.")
     tried: list[Json] = []
     while len(tried) < 60:

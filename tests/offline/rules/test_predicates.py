@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.evaluation.score import Finding
-from promptiter.offline.rules.case_and_language_rules import language_of
-from promptiter.offline.rules.examples import evidence_of, has_text, plain
+from promptiter.offline.rules.examples import collect_evidence
 from promptiter.offline.rules.field_rules import is_carried
-from promptiter.offline.rules.predicates import Support, fold_of, qualified
-from promptiter.offline.rules.rule_selection import choices
+from promptiter.offline.rules.label_rules import guess_language
+from promptiter.offline.rules.predicates import Support, assign_fold, find_qualified
+from promptiter.offline.rules.rule_selection import iterate_choices
 from promptiter.offline.rules.rule_templates import PHRASINGS
-from promptiter.offline.rules.structure_rules import items_of, shape_of
 from promptiter.offline.text.dates import DATE_FORMATS, dates_in, write_date
-from promptiter.offline.text.fields import question_of, read_fields
-from promptiter.offline.text.numbers import numbers_of
+from promptiter.offline.text.fields import find_question, read_fields
+from promptiter.offline.text.matching import contains_words, normalize
+from promptiter.offline.text.numbers import read_numbers
 from promptiter.stages.contracts import StepExample
 from traces.model import Json
 
@@ -77,7 +77,9 @@ def failing(
 def first_choice(
     bad: Sequence[StepExample], good: Sequence[StepExample] = (), *, tool: str = ""
 ) -> tuple[Support, ...]:
-    return next(choices(qualified(evidence_of(bad, good, tool=tool, tools=("look", "pay", "book")))), ())
+    return next(
+        iterate_choices(find_qualified(collect_evidence(bad, good, tool=tool, tools=("look", "pay", "book")))), ()
+    )
 
 
 def found(
@@ -96,8 +98,6 @@ def found(
         ("An angry customer (order id: A-17; city: Berlin).", {"order id": ("A-17",), "city": ("Berlin",)}),
         ("- **Order ID**: A-17.\n- City: Berlin", {"order id": ("A-17",), "city": ("Berlin",)}),
         ("a=1, note='x y'", {"a": ("1",), "note": ("x y",)}),
-        ("| order id | city |\n|---|---|\n| A-17 | Rome |", {"order id": ("A-17",), "city": ("Rome",)}),
-        ("| Field | Value |\n|---|---|\n| order id | A-17 |", {"order id": ("A-17",)}),
         ("Hello, my order number is A-17.", {"order number": ("A-17",)}),
         ("The order A-17 is late.", {"order id": ("A-17",)}),
         ("Write to ada@example.org by 2026-03-05, for $12.50.", {
@@ -116,9 +116,8 @@ def test_any_text_can_be_read(text: str) -> None:
         assert name
         assert all(values)
     dates_in(text)
-    numbers_of(text)
-    shape_of(text)
-    language_of(text)
+    read_numbers(text)
+    guess_language(text)
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{2,8}", fullmatch=True), st.from_regex(r"[A-Z]{2}-\d{3}", fullmatch=True)))
@@ -134,31 +133,29 @@ def test_a_date_is_read_as_it_was_written(day: date, format_name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["2026-13-05", "A-2026-03-05", "31.02.2026", "1.2.3", "12345678"])
-def test_what_is_no_date_is_not_read_as_one(text: str) -> None:
+def test_other_numbers_are_not_read_as_dates(text: str) -> None:
     assert dates_in(text) == ()
 
 
 @given(st.text("ab _.-é", max_size=12), st.text("ab _.-é", max_size=4))
-def test_a_value_is_found_as_words_of_its_own(text: str, value: str) -> None:
-    wanted = plain(value)
-    # Two marks side by side part words, so only letters and digits can run into each other.
+def test_words_are_found_only_as_whole_words(text: str, value: str) -> None:
+    wanted = normalize(value)
+    # Two marks side by side separate words, so only letters and digits can run into each other.
     pattern = re.compile(rf"(?<!\w){re.escape(wanted)}(?!\w)")
     if wanted and wanted[0].isalnum() and wanted[-1].isalnum():
-        assert has_text(text, value) == bool(pattern.search(plain(text)))
+        assert contains_words(text, value) == bool(pattern.search(normalize(text)))
 
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ("$1,234.50 and 12 EUR", [("1,234.50", "$", 2, "and"), ("12", "EUR", 0, "")]),
-        ("5km or 3 hours, 7%", [("5", "", 0, "km"), ("3", "", 0, "hours"), ("7", "", 0, "%")]),
+        ("$1,234.50 and 12 EUR", [("1,234.50", 2), ("12", 0)]),
+        ("5km or 3 hours, 7%", [("5", 0), ("3", 0), ("7", 0)]),
         ("A-17, v1.2, 2026-03-05", []),
     ],
 )
-def test_numbers_are_read_as_they_are_written(text: str, numbers: list[tuple[str, str, int, str]]) -> None:
-    assert [(each.text, each.mark, each.decimals, each.unit) for each in numbers_of(text)] == [
-        (digits, mark, decimals, unit) for digits, mark, decimals, unit in numbers
-    ]
+def test_numbers_are_read_as_they_are_written(text: str, numbers: list[tuple[str, int]]) -> None:
+    assert [(each.text, each.decimals) for each in read_numbers(text)] == numbers
 
 
 @pytest.mark.parametrize(
@@ -176,22 +173,11 @@ def test_a_value_is_carried_in_any_form(value: str, text: str, carried: bool) ->
     assert is_carried(value, text) is carried
 
 
-def test_questions_shapes_and_languages_are_recognised() -> None:
-    assert question_of("Context: none. What is the capital of France? Thanks.") == "What is the capital of France?"
-    assert question_of("Nothing asked.") == ""
-    assert [shape_of(text) for text in ("- a\n- b", "1. a\n2. b", "red, green, blue", "A sentence, as usual.")] == [
-        "bullets",
-        "numbered",
-        "comma_separated",
-        "",
-    ]
-    assert len(items_of("1. a\n\n2. b")) == 2
-    assert [language_of(text) for text in ("Die Antwort ist Paris.", "The answer is here.", "答案是", "17")] == [
-        "German",
-        "English",
-        "Chinese",
-        None,
-    ]
+def test_questions_and_languages_are_recognized() -> None:
+    assert find_question("Context: none. What is the capital of France? Thanks.") == "What is the capital of France?"
+    assert find_question("Nothing asked.") == ""
+    texts = ("Die Antwort ist Paris.", "The answer is here.", "La réponse est Paris.", "17")
+    assert [guess_language(text) for text in texts] == ["German", "English", "French", None]
 
 
 NAMED = [
@@ -219,42 +205,18 @@ CASES: list[tuple[str, tuple[str, ...], list[StepExample]]] = [
     ("date_format", ("DD.MM.YYYY",), by_city("On {n}.10.2026 in {}", "On 2026-10-{n} in {}")),
     ("decimals", ("2",), by_city("{} costs {n}.50", "{} costs {n}.5")),
     ("whole_numbers", (), by_city("{} costs {n}", "{} costs {n}.0", given="price: {n}.0")),
-    ("thousands", (), by_city("{} costs {n},500", "{} costs {n}500")),
-    ("no_thousands", (), by_city("{} costs {n}500", "{} costs {n},500")),
-    ("currency", ("€", "euros", "€12"), by_city("{} costs €{n}", "{} costs {n}")),
-    ("unit_named", ("km",), by_city("{} is {n} km away", "{} is {n} away")),
-    ("unit", (), by_city("{n} {} there", "{n}")),
     ("upper_case", (), failing([f"GO TO {each.upper()}" for each in CITIES], [f"Go to {each}" for each in CITIES])),
-    ("lower_case", (), failing([f"go to {each.lower()}" for each in CITIES], [f"Go To {each}" for each in CITIES])),
-    ("title_case", (), failing([f"Go To {each}" for each in CITIES], [f"go to {each.lower()}" for each in CITIES])),
     ("language", ("German",), by_city("Es ist {}.", "It is {}.")),
     ("enumeration", ("keep", "send"), failing(["keep", "send"] * 4, [f"I think so {n}" for n in range(8)])),
     ("label_cue", ("keep", "fragile"), [
         *by_city("keep", "send", given="a fragile thing"), *(replace(each, case_id=f"{each.case_id} too")
         for each in by_city("send", "keep", given="a plain thing"))]),
-    ("yes_no", (), failing(["Yes", "No"] * 4, [f"Maybe {n}" for n in range(8)])),
-    ("bullets", (), by_city("- {}\n- there", "There is {}.")),
-    ("numbered", (), by_city("1. {}\n2. there", "There is {}.")),
-    ("comma_separated", (), by_city("{}, Kiew", "There is {}.")),
-    ("items", ("2", "bullet points"), by_city("- {}\n- there", "- {}")),
     ("cite", (), by_city("It is {} [d{n}]", "It is {}", given="[d{n}] about {}")),
-    ("cite_number", (), by_city("It is {} [1]", "It is {}")),
-    ("quote", (), by_city('So "{} is big" it is', "So it is", given="{} is big")),
     ("verbatim", (), [
         *by_city("{} is {n}.50", "{} is {n}.5", given="price: {n}.50"), *(replace(each, case_id=f"{each.case_id} too")
         for each in by_city("{} is {n}.1250", "{} is {n}.125", given="price: {n}.1250"))]),
     ("value_only", (), by_city("{}", "It must be {} I guess")),
-    ("field_only", ("city",), failing(CITIES[:8], LAZY, inputs=NAMED)),
-    ("unknown_text", ("unknown",), [
-        *failing(["unknown"] * 4, ["Atlantis", "Springfield", "here", "there"]),
-        *(example(9 + n, given="?", output=each, expected=each, passed=True) for n, each in enumerate(CITIES))]),
-    ("unknown", (), [
-        *failing(["unknown", "not known", "no idea", "n/a"], ["Atlantis", "Springfield", "here", "there"]),
-        *(example(9 + n, given="?", output=each, expected=each, passed=True) for n, each in enumerate(CITIES))]),
-    ("calculation_shown", (), by_city("{n} + 30 = 4{n}. In {}", "In {}", given="What is {n} plus 30?")),
-    ("calculation", (), by_city("In {} it is 4{n}", "In {} it is 5{n}", given="What is {n} plus 30?")),
     ("keyword", ("warranty",), by_city("{} has a warranty now", "{} has one now")),
-    ("forbidden", ("sorry",), by_city("In {} it is so", "In {} it is, sorry, so")),
 ]  # fmt: skip
 
 
@@ -269,19 +231,19 @@ def test_each_family_is_found_where_references_want_it(
 
 
 def test_every_detector_writes_families_that_can_be_phrased() -> None:
-    seen = {each.predicate.family for _, _, bad in CASES for each in qualified(evidence_of(bad, ()))}
+    seen = {each.predicate.family for _, _, bad in CASES for each in find_qualified(collect_evidence(bad, ()))}
     assert seen <= set(PHRASINGS)
 
 
-def test_an_inner_step_is_held_against_what_the_case_needs() -> None:
+def test_an_inner_step_is_compared_with_what_the_case_needs() -> None:
     lost = Finding(kind="missing", expected="A-0", predicate="contains")
     bad = [
         example(n, given=text, output="A plan.", expected=read_fields(text)["order id"][0], is_terminal=False)
         for n, text in enumerate(NAMED)
     ]
     assert found(bad) == [("field_carried", ("order id",))]
-    told = [example(n, given=NAMED[0], output="A plan.", is_terminal=False, findings=(lost,)) for n in range(3)]
-    assert found(told) == [("field_carried", ("order id",))]
+    lacking = [example(n, given=NAMED[0], output="A plan.", is_terminal=False, findings=(lost,)) for n in range(3)]
+    assert found(lacking) == [("field_carried", ("order id",))]
 
 
 def test_what_an_inner_step_carries_already_is_not_asked_for() -> None:
@@ -292,7 +254,7 @@ def test_what_an_inner_step_carries_already_is_not_asked_for() -> None:
     assert found(bad) == [("field_carried", ("order id",))]
 
 
-def test_an_evidence_field_is_wanted_if_it_holds_the_answer() -> None:
+def test_an_evidence_field_is_wanted_if_it_contains_the_answer() -> None:
     bad = [
         example(n, given=f"question: where?\nevidence: It lies near {city}, they say", output="A plan.", expected=city,
                 is_terminal=False)
@@ -359,18 +321,6 @@ def test_missing_tools_their_order_and_their_arguments_are_found() -> None:
         for n, (text, order) in enumerate(zip(NAMED, IDS, strict=True))
     ]  # fmt: skip
     assert found(wrong) == [("argument_source", ("look", "key", "order id"))]
-    outside = [
-        example(n, given="Go.", output="Well.", tool_calls=calls(("look", {"unit": "K"})),
-                expected_tool_calls=calls(("look", {"unit": "C" if n % 2 else "F"})))
-        for n in range(6)
-    ]  # fmt: skip
-    assert found(outside) == [("argument_domain", ("look", "unit", "C", "F"))]
-    days = [
-        example(n, given="Go.", output="Well.", tool_calls=calls(("book", {"day": "soon"})),
-                expected_tool_calls=calls(("book", {"day": day})))
-        for n, day in enumerate(DATES)
-    ]  # fmt: skip
-    assert found(days) == [("argument_date", ("book", "day", "YYYY-MM-DD"))]
     needless = [example(n, given="Go.", output="Well.", tool_calls=both, expected_tool_calls=()) for n in range(6)]
     assert found(needless) == [("no_tool", ("look",)), ("no_tool", ("pay",))]
 
@@ -378,11 +328,11 @@ def test_missing_tools_their_order_and_their_arguments_are_found() -> None:
 def test_a_tool_of_another_node_is_not_asked_for() -> None:
     other = [example(n, given="Go.", output="Well.", expected_tool_calls=calls(("search", {}))) for n in range(6)]
     assert found(other) == []
-    alone = evidence_of(other, ())
-    assert qualified(alone) == []
+    alone = collect_evidence(other, ())
+    assert find_qualified(alone) == []
     blame = Finding(kind="missing", expected={"name": "search", "arguments": {}}, predicate="tool_call")
     blamed = [replace(each, findings=(blame,)) for each in other]
-    assert [each.predicate.family for each in qualified(evidence_of(blamed, ()))] == ["call_tool"]
+    assert [each.predicate.family for each in find_qualified(collect_evidence(blamed, ()))] == ["call_tool"]
 
 
 def test_a_tool_that_only_some_cases_need_comes_with_its_condition() -> None:
@@ -417,9 +367,9 @@ def test_nothing_is_found_where_failing_outputs_have_it() -> None:
 def test_a_rule_that_does_not_hold_on_held_out_cases_is_dropped() -> None:
     """One reference in ten is another, but in two of the three folds it is every second one."""
     numbers = range(60)
-    rare = [[n for n in numbers if fold_of(f"case {n}") == fold][:1] for fold in (0, 1)]
-    common = [n for n in numbers if fold_of(f"case {n}") == 2][:16]
-    mates = [[n for n in numbers if fold_of(f"case {n}") == fold][1:2] for fold in (0, 1)]
+    rare = [[n for n in numbers if assign_fold(f"case {n}") == fold][:1] for fold in (0, 1)]
+    common = [n for n in numbers if assign_fold(f"case {n}") == 2][:16]
+    mates = [[n for n in numbers if assign_fold(f"case {n}") == fold][1:2] for fold in (0, 1)]
 
     def bad(number: int, *, word: str) -> StepExample:
         return example(number, given="Go.", output=f"Well, {number} it is", expected=f"{word} {number} it is")
@@ -432,7 +382,7 @@ def test_a_rule_that_does_not_hold_on_held_out_cases_is_dropped() -> None:
     assert ("prefix", ("Result:",)) in found([*regular, *same])
 
 
-def test_slips_of_a_model_that_knows_the_rule_are_no_evidence() -> None:
+def test_slips_of_a_model_that_knows_the_rule_are_not_evidence() -> None:
     bad = failing([f"Order {each} is ok." for each in IDS[:2]], LAZY[:2], inputs=NAMED[:2])
     good = [example(20 + n, given=f"order id: A-{n}7", output=f"Order A-{n}7 is ok.", expected=f"Order A-{n}7 is ok.",
                     passed=True) for n in range(20)]  # fmt: skip
@@ -448,7 +398,7 @@ def test_outputs_that_are_right_by_accident_do_not_show_that_the_rule_is_known()
     assert found(bad, good) == [("decimals", ("2",))]
 
 
-def test_a_general_rule_comes_along_only_for_enough_cases_that_nothing_else_explains() -> None:
+def test_a_general_rule_is_added_only_for_enough_cases_that_nothing_else_explains() -> None:
     dated = by_city("2026-10-{n}", "October {n}, 2026")
     slip = replace(dated[0], output="I do not want to tell it now.")
     assert found([slip, *dated[1:]]) == [("date_format", ("YYYY-MM-DD",))]
@@ -482,7 +432,10 @@ def test_support_counts_cases_in_words() -> None:
 
 def test_after_the_needed_predicates_come_the_others() -> None:
     bad = failing([json.dumps({"id": each, "ok": True}) for each in IDS], LAZY)
-    sets = [[each.predicate.family for each in chosen] for chosen in choices(qualified(evidence_of(bad, ())))]
+    sets = [
+        [each.predicate.family for each in chosen]
+        for chosen in iterate_choices(find_qualified(collect_evidence(bad, ())))
+    ]
     assert sets[0] == ["json_keys", "json_only"]
     assert ["json_object"] in sets
     assert len({family for each in sets for family in each}) == sum(map(len, sets))

@@ -3,23 +3,17 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from random import Random
 
 import pytest
 
 import promptiter
-from promptiter.offline.model import instruction_rules
-from promptiter.offline.model.instruction_rules import understood_rules
-from promptiter.offline.rules import prompt_editing, rule_templates
-from promptiter.offline.rules.rule_templates import PHRASINGS, phrase, spoken_list
+from promptiter.offline.model.instruction_rules import find_rules
+from promptiter.offline.rules import prompt_editing
+from promptiter.offline.rules.rule_templates import PHRASINGS, join_list, phrase_rule
 
 ROOT = Path(promptiter.__file__).parent
-HELD_OUT = 0.3
-SEEDS = range(12)
-TABLES = ("FORM_FAMILIES", "CONTENT_FAMILIES")
 
 SAMPLES: Mapping[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "field_carried": (("order id", "city"), frozenset({"include"})),
@@ -27,18 +21,9 @@ SAMPLES: Mapping[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "verbatim": ((), frozenset({"verbatim"})),
     "enumeration": (("billing", "shipping", "other"), frozenset({"choose"})),
     "label_cue": (("billing", "invoice"), frozenset({"label_when"})),
-    "yes_no": ((), frozenset({"yes_no"})),
     "cite": ((), frozenset({"cite"})),
-    "cite_number": ((), frozenset({"cite"})),
-    "quote": ((), frozenset({"quote"})),
     "value_only": ((), frozenset({"value_only"})),
-    "field_only": (("order id",), frozenset({"value_only"})),
-    "unknown": ((), frozenset({"unknown"})),
-    "unknown_text": (("not found",), frozenset({"unknown"})),
     "keyword": (("warranty",), frozenset({"keyword"})),
-    "forbidden": (("cheap",), frozenset({"avoid"})),
-    "calculation_shown": ((), frozenset({"show_steps"})),
-    "calculation": ((), frozenset({"calculate"})),
     "call_tool": (("search",), frozenset({"call_tool"})),
     "call_tool_when": (("search", "the input gives the order id"), frozenset({"call_tool"})),
     "no_tool": (("search",), frozenset({"no_tool"})),
@@ -54,25 +39,12 @@ SAMPLES: Mapping[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "date_format": (("YYYY-MM-DD",), frozenset({"date_format"})),
     "decimals": (("2",), frozenset({"decimals"})),
     "whole_numbers": ((), frozenset({"decimals"})),
-    "thousands": ((), frozenset({"thousands"})),
-    "no_thousands": ((), frozenset({"no_thousands"})),
-    "currency": (("$", "US dollars", "$12"), frozenset({"currency"})),
-    "unit": ((), frozenset({"unit"})),
-    "unit_named": (("km",), frozenset({"unit"})),
     "upper_case": ((), frozenset({"upper_case"})),
-    "lower_case": ((), frozenset({"lower_case"})),
-    "title_case": ((), frozenset({"title_case"})),
     "language": (("German",), frozenset({"language"})),
-    "bullets": ((), frozenset({"bullets"})),
-    "numbered": ((), frozenset({"numbered"})),
-    "comma_separated": ((), frozenset({"comma_separated"})),
-    "items": (("3", "bullet points"), frozenset({"exact_bullets", "exact_items"})),
 }
 """Parameters for each family, and the rules of the simulated model that mean the same."""
 
 UNKNOWN_TO_THE_SIMULATED: Mapping[str, tuple[str, ...]] = {
-    "argument_domain": ("get_weather", "unit", "celsius", "fahrenheit"),
-    "argument_date": ("book", "day", "YYYY-MM-DD"),
     "use_tool": (),
     "use_tool_when": ("the input gives the order id",),
     "rubric": ("The answer names the policy.",),
@@ -84,17 +56,12 @@ def parameters_of(family: str) -> tuple[str, ...]:
     return SAMPLES[family][0] if family in SAMPLES else UNKNOWN_TO_THE_SIMULATED[family]
 
 
-def report(figure: str) -> None:
-    """Shown by `pytest -s`."""
-    sys.stdout.write(f"simulated: {figure}\n")
-
-
 def sentences(family: str) -> tuple[str, ...]:
-    return phrase(family, parameters_of(family))
+    return phrase_rule(family, parameters_of(family))
 
 
 def is_understood(family: str, sentence: str) -> bool:
-    return any(rule.family in SAMPLES[family][1] for rule in understood_rules(sentence))
+    return any(rule.family in SAMPLES[family][1] for rule in find_rules(sentence))
 
 
 def test_every_family_is_measured_or_known_to_have_no_counterpart() -> None:
@@ -104,7 +71,7 @@ def test_every_family_is_measured_or_known_to_have_no_counterpart() -> None:
 
 @pytest.mark.parametrize("family", sorted(PHRASINGS))
 def test_a_family_has_four_to_six_different_sentences(family: str) -> None:
-    sentences = phrase(family, parameters_of(family))
+    sentences = phrase_rule(family, parameters_of(family))
     assert 4 <= len(sentences) <= 6
     assert len(set(sentences)) == len(sentences)
     for sentence in sentences:
@@ -128,15 +95,15 @@ def test_a_family_has_four_to_six_different_sentences(family: str) -> None:
     ],
 )
 def test_parameters_are_put_into_words(family: str, parameters: tuple[str, ...], expected: str) -> None:
-    assert phrase(family, parameters)[0] == expected
+    assert phrase_rule(family, parameters)[0] == expected
 
 
 def test_parameters_with_braces_are_left_as_they_are() -> None:
-    assert phrase("prefix", ("{x}",))[0] == 'Begin your answer with "{x}".'
+    assert phrase_rule("prefix", ("{x}",))[0] == 'Begin your answer with "{x}".'
 
 
-def test_lists_are_spoken() -> None:
-    assert [spoken_list(items) for items in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+def test_lists_are_joined_as_people_write_them() -> None:
+    assert [join_list(items) for items in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
         "",
         "a",
         "a and b",
@@ -145,78 +112,9 @@ def test_lists_are_spoken() -> None:
 
 
 def test_most_sentences_are_understood_by_the_simulated_model() -> None:
-    told = {family: [is_understood(family, each) for each in sentences(family)] for family in SAMPLES}
-    understood, all_sentences = sum(map(sum, told.values())), sum(map(len, told.values()))
-    report(f"{understood} of {all_sentences} phrasings are understood by the full lexicon")
-    assert understood >= 0.75 * all_sentences
-    assert all(map(any, told.values()))
-
-
-@pytest.fixture
-def lexicon(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    understood_rules.cache_clear()
-    yield monkeypatch
-    monkeypatch.undo()
-    understood_rules.cache_clear()
-
-
-def hold_out_of_the_lexicon(monkeypatch: pytest.MonkeyPatch, rng: Random) -> None:
-    """Drop 30% of the patterns of each family of the simulated model."""
-    for table in TABLES:
-        rows = getattr(instruction_rules, table)
-        kept_rows = []
-        for name in dict.fromkeys(row.name for row in rows):
-            own = [
-                (place, index)
-                for place, row in enumerate(rows)
-                if row.name == name
-                for index in range(len(row.patterns))
-            ]
-            dropped = set(rng.sample(own, held_out_count(len(own), rng)))
-            for place, row in enumerate(rows):
-                if row.name == name:
-                    patterns = tuple(each for index, each in enumerate(row.patterns) if (place, index) not in dropped)
-                    kept_rows.append((place, replace(row, patterns=patterns)))
-        ordered = [row for _, row in sorted(kept_rows, key=lambda each: each[0]) if row.patterns]
-        monkeypatch.setattr(instruction_rules, table, tuple(ordered))
-    understood_rules.cache_clear()
-
-
-def hold_out_of_the_phrasings(monkeypatch: pytest.MonkeyPatch, rng: Random) -> None:
-    """Drop 30% of the phrasings of each family, the order of the others stays."""
-    kept = {}
-    for family, templates in PHRASINGS.items():
-        dropped = set(rng.sample(range(len(templates)), held_out_count(len(templates), rng)))
-        kept[family] = tuple(each for index, each in enumerate(templates) if index not in dropped)
-    monkeypatch.setattr(rule_templates, "PHRASINGS", kept)
-
-
-def held_out_count(count: int, rng: Random) -> int:
-    """30% of a count; what is left of a whole one is dropped by chance, so that a single pattern goes 3 times in 10."""
-    return int(HELD_OUT * count + rng.random())
-
-
-@pytest.mark.slow
-def test_most_families_get_through_with_a_third_of_both_tables_held_out(lexicon: pytest.MonkeyPatch) -> None:
-    """Otherwise the optimizer and the simulated model would be two tables that agree.
-
-    A family of which the model has lost every pattern cannot get through, whatever is said: it counts in the mean only.
-    """
-    shares = []
-    for seed in SEEDS:
-        rng = Random(seed)
-        with lexicon.context() as patch:
-            hold_out_of_the_lexicon(patch, rng)
-            hold_out_of_the_phrasings(patch, rng)
-            through = {family for family in SAMPLES if any(is_understood(family, each) for each in sentences(family))}
-            known = {row.name for table in TABLES for row in getattr(instruction_rules, table)}
-        able = {family for family, (_, meaning) in SAMPLES.items() if meaning & known}
-        lost = ", ".join(sorted(able - through))
-        report(f"seed {seed}: {len(through)} families get through; {len(able)} of {len(SAMPLES)} could; lost: {lost}")
-        assert len(through) >= 0.8 * len(able), sorted(able - through)
-        shares.append(len(through) / len(SAMPLES))
-    report(f"mean share of all families: {sum(shares) / len(shares):.3f}")
-    assert sum(shares) / len(shares) >= 0.8
+    understood = {family: [is_understood(family, each) for each in sentences(family)] for family in SAMPLES}
+    assert sum(map(sum, understood.values())) >= 0.75 * sum(map(len, understood.values()))
+    assert all(map(any, understood.values()))
 
 
 def imports_of(path: Path) -> set[str]:
@@ -253,6 +151,6 @@ def test_importing_one_side_does_not_load_the_other(imported: str, absent: str) 
     assert done.stdout.strip() == "[]"
 
 
-def test_the_writer_knows_a_matter_for_families_of_the_table_only() -> None:
-    assert set(prompt_editing._MATTER_OF) <= set(PHRASINGS)
-    assert set(prompt_editing._MATTER_OF.values()) <= set(prompt_editing._MATTERS)
+def test_subjects_are_known_for_families_of_the_table_only() -> None:
+    assert set(prompt_editing._SUBJECT_OF) <= set(PHRASINGS)
+    assert set(prompt_editing._SUBJECT_OF.values()) <= set(prompt_editing._SUBJECTS)
