@@ -27,13 +27,13 @@ from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.stages.contracts import Attributor, Backwarder
 from tests.worlds.bars import (
     NoisyOutcome,
-    missed_bars,
+    find_missed_bars,
+    find_unexpected_scores,
     run_with_a_disobedient_model,
     run_with_expert,
     run_without_models,
-    unexpected_scores,
 )
-from tests.worlds.scenarios import NAMES, SEEDS, scenario
+from tests.worlds.scenarios import NAMES, SEEDS, make_scenario
 
 STAGES = ("no model", "walk", "whole traces", "cheapest")
 DISOBEDIENT_SEEDS = range(4)
@@ -47,19 +47,19 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two seeds instead of 20")
     seeds = SEEDS[:2] if parser.parse_args().quick else SEEDS
     with ProcessPoolExecutor(max_workers=WORKERS, mp_context=get_context("spawn")) as pool:
-        report_runs(list(pool.map(find_missed_bars, product(STAGES, NAMES, seeds))), runs=len(seeds))
+        report_runs(list(pool.map(check_run, product(STAGES, NAMES, seeds))), runs=len(seeds))
         report_disobedient(list(pool.map(run_disobedient, product(NAMES, DISOBEDIENT_SEEDS[: len(seeds)]))))
-        report_scenarios(list(pool.map(find_unexpected_scores, product(NAMES, seeds))))
+        report_scenarios(list(pool.map(check_scenario, product(NAMES, seeds))))
 
 
-def find_missed_bars(which: tuple[str, str, int]) -> tuple[str, str, list[str]]:
+def check_run(which: tuple[str, str, int]) -> tuple[str, str, list[str]]:
     stages, name, seed = which
-    made = scenario(name, seed)
+    made = make_scenario(name, seed)
     if stages == "no model":
         outcome = asyncio.run(run_without_models(made))
     else:
         outcome = asyncio.run(run_with_expert(made, make_blame_stage(stages)))
-    return stages, name, [f"seed {seed}: {missed}" for missed in missed_bars(outcome, made)]
+    return stages, name, [f"seed {seed}: {missed}" for missed in find_missed_bars(outcome, made)]
 
 
 def make_blame_stage(stages: str) -> Backwarder | Attributor:
@@ -93,8 +93,8 @@ def report_disobedient(found: list[NoisyOutcome]) -> None:
     print(f"{len(innocent)} surfaces without a fault changed; goal: at most 5: {format_reached(len(innocent) <= 5)}")
 
 
-def find_unexpected_scores(which: tuple[str, int]) -> list[str]:
-    return asyncio.run(unexpected_scores(scenario(*which)))
+def check_scenario(which: tuple[str, int]) -> list[str]:
+    return asyncio.run(find_unexpected_scores(make_scenario(*which)))
 
 
 def report_scenarios(found: list[list[str]]) -> None:

@@ -44,7 +44,7 @@ from promptiter.search.blame import MIN_CASE_SHARE
 from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.stages.contracts import AggregateRequest, AttributeRequest, Attributor, SurfaceGradient
 from tests.worlds.expert import Expert, Teacher
-from tests.worlds.scenarios import NAMES, Scenario, scenario
+from tests.worlds.scenarios import NAMES, Scenario, make_scenario
 from traces import Usage
 
 ERROR_RATES = (0.0, 0.1, 0.2, 0.4)
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 async def report(seeds: Sequence[int]) -> None:
-    failures = [await collect_failures(scenario(name, seed)) for name in NAMES for seed in seeds]
+    failures = [await collect_failures(make_scenario(name, seed)) for name in NAMES for seed in seeds]
     traces = sum(len(each.requests) for each in failures)
     print(f"{len(NAMES)} scenarios, {len(seeds)} seeds each, {traces} failed traces of about ten steps\n")
     found: dict[tuple[str, str, float], Tally] = {}
