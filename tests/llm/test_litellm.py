@@ -50,7 +50,7 @@ async def ask_all(door: Gateway, count: int) -> list[tuple[str, dict[str, str]]]
 
 
 @pytest.mark.slow
-async def test_a_third_of_faults_changes_no_answer() -> None:
+async def test_faults_in_a_third_of_the_calls_change_no_answer() -> None:
     with run_server(LoopbackServer(answer)) as server:
         expected = await ask_all(gateway(server), 40)
     with run_server(LoopbackServer(answer, fault_rate=0.3, seed=7)) as server:
@@ -59,7 +59,7 @@ async def test_a_third_of_faults_changes_no_answer() -> None:
 
 
 class PatientClock:
-    """A clock that stands still while a request is in flight: however slow the machine, it arrives when it was sent."""
+    """A clock that stops while a request is in flight, so that a slow machine does not delay its arrival."""
 
     def __init__(self, model: Model) -> None:
         self.now = 0.0
@@ -102,7 +102,7 @@ async def test_no_request_is_sent_above_the_rate_limit() -> None:
         assert sum(start <= other < start + 60 for other in arrivals) <= 20
 
 
-async def test_a_refused_key_is_told_at_once() -> None:
+async def test_a_rejected_key_is_reported_at_once() -> None:
     def refuse(body: dict[str, Any]) -> str:
         raise AssertionError(body)
 
@@ -153,7 +153,7 @@ def test_a_missing_key_is_found_without_a_call(name: str, variable: str) -> None
         ("huggingface/any/model", "UNRELATED"),
     ],
 )
-def test_a_model_that_may_have_credentials_is_not_refused(
+def test_a_model_with_possible_credentials_is_not_refused(
     name: str, variable: str, no_keys: pytest.MonkeyPatch
 ) -> None:
     no_keys.setenv(variable, "value")
@@ -171,7 +171,7 @@ def test_a_model_with_settings_of_its_own_is_not_refused() -> None:
     assert Gateway(models=own).find_setup_problems([*own, "simulated"]) == []
 
 
-def test_a_model_without_a_provider_is_one_line() -> None:
+def test_a_model_without_a_provider_is_described_in_one_line() -> None:
     misspelled, bare = Gateway().find_setup_problems(["tiny", "gpt-4o-mni"])
     assert misspelled.startswith("gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4o-mini'?); ")
     assert bare == "tiny names no provider that litellm knows; write provider/model, such as openai/tiny"
@@ -187,7 +187,7 @@ def test_a_model_without_a_provider_is_one_line() -> None:
         ("tiny", BadRequestError),
     ],
 )
-async def test_a_call_that_cannot_work_is_made_once(name: str, kind: type[Exception]) -> None:
+async def test_a_call_that_cannot_succeed_is_made_once(name: str, kind: type[Exception]) -> None:
     """None of them gets as far as a connection: litellm itself refuses a call without a key."""
     paused: list[float] = []
 

@@ -74,7 +74,7 @@ def render_correction(request: CorrectionRequest, *, limit: int = MAX_PROMPT_TOK
             "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=6
         ),
         *build_optional_section(
-            "# What it was told", tuple(quote_surface(each, name="surface") for each in request.surfaces), weight=4
+            "# Its surfaces", tuple(quote_surface(each, name="surface") for each in request.surfaces), weight=4
         ),
         *build_optional_section(
             "# What is wrong with the result of the run",

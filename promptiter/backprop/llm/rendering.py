@@ -18,7 +18,7 @@ from traces import Snapshot, Step, ToolCall
 from traces.model import Json
 
 SHORTEST_LITERAL, LONGEST_LITERAL, MOST_LITERALS = 2, 200, 50
-"""Shorter literals occur everywhere, longer ones nowhere."""
+"""Shorter literals occur too often, longer ones hardly ever."""
 
 
 def render_value(value: Json) -> str:

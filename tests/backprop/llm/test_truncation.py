@@ -54,7 +54,7 @@ def test_a_long_text_keeps_its_beginning_and_end_and_says_what_is_left_out() -> 
     assert len(head) > len(tail) > 140
 
 
-def test_what_stands_around_a_literal_is_kept() -> None:
+def test_text_around_a_literal_is_kept() -> None:
     text = "x" * 5_000 + " the order A-17 is late " + "y" * 9_000 + " price 42 " + "z" * 5_000
     shown = cut(text, 300, around=["A-17", "42", "not there", ""])
     assert " the order A-17 is late " in shown
@@ -77,7 +77,7 @@ def test_no_more_windows_are_shown_than_are_readable() -> None:
     assert len(GAP.findall(cut(text, 120, around=literals))) == 2
 
 
-def test_where_no_note_fits_only_that_something_is_left_out_is_said() -> None:
+def test_without_room_for_a_note_an_ellipsis_is_shown() -> None:
     assert cut("a" * 1_000, 10) == "[…]"
     assert cut("a" * 1_000, 2) == ""
     assert cut("a", -5) == ""
@@ -94,7 +94,7 @@ def test_a_cut_text_fits_and_can_be_sent(text: str, limit: int, around: list[str
 
 
 @given(st.integers(0, 500), st.lists(st.tuples(st.integers(0, 300), st.integers(1, 9)), max_size=12))
-def test_shares_fit_and_nobody_waits_while_there_is_room(limit: int, wanted: list[tuple[int, int]]) -> None:
+def test_shares_fit_and_use_all_the_room_that_is_wanted(limit: int, wanted: list[tuple[int, int]]) -> None:
     given_rooms = share(limit, wanted)
     assert sum(given_rooms) <= limit
     assert all(0 <= room <= size for room, (size, _) in zip(given_rooms, wanted, strict=True))
