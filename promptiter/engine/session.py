@@ -238,7 +238,7 @@ class Session:
         self.candidates_tried += 1
         if decision.accepted:
             unseen = self.evaluator.build_evaluation((), self.validation, candidate)
-            self.continue_from(candidate, comparison.opening or unseen)
+            self.continue_from(candidate, comparison.first_validation or unseen)
             self.accepted_gain += decision.delta or 0.0
             self._rounds_without_acceptance = 0
         return decision
