@@ -86,7 +86,7 @@ async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "request"),
+    ("policy", "first"),
     [
         (AnyGain() & NoRegression(), None),
         (OnTrain(), ON_TRAIN),
@@ -96,9 +96,9 @@ async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
     ids=repr,
 )
 def test_a_policy_starts_on_train_if_one_of_its_parts_does(
-    policy: AcceptancePolicy, request: MoreEvidence | None
+    policy: AcceptancePolicy, first: MoreEvidence | None
 ) -> None:
-    assert find_first_request(policy) == request
+    assert find_first_request(policy) == first
 
 
 async def test_a_decision_on_train_costs_no_validation_and_has_the_gain_of_train() -> None:
