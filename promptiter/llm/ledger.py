@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 from promptiter.llm.messages import Role
@@ -72,23 +72,14 @@ class Spending:
         return self._with(earlier, -1)
 
     def _with(self, other: Spending, sign: int) -> Spending:
-        calls = self.calls + sign * other.calls
-        unpriced = self.unpriced_calls + sign * other.unpriced_calls
+        counts = {name: getattr(self, name) + sign * getattr(other, name) for name in _COUNTS}
+        is_unpriced = counts["calls"] and counts["calls"] == counts["unpriced_calls"]
         parts = in_parts(self.cost_usd or 0.0) + sign * in_parts(other.cost_usd or 0.0)
-        return Spending(
-            calls=calls,
-            cache_hits=self.cache_hits + sign * other.cache_hits,
-            attempts=self.attempts + sign * other.attempts,
-            input_tokens=self.input_tokens + sign * other.input_tokens,
-            output_tokens=self.output_tokens + sign * other.output_tokens,
-            cached_input_tokens=self.cached_input_tokens + sign * other.cached_input_tokens,
-            uncounted_calls=self.uncounted_calls + sign * other.uncounted_calls,
-            cost_usd=None if calls and calls == unpriced else parts / PARTS,
-            unpriced_calls=unpriced,
-            seconds=(in_parts(self.seconds) + sign * in_parts(other.seconds)) / PARTS,
-            lost_calls=self.lost_calls + sign * other.lost_calls,
-        )
+        seconds = (in_parts(self.seconds) + sign * in_parts(other.seconds)) / PARTS
+        return Spending(**counts, cost_usd=None if is_unpriced else parts / PARTS, seconds=seconds)
 
+
+_COUNTS = [field.name for field in fields(Spending) if field.name not in ("cost_usd", "seconds")]
 
 NOTHING = Spending()
 FROM_CACHE = Spending(cache_hits=1)
