@@ -119,7 +119,7 @@ def collect_points(gradients: Iterable[SurfaceGradient]) -> list[Point]:
     for gradient in gradients:
         by_words.setdefault(normalize_text(escape_surrogates(gradient.text)), []).append(gradient)
     equal = {words: _build_point(by_words[words]) for words in sorted(by_words)}
-    return sorted(_cluster_points(equal), key=_rank_key)
+    return sorted(_cluster_points(equal), key=lambda point: (point.severity, -len(point.case_ids), point.text))
 
 
 def pack_points(points: Sequence[Point], *, room: int) -> tuple[list[list[Point]], int]:
@@ -144,10 +144,6 @@ def _fill_batches(points: Sequence[Point], *, room: int, longest: int) -> list[l
         batches[-1].append(point)
         left -= size
     return batches
-
-
-def _rank_key(point: Point) -> tuple[Severity, int, str]:
-    return point.severity, -len(point.case_ids), point.text
 
 
 def _build_point(gradients: Sequence[SurfaceGradient]) -> Point:

@@ -84,9 +84,12 @@ async def measure_metric_noise(
                 on_row(row)
     rows.sort(key=lambda row: (row.case_id, row.repeat))  # sums of floats must not depend on which case finished first
     names = [metric.name for metric in evaluator.metrics]
-    judged_once = (replace(row, scores=_take_first_judgements(row.scores, names)) for row in rows)
+    first_judgements = (
+        replace(row, scores=tuple(replace(score, metric=name) for score, name in zip(row.scores, names, strict=False)))
+        for row in rows
+    )
     metrics = tuple(_estimate_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
-    evaluation = evaluator.build_evaluation(judged_once, eval_set, profile)
+    evaluation = evaluator.build_evaluation(first_judgements, eval_set, profile)
     return MetricNoiseReport(judge_repeats=judge_repeats, metrics=metrics, evaluation=evaluation)
 
 
@@ -114,11 +117,6 @@ def estimate_variances(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[floa
     if judge is None or not between_df:
         return None, judge
     return max(0.0, (between - between_df * judge) / per_run), judge
-
-
-def _take_first_judgements(scores: Sequence[Score], names: Sequence[str]) -> tuple[Score, ...]:
-    """The first judgement by each metric, under the metric's own name."""
-    return tuple(replace(score, metric=name) for score, name in zip(scores, names, strict=False))
 
 
 def _estimate_metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step: int) -> MetricNoise:
