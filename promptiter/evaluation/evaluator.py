@@ -141,10 +141,7 @@ class Evaluator:
             raise EvalSetError(f"eval set {eval_set.id!r} has duplicate case ids")
         self._check_scenarios(cases)
         wanted = list_case_runs(eval_set, range(self.options.repeats)) if runs is None else runs
-        jobs = (
-            CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, repeat=repeat)
-            for case_id, repeat in wanted
-        )
+        jobs = (CaseJob(case_id=case_id, profile=profile, repeat=repeat) for case_id, repeat in wanted)
 
         async for row in self._execute(agent, cases, jobs):
             yield row
@@ -153,7 +150,7 @@ class Evaluator:
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
     ) -> CaseRow:
         """Run one case again with some outputs substituted, and score it. Unchanged calls come from the cache."""
-        job = CaseJob(agent_ref=case.id, case_id=case.id, profile=profile, repeat=repeat, substitutes=substitutes)
+        job = CaseJob(case_id=case.id, profile=profile, repeat=repeat, substitutes=substitutes)
         [row] = [row async for row in self._execute(agent, {case.id: case}, [job])]
         return row
 

@@ -16,9 +16,8 @@ from promptiter.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseJob:
-    """One case run: agent and case by name, the profile, the repeat, and outputs that are given in advance."""
+    """One case run: the case by name, the profile, the repeat, and outputs that are given in advance."""
 
-    agent_ref: str
     case_id: str
     profile: Profile
     repeat: int = 0

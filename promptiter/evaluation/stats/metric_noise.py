@@ -17,8 +17,6 @@ from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
-from promptiter.llm.models import Model
-from promptiter.llm.prices import Price
 from promptiter.profile import Profile
 
 SAMPLES_APART = 1_000
@@ -160,10 +158,9 @@ class _ShiftedGateway(Gateway):
     """A gateway that shifts every repeat, so that cached answers of other judgements are not used."""
 
     def __init__(self, gateway: Gateway, shift: int) -> None:
-        super().__init__(
-            cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.catalog.prices
-        )
+        super().__init__(cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor)
         self.ledger = gateway.ledger
+        self.catalog = gateway.catalog
         self._gateway = gateway
         self._shift = shift
 
@@ -172,9 +169,3 @@ class _ShiftedGateway(Gateway):
     ) -> ModelReply:
         moved = replace(site, repeat=site.repeat + self._shift)
         return await self._gateway.ask(request, moved, node_id=node_id, is_live=is_live)
-
-    def model(self, name: str) -> Model:
-        return self._gateway.model(name)
-
-    def price(self, name: str) -> Price | None:
-        return self._gateway.price(name)
