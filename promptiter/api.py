@@ -10,7 +10,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from promptiter.config.build import ConfiguredRun, build_run
+from promptiter.config.build import build_run
+from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.file import ReadConfig, merge_settings, read_config, read_document, read_file
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import MASK

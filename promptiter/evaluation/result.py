@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import Literal, TypeAlias
 
 from promptiter.errors import AccessDeniedError, ModelUnavailableError, RateLimitedError
@@ -119,10 +120,12 @@ class Evaluation:
     @cached_property
     def cases(self) -> tuple[CaseResult, ...]:
         """One result per case. The score of a metric is its mean over the repeats that could be scored."""
-        by_case: dict[str, list[CaseRow]] = {}
-        for row in self.rows:
-            by_case.setdefault(row.case_id, []).append(row)
-        return tuple(self._summarize_case(case_id, rows) for case_id, rows in by_case.items())
+        return tuple(self._summarize_case(case_id, rows) for case_id, rows in self.rows_by_case.items())
+
+    @cached_property
+    def rows_by_case(self) -> dict[str, tuple[CaseRow, ...]]:
+        """The rows of each case, in the order of the repeats."""
+        return {case_id: tuple(rows) for case_id, rows in groupby(self.rows, key=lambda row: row.case_id)}
 
     def _summarize_case(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
         values: dict[str, list[float]] = {metric: [] for metric in self.thresholds}

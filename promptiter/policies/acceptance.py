@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.policies.combine import Combined, describe_policy, format_call, is_number, iter_policies
+from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, is_number, iter_policies
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.wording import join_names
 
@@ -65,7 +65,7 @@ def decide(policy: AcceptancePolicy, evidence: Evidence) -> Answer:
     """
     if evidence.problem is not None:
         return evidence.reject(evidence.problem)
-    if not evidence.has_validation and not isinstance(policy, OpensOnTrain | Combined):
+    if not evidence.has_validation and not isinstance(policy, OpensOnTrain | CombinedPolicy):
         return MoreEvidence(reason="the candidate is not validated yet")
     answer = policy.decide(evidence)
     if not isinstance(answer, Answer):
@@ -199,7 +199,7 @@ class _Vote:
     def of(evidence: Evidence, case_id: str) -> _Vote:
         before, after = (
             {row.repeat: _passes(each, row) for row in each.rows if row.case_id == case_id}
-            for each in (evidence.baseline, evidence.candidate)
+            for each in (evidence.accepted, evidence.candidate)
         )
         again = sorted(repeat for repeat in before.keys() & after.keys() if repeat >= evidence.opening)[:MAX_RERUNS]
         return _Vote(
@@ -227,7 +227,7 @@ def _passes(evaluation: Evaluation, row: CaseRow) -> bool:
     return replace(evaluation, rows=(row,)).cases[0].passed
 
 
-class AllOf(Combined[AcceptancePolicy], ComposablePolicy):
+class AllOf(CombinedPolicy[AcceptancePolicy], ComposablePolicy):
     """Rejects when one rejects; asks for more evidence when one asks and none rejects; accepts when all accept.
 
     Of several requests for evidence the cheapest comes first, since it may decide before the others are paid.
@@ -240,7 +240,7 @@ class AllOf(Combined[AcceptancePolicy], ComposablePolicy):
         return _combine_answers(self.policies, evidence, decisive=False)
 
 
-class AnyOf(Combined[AcceptancePolicy], ComposablePolicy):
+class AnyOf(CombinedPolicy[AcceptancePolicy], ComposablePolicy):
     """Accepts when one accepts; asks for more evidence when one asks and none accepts; rejects when all reject."""
 
     __slots__ = ()

@@ -179,7 +179,7 @@ def _is_improvement(before: Evaluation, rerun: Evaluation, objective: Objective)
     """Whether the re-run cases scored better than before."""
     again = {row.case_id for row in rerun.rows}
     same = replace(before, rows=tuple(row for row in before.rows if row.case_id in again))
-    gain = Evidence(baseline=same, candidate=rerun, objective=objective).gain
+    gain = Evidence(accepted=same, candidate=rerun, objective=objective).gain
     return gain is None or gain > 0
 
 

@@ -17,7 +17,8 @@ from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
-from promptiter.config.build import ConfiguredRun, build_run
+from promptiter.config.build import build_run
+from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import ReadConfig, RunConfig, load_config
 from promptiter.config.loading import is_reference

@@ -30,8 +30,8 @@ def of(*values: float) -> Evaluation:
     return Evaluation(eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5})
 
 
-BETTER = Evidence(baseline=of(0.2, 0.4), candidate=of(0.6, 0.4))
-WORSE = Evidence(baseline=of(0.6, 0.4), candidate=of(0.2, 0.4))
+BETTER = Evidence(accepted=of(0.2, 0.4), candidate=of(0.6, 0.4))
+WORSE = Evidence(accepted=of(0.6, 0.4), candidate=of(0.2, 0.4))
 
 
 class Gathers:
@@ -67,7 +67,7 @@ class Never(ComposablePolicy):
 
 
 def unvalidated(train: Evidence) -> Evidence:
-    return Evidence(baseline=BETTER.baseline, candidate=of(), train=train)
+    return Evidence(accepted=BETTER.accepted, candidate=of(), train=train)
 
 
 async def test_a_policy_that_decides_at_once_is_called_once() -> None:
@@ -117,7 +117,7 @@ async def test_validation_runs_as_soon_as_another_part_needs_it() -> None:
 
 @pytest.mark.parametrize("validated", [True, False])
 async def test_a_candidate_that_fails_too_often_on_train_is_rejected(validated: bool) -> None:
-    broken = Evidence(baseline=BETTER.baseline, candidate=replace(of(0.6, 0.4), max_errored_fraction=-1.0))
+    broken = Evidence(accepted=BETTER.accepted, candidate=replace(of(0.6, 0.4), max_errored_fraction=-1.0))
     seen = replace(BETTER, train=broken) if validated else unvalidated(broken)
     answer = await decide_sequentially(OnTrain(), Gathers(seen))
     assert not answer.accepted

@@ -27,8 +27,8 @@ def of(cases: Repeats, name: str = "v") -> Evaluation:
 
 
 def evidence(train: tuple[Repeats, Repeats] | None, held: tuple[Repeats, Repeats] = ((), ())) -> Evidence:
-    on_train = Evidence(baseline=of(train[0], "t"), candidate=of(train[1], "t")) if train is not None else None
-    return Evidence(baseline=of(held[0] or [[0.5]]), candidate=of(held[1]), train=on_train)
+    on_train = Evidence(accepted=of(train[0], "t"), candidate=of(train[1], "t")) if train is not None else None
+    return Evidence(accepted=of(held[0] or [[0.5]]), candidate=of(held[1]), train=on_train)
 
 
 def decision(policy: SigmaGain, seen: Evidence) -> AcceptanceDecision:

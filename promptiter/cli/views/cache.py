@@ -1,4 +1,4 @@
-"""What a cache of model answers holds, for people and for machines."""
+"""The contents of a cache of model answers, for people and for machines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from traces.model import Json
 
 
 def print_cache(screen: Console, found: CacheContents) -> None:
-    """How much a cache holds, and for each role how many answers, tokens and dollars."""
-    screen.print(Text.assemble((str(path_from_here(found.path)), "bold"), f"  {answers(found)}"), soft_wrap=True)
+    """Print the size of a cache, and for each role the number of answers, tokens and dollars."""
+    screen.print(Text.assemble((str(path_from_here(found.path)), "bold"), f"  {format_size(found)}"), soft_wrap=True)
     if not found.by_role:
         return
     table = Table(box=None, header_style="dim", pad_edge=False)
@@ -32,7 +32,7 @@ def print_cache(screen: Console, found: CacheContents) -> None:
 
 
 def cache_as_json(found: CacheContents) -> str:
-    """The same for machines."""
+    """The contents of a cache as JSON."""
     document = {
         "schema_version": 1,
         "path": str(found.path),
@@ -53,7 +53,7 @@ def _figures(spent: Spending) -> dict[str, Json]:
     }
 
 
-def answers(found: CacheContents) -> str:
+def format_size(found: CacheContents) -> str:
     """`12 answers, 34.5 kB`."""
     return f"{plural(found.total.calls, 'answer')}, {decimal(found.bytes)}"
 
