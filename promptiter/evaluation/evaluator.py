@@ -23,8 +23,8 @@ from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import collect_reads
 from promptiter.evaluation.trace_store import TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator, converse
-from promptiter.llm.call_counter import count_calls
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.ledger import count_calls
 from promptiter.llm.redaction import Redactor
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot

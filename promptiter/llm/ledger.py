@@ -7,7 +7,9 @@ do not depend on the order in which calls end, because dollars and seconds are a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import TypeAlias
 
@@ -162,6 +164,7 @@ class Ledger:
             return _snapshot(self._spent)
 
 
+_counter: ContextVar[CallCounter | None] = ContextVar("promptiter_call_counter", default=None)
 _Place: TypeAlias = tuple[Role, str, str]
 
 
@@ -188,3 +191,30 @@ def _sum(spendings: Iterable[Spending]) -> Spending:
     for spent in spendings:
         total += spent
     return total
+
+
+@dataclass(slots=True)
+class CallCounter:
+    """How many calls of one case run were paid, and how many were answered from the cache."""
+
+    paid: int = 0
+    cached: int = 0
+
+
+@contextmanager
+def count_calls() -> Iterator[CallCounter]:
+    """Count the calls made inside this block, including those of its tasks and threads, and no others."""
+    counter = CallCounter()
+    token = _counter.set(counter)
+    try:
+        yield counter
+    finally:
+        _counter.reset(token)
+
+
+def record_call(*, paid: bool) -> None:
+    """Count one call, if a `count_calls` block is active."""
+    counter = _counter.get()
+    if counter is not None:
+        counter.paid += paid
+        counter.cached += not paid

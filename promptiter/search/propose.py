@@ -15,7 +15,7 @@ from promptiter.engine.review import ReviewRequest
 from promptiter.engine.session import Session
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.results import PassResult
-from promptiter.search.blame_report import BlameReport
+from promptiter.search.blame import BlameReport
 from promptiter.search.rejections import Rejections
 from promptiter.search.stage_calls import StageCalls
 from promptiter.stages.contracts import AggregateResult, Optimizer, OptimizeRequest, Rejection

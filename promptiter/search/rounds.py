@@ -22,8 +22,7 @@ from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.profile import PatchSet
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.runlog.results import PassResult
-from promptiter.search.blame import BlameFinder
-from promptiter.search.blame_report import BlameReport
+from promptiter.search.blame import BlameFinder, BlameReport
 from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.propose import PatchProposer
 from promptiter.search.stage_calls import StageCalls
