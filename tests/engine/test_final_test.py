@@ -57,7 +57,7 @@ class InstructedAgent:
         return AgentRun(output="careful careful" * (dice < self.chance(context.case_id, draft, polish)))
 
 
-class Keeps:
+class AcceptsAll:
     """Accepts everything: the final test does not depend on what the search saw."""
 
     def decide(self, evidence: Evidence) -> Answer:
@@ -68,7 +68,7 @@ def request(*, cases: int = 10, **changes: object) -> RunRequest:
     values: dict[str, object] = {
         "train": desk.eval_set("train", 1),
         "validation": desk.eval_set("validation", cases),
-        "acceptance": Keeps(),
+        "acceptance": AcceptsAll(),
         "max_rounds": 9,
         "stop": MaxRounds(9),
     }
@@ -323,7 +323,7 @@ async def test_a_run_killed_during_its_final_test_resumes_it() -> None:
     made, asked = whole_run()
     result = await made.run(asked, journal=whole)
 
-    journal = _Dies(after="final_test")
+    journal = _KilledJournal(after="final_test")
     made, _ = whole_run()
     with pytest.raises(_KilledError):
         await made.run(asked, journal=journal)
@@ -360,7 +360,7 @@ class _KilledError(BaseException):
     pass
 
 
-class _Dies(MemoryJournal):
+class _KilledJournal(MemoryJournal):
     """Simulates a kill at the third case of a phase: nothing is written afterwards."""
 
     def __init__(self, *, after: str) -> None:
