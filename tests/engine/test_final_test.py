@@ -106,7 +106,7 @@ async def test_a_gain_beyond_noise_is_shown_for_these_cases_on_fresh_repeats() -
     assert result.conclusion.before is not None
     assert result.conclusion.after is not None
     assert result.conclusion.after - result.conclusion.before == pytest.approx(result.conclusion.results[0].gain)
-    assert result.conclusion.reasons[-1] == "1 candidate tried on these cases before, on other repeats"
+    assert result.conclusion.reasons[-1] == "the search tried 1 candidate on these cases, in other repeats"
 
 
 async def test_a_final_test_without_a_gain_stops_after_its_first_block_and_adopts_nothing() -> None:
