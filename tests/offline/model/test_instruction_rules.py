@@ -185,7 +185,7 @@ FAMILIES = (
     ),
     Family(
         name="language",
-        phrasings=("Reply in German.", "The answer must be in German.", "Use the German language."),
+        phrasings=("Reply in German.", "The answer must be in German.", "Translate it into German."),
         task=QUESTION,
         holds=lambda text: text == "Die Antwort ist Paris.",
     ),
@@ -215,7 +215,7 @@ FAMILIES = (
         name="exact_words",
         phrasings=("Reply with a single word.", "Answer in one word.", "Use exactly 1 word."),
         task=QUESTION,
-        holds=lambda text: text == "Paris",
+        holds=lambda text: word_count(text) == 1,
     ),
     Family(
         name="max_sentences",
@@ -241,7 +241,7 @@ FAMILIES = (
         phrasings=(
             "Choose exactly one of: refund, exchange, reject.",
             "Classify the request as refund, exchange or reject.",
-            "The allowed labels are: refund, exchange, reject.",
+            "Pick the label that fits from: refund, exchange, reject.",
             "Answer with one of the following labels:\n- exchange\n- refund\n- reject",
         ),
         task=RECORD,
@@ -439,7 +439,6 @@ def test_a_very_long_sentence_is_data_and_is_not_understood() -> None:
     [
         ("Copy values verbatim. Write dates as YYYY-MM-DD.", {"verbatim", "date_format"}),
         ("Output only JSON. Begin with 'Answer:'.", {"json_only", "prefix"}),
-        ("Use at least 50 words. Use at most 10 words.", {"min_words", "max_words"}),
         ("Call the search tool. Do not use the search tool.", {"call_tool", "no_tool"}),
     ],
 )
