@@ -34,8 +34,17 @@ from promptiter.stages.contracts import AttributeRequest, BackwardResult
 from promptiter.stages.losses import Category, Loss
 from traces import ExecutionTrace, Step
 
-LOST, LOST_WEAKLY, INTRODUCED, SUSPECT, ROUTE, ERROR, LIMIT = 0.9, 0.5, 0.7, 0.6, 0.5, 0.7, 0.5
-JUDGED, KNOWLEDGE = 0.3, 0.2
+CONFIDENCE = {
+    "error": 0.7,
+    "lost": 0.9,
+    "lost_weakly": 0.5,
+    "introduced": 0.7,
+    "suspect": 0.6,
+    "limit": 0.5,
+    "route": 0.5,
+    "knowledge": 0.2,
+    "unexplained": 0.3,
+}
 """The confidence in each kind of evidence."""
 
 
@@ -115,17 +124,12 @@ class _Attribution:
 
     def _blame_errors(self) -> None:
         for located in self.located:
-            if located.analysis.loss.category == "error":
-                for step_id in located.step_ids:
-                    error = self.context.steps[step_id].error or located.analysis.loss.text
-                    self._add(
-                        located,
-                        step_id,
-                        reason="This step failed",
-                        subject=repr(str(error)[:200]),
-                        category="error",
-                        confidence=ERROR,
-                    )
+            for step_id in located.step_ids if located.analysis.loss.category == "error" else ():
+                error = self.context.steps[step_id].error or located.analysis.loss.text
+                subject = repr(str(error)[:200])
+                self._add(
+                    located, step_id, evidence="error", reason="This step failed", subject=subject, category="error"
+                )
 
     def _blame_lost(self, located: _LocatedLoss) -> None:
         """Blame the steps that lost values. Weak values may be dropped for good reason: blame those that lost most."""
@@ -134,7 +138,6 @@ class _Attribution:
         weak_counts = Counter(step_id for mismatch, step_ids in lost if not mismatch.is_strong for step_id in step_ids)
         most = max(weak_counts.values(), default=0)
         for mismatch, step_ids in lost:
-            confidence = LOST if mismatch.is_strong else LOST_WEAKLY
             for step_id in step_ids:
                 if not mismatch.is_strong and weak_counts[step_id] < most:
                     continue
@@ -142,10 +145,10 @@ class _Attribution:
                 self._add(
                     located,
                     step_id,
+                    evidence="lost" if mismatch.is_strong else "lost_weakly",
                     reason=f"This step received values that {user}, and its output lacks them",
                     subject=self._describe(mismatch),
-                    category="response",
-                    confidence=confidence / self._count_nodes(step_ids),
+                    share=1 / self._count_nodes(step_ids),
                     finding=mismatch.finding,
                 )
 
@@ -174,15 +177,15 @@ class _Attribution:
                     continue
                 walk = follow_unexpected(self.context, value, starts=located.step_ids)
                 self.collector.add_packets(walk, mismatch, severity=located.analysis.loss.severity)
+                instead = f" instead of {self._describe(mismatch)}" if mismatch.kind == "missing" else ""
                 for step_id in walk.origins:
-                    instead = f" instead of {self._describe(mismatch)}" if mismatch.kind == "missing" else ""
                     self._add(
                         located,
                         step_id,
+                        evidence="introduced",
                         reason="This step's output has values that it did not receive",
                         subject=f"{value.text!r}{instead}",
-                        category="response",
-                        confidence=INTRODUCED / self._count_nodes(walk.origins),
+                        share=1 / self._count_nodes(walk.origins),
                         finding=mismatch.finding,
                     )
 
@@ -194,14 +197,16 @@ class _Attribution:
                 suspect = self.context.find_suspect(pattern)
                 if pattern is not None and suspect is not None:
                     step, score = suspect
+                    reason = f"In passing runs this node is the first to output {pattern.name}; here it outputs none"
+                    subject, finding = self._describe(mismatch), mismatch.finding
                     self._add(
                         located,
                         step.id,
-                        reason=f"In passing runs this node is the first to output {pattern.name}; here it outputs none",
-                        subject=self._describe(mismatch),
-                        category="response",
-                        confidence=SUSPECT * score,
-                        finding=mismatch.finding,
+                        evidence="suspect",
+                        reason=reason,
+                        subject=subject,
+                        share=score,
+                        finding=finding,
                     )
 
     def _blame_limits(self) -> None:
@@ -212,13 +217,15 @@ class _Attribution:
                 steps = (step for step in self.context.trace.steps if self.context.editable_surfaces(step))
                 most = max(steps, key=measure, default=None)
                 if most is not None and measure(most) > 0:
+                    reason = f"The run is above {finding.predicate}, and this step took the largest share"
+                    subject = f"{finding.actual} is above {finding.expected}"
                     self._add(
                         located,
                         most.id,
-                        reason=f"The run is above {finding.predicate}, and this step took the largest share",
-                        subject=f"{finding.actual} is above {finding.expected}",
+                        evidence="limit",
+                        reason=reason,
+                        subject=subject,
                         category="other",
-                        confidence=LIMIT,
                         finding=finding,
                     )
 
@@ -234,7 +241,7 @@ class _Attribution:
                 usual = " or ".join(sorted(_join_nodes(each) for each in known[node_id]))
                 reason = "After this step the run took a route that no passing run takes"
                 subject = f"to {_join_nodes(successors)} instead of {usual}"
-                self._add(self.located[0], step.id, reason=reason, subject=subject, category="route", confidence=ROUTE)
+                self._add(self.located[0], step.id, evidence="route", reason=reason, subject=subject, category="route")
                 return
 
     def _blame_without_evidence(self) -> None:
@@ -249,21 +256,22 @@ class _Attribution:
                 category = "wrong_tool"
             for mismatch in missing:
                 step_id = (*idle, find_writer(self.context, located.step_ids[-1]))[0]
+                subject, finding = self._describe(mismatch), mismatch.finding
                 self._add(
                     located,
                     step_id,
+                    evidence="knowledge",
                     reason=reason,
-                    subject=self._describe(mismatch),
+                    subject=subject,
                     category=category,
-                    confidence=KNOWLEDGE,
-                    finding=mismatch.finding,
+                    finding=finding,
                 )
             if not missing and not located.analysis.limit_findings:
-                reason = "The answer is wrong, and nothing shows where it went wrong"
-                loss = located.analysis.loss
-                subject, category = repr(loss.text[:200]), loss.category
-                step_id = located.step_ids[-1]
-                self._add(located, step_id, reason=reason, subject=subject, category=category, confidence=JUDGED)
+                reason, loss = "The answer is wrong, and nothing shows where it went wrong", located.analysis.loss
+                step_id, subject = located.step_ids[-1], repr(loss.text[:200])
+                self._add(
+                    located, step_id, evidence="unexplained", reason=reason, subject=subject, category=loss.category
+                )
 
     def _has_idle_tools(self, step: Step) -> bool:
         has_tools = self.context.has_tool(step.node_id)
@@ -280,19 +288,21 @@ class _Attribution:
         located: _LocatedLoss,
         step_id: str,
         *,
+        evidence: str,
         reason: str,
         subject: str,
-        category: Category,
-        confidence: float,
+        category: Category = "response",
+        share: float = 1.0,
         finding: Finding | None = None,
     ) -> None:
+        """Blame a step, with a share of the confidence in this kind of evidence."""
         self.collector.add(
             Blame(
                 step_id=step_id,
                 reason=reason,
                 subject=subject,
                 category=category,
-                confidence=confidence,
+                confidence=CONFIDENCE[evidence] * share,
                 severity=located.analysis.loss.severity,
                 finding=finding,
             )
