@@ -6,17 +6,14 @@ They are written for any model. Nothing here depends on the lexicon of the simul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
 from promptiter.offline.text.dates import example_date
-
-Slots: TypeAlias = Mapping[str, str]
 
 
 def phrase_rule(family: str, parameters: Sequence[str] = ()) -> tuple[str, ...]:
     """The sentences that ask for a predicate of that family, the most natural first."""
-    slots = _SLOTS[family](tuple(parameters)) if family in _SLOTS else {}
+    slots = _fill_slots(family, parameters)
     return tuple(template.format_map(slots) for template in PHRASINGS[family])
 
 
@@ -238,69 +235,40 @@ PHRASINGS: Mapping[str, tuple[str, ...]] = {
 """The templates by family of predicates."""
 
 
-def _name_slots(*names: str) -> Callable[[tuple[str, ...]], Slots]:
-    return lambda parameters: dict(zip(names, parameters, strict=True))
+def _fill_slots(family: str, parameters: Sequence[str]) -> dict[str, str]:
+    """The slots of a family's templates."""
+    match family, parameters:
+        case "field_carried", names:
+            return {"fields": join_list([with_article(name) for name in names])}
+        case "json_keys", keys:
+            quoted = join_list([f'"{key}"' for key in keys])
+            return {"keys": quoted, "bare": ", ".join(keys), "word": "key" if len(keys) == 1 else "keys"}
+        case "enumeration", labels:
+            return {"labels": ", ".join(labels), "either": join_list(labels, conjunction="or")}
+        case "max_length" | "min_length", (count, unit):
+            return {"length": f"one {unit.removesuffix('s')}" if count == "1" else f"{count} {unit}"}
+        case "decimals", ("1",):
+            return {"places": "one decimal place", "digits": "one digit", "decimals": "one decimal"}
+        case "decimals", (count,):
+            return {"places": f"{count} decimal places", "digits": f"{count} digits", "decimals": f"{count} decimals"}
+        case "date_format", (name,):
+            return {"format": name, "example": example_date(name)}
+        case "tool_order", (first, *others):
+            then = ", then ".join(others)
+            return {"order": ", ".join(parameters), "first": first, "then": then, "last": parameters[-1]}
+        case "argument_source", (tool, argument, name):
+            return {"tool": tool, "argument": argument, "field": with_article(name)}
+        case _:
+            return dict(zip(_SLOT_NAMES.get(family, ()), parameters, strict=True))
 
 
-def _fill_fields(parameters: tuple[str, ...]) -> Slots:
-    return {"fields": join_list([with_article(name) for name in parameters])}
-
-
-def _fill_keys(parameters: tuple[str, ...]) -> Slots:
-    quoted = [f'"{key}"' for key in parameters]
-    return {"keys": join_list(quoted), "bare": ", ".join(parameters), "word": "key" if len(quoted) == 1 else "keys"}
-
-
-def _fill_labels(parameters: tuple[str, ...]) -> Slots:
-    return {"labels": ", ".join(parameters), "either": join_list(parameters, conjunction="or")}
-
-
-def _fill_length(parameters: tuple[str, ...]) -> Slots:
-    count, unit = parameters
-    return {"length": f"one {unit.removesuffix('s')}" if count == "1" else f"{count} {unit}"}
-
-
-def _fill_decimals(parameters: tuple[str, ...]) -> Slots:
-    (count,) = parameters
-    if count == "1":
-        return {"places": "one decimal place", "digits": "one digit", "decimals": "one decimal"}
-    return {"places": f"{count} decimal places", "digits": f"{count} digits", "decimals": f"{count} decimals"}
-
-
-def _fill_date(parameters: tuple[str, ...]) -> Slots:
-    (format_name,) = parameters
-    return {"format": format_name, "example": example_date(format_name)}
-
-
-def _fill_tools(parameters: tuple[str, ...]) -> Slots:
-    first, *others = parameters
-    return {"order": ", ".join(parameters), "first": first, "then": ", then ".join(others), "last": parameters[-1]}
-
-
-def _fill_argument(parameters: tuple[str, ...]) -> Slots:
-    tool, argument, name = parameters
-    return {"tool": tool, "argument": argument, "field": with_article(name)}
-
-
-_SLOTS: Mapping[str, Callable[[tuple[str, ...]], Slots]] = {
-    "field_carried": _fill_fields,
-    "json_keys": _fill_keys,
-    "prefix": _name_slots("text"),
-    "suffix": _name_slots("text"),
-    "max_length": _fill_length,
-    "min_length": _fill_length,
-    "date_format": _fill_date,
-    "decimals": _fill_decimals,
-    "language": _name_slots("language"),
-    "enumeration": _fill_labels,
-    "label_cue": _name_slots("label", "cue"),
-    "keyword": _name_slots("word"),
-    "call_tool": _name_slots("tool"),
-    "call_tool_when": _name_slots("tool", "condition"),
-    "no_tool": _name_slots("tool"),
-    "tool_order": _fill_tools,
-    "argument_source": _fill_argument,
-    "use_tool_when": _name_slots("condition"),
-    "rubric": _name_slots("text"),
+_SLOT_NAMES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("prefix", "suffix", "rubric"), ("text",)),
+    **dict.fromkeys(("call_tool", "no_tool"), ("tool",)),
+    "call_tool_when": ("tool", "condition"),
+    "use_tool_when": ("condition",),
+    "keyword": ("word",),
+    "label_cue": ("label", "cue"),
+    "language": ("language",),
 }
-"""How the parameters of a family fill its slots; other families have none."""
+"""The names of the slots that parameters fill as they are."""
