@@ -179,25 +179,18 @@ def read_argument(found: re.Match[str], clause: Clause) -> Parameters | None:
 
 
 def read_label_and_condition(found: re.Match[str], clause: Clause) -> Parameters | None:
-    label = clause.literal(found["label"]).strip()
-    reason = clause.literal(found.groupdict().get("reason") or clause.condition).strip(" .")
+    label, reason = clause.literal(found["label"]).strip(), clause.literal(clause.condition).strip(" .")
     is_vague = re.fullmatch(r"it|json|so|that|the|an?|and|with|only|in|you|exactly|tools?", label, re.IGNORECASE)
     return (label, reason) if reason and not is_vague else None
 
 
 def _lengths(unit: str, noun: str) -> tuple[Family, ...]:
     count = rf"<n>[ -](?:[a-z]+[ -])??{noun}\b"
+    most = rf"\b(?:at most|(?:no|not) (?:more|longer) than|up to|limit\b[^.]*? to) {count}"
+    least = rf"\b(?:at least|(?:no|not) (?:fewer|less) than) {count}"
     return (
-        family(
-            f"max_{unit}",
-            rf"\b(?:at most|(?:no|not) (?:more|longer) than|up to|within) {count}",
-            rf"\b(?:limit|keep|shorten|cut)\b[^.]*?\bto {count}",
-            rf"\b{count} (?:or (?:less|fewer)|at most)\b",
-            read=read_count,
-        ),
-        family(f"max_{unit}", rf"\b(?:exceed|more than) {count}", read=read_count, polarity="forbids"),
-        family(f"min_{unit}", rf"\b(?:at least|(?:no|not) (?:fewer|less) than) {count}", read=read_count),
-        family(f"min_{unit}", rf"\b(?:fewer|less) than {count}", read=read_count, polarity="forbids"),
+        family(f"max_{unit}", most, read=read_count),
+        family(f"min_{unit}", least, read=read_count),
         family(f"exact_{unit}", rf"\b{count}", read=read_count, after=f"max_{unit} min_{unit}"),
     )
 
@@ -224,18 +217,8 @@ FAMILIES: tuple[Family, ...] = (
         "json_only",
         r"\bonly\b.*\bjson\b|\bjson\b.*\b(?:only|nothing else)\b|\bnothing (?:but|except) (?:\w+ ){0,3}json\b",
     ),
-    family(
-        "prefix",
-        r"\b(?:begin|start|open|prefix)\b.*?\b(?:with|by)\b.*?<quoted>|\bfirst (?:words?|line)\b.*?<quoted>",
-        r"<quoted>.*\b(?:at|in) the (?:very )?(?:beginning|start|top)\b",
-        read=read_quoted,
-    ),
-    family(
-        "suffix",
-        r"\b(?:end|finish|close|conclude)\b.*?\b(?:with|by)\b.*?<quoted>|\blast (?:words?|line)\b.*?<quoted>",
-        r"<quoted>.*\b(?:at|to) the (?:very )?end\b",
-        read=read_quoted,
-    ),
+    family("prefix", r"\b(?:begin|start|open)\b.*?\bwith\b.*?<quoted>|\bfirst words?\b.*?<quoted>", read=read_quoted),
+    family("suffix", r"\b(?:end|finish|close)\b.*?\bwith\b.*?<quoted>|\blast words?\b.*?<quoted>", read=read_quoted),
     family("date_format", rf"\b(?:{'|'.join(DATE_FORMATS)}|iso)\b", read=read_date_format, sees_quotes=True),
     family("decimals", r"\b<n>[ -](?:decimals?\b|decimal (?:places?|digits?)|digits? after)", read=read_count),
     family("decimals", r"\bround(?:ed)?\b.*\b(?:whole|integers?)\b", read=read_constant("0"), after="decimals"),
@@ -249,8 +232,6 @@ FAMILIES: tuple[Family, ...] = (
     family(
         "choose",
         r"\bone (?:of|from|out of|among)(?: these| the)?(?: following)?(?: (?:\w+ )?<labels>)?\W*?(?P<items>[^\s:].+)$",
-        r"\b(?:choose|pick|select|decide)\b[^.]*?\b(?:between|among|from)(?: the)?(?: following)?(?: <labels>)?:? "
-        r"(?P<items>.+)$",
         r"\b(?:classify|label)\b[^.]*?\b(?:as|into)(?: either| one of)?:? (?P<items>.+)$",
         read=read_labels,
         after="json",
@@ -259,7 +240,6 @@ FAMILIES: tuple[Family, ...] = (
         "label_when",
         r"\| .*?\b(?:choose|answer|use|say|reply|output|pick|label(?: it)?|return|respond|select)"
         r"(?: with| as| to| the label)* (?P<label><name>)[.\s]*$",
-        r"\| (?P<label><name>) means (?P<reason>.+)$",
         read=read_label_and_condition,
         polarity="either",
         after="choose",
@@ -280,13 +260,11 @@ FAMILIES: tuple[Family, ...] = (
         "tool_argument",
         r"\b(?:set|fill)(?: in)? (?:the )?(?:argument |parameter )?(?P<argument><name>)(?: argument| parameter)? "
         r"(?:to|with|from) (?:the )?(?P<source><phrase>+)",
-        r"\btool with (?:the )?(?P<source><phrase>+?) as (?:the |its )?(?P<argument><name>)",
         read=read_argument,
     ),
     family(
         "cite",
         r"\bcit(?:e|ed|ation|ations)\b|\bname the document\b",
-        r"\b(?:give|name|include|add|state|mention)\b[^.]*\bsources?\b",
         read=read_citation,
         after="json",
     ),
@@ -324,9 +302,6 @@ FAMILIES: tuple[Family, ...] = (
     family(
         "include",
         rf"(?<!the\s)(?<!your\s)\b{_CARRY}(?: on| along| over| through)? (?P<items>[^.|]+)",
-        r"\| (?:(?:make sure|ensure)(?: that)? )?<fields> "
-        r"(?:(?:must|should|has to|have to|needs to|need to|always|is|are|also|be|to)\s+)+"
-        r"(?:included|mentioned|appear|appears|present|kept|stated|given|in)\b",
         read=read_fields,
         after="carry_all keyword choose label_when json tool_argument prefix suffix value_only repeat_request",
     ),

@@ -1,7 +1,8 @@
 """The sentences that ask for each predicate: what the rule-based optimizer writes into a prompt.
 
-Each family has several phrasings in plain English, the most natural first; after a rejection the next one is tried.
-They are written for any model. Nothing here depends on the lexicon of the simulated model, and a test enforces that.
+Each family has three phrasings in plain English, the most natural first and a short one last; after a rejection the
+next one is tried. They are written for any model. Nothing here depends on the lexicon of the simulated model, and a
+test enforces that.
 """
 
 from __future__ import annotations
@@ -33,203 +34,142 @@ PHRASINGS: Mapping[str, tuple[str, ...]] = {
     "field_carried": (
         "Always include {fields} from the input in your output.",
         "Your output must contain {fields} that the input gives.",
-        "Carry {fields} over from the input into your output.",
         "Keep {fields}.",
-        "Never leave out {fields}.",
-        "Make sure that your output states {fields}.",
     ),
     "all_fields_carried": (
         "Include every field of the input in your output, with its value.",
         "Pass on all fields that you are given; do not drop any.",
-        "Carry over all details of the input, such as ids, names, dates and amounts.",
-        "Repeat every named value of the input in your output.",
         "Do not leave out any information from the input.",
     ),
     "verbatim": (
         "Copy values exactly as they are written in the input.",
         "Do not reformat dates, numbers or names: repeat them verbatim.",
-        "Reproduce ids, dates and numbers character for character.",
-        "Leave all values of the input in their original form.",
-        "Do not change the wording of values that you take from the input.",
         "Do not rephrase or reformat what you copy.",
     ),
     "enumeration": (
         "Answer with exactly one of these labels: {labels}.",
         "Choose one of {either}.",
-        "Your answer must be one of the following: {labels}.",
         "Classify the input as {either}.",
-        "Pick the label that fits best from: {labels}.",
-        "Reply with one of {either}, and nothing else.",
     ),
     "label_cue": (
         'Answer "{label}" when the input mentions "{cue}".',
         "If the input mentions {cue}, the label is {label}.",
-        "Choose {label} if the input contains the word {cue}.",
         "Use {label} for inputs about {cue}.",
-        "When {cue} is mentioned, answer {label}.",
-        "Inputs that mention {cue} belong to {label}.",
     ),
     "cite": (
         "Cite the source of your answer by its id in square brackets.",
         "After each fact, give the id of the document it comes from in brackets.",
-        "Support your answer with a citation of the document, such as [doc id].",
-        "Name the document you used, in square brackets.",
         "Every answer must cite its source in brackets.",
-        "Add the id of the source in square brackets after each statement.",
     ),
     "value_only": (
         "Give only the answer itself, with no other text.",
         "Reply with the value only, without a sentence around it.",
-        "Do not add explanations or any words around the answer.",
-        "Output nothing but the answer.",
         "Answer with the bare value.",
     ),
     "keyword": (
         'Mention the word "{word}" in your answer.',
         'Your answer must contain the word "{word}".',
         'Include the word "{word}".',
-        'Use the word "{word}" at least once.',
-        'The word "{word}" has to appear in the answer.',
-        'Work the word "{word}" into your answer.',
     ),
     "call_tool": (
         "Call the {tool} tool before you answer.",
         "Always use the {tool} tool; do not answer from memory.",
-        "Look the answer up with the {tool} tool first.",
         "Use the {tool} tool for every request.",
-        "You must call {tool} before answering.",
     ),
     "call_tool_when": (
         "Call the {tool} tool when {condition}.",
         "If {condition}, use the {tool} tool before you answer.",
-        "Use the {tool} tool whenever {condition}.",
         "When {condition}, you must call {tool}.",
     ),
     "no_tool": (
         "Do not call the {tool} tool.",
         "Never use the {tool} tool.",
-        "Answer without calling {tool}.",
-        "The {tool} tool must not be used.",
-        "You are not allowed to call {tool}.",
         "Leave the {tool} tool alone.",
     ),
     "tool_order": (
         "First call {first}, then {then}.",
         "Call the tools in this order: {order}.",
         "Start with the {first} tool, then call {then}.",
-        "Call {first} before {last}.",
     ),
     "argument_source": (
         "When you call {tool}, set {argument} to {field} from the input.",
         "Pass {field} as the argument {argument} of {tool}.",
         "Use {field} as the {argument} when you call {tool}.",
-        "Fill the argument {argument} of {tool} with {field}.",
-        "Take {field} from the input as the value of {argument} for {tool}.",
     ),
     "use_tool": (
         "Use this tool before you answer any request.",
         "Call this tool first for every question; do not answer from memory.",
-        "Use this tool to look up the answer whenever the user asks something.",
         "Always call this tool before answering.",
     ),
     "use_tool_when": (
         "Use this tool when {condition}.",
         "Call this tool whenever {condition}.",
-        "If {condition}, call this tool before answering.",
         "Use this tool first if {condition}.",
     ),
     "rubric": (
         "Make sure that the following holds: {text}",
         "Your output must meet this requirement: {text}",
-        "Check before you answer: {text}",
         "It is required that: {text}",
     ),
     "json_object": (
         "Answer with a JSON object.",
         "Format your output as valid JSON.",
-        "Return the result as a single JSON object.",
-        "Your output must be JSON that a parser can read.",
         "Write the answer in JSON.",
-        "Your reply is parsed as JSON, so return nothing else.",
     ),
     "json_keys": (
         "Return a JSON object with exactly the {word} {keys}, in this order.",
         "Answer in JSON with these keys: {bare}.",
-        "Format the output as a JSON object with the {word} {keys}.",
-        "Your output must be a JSON object that has the {word} {keys} and no others.",
         "Respond with JSON containing the fields {keys}.",
     ),
     "json_only": (
         "Output only the JSON, with no text before or after it and no code fence.",
         "Do not add any explanation or Markdown around the JSON.",
-        "Reply with nothing but the raw JSON object.",
-        "Return raw JSON only: no prose, no Markdown fences.",
         "The reply must be the JSON object alone.",
     ),
     "prefix": (
         'Begin your answer with "{text}".',
         'Start every reply with the words "{text}".',
-        'The first words of your output must be "{text}".',
-        'Put "{text}" at the very beginning of your answer.',
         'Every answer opens with "{text}".',
     ),
     "suffix": (
         'End your answer with "{text}".',
         'Finish every reply with the words "{text}".',
-        'The last words of your output must be "{text}".',
-        'Put "{text}" at the very end of your answer.',
         'Close each answer with "{text}".',
     ),
     "max_length": (
         "Answer in at most {length}.",
         "Use no more than {length}.",
         "Limit your answer to {length}.",
-        "Your output must not exceed {length}.",
-        "Be brief: write {length} at most.",
     ),
     "min_length": (
         "Write at least {length}.",
         "Your answer must have at least {length}.",
         "Use no fewer than {length}.",
-        "Make the answer {length} long or longer.",
-        "Do not write less than {length}.",
     ),
     "date_format": (
         "Write all dates as {format}.",
         "Use the date format {format}.",
-        "Dates must be written in the form {format}, for example {example}.",
-        "Format every date as {format}.",
         "Convert dates to {format}.",
     ),
     "decimals": (
         "Write amounts with exactly {places}.",
         "Round numbers to {places}.",
-        "Show {digits} after the decimal point.",
-        "Give every amount to {decimals}.",
         "Numbers must have {places}.",
-        "Use {digits} after the point.",
     ),
     "whole_numbers": (
         "Round numbers to whole numbers.",
         "Write numbers without decimals.",
         "Give amounts as integers, with 0 decimal places.",
-        "Do not write any digits after the decimal point.",
     ),
     "upper_case": (
         "Write your answer in upper case.",
         "Use capital letters only.",
-        "Write everything in uppercase letters.",
-        "All letters of your output must be capitals.",
         "Answer in ALL CAPS.",
-        "Capitalize every letter.",
     ),
     "language": (
         "Answer in {language}.",
         "Write your output in {language}.",
-        "Your reply must be in {language}, whatever the language of the input.",
-        "Always reply in {language}.",
         "Use {language} only.",
-        "Translate your answer into {language}.",
     ),
 }
 """The templates by family of predicates."""
@@ -255,7 +195,7 @@ def _fill_slots(family: str, parameters: Sequence[str]) -> dict[str, str]:
             return {"format": name, "example": example_date(name)}
         case "tool_order", (first, *others):
             then = ", then ".join(others)
-            return {"order": ", ".join(parameters), "first": first, "then": then, "last": parameters[-1]}
+            return {"order": ", ".join(parameters), "first": first, "then": then}
         case "argument_source", (tool, argument, name):
             return {"tool": tool, "argument": argument, "field": with_article(name)}
         case _:

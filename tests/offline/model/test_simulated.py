@@ -268,12 +268,12 @@ async def test_odd_schemas_are_answered_too(schema: dict[str, Json], value: Json
 
 
 async def test_a_tool_is_called_when_the_instruction_says_so() -> None:
-    reply = await ask("Call the search tool with the order id as query.", RECORD, tools=(WEATHER, SEARCH))
+    reply = await ask("Call the search tool. Set query to the order id.", RECORD, tools=(WEATHER, SEARCH))
     (call,) = reply.tool_requests
     assert (call.name, call.arguments) == ("search", {"query": "A-17"})
     assert reply.text == ""
     assert reply.finish_reason == "tool_calls"
-    again = await ask("Call the search tool with the order id as query.", RECORD, tools=(WEATHER, SEARCH))
+    again = await ask("Call the search tool. Set query to the order id.", RECORD, tools=(WEATHER, SEARCH))
     assert again.tool_requests[0].id == call.id
 
 

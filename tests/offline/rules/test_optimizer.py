@@ -74,7 +74,7 @@ SCENARIOS = [
     Scenario("json and date", "You are a clerk.",
              "Produce JSON with the keys city and date. Write dates as DD/MM/YYYY.", RECORDS, predicate="json"),
     Scenario("prefix", "You know much.", 'Open your answer with "Reply:".', CAPITAL_OF),
-    Scenario("suffix", "You know much.", 'Conclude your answer with "Kind regards".', CAPITAL_OF),
+    Scenario("suffix", "You know much.", 'Close your answer with "Kind regards".', CAPITAL_OF),
     Scenario("max characters", "You are a clerk.", "Write no more than 20 characters.", RECORDS, limits=(None, 20)),
     Scenario("min characters", "You are a clerk.", "Write 120 characters at the very least.", RECORDS,
              limits=(120, None)),
