@@ -19,7 +19,7 @@ from promptiter.cli.views.run import (
     print_warnings,
     shorten_reason,
 )
-from promptiter.runs.round_summary import BlameOutcome, Figures, Rejected
+from promptiter.runs.round_summary import BlameOutcome, Figures, RejectionSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import join_names, plural
 from traces.text import one_line
@@ -158,7 +158,7 @@ def _print_rejections(screen: Console, summary: RunSummary) -> None:
     found = summary.rejections
     if not found:
         return
-    print_heading(screen, "Rejected")
+    print_heading(screen, "RejectionSummary")
     if len(found) > MAX_REJECTIONS:
         screen.print(f"  the last {MAX_REJECTIONS} of {len(found):,}; --rounds shows all", style="dim")
     table = Table.grid(padding=(0, 2))
@@ -169,7 +169,7 @@ def _print_rejections(screen: Console, summary: RunSummary) -> None:
     screen.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
-def _format_rejection(each: Rejected) -> str:
+def _format_rejection(each: RejectionSummary) -> str:
     return f"{', '.join(each.surface_ids)}: {each.reason}" if each.surface_ids else each.reason
 
 
