@@ -29,7 +29,7 @@ from traces.snapshots import to_plain_json
 MAX_TOOL_ROUNDS = 8
 
 NO_ITEM = object()
-"""Means that there is no item, since an item may be None."""
+"""Marks the absence of an item, since an item may be None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

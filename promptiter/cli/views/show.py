@@ -145,7 +145,7 @@ def _print_evidence(screen: Console, summary: RunSummary) -> None:
     for reason in summary.evidence:
         print_indented(screen, Text(shorten_reason(reason)))
     if summary.removed:
-        print_indented(screen, Text(f"removed, no worse without: {join_names(summary.removed, limit=MAX_NAMES)}"))
+        print_indented(screen, Text(f"removed, no loss without: {join_names(summary.removed, limit=MAX_NAMES)}"))
 
 
 def _print_unchanged(screen: Console, summary: RunSummary) -> None:
