@@ -7,7 +7,7 @@ supported first. `rank` separates the signals with enough support for a patch fr
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum
@@ -27,19 +27,24 @@ class SupportAggregator:
 
     async def aggregate(self, request: AggregateRequest) -> AggregateResult:
         """Return a signal that lists the reasons of the surface's gradients with their case counts."""
-        reasons = merge(request.gradients)
-        by_category: defaultdict[Category, set[str]] = defaultdict(set)
-        for gradient in request.gradients:
-            by_category[gradient.category].add(gradient.case_id)
-        counts: Counter[Category] = Counter({category: len(cases) for category, cases in by_category.items()})
-        return AggregateResult(
-            surface_id=request.surface.id,
-            text=_describe_reasons(reasons, request),
-            severity=min((gradient.severity for gradient in request.gradients), default="P3"),
-            categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
-            case_ids=tuple(sorted({gradient.case_id for gradient in request.gradients})),
-            support=support_of(request.gradients),
-        )
+        severity: Severity = min((gradient.severity for gradient in request.gradients), default="P3")
+        return build_signal(request, text=_describe_reasons(merge(request.gradients), request), severity=severity)
+
+
+def build_signal(request: AggregateRequest, *, text: str, severity: Severity) -> AggregateResult:
+    """Build the signal of a surface: count its cases by category and add up their support."""
+    cases_by_category: defaultdict[Category, set[str]] = defaultdict(set)
+    for gradient in request.gradients:
+        cases_by_category[gradient.category].add(gradient.case_id)
+    counts = {category: len(cases) for category, cases in cases_by_category.items()}
+    return AggregateResult(
+        surface_id=request.surface.id,
+        text=text,
+        severity=severity,
+        categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
+        case_ids=tuple(sorted({gradient.case_id for gradient in request.gradients})),
+        support=support_of(request.gradients),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ class _PartialProfiles:
     async def _measure_loss(self, left: tuple[str, ...], part: str, repeats: range) -> float:
         whole = await self.evaluate(left, repeats)
         rest = await self.evaluate(tuple(each for each in left if each != part), repeats, beside=(whole, part))
-        gain = Evidence(baseline=rest, candidate=whole, objective=self.session.request.objective).gain
+        gain = Evidence(accepted=rest, candidate=whole, objective=self.session.request.objective).gain
         return gain or 0.0
 
     async def evaluate(

@@ -24,9 +24,8 @@ from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
 from promptiter.llm.cache.in_flight import InFlightCall
 from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer
-from promptiter.llm.call_counter import record_call
 from promptiter.llm.catalog import ModelCatalog
-from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending
+from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import Function, Model
 from promptiter.llm.prices import Price, Prices, add_cost

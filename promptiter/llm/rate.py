@@ -77,7 +77,8 @@ class RateLimit:
         if start.is_in_window:
             self._tokens_in_window += self._clip(actual) - start.tokens
             start.tokens = self._clip(actual)
-            self._wake()
+            if self._sleeper is not None:
+                self._sleeper.cancel()  # the returned tokens may be enough
 
     def pause(self, seconds: float) -> None:
         """Start no call for this many seconds, as a server asks by Retry-After."""
@@ -120,7 +121,7 @@ class RateLimit:
         self._unsettled.setdefault(tokens, deque()).append(start)
 
     async def _sleep_unless_woken(self, seconds: float) -> None:
-        """Sleep in a task of its own, which `settle` cancels because the returned tokens may be enough."""
+        """Sleep in a task of its own, which `settle` may cancel."""
         self._sleeper = asyncio.ensure_future(self._sleep(seconds))
         try:
             await asyncio.wait([self._sleeper])
@@ -129,10 +130,6 @@ class RateLimit:
         finally:
             self._sleeper.cancel()
             self._sleeper = None
-
-    def _wake(self) -> None:
-        if self._sleeper is not None:
-            self._sleeper.cancel()
 
 
 @dataclass(slots=True)

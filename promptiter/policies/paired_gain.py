@@ -51,7 +51,7 @@ class PairedGain(ComposablePolicy):
         if evidence.problem is not None:
             return evidence.reject(evidence.problem)
         share = self.share(evidence.candidates_tried)
-        cases = pair_scores(evidence.baseline, evidence.candidate, evidence.objective)
+        cases = pair_scores(evidence.accepted, evidence.candidate, evidence.objective)
         result = decide_for_these_cases(cases, blocks=self._blocks(share))
         if result.outcome == "open":
             return MoreEvidence(repeats=result.needed_repeats, reason=result.reason)

@@ -209,7 +209,7 @@ class _RunCheck:
             row = await self._replay((*state.substitutes, given))
             if row.outage is not None or (row.error is None and not row.is_scored):
                 return None
-            if row.error is None and not self._is_worse(row, state.row):
+            if row.error is None and self._compute_score(row) >= self._compute_score(state.row):
                 state = _CorrectedRun(row, (*state.substitutes, given), state.corrected | {node_id}, state.unknown)
         return state
 
@@ -272,9 +272,6 @@ class _RunCheck:
         """Whether the score rose; at equal scores, whether there are fewer findings: another fault may keep it down."""
         score, before = self._compute_score(row), self._compute_score(other)
         return score > before or (score == before and _count_findings(row) < _count_findings(other))
-
-    def _is_worse(self, row: CaseRow, other: CaseRow) -> bool:
-        return self._compute_score(row) < self._compute_score(other)
 
     def _compute_score(self, row: CaseRow) -> float:
         """The mean over the metrics, without limits on cost and time, which mean nothing for a replay."""

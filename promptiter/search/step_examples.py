@@ -114,9 +114,8 @@ class EvaluatedRuns:
 
 def _is_answer(step: Step, trace: ExecutionTrace) -> bool:
     """Whether a step is terminal, or a terminal step has the same output."""
-    followed = {source for each in trace.steps for source in each.predecessors}
-    ends = [each for each in trace.steps if each.id not in followed]
-    return any(each.id == step.id or _normalize_output(each) == _normalize_output(step) for each in ends)
+    output = _normalize_output(step)
+    return any(each.id == step.id or _normalize_output(each) == output for each in trace.terminals)
 
 
 def _normalize_output(step: Step) -> str:

@@ -51,7 +51,7 @@ def of(values: Values, *, limit: float = 1.0) -> Evaluation:
 def evidence(
     before: Values, after: Values, *, objective: Objective = "mean_score", protected: Sequence[str] = ()
 ) -> Evidence:
-    return Evidence(baseline=of(before), candidate=of(after), objective=objective, protected=frozenset(protected))
+    return Evidence(accepted=of(before), candidate=of(after), objective=objective, protected=frozenset(protected))
 
 
 def scores(*values: float | None) -> Values:
@@ -120,11 +120,11 @@ def test_where_every_case_is_scored_the_gain_is_the_difference_of_the_objectives
     pairs: list[tuple[float, float]], objective: Objective
 ) -> None:
     seen = evidence(scores(*(b for b, _ in pairs)), scores(*(a for _, a in pairs)), objective=objective)
-    before, after = seen.baseline.objective(objective), seen.candidate.objective(objective)
+    before, after = seen.accepted.objective(objective), seen.candidate.objective(objective)
     assert before is not None
     assert after is not None
     assert seen.gain == pytest.approx(after - before, abs=1e-9)
-    assert [delta.case_id for delta in seen.deltas] == sorted(case.case_id for case in seen.baseline.cases)
+    assert [delta.case_id for delta in seen.deltas] == sorted(case.case_id for case in seen.accepted.cases)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -146,7 +146,7 @@ def test_a_crash_of_the_candidate_never_raises_the_gain(before: Values, after: V
 
 def test_a_prompt_that_crashes_on_its_worst_case_does_not_win() -> None:
     seen = evidence(scores(1.0, 1.0, 1.0, 0.2), scores(1.0, 1.0, 1.0, None))
-    assert (seen.baseline.mean_score, seen.candidate.mean_score) == (0.8, 1.0)
+    assert (seen.accepted.mean_score, seen.candidate.mean_score) == (0.8, 1.0)
     assert seen.gain == -0.05
     assert decided(MinGain(), seen).reason == "gain -0.050 is below 0.005 (cases: 1 no longer scored)"
 
@@ -165,10 +165,10 @@ def test_a_case_that_was_not_run_counts_as_unscored() -> None:
 def test_crashed_repeats_count_as_the_worst() -> None:
     baseline = of_rows([row("a", 0.6, repeat=repeat) for repeat in range(4)])
     candidate = of_rows([row("a", value, repeat=repeat) for repeat, value in enumerate((0.7, 0.7, 0.7, None))])
-    seen = Evidence(baseline=baseline, candidate=candidate)
+    seen = Evidence(accepted=baseline, candidate=candidate)
     assert candidate.mean_score == pytest.approx(0.7)
     assert seen.gain == pytest.approx(0.75 * 0.7 - 0.6)
-    assert Evidence(baseline=candidate, candidate=candidate).gain == 0.0
+    assert Evidence(accepted=candidate, candidate=candidate).gain == 0.0
 
 
 def test_a_crash_does_not_avoid_a_negative_score() -> None:
@@ -201,7 +201,7 @@ def test_more_repeats_of_cases_that_look_bad_do_not_raise_the_gain() -> None:
     before, after = of(scores(1, 0, 1)), of(scores(0, 1, 1))
     again = [row("c00", 1.0, repeat=repeat) for repeat in range(1, 6)]
     seen = Evidence(
-        baseline=of_rows([*before.rows, *again]),
+        accepted=of_rows([*before.rows, *again]),
         candidate=of_rows([*after.rows, *again]),
     )
     assert (seen.gain, seen.new_fails, seen.new_passes) == (0.0, ("c00",), ("c01",))
@@ -211,9 +211,9 @@ def test_more_repeats_of_cases_that_look_bad_do_not_raise_the_gain() -> None:
 
 def test_only_common_repeats_count_or_all_if_there_are_none() -> None:
     twice = [row(case_id, 1.0, repeat=repeat) for case_id in "ab" for repeat in (0, 1)]
-    seen = Evidence(baseline=of_rows([replace(each, scores=()) for each in twice]), candidate=of_rows(twice))
+    seen = Evidence(accepted=of_rows([replace(each, scores=()) for each in twice]), candidate=of_rows(twice))
     assert seen.common is seen
-    apart = Evidence(baseline=of({"a": 0.5}), candidate=of_rows([row("a", 1.0, repeat=1)]))
+    apart = Evidence(accepted=of({"a": 0.5}), candidate=of_rows([row("a", 1.0, repeat=1)]))
     assert apart.gain == 0.5
 
 
@@ -231,7 +231,7 @@ def test_paired_scores_have_the_gain_of_the_evidence(
         )
         for arm in (0, 1)
     ]
-    seen = Evidence(baseline=arms[0], candidate=arms[1], objective=objective)
+    seen = Evidence(accepted=arms[0], candidate=arms[1], objective=objective)
     if seen.gain is not None:
         assert mean_gain(pair_scores(arms[0], arms[1], objective)) == pytest.approx(seen.gain, abs=1e-9)
 
@@ -328,7 +328,7 @@ def test_protected_cases_of_the_policy_replace_those_of_the_run() -> None:
     assert isinstance(Protected(("b", "a")).decide(seen), MoreEvidence)
 
 
-def rerun(before: Sequence[float | None], after: Sequence[float | None], *, opening: int = 1) -> Evidence:
+def rerun(before: Sequence[float | None], after: Sequence[float | None], *, first_look: int = 1) -> Evidence:
     """A protected case that passes at first under the accepted profile and fails under the candidate, and re-runs."""
 
     def arm(*values: float | None) -> Evaluation:
@@ -336,10 +336,10 @@ def rerun(before: Sequence[float | None], after: Sequence[float | None], *, open
         return of_rows([*rows, row("b", 1.0)], limit=1.0)
 
     return Evidence(
-        baseline=arm(*[1.0] * opening, *before),
-        candidate=arm(*[0.0] * opening, *after),
+        accepted=arm(*[1.0] * first_look, *before),
+        candidate=arm(*[0.0] * first_look, *after),
         protected=frozenset("a"),
-        opening=opening,
+        first_look_repeats=first_look,
     )
 
 
@@ -358,11 +358,11 @@ def rerun(before: Sequence[float | None], after: Sequence[float | None], *, open
         ((1,), (0,), "2 more"),
     ],
 )
-@pytest.mark.parametrize("opening", [1, 3])
+@pytest.mark.parametrize("first_look", [1, 3])
 def test_a_majority_of_re_runs_decides_about_a_protected_case(
-    before: Sequence[float | None], after: Sequence[float | None], expected: str, opening: int
+    before: Sequence[float | None], after: Sequence[float | None], expected: str, first_look: int
 ) -> None:
-    seen = rerun(before, after, opening=opening)
+    seen = rerun(before, after, first_look=first_look)
     answer = Protected().decide(seen)
     if isinstance(answer, MoreEvidence):
         assert (f"{answer.repeats} more", answer.cases) == (expected, ("a",))
@@ -387,7 +387,7 @@ def test_at_most_five_re_runs_decide_and_later_repeats_change_nothing(pairs: lis
 def test_a_protected_case_that_fails_in_repeats_of_other_policies_is_noticed_too() -> None:
     before = [row("a", 1.0, repeat=repeat) for repeat in range(4)]
     after = [row("a", float(repeat == 0), repeat=repeat) for repeat in range(4)]
-    seen = Evidence(baseline=of_rows(before), candidate=of_rows(after), protected=frozenset("a"))
+    seen = Evidence(accepted=of_rows(before), candidate=of_rows(after), protected=frozenset("a"))
     assert not decided(Protected(), seen).accepted
 
 
@@ -410,7 +410,7 @@ ALL_POLICIES = [
 
 @pytest.mark.parametrize("policy", ALL_POLICIES, ids=repr)
 def test_no_policy_accepts_an_unreliable_candidate(policy: AcceptancePolicy) -> None:
-    seen = Evidence(baseline=of(scores(0, 0, 0), limit=0.25), candidate=of(scores(1, 1, None), limit=0.25))
+    seen = Evidence(accepted=of(scores(0, 0, 0), limit=0.25), candidate=of(scores(1, 1, None), limit=0.25))
     answer = decided(policy, seen)
     assert not answer.accepted
     assert answer.reason == "the candidate is unreliable: 33.3% of its runs or scores failed, the limit is 25.0%"
@@ -418,7 +418,7 @@ def test_no_policy_accepts_an_unreliable_candidate(policy: AcceptancePolicy) -> 
 
 @pytest.mark.parametrize("policy", ALL_POLICIES, ids=repr)
 def test_no_policy_accepts_against_an_unreliable_baseline(policy: AcceptancePolicy) -> None:
-    seen = Evidence(baseline=of(scores(None, 0), limit=0.25), candidate=of(scores(1, 1), limit=0.25))
+    seen = Evidence(accepted=of(scores(None, 0), limit=0.25), candidate=of(scores(1, 1), limit=0.25))
     answer = decided(policy, seen)
     assert not answer.accepted
     assert answer.reason.startswith("the accepted profile is unreliable: 50.0%")

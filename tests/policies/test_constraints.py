@@ -33,7 +33,7 @@ BEFORE = of(row("a", 0.5), row("b", 0.5))
 
 
 def after(*rows: CaseRow, characters: tuple[int, int] | None = None) -> Evidence:
-    return Evidence(baseline=BEFORE, candidate=of(*rows), characters=characters)
+    return Evidence(accepted=BEFORE, candidate=of(*rows), characters=characters)
 
 
 SAME = after(row("a", 0.5), row("b", 0.5))
@@ -121,7 +121,7 @@ def test_the_reason_says_whether_a_constraint_is_met(constraint: Constraint, acc
 
 @given(before=st.integers(1, 10**6), times=st.floats(0.1, 3), tokens=st.integers(0, 10**6))
 def test_a_relative_bound_is_a_multiple_of_the_accepted_profiles_figure(before: int, times: float, tokens: int) -> None:
-    seen = Evidence(baseline=of(row("a", 0.5, tokens=before)), candidate=of(row("a", 0.5, tokens=tokens)))
+    seen = Evidence(accepted=of(row("a", 0.5, tokens=before)), candidate=of(row("a", 0.5, tokens=tokens)))
     if not math.isclose(tokens + 10, times * (before + 10), rel_tol=1e-9):
         kept = decision(Constraint("tokens", at_most_times=times), seen).accepted
         assert kept == (tokens + 10 < times * (before + 10))

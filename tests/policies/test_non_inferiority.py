@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.mean_usage import average_common_usage, average_usage
-from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.result import CaseRow, Evaluation, average_common_usage, average_usage
 from promptiter.evaluation.score import Score
 from promptiter.policies.acceptance import NoRegression
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
@@ -37,7 +36,7 @@ def arm(*repeats: Sequence[float | None], tokens: int | None = 100, usd: float |
 def decided(
     before: Evaluation, after: Evaluation, *, margin: float = 0.05, figure: Figure = "tokens", gained: float = 0.0
 ) -> AcceptanceDecision | MoreEvidence:
-    return NonInferior(margin, figure).decide(Evidence(baseline=before, candidate=after, accepted_gain=gained))
+    return NonInferior(margin, figure).decide(Evidence(accepted=before, candidate=after, accepted_gain=gained))
 
 
 def test_a_candidate_that_is_as_good_and_takes_less_is_accepted() -> None:
@@ -102,7 +101,7 @@ def test_a_profile_that_scores_too_low_is_not_compared() -> None:
 def test_it_composes() -> None:
     policy = NonInferior(0.2) & NoRegression()
     assert repr(policy) == "NonInferior(0.2, 'tokens', 3) & NoRegression()"
-    lost = Evidence(baseline=arm([1.0] * 10), candidate=arm([0.0, *[1.0] * 9], tokens=60))
+    lost = Evidence(accepted=arm([1.0] * 10), candidate=arm([0.0, *[1.0] * 9], tokens=60))
     answer = policy.decide(lost)
     assert isinstance(answer, AcceptanceDecision)
     assert not answer.accepted

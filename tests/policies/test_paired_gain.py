@@ -30,7 +30,7 @@ def of(cases: Repeats) -> Evaluation:
 
 
 def evidence(before: Repeats, after: Repeats, *, tried: int = 1, objective: Objective = "mean_score") -> Evidence:
-    return Evidence(baseline=of(before), candidate=of(after), candidates_tried=tried, objective=objective)
+    return Evidence(accepted=of(before), candidate=of(after), candidates_tried=tried, objective=objective)
 
 
 def decision(policy: PairedGain, seen: Evidence) -> AcceptanceDecision:
@@ -130,7 +130,7 @@ def test_a_crash_is_the_worst_and_cannot_win() -> None:
         eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5}, max_errored_fraction=1.0
     )
     assert candidate.mean_score == 1.0
-    seen = Evidence(baseline=of([[1.0, 0.0]] * 6), candidate=candidate)
+    seen = Evidence(accepted=of([[1.0, 0.0]] * 6), candidate=candidate)
     assert decision(PairedGain(), seen).reason.startswith("no gain")
 
 

@@ -13,7 +13,7 @@ from promptiter.policies.acceptance import (
     ComposablePolicy,
     MinGain,
     NoRegression,
-    find_opening,
+    find_first_request,
 )
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.policies.sequential import decide_sequentially
@@ -30,8 +30,8 @@ def of(*values: float) -> Evaluation:
     return Evaluation(eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5})
 
 
-BETTER = Evidence(baseline=of(0.2, 0.4), candidate=of(0.6, 0.4))
-WORSE = Evidence(baseline=of(0.6, 0.4), candidate=of(0.2, 0.4))
+BETTER = Evidence(accepted=of(0.2, 0.4), candidate=of(0.6, 0.4))
+WORSE = Evidence(accepted=of(0.6, 0.4), candidate=of(0.2, 0.4))
 
 
 class Gathers:
@@ -51,7 +51,7 @@ class OnTrain(ComposablePolicy):
     """Starts on train, and accepts what is better there."""
 
     @property
-    def opening(self) -> MoreEvidence:
+    def first_request(self) -> MoreEvidence:
         return ON_TRAIN
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
@@ -67,7 +67,7 @@ class Never(ComposablePolicy):
 
 
 def unvalidated(train: Evidence) -> Evidence:
-    return Evidence(baseline=BETTER.baseline, candidate=of(), train=train)
+    return Evidence(accepted=BETTER.accepted, candidate=of(), train=train)
 
 
 async def test_a_policy_that_decides_at_once_is_called_once() -> None:
@@ -86,7 +86,7 @@ async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "opening"),
+    ("policy", "first"),
     [
         (AnyGain() & NoRegression(), None),
         (OnTrain(), ON_TRAIN),
@@ -96,9 +96,9 @@ async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
     ids=repr,
 )
 def test_a_policy_starts_on_train_if_one_of_its_parts_does(
-    policy: AcceptancePolicy, opening: MoreEvidence | None
+    policy: AcceptancePolicy, first: MoreEvidence | None
 ) -> None:
-    assert find_opening(policy) == opening
+    assert find_first_request(policy) == first
 
 
 async def test_a_decision_on_train_costs_no_validation_and_has_the_gain_of_train() -> None:
@@ -117,7 +117,7 @@ async def test_validation_runs_as_soon_as_another_part_needs_it() -> None:
 
 @pytest.mark.parametrize("validated", [True, False])
 async def test_a_candidate_that_fails_too_often_on_train_is_rejected(validated: bool) -> None:
-    broken = Evidence(baseline=BETTER.baseline, candidate=replace(of(0.6, 0.4), max_errored_fraction=-1.0))
+    broken = Evidence(accepted=BETTER.accepted, candidate=replace(of(0.6, 0.4), max_errored_fraction=-1.0))
     seen = replace(BETTER, train=broken) if validated else unvalidated(broken)
     answer = await decide_sequentially(OnTrain(), Gathers(seen))
     assert not answer.accepted

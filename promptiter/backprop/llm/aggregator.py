@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
 from promptiter.backprop.llm.prompts import Point, compute_points_room, render_aggregate
 from promptiter.backprop.llm.truncation import approximate_tokens, cut
-from promptiter.backprop.support_aggregator import support_of
+from promptiter.backprop.support_aggregator import build_signal
 from promptiter.concurrency import run_together
 from promptiter.errors import ModelError
 from promptiter.evaluation.data.health import normalize_text
@@ -28,7 +28,7 @@ from promptiter.evaluation.data.near_duplicates import NEAR
 from promptiter.llm.messages import Message, Role
 from promptiter.llm.structured import build_shape
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
-from promptiter.stages.losses import Category, Severity
+from promptiter.stages.losses import Severity
 from traces.snapshots import escape_surrogates
 
 MOST_BATCHES = 64
@@ -106,20 +106,11 @@ _SIGNAL = build_shape(
 def summarize(request: AggregateRequest, *, text: str) -> AggregateResult:
     """Build a signal with counted cases, support, severity and categories."""
     worst: dict[str, Severity] = {}
-    categories: dict[str, set[Category]] = {}
     for gradient in request.gradients:
         worst[gradient.case_id] = min(worst.get(gradient.case_id, gradient.severity), gradient.severity)
-        categories.setdefault(gradient.case_id, set()).add(gradient.category)
     severities = sorted(worst.values())
-    counts = Counter(category for found in categories.values() for category in found)
-    return AggregateResult(
-        surface_id=request.surface.id,
-        text=text,
-        severity=severities[int(len(severities) * OUTLIER_SHARE)] if severities else "P3",
-        categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
-        case_ids=tuple(sorted(worst)),
-        support=support_of(request.gradients),
-    )
+    severity = severities[int(len(severities) * OUTLIER_SHARE)] if severities else "P3"
+    return build_signal(request, text=text, severity=severity)
 
 
 def collect_points(gradients: Iterable[SurfaceGradient]) -> list[Point]:
@@ -128,7 +119,7 @@ def collect_points(gradients: Iterable[SurfaceGradient]) -> list[Point]:
     for gradient in gradients:
         by_words.setdefault(normalize_text(escape_surrogates(gradient.text)), []).append(gradient)
     equal = {words: _build_point(by_words[words]) for words in sorted(by_words)}
-    return sorted(_cluster_points(equal), key=_rank_key)
+    return sorted(_cluster_points(equal), key=lambda point: (point.severity, -len(point.case_ids), point.text))
 
 
 def pack_points(points: Sequence[Point], *, room: int) -> tuple[list[list[Point]], int]:
@@ -153,10 +144,6 @@ def _fill_batches(points: Sequence[Point], *, room: int, longest: int) -> list[l
         batches[-1].append(point)
         left -= size
     return batches
-
-
-def _rank_key(point: Point) -> tuple[Severity, int, str]:
-    return point.severity, -len(point.case_ids), point.text
 
 
 def _build_point(gradients: Sequence[SurfaceGradient]) -> Point:

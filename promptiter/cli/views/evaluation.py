@@ -121,11 +121,8 @@ def evaluation_as_junit(found: Evaluation, cases: EvalSet) -> str:
         failures=str(failed),
         errors=str(errors),
     )
-    by_case: dict[str, list[CaseRow]] = {}
-    for row in found.rows:
-        by_case.setdefault(row.case_id, []).append(row)
     for case in found.cases:
-        rows = by_case[case.case_id]
+        rows = found.rows_by_case[case.case_id]
         seconds = sum(row.measured.duration_s for row in rows)
         test = ElementTree.SubElement(
             suite,

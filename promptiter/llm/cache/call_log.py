@@ -162,7 +162,9 @@ class CallLog(FileCache):
             if start >= end_of_others:  # calls of this process are not lost
                 continue
             if "asked" in document:
-                open_calls.setdefault(document["asked"], []).append(_read_lost_call(document))
+                place = {name: document[name] for name in ("role", "model", "node_id")}
+                lost = LedgerEntry(**place, spent=Spending(lost_calls=1))
+                open_calls.setdefault(document["asked"], []).append(lost)
             elif "paid" in document or "given_up" in document:
                 _close_call(open_calls, document.get("key") or document["given_up"])
         for entries in open_calls.values():
@@ -208,10 +210,6 @@ def _read_entry(document: dict[str, Any]) -> LedgerEntry:
     role = document["role"] if "role" in document else document["call"]["role"]
     spent = Spending(**receipt["spent"]) if "spent" in receipt else _spent_on(read_answer(document), receipt)
     return LedgerEntry(role=role, model=receipt["model"], node_id=receipt["node_id"], spent=spent)
-
-
-def _read_lost_call(asked: dict[str, Any]) -> LedgerEntry:
-    return LedgerEntry(role=asked["role"], model=asked["model"], node_id=asked["node_id"], spent=Spending(lost_calls=1))
 
 
 def _close_call(open_calls: dict[str, list[LedgerEntry]], key: str) -> None:

@@ -16,7 +16,6 @@ from promptiter.llm.cache.index import CacheIndex, Place
 from promptiter.llm.cache.keys import CacheKey, CacheStats, StoredAnswer, decode_answer, encode_answer
 from promptiter.llm.cache.lines import format_line, is_intact, read_key
 from promptiter.llm.cache.storage import NoAccount, explain_errors, run_in_worker, write_error
-from promptiter.llm.ledger import LedgerEntry
 
 INDEX_BATCH = 4_000
 """How many lines are indexed at once."""
@@ -56,13 +55,7 @@ class FileCache(NoAccount):
         self._hits += 1
         return self._read(place)
 
-    async def put(
-        self,
-        key: CacheKey,
-        answer: StoredAnswer,
-        *,
-        paid: LedgerEntry | None = None,  # noqa: ARG002 - the call log of the run records it
-    ) -> StoredAnswer:
+    async def _put(self, key: CacheKey, answer: StoredAnswer) -> StoredAnswer:
         body = encode_answer(key, answer)
         return self._read(await run_in_worker(self._worker, lambda: self._store(bytes.fromhex(key.digest), body)))
 
