@@ -69,14 +69,6 @@ class Verdict:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedTurn:
-    """The judgement of one turn, with the judge's reasons for what failed."""
-
-    score: TurnScore
-    reasons: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeMetric:
     """The mean verdict over rubrics, or the verdict whether a response is valid, averaged over turns."""
@@ -113,7 +105,7 @@ class JudgeMetric:
         except MetricError as error:
             return leave_unscored(self, f"case {case.id!r} cannot be judged: {error}")
         answers = iter(judged)
-        score = score_by_turn(self, case, run, judge=lambda _turn, _run: next(answers).score)
+        score = score_by_turn(self, case, run, judge=lambda _turn, _run: next(answers))
         if not score.is_scored:
             return score
         return replace(score, reason=self._write_reason(score, dict(zip(exchanges, judged, strict=True))))
@@ -145,7 +137,7 @@ class JudgeMetric:
         calls = [call for call in run.tool_calls if not names or call.name in names]
         return Exchange(question=question, tool_output=render_tool_output(calls), earlier=earlier)
 
-    async def _judge_turn(self, exchange: Exchange) -> JudgedTurn:
+    async def _judge_turn(self, exchange: Exchange) -> TurnScore:
         if exchange.tool_output == "":
             tools = " or ".join(self.config.knowledge_tool_names) or "any tool"
             return self._build_turn(
@@ -191,20 +183,20 @@ class JudgeMetric:
                 failed[rubric.id] = truncate_middle(reasons[0].strip(), SHOWN_REASON)
         return failed
 
-    def _build_turn(self, value: float, failed: Mapping[str, str], exchange: Exchange) -> JudgedTurn:
+    def _build_turn(self, value: float, failed: Mapping[str, str], exchange: Exchange) -> TurnScore:
         if self.kind == "final_response":
             wrong = Finding(kind="wrong", expected=exchange.reference, actual=exchange.response)
             reasons = tuple(f"invalid: {reason}" for reason in failed.values())
-            return JudgedTurn(TurnScore(value, (wrong,) if failed else ()), reasons)
+            return TurnScore(value, (wrong,) if failed else (), reasons)
         findings = tuple(
             Finding(kind="violated", predicate=f"rubric:{rubric.id}", expected=rubric.text, actual=failed[rubric.id])
             for rubric in self.rubrics
             if rubric.id in failed
         )
         reasons = tuple(f"rubric {name!r} failed: {reason}" for name, reason in failed.items())
-        return JudgedTurn(TurnScore(value, findings), reasons)
+        return TurnScore(value, findings, reasons)
 
-    def _write_reason(self, score: Score, judged: Mapping[int, JudgedTurn]) -> str:
+    def _write_reason(self, score: Score, judged: Mapping[int, TurnScore]) -> str:
         """One sentence for people and models: missing and extra turns, then what failed and why."""
         others = [finding for finding in score.findings if finding.predicate == "turn"]
         turns = len(judged) + len(others)
