@@ -61,7 +61,7 @@ _NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RubricVerdict:
     """The verdict of one sample on one rubric."""
 
     rubric_id: str
@@ -154,7 +154,7 @@ class JudgeMetric:
         )
         return self._build_turn(value, self._find_failed_rubrics(value, by_judge), exchange)
 
-    async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[Verdict, ...]:
+    async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[RubricVerdict, ...]:
         """Ask for one sample: a verdict on each rubric, in the order of the configuration."""
         if self.kind == "final_response":
             messages, shape = render_final_response(exchange), _VALID_SHAPE
@@ -164,12 +164,14 @@ class JudgeMetric:
         request = ModelRequest(model=judge.model, messages=messages, options=judge.options)
         return await ask_for(shape, request, CallSite(role="judge", repeat=repeat), self.gateway, node_id=self.name)
 
-    def _average_samples(self, samples: Sequence[tuple[Verdict, ...]]) -> float:
+    def _average_samples(self, samples: Sequence[tuple[RubricVerdict, ...]]) -> float:
         """The value of one model: the mean over rubrics and samples, or whether most samples are valid."""
         value = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in zip(*samples, strict=True)])
         return float(value > 0.5) if self.kind == "final_response" else value
 
-    def _find_failed_rubrics(self, value: float, by_judge: Sequence[Sequence[tuple[Verdict, ...]]]) -> dict[str, str]:
+    def _find_failed_rubrics(
+        self, value: float, by_judge: Sequence[Sequence[tuple[RubricVerdict, ...]]]
+    ) -> dict[str, str]:
         """The failed rubrics, each with the first reason given.
 
         A rubric fails if at most half of the samples pass it. On a turn below the threshold all samples must pass it.
@@ -294,22 +296,22 @@ class _ValidReply(BaseModel):
     valid: bool
 
 
-_VALID_SHAPE: TypeAdapter[tuple[Verdict, ...]] = build_shape(
-    _ValidReply, lambda reply: (Verdict(_VALID.id, reply.valid, reply.reason),)
+_VALID_SHAPE: TypeAdapter[tuple[RubricVerdict, ...]] = build_shape(
+    _ValidReply, lambda reply: (RubricVerdict(_VALID.id, reply.valid, reply.reason),)
 )
 
 
 @lru_cache(maxsize=64)
-def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[Verdict, ...]]:
+def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[RubricVerdict, ...]]:
     """Verdicts on exactly these rubrics, accepted in any order and returned in the order of the ids."""
 
-    def check_each_once(reply: Any) -> tuple[Verdict, ...]:
+    def check_each_once(reply: Any) -> tuple[RubricVerdict, ...]:
         counts = Counter(each.id for each in reply.verdicts)
         if missing := [name for name in ids if not counts[name]]:
             raise ValueError(f"there is no verdict on {', '.join(missing)}; judge every rubric")
         if repeated := [name for name in ids if counts[name] > 1]:
             raise ValueError(f"there are several verdicts on {', '.join(repeated)}; judge every rubric once")
-        given = {each.id: Verdict(each.id, each.passed, each.reason) for each in reply.verdicts}
+        given = {each.id: RubricVerdict(each.id, each.passed, each.reason) for each in reply.verdicts}
         return tuple(given[name] for name in ids)
 
     known: Any = Literal[ids]

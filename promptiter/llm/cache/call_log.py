@@ -27,7 +27,7 @@ import orjson
 from promptiter.errors import SetupError
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.cache.file import FileCache
-from promptiter.llm.cache.index import Place
+from promptiter.llm.cache.index import LinePlace
 from promptiter.llm.cache.keys import SCHEMA_VERSION, CacheKey, StoredAnswer, encode_answer, read_answer, usage_of
 from promptiter.llm.cache.lines import is_intact
 from promptiter.llm.cache.storage import run_in_worker
@@ -143,7 +143,7 @@ class CallLog(FileCache):
             self._read_tail()
             self._append(note)
 
-    def _append(self, body: bytes) -> Place:
+    def _append(self, body: bytes) -> LinePlace:
         if self._own_start is None:
             self._own_start = self._seen
         return super()._append(body)
