@@ -64,7 +64,6 @@ _NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference
 class RubricVerdict:
     """The verdict of one sample on one rubric."""
 
-    rubric_id: str
     passed: bool
     reason: str
 
@@ -297,7 +296,7 @@ class _ValidReply(BaseModel):
 
 
 _VALID_SHAPE: TypeAdapter[tuple[RubricVerdict, ...]] = build_shape(
-    _ValidReply, lambda reply: (RubricVerdict(_VALID.id, reply.valid, reply.reason),)
+    _ValidReply, lambda reply: (RubricVerdict(reply.valid, reply.reason),)
 )
 
 
@@ -311,7 +310,7 @@ def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[RubricVerdict,
             raise ValueError(f"there is no verdict on {', '.join(missing)}; judge every rubric")
         if repeated := [name for name in ids if counts[name] > 1]:
             raise ValueError(f"there are several verdicts on {', '.join(repeated)}; judge every rubric once")
-        given = {each.id: RubricVerdict(each.id, each.passed, each.reason) for each in reply.verdicts}
+        given = {each.id: RubricVerdict(each.passed, each.reason) for each in reply.verdicts}
         return tuple(given[name] for name in ids)
 
     known: Any = Literal[ids]

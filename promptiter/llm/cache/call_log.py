@@ -173,13 +173,11 @@ class CallLog(FileCache):
         return paid.snapshot()
 
 
-def read_paid_calls(path: str | os.PathLike[str]) -> Iterator[LedgerEntry]:
-    """The cost of each call in a log, in the order of the file. Reads a stream and skips damaged lines."""
-    return (entry for _, entry in read_paid_calls_with_offsets(path))
+def read_paid_calls(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerEntry]]:
+    """The offset and the cost of each call in a log. Reads a stream and skips damaged lines.
 
-
-def read_paid_calls_with_offsets(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerEntry]]:
-    """The same with the offset of each line: calls that were paid after a `mark` are at that offset or later."""
+    Calls that were paid after a `mark` are at that offset or later.
+    """
     start = 0
     with Path(path).open("rb") as file:
         for line in file:
