@@ -25,7 +25,7 @@ from promptiter.llm.ledger import LedgerEntry
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, Role
 from promptiter.llm.models import Answer, Model, ScriptedModel
 from promptiter.llm.prices import Price, Prices
-from promptiter.llm.rate import RateLimit
+from promptiter.llm.rate import Grant, RateLimit
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
 from promptiter.llm.structured import ask_for, find_json
@@ -414,8 +414,8 @@ async def test_uncounted_tokens_are_not_returned() -> None:
     rate = RateLimit(tokens_per_minute=6_000)
     settled: list[int] = []
 
-    def settle(estimated: int, actual: int) -> None:
-        settled.append(estimated - actual)
+    def settle(grant: Grant, actual: int) -> None:
+        settled.append(grant.tokens - actual)
 
     rate.settle = settle  # type: ignore[method-assign]
     door = Gateway(models={"m": lambda _: "x"}, rates={"m": rate})
