@@ -102,7 +102,7 @@ class Comparison:
     """One candidate next to the accepted profile: the evidence that a policy has seen of it so far."""
 
     def __init__(self, validator: Validator, candidate: Profile) -> None:
-        self.opening: Evaluation | None = None
+        self.first_validation: Evaluation | None = None
         self._validator = validator
         self._candidate = candidate
         self._validation: PairedEvaluation | None = None
@@ -122,7 +122,7 @@ class Comparison:
     async def _validate(self, request: MoreEvidence | None) -> None:
         """Run validation for the first time, with more repeats than usual if the request asks for them."""
         pair = await self._validator.run_first(self._candidate)
-        self.opening = pair.candidate
+        self.first_validation = pair.candidate
         missing = 0 if request is None else request.repeats - self._validator.repeats
         if request is not None and missing > 0:
             pair = await self._validator.run_more(replace(request, repeats=missing), pair, self._candidate)
@@ -161,7 +161,7 @@ class Validator:
             candidates_tried=session.candidates_tried + 1,
             protected=session.request.protected,
             accepted_gain=session.accepted_gain,
-            opening=self.repeats,
+            first_look_repeats=self.repeats,
         )
 
     def _count_characters(self, candidate: Profile) -> tuple[int, int]:

@@ -67,12 +67,12 @@ class CaseDelta:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a policy decides on: the accepted profile (`accepted`) and the candidate, evaluated on the same cases.
+    """What a policy decides on: the accepted profile and the candidate, evaluated on the same cases.
 
     `candidates_tried` counts the candidates of the run, including this one. `protected` cases must still pass.
-    `opening` is the number of repeats in the first look at validation. `train` is the evidence on the train cases, if a
-    policy asked for it, perhaps before there is any on validation. `characters` is the length of all texts that may
-    change under each profile, if known. `accepted_gain` is the total gain of the candidates accepted before.
+    `first_look_repeats` is the number of repeats in the first look at validation. `train` is the evidence on the train
+    cases, if a policy asked for it, perhaps before there is any on validation. `characters` is the length of all texts
+    that may change under each profile, if known. `accepted_gain` is the total gain of the candidates accepted before.
 
     All figures use only the repeats that every case has. Extra repeats of cases that look bad so far would favour the
     candidate, because bad luck rarely repeats. A policy that asks for such repeats finds them in the rows.
@@ -84,7 +84,7 @@ class Evidence:
     round: int = 0
     candidates_tried: int = 1
     protected: frozenset[str] = frozenset()
-    opening: int = 1
+    first_look_repeats: int = 1
     train: Evidence | None = None
     characters: tuple[int, int] | None = None
     accepted_gain: float = 0.0

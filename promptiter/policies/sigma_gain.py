@@ -53,7 +53,7 @@ class SigmaGain(ComposablePolicy):
             raise SetupError(f"holdout is {self.holdout!r}; give one of {', '.join(get_args(Holdout))}")
 
     @property
-    def opening(self) -> MoreEvidence:
+    def first_request(self) -> MoreEvidence:
         return MoreEvidence(repeats=self.repeats, on="train", reason=f"train needs {plural(self.repeats, 'sweep')}")
 
     def decide(self, evidence: Evidence) -> Answer:

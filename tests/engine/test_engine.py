@@ -94,6 +94,8 @@ async def test_all_problems_of_a_request_are_reported_at_once() -> None:
     assert "max_rounds is -1" in message
     assert "protected case 'b'" in message
     assert "keep each case in one of the sets" in message
+    with pytest.raises(RequestError, match=r"test is 'test\.jsonl'; give an EvalSet, or a list of them"):
+        await desk.engine(DRAFT, gateway=gateway).run(desk.request(test="test.jsonl"))
 
 
 async def test_the_false_accept_rate_of_combined_policies_is_checked_with_the_request() -> None:

@@ -328,7 +328,7 @@ def test_protected_cases_of_the_policy_replace_those_of_the_run() -> None:
     assert isinstance(Protected(("b", "a")).decide(seen), MoreEvidence)
 
 
-def rerun(before: Sequence[float | None], after: Sequence[float | None], *, opening: int = 1) -> Evidence:
+def rerun(before: Sequence[float | None], after: Sequence[float | None], *, first_look: int = 1) -> Evidence:
     """A protected case that passes at first under the accepted profile and fails under the candidate, and re-runs."""
 
     def arm(*values: float | None) -> Evaluation:
@@ -336,10 +336,10 @@ def rerun(before: Sequence[float | None], after: Sequence[float | None], *, open
         return of_rows([*rows, row("b", 1.0)], limit=1.0)
 
     return Evidence(
-        accepted=arm(*[1.0] * opening, *before),
-        candidate=arm(*[0.0] * opening, *after),
+        accepted=arm(*[1.0] * first_look, *before),
+        candidate=arm(*[0.0] * first_look, *after),
         protected=frozenset("a"),
-        opening=opening,
+        first_look_repeats=first_look,
     )
 
 
@@ -358,11 +358,11 @@ def rerun(before: Sequence[float | None], after: Sequence[float | None], *, open
         ((1,), (0,), "2 more"),
     ],
 )
-@pytest.mark.parametrize("opening", [1, 3])
+@pytest.mark.parametrize("first_look", [1, 3])
 def test_a_majority_of_re_runs_decides_about_a_protected_case(
-    before: Sequence[float | None], after: Sequence[float | None], expected: str, opening: int
+    before: Sequence[float | None], after: Sequence[float | None], expected: str, first_look: int
 ) -> None:
-    seen = rerun(before, after, opening=opening)
+    seen = rerun(before, after, first_look=first_look)
     answer = Protected().decide(seen)
     if isinstance(answer, MoreEvidence):
         assert (f"{answer.repeats} more", answer.cases) == (expected, ("a",))

@@ -13,7 +13,7 @@ from promptiter.policies.acceptance import (
     ComposablePolicy,
     MinGain,
     NoRegression,
-    find_opening,
+    find_first_request,
 )
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.policies.sequential import decide_sequentially
@@ -51,7 +51,7 @@ class OnTrain(ComposablePolicy):
     """Starts on train, and accepts what is better there."""
 
     @property
-    def opening(self) -> MoreEvidence:
+    def first_request(self) -> MoreEvidence:
         return ON_TRAIN
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
@@ -86,7 +86,7 @@ async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "opening"),
+    ("policy", "first"),
     [
         (AnyGain() & NoRegression(), None),
         (OnTrain(), ON_TRAIN),
@@ -96,9 +96,9 @@ async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
     ids=repr,
 )
 def test_a_policy_starts_on_train_if_one_of_its_parts_does(
-    policy: AcceptancePolicy, opening: MoreEvidence | None
+    policy: AcceptancePolicy, first: MoreEvidence | None
 ) -> None:
-    assert find_opening(policy) == opening
+    assert find_first_request(policy) == first
 
 
 async def test_a_decision_on_train_costs_no_validation_and_has_the_gain_of_train() -> None:

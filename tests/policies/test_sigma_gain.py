@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.policies.acceptance import decide, find_opening
+from promptiter.policies.acceptance import decide, find_first_request
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.sigma_gain import Holdout, SigmaGain
 
@@ -49,9 +49,9 @@ EVERY: tuple[Holdout, ...] = ("on_train_improve", "every_trial", "skip", "k_fold
 
 @pytest.mark.parametrize("holdout", EVERY)
 def test_it_starts_with_all_sweeps_of_train(holdout: Holdout) -> None:
-    opening = find_opening(SigmaGain(holdout=holdout, repeats=4))
-    assert opening is not None
-    assert (opening.repeats, opening.on, opening.cases) == (4, "train", ())
+    request = find_first_request(SigmaGain(holdout=holdout, repeats=4))
+    assert request is not None
+    assert (request.repeats, request.on, request.cases) == (4, "train", ())
 
 
 def test_a_gain_on_train_that_clears_its_noise_asks_for_the_hold_out() -> None:
