@@ -35,11 +35,9 @@ from promptiter.policies.stopping import (
     stop_if,
 )
 from promptiter.profile import PatchSet, Profile
-from promptiter.runlog.candidate_codec import encode_candidate
-from promptiter.runlog.codec import from_plain, to_plain
+from promptiter.runlog.codec import encode_candidate, from_plain, to_plain
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Event, EventType, Phase
-from promptiter.runlog.meter import Meter
 from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
@@ -71,7 +69,6 @@ class Session:
         agent: Agent,
         evaluator: Evaluator,
         checked: CheckedRequest,
-        meter: Meter,
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
     ) -> None:
@@ -89,7 +86,7 @@ class Session:
         self.evaluations = Evaluations(log, agent, evaluator)
         self.validator = Validator(self)
         self.stop: StopDecision | None = None
-        self.meter = meter
+        self.meter = log.meter
         self._log = log
         self._interrupt = interrupt
         self._baseline: ValidatedProfile | None = None

@@ -20,8 +20,7 @@ from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import PatchSet, Profile, SurfacePatch
-from promptiter.runlog.candidate_codec import decode_candidate, encode_candidate
-from promptiter.runlog.codec import to_plain
+from promptiter.runlog.codec import decode_candidate, encode_candidate, to_plain
 from promptiter.runlog.events import Event, EventType, Phase
 from promptiter.runlog.fold import LazyRounds, fold, fold_lazily
 from promptiter.runlog.journal import MemoryJournal
