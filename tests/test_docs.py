@@ -110,7 +110,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_local_link_leads_somewhere(page: Path) -> None:
+def test_every_local_link_has_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         assert "://" in target or GENERATED.search(target) or (page.parent / target).exists(), target
 
@@ -185,7 +185,7 @@ def test_the_command_is_installed() -> None:
 
 
 def check_extras(words: list[str]) -> None:
-    """Installing needs a network, which tests have not: look whether the extras are there."""
+    """Installing needs a network, which tests do not have: check that the extras exist."""
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for extras in re.findall(r"\[([^\]]+)\]", " ".join(words)):
         assert set(extras.split(",")) <= set(known)
@@ -219,14 +219,14 @@ def keys_of(section: type[BaseModel]) -> set[str]:
 NAMED = re.compile(r"`((?:promptiter|traces|tests|examples|benchmarks)/[\w./]*)`")
 
 
+BENCHMARK = re.compile(r"python -m benchmarks\.(\w+)")
+
+
 def test_every_path_in_the_docs_exists() -> None:
-    missing = {
-        f"{page.name}: {path}"
-        for page in (*PAGES, ROOT / "CHANGELOG.md")
-        for path in NAMED.findall(page.read_text(encoding="utf-8"))
-        if not (ROOT / path).exists()
-    }
-    assert missing == set()
+    texts = {page.name: page.read_text(encoding="utf-8") for page in (*PAGES, ROOT / "CHANGELOG.md")}
+    named = {(name, path) for name in texts for path in NAMED.findall(texts[name])}
+    named |= {(name, f"benchmarks/{module}.py") for name in texts for module in BENCHMARK.findall(texts[name])}
+    assert {(name, path) for name, path in named if not (ROOT / path).exists()} == set()
 
 
 def test_the_architecture_page_lists_every_module() -> None:

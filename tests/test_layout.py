@@ -1,4 +1,4 @@
-"""Where things may be imported from, in tests and benchmarks; import-linter checks the packages."""
+"""What tests and benchmarks may import. import-linter checks the packages."""
 
 from __future__ import annotations
 

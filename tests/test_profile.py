@@ -23,14 +23,14 @@ def patch(surface_id: str, value: object) -> SurfacePatch:
     return SurfacePatch(surface_id=surface_id, value=value, reason="test")
 
 
-def test_a_profile_overrides_and_the_rest_is_the_baseline() -> None:
+def test_a_profile_overrides_some_values_and_the_rest_is_the_baseline() -> None:
     profile = Profile.of(SNAPSHOT, {"a#instruction": "Be bold."})
     assert profile.value("a#instruction", SNAPSHOT) == "Be bold."
     assert profile.value("b#parameter.k", SNAPSHOT) == 3
     assert BASELINE.value("a#instruction", SNAPSHOT) == "Be kind.\nBe brief."
 
 
-def test_applying_patches_makes_a_new_profile() -> None:
+def test_applying_patches_returns_a_new_profile() -> None:
     one = BASELINE.apply([patch("a#instruction", "One.")], SNAPSHOT)
     two = one.apply(PatchSet((patch("b#parameter.k", 5),)), SNAPSHOT)
     assert dict(one.overrides) == {"a#instruction": "One."}
@@ -38,7 +38,7 @@ def test_applying_patches_makes_a_new_profile() -> None:
     assert dict(BASELINE.overrides) == {}
 
 
-def test_a_value_equal_to_the_baseline_is_no_override() -> None:
+def test_a_value_equal_to_the_baseline_is_not_stored() -> None:
     back = Profile.of(SNAPSHOT, {"b#parameter.k": 5}).apply([patch("b#parameter.k", 3)], SNAPSHOT)
     assert back == BASELINE
     assert back.digest == BASELINE.digest
@@ -70,7 +70,7 @@ def test_changes_are_shown_as_a_diff() -> None:
     assert BASELINE.changes(BASELINE, SNAPSHOT) == ()
 
 
-def test_files_give_the_same_profile_back(tmp_path: Path) -> None:
+def test_a_profile_survives_its_file(tmp_path: Path) -> None:
     profile = Profile.of(SNAPSHOT, {"a#instruction": "Grüße\n"})
     profile.save(tmp_path / "p.json")
     assert Profile.load(tmp_path / "p.json") == profile

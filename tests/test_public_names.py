@@ -1,4 +1,4 @@
-"""The names that users import and type. Changing one is a change for them: CHANGELOG it."""
+"""The names that users import and type. A change of these belongs in the CHANGELOG."""
 
 from __future__ import annotations
 

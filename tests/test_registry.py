@@ -55,15 +55,15 @@ def test_a_name_is_not_taken_twice() -> None:
         items.register("a:b", 3)
 
 
-def test_entry_points_of_installed_packages_are_offered() -> None:
+def test_entry_points_of_installed_packages_are_found() -> None:
     scripts: Registry[object] = Registry("script", entry_point_group="console_scripts")
     assert "pytest" in scripts.names()
     assert callable(scripts.get("pytest"))
 
 
 def test_the_registry_of_metrics_looks_for_entry_points_of_promptiter() -> None:
-    with pytest.raises(UnknownNameError, match="unknown metric: 'nobody'"):
-        METRICS.get("nobody")
+    with pytest.raises(UnknownNameError, match="unknown metric: 'missing'"):
+        METRICS.get("missing")
 
 
 def test_built_in_items_are_imported_by_name_and_their_names_are_taken() -> None:

@@ -1,8 +1,8 @@
-"""No secret stands in a file, an event, a line or a repr.
+"""No secret is written to a file, an event, a line of output or a repr.
 
-Canaries are planted wherever a secret can be given, and said wherever code of others can say one: in errors, answers,
-tools. Then every byte that came of it is searched. But for a few that look like credentials, they are random words, so
-that only who knows them can hide them.
+Canaries are planted wherever a secret can be given, and leaked wherever user code can leak one: in errors, answers and
+tools. Then every byte of output is searched. Most canaries are random words, not shaped like credentials, so that only
+code that knows them can hide them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from tests.worlds import desk
-from tests.worlds.model_server import LoopbackServer, serving
+from tests.worlds.model_server import LoopbackServer, run_server
 from traces import ExecutionTrace, Failure, Step, write_traces
 from traces.model import Json, Snapshot
 
@@ -63,7 +63,7 @@ LOOKS = "sk-proj-Zq8vL2nT4xW6bR9cKmYs and Bearer h7Gq2LwXn90PzVb4"
 HALVES = [
     half for each in (*CANARY.values(), "Zq8vL2nT4xW6bR9cKmYs", "h7Gq2LwXn90PzVb4") for half in (each[:9], each[-7:])
 ]
-"""What is searched for: half a secret is too much already."""
+"""What is searched for: even half of a secret must not leak."""
 
 
 @dataclass
@@ -74,8 +74,8 @@ class Search:
     found: list[str] = field(default_factory=list)
     text: str = ""
 
-    def look(self, place: str, said: bytes | str) -> None:
-        raw = said.encode(errors="replace") if isinstance(said, str) else said
+    def look(self, place: str, text: bytes | str) -> None:
+        raw = text.encode(errors="replace") if isinstance(text, str) else text
         self.places.append(f"{place} ({len(raw):,} bytes)")
         self.text += raw.decode(errors="replace")
         self.found += [f"{half} in {place}" for half in HALVES if half.encode() in raw]
@@ -88,7 +88,7 @@ class Search:
                 self.look(name, gzip.decompress(raw) if path.suffix == ".gz" else raw)
 
     def check(self, *parts: str) -> None:
-        """Nothing was found, and what was to be searched was there: a file of each of these names, with masks in it."""
+        """Assert that nothing was found, and that files with these names exist and contain masks."""
         sys.stdout.write("\n  ".join(["searched:", *self.places, ""]))
         assert not self.found, "\n".join([*self.found, *self.places])
         for part in parts:
@@ -98,7 +98,7 @@ class Search:
 
 @dataclass
 class Gossip(LoopbackServer):
-    """Repeats all headers that it was sent: in answers, in its errors, in what it wants a tool to be asked."""
+    """Repeats all headers it receives: in answers, in errors and in tool calls."""
 
     heard: list[str] = field(default_factory=list)
     is_asked: threading.Event = field(default_factory=threading.Event)
@@ -106,26 +106,26 @@ class Gossip(LoopbackServer):
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        told = f"{request.headers.get('X-Any-Name', '')} {dict(request.headers)} {body.get('route_token', '')}"
-        self.heard.append(told)
+        echo = f"{request.headers.get('X-Any-Name', '')} {dict(request.headers)} {body.get('route_token', '')}"
+        self.heard.append(echo)
         model = body["model"]
         if model.startswith("refuses-"):
-            error = {"message": f"{body['messages'][-1]['content']} {told}", "code": model}
+            error = {"message": f"{body['messages'][-1]['content']} {echo}", "code": model}
             return web.json_response({"error": error}, status=int(model.removeprefix("refuses-")))
         if model == "slow":
             self.is_asked.set()
             while not self.is_over.is_set():  # noqa: ASYNC110 - it is set in another thread
                 await asyncio.sleep(0.02)
         has_called = any(message["role"] == "tool" for message in body["messages"])
-        message: dict[str, Any] = {"role": "assistant", "content": told}
+        message: dict[str, Any] = {"role": "assistant", "content": echo}
         if body.get("response_format"):
-            message["content"] = json.dumps({"reason": told, "valid": False})
+            message["content"] = json.dumps({"reason": echo, "valid": False})
         if body.get("tools") and not has_called:
             message["tool_calls"] = [
                 {
                     "id": tool["function"]["name"],
                     "type": "function",
-                    "function": {"name": tool["function"]["name"], "arguments": json.dumps({"note": told})},
+                    "function": {"name": tool["function"]["name"], "arguments": json.dumps({"note": echo})},
                 }
                 for tool in body["tools"]
             ]
@@ -138,7 +138,7 @@ class Gossip(LoopbackServer):
 @contextmanager
 def gossiping() -> Iterator[Gossip]:
     server = Gossip(lambda _: "")
-    with serving(server):
+    with run_server(server):
         yield server
 
 
@@ -147,19 +147,19 @@ import os
 from promptiter import Edge, FunctionNode, GraphAgent, ModelNode, Tool
 
 def vault(note):
-    return {"note": note, os.environ["SAID"]: [os.environ["SAID"]]}
+    return {"note": note, os.environ["LEAKED"]: [os.environ["LEAKED"]]}
 
 def broken_vault(note):
-    raise OSError(os.environ["SAID"] + os.environ["LOOKS"])
+    raise OSError(os.environ["LEAKED"] + os.environ["LOOKS"])
 
 def check(view):
     if "broken" in view.input:
-        raise ValueError(os.environ["SAID"] + os.environ["LOOKS"])
-    return view.incoming + os.environ["SAID"]
+        raise ValueError(os.environ["LEAKED"] + os.environ["LOOKS"])
+    return view.incoming + os.environ["LEAKED"]
 
 def grumpy(case, run, api_token):
     if "metric" in case.id:
-        raise RuntimeError(os.environ["SAID"] + os.environ["LOOKS"])
+        raise RuntimeError(os.environ["LEAKED"] + os.environ["LOOKS"])
     return 0.0
 
 tools = (Tool(name="vault", description="Open it.", function=vault),
@@ -172,7 +172,7 @@ slow = GraphAgent(name="slow", nodes=(ModelNode(name="writer", model="openai/slo
 """
 BROKEN_AGENT = """
 import os
-raise ValueError("at import: " + os.environ["SAID"] + os.environ["LOOKS"])
+raise ValueError("at import: " + os.environ["LEAKED"] + os.environ["LOOKS"])
 """
 DRIVER = """
 import json, logging, os, sys
@@ -182,7 +182,7 @@ logging.getLogger("promptiter").addHandler(handler)
 from promptiter.cli import main
 codes = []
 for command in json.loads(sys.argv[1]):
-    os.environ["SAID"] = command["said"]
+    os.environ["LEAKED"] = command["leaked"]
     sys.argv = ["promptiter", *command["arguments"]]
     try:
         main()
@@ -201,16 +201,16 @@ ENVIRON = {
     "ROUTE": CANARY["variable_header"],
     "OPENAI_API_KEY": CANARY["environment_key"],
     "LOOKS": LOOKS,
-    "SAID": "",
+    "LEAKED": "",
 }
 
 
-def said(*places: str) -> str:
+def join_canaries(*places: str) -> str:
     return " ".join(CANARY[place] for place in places)
 
 
 def planted_in(folder: Path, address: str) -> None:
-    """A folder with an agent that says what it must not, and configurations in which canaries are secrets."""
+    """A folder with an agent that leaks secrets, and configurations with canaries as secrets."""
     models: dict[str, Json] = {
         "openai/echo": {
             "api_base": address,
@@ -267,13 +267,16 @@ def planted_in(folder: Path, address: str) -> None:
     (folder / "broken_agent.py").write_text(BROKEN_AGENT)
     (folder / "drive.py").write_text(DRIVER)
     step = Step(
-        id="a", node_id="a", output=Snapshot(CANARY["environment_key"]), error=Failure("E", said("environment_key"))
+        id="a",
+        node_id="a",
+        output=Snapshot(CANARY["environment_key"]),
+        error=Failure("E", join_canaries("environment_key")),
     )
     write_traces(folder / "recorded.jsonl", [ExecutionTrace(id="t", steps=(step,))])
 
 
 LONGEST_S = 120
-"""It takes seconds; a machine that is busy with other tests imports litellm slowly."""
+"""It takes seconds, more on a machine that is busy with other tests and imports litellm slowly."""
 
 EVALUATE = ("evaluate", "agent:agent", "--eval-set", "validation.jsonl", "--metrics", "metrics.json")
 CHECK = ("check", "validation.jsonl", "--agent", "agent:agent", "--metrics", "metrics.json", "--repeats", "2")
@@ -292,7 +295,7 @@ def started(folder: Path, server: Gossip, *arguments: str) -> subprocess.Popen[b
 
 
 def stopped_twice(run: subprocess.Popen[bytes], server: Gossip) -> tuple[bytes, bytes]:
-    """What a run printed that was cancelled while a model was asked."""
+    """The output of a run that was cancelled during a model call."""
     until = time.monotonic() + LONGEST_S
     while not server.is_asked.wait(0.1):
         assert run.poll() is None, run.communicate()
@@ -323,7 +326,7 @@ def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
         (["trace", "show", "recorded.jsonl"], (), 0),
         (["trace", "export", "recorded.jsonl", "--output", "exported.jsonl"], (), 0),
     ]
-    plan = json.dumps([{"arguments": arguments, "said": said(*places)} for arguments, places, _ in commands])
+    plan = json.dumps([{"arguments": arguments, "leaked": join_canaries(*places)} for arguments, places, _ in commands])
     search = Search()
     with gossiping() as server:
         planted_in(tmp_path, server.url)
@@ -353,7 +356,7 @@ def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
 
 
 class Gossiping:
-    """Models and stages of users that say everything they know."""
+    """Custom models and stages that leak everything they know."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -387,7 +390,7 @@ async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_cod
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Keys are given in Python; the agent, its tools, the metric, the optimizer and an observer all repeat them."""
-    text = said("python_key", "python_header", "password", "query_key")
+    text = join_canaries("python_key", "python_header", "password", "query_key")
     watcher, journal = desk.Watcher(), MemoryJournal()
     search = Search()
 
@@ -410,7 +413,7 @@ async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_cod
         gateway.cache.close()
     assert all(CANARY[place] in "".join(server.heard) for place in ("python_key", "python_header"))
     search.look("the result", result.to_json())
-    assert "RuntimeError: writer#instruction: ***" in search.text, "the optimizer was not asked"
+    assert "RuntimeError: writer#instruction: ***" in search.text, "the optimizer was not called"
     for name, events in (("observed", watcher.events), ("journal", journal.read())):
         search.look(name, "\n".join(event.model_dump_json() for event in events))
     search.look("logs", caplog.text)
@@ -431,13 +434,16 @@ def with_password(address: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 401, 500])
-async def test_no_error_of_a_server_repeats_what_it_was_sent(status: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where a message is cut, and in what litellm logs."""
+async def test_no_server_error_repeats_what_was_sent(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Also in truncated messages, and in the logs of litellm."""
     search, name = Search(), f"openai/refuses-{status}"
     with caplog.at_level(logging.WARNING), gossiping() as server:
         for address in (server.url, with_password(server.url)):
             gateway = Gateway(models={name: model_at(address)}, retries=Retries(attempts=2, first_delay_s=0.01))
-            for length in (1, *range(400, 448, 4)):  # a message is cut at 500 characters: some cuts hit the header
+            for length in (
+                1,
+                *range(400, 448, 4),
+            ):  # messages are truncated at 500 characters, sometimes inside the header
                 request = ModelRequest(model=name, messages=(Message("user", "x" * length),))
                 with pytest.raises(ModelError) as failed:
                     await model_at(address)(request, repeat=0)
@@ -450,7 +456,7 @@ async def test_no_error_of_a_server_repeats_what_it_was_sent(status: int, caplog
     search.check("the error", "logs")
 
 
-async def test_an_answer_is_the_same_at_first_and_from_the_cache() -> None:
+async def test_a_cached_answer_equals_the_first_one() -> None:
     secret = CANARY["python_key"]
     wish = ToolRequest("1", "vault", {"key": secret, "keys": [f"a {secret}"]})
     model = ScriptedModel([ModelReply(text=f"it is {secret}", tool_requests=(wish,))])
@@ -465,7 +471,7 @@ async def test_an_answer_is_the_same_at_first_and_from_the_cache() -> None:
         assert given == {"key": "***"}
 
 
-def test_nothing_that_a_configured_run_is_made_of_shows_a_secret(tmp_path: Path) -> None:
+def test_no_part_of_a_configured_run_shows_a_secret(tmp_path: Path) -> None:
     search = Search()
     planted_in(tmp_path, "http://127.0.0.1:9/v1")
     path = tmp_path / "quiet.yaml"
@@ -475,7 +481,7 @@ def test_nothing_that_a_configured_run_is_made_of_shows_a_secret(tmp_path: Path)
     run = load_run(path, environ=ENVIRON)
     for part in reachable(run):
         search.look(f"repr of {type(part).__name__}", f"{part!r} {part!s}")
-    search.look("all that the redactor says", run.gateway.redactor.redact_text(said(*IN_RUN)))
+    search.look("all that the redactor says", run.gateway.redactor.redact_text(join_canaries(*IN_RUN)))
     search.check("ConfiguredRun", "Gateway", "LiteLLMModel", "ModelSettings", "RunConfig", "Engine", "JudgeEndpoint")
     search.check("Redactor", "JudgeModel", "Evaluator", "UserSimulator", "FunctionMetric", "the redactor says")
 
@@ -489,7 +495,7 @@ def grumpy(case: EvalCase, run: AgentRun, *, api_token: str) -> float:
 
 
 def reachable(top: object) -> Iterator[object]:
-    """The objects of promptiter that an object is made of, and what they are made of."""
+    """The promptiter objects that an object contains, recursively."""
     seen, waiting = {id(top)}, [top]
     while waiting:
         part = waiting.pop()

@@ -53,7 +53,7 @@ def test_what_was_written_is_read_again(
     assert file.read_bytes().startswith(form[0])
 
 
-def test_a_file_of_windows_keeps_its_line_ends_and_mark_under_a_new_text(file: Path) -> None:
+def test_a_windows_file_keeps_its_line_ends_and_mark(file: Path) -> None:
     file.write_bytes(codecs.BOM_UTF8 + b"Be brief.\r\nBe kind.\r\n")
     target = FileSource(file)
     assert target.read() == "Be brief.\nBe kind.\n"
@@ -61,7 +61,7 @@ def test_a_file_of_windows_keeps_its_line_ends_and_mark_under_a_new_text(file: P
     assert file.read_bytes() == codecs.BOM_UTF8 + b"Be exact.\r\nBe kind.\r\n"
 
 
-def test_mixed_line_ends_are_left_alone(file: Path) -> None:
+def test_mixed_line_ends_are_kept(file: Path) -> None:
     file.write_bytes(b"one\r\ntwo\nthree\r")
     target = FileSource(file)
     assert target.read() == "one\r\ntwo\nthree\r"
@@ -69,7 +69,7 @@ def test_mixed_line_ends_are_left_alone(file: Path) -> None:
     assert file.read_bytes() == b"one\ntwo\r\n"
 
 
-def test_another_encoding_is_asked_for_and_kept(file: Path) -> None:
+def test_a_given_encoding_is_kept(file: Path) -> None:
     file.write_bytes("größer".encode("latin-1"))
     with pytest.raises(SetupError, match=r"is not utf-8 text .* FileSource\('prompt.md', encoding=...\)"):
         FileSource(file).read()
@@ -114,9 +114,7 @@ def test_a_link_is_followed_and_stays_a_link(tmp_path: Path, file: Path) -> None
     assert file.read_text() == "new"
 
 
-def test_a_path_means_the_same_file_after_a_change_of_folder(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_means_the_same_file_after_chdir(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     target = FileSource("prompt.md")
     monkeypatch.chdir("/")
@@ -136,7 +134,7 @@ def test_a_write_that_fails_leaves_the_old_text_and_nothing_else(file: Path, mon
     assert [(each.name, each.read_text()) for each in file.parent.iterdir()] == [("prompt.md", "old")]
 
 
-def test_a_missing_file_is_told_by_its_path(file: Path) -> None:
+def test_a_missing_file_is_reported_with_its_path(file: Path) -> None:
     with pytest.raises(SetupError, match=r"prompt.md' cannot be read: No such file"):
         FileSource(file).read()
     with pytest.raises(SetupError, match="cannot be written"):
@@ -182,6 +180,6 @@ async def test_an_asynchronous_callback_works_inside_a_running_loop() -> None:
     assert CallbackSource(read, lambda _: None).read() == "far away"
 
 
-def test_a_callback_must_give_text() -> None:
+def test_a_callback_must_return_a_string() -> None:
     with pytest.raises(SetupError, match="must return a string, not None"):
         CallbackSource(lambda: None, lambda _: None).read()  # type: ignore[arg-type, return-value]

@@ -51,7 +51,7 @@ def test_the_order_of_parts_does_not_matter_to_ids() -> None:
     assert (turned.structure_id, turned.baseline_id) == (LOOP.structure_id, LOOP.baseline_id)
 
 
-def test_json_gives_the_same_structure_back() -> None:
+def test_a_structure_survives_json() -> None:
     assert StructureSnapshot.from_json(LOOP.to_json()) == LOOP
     with pytest.raises(InvalidStructureError, match="this is not a structure"):
         StructureSnapshot.from_json({"nodes": 7})
@@ -70,10 +70,10 @@ def test_the_networkx_view_may_have_cycles() -> None:
         ({"nodes": ()}, "at least one node"),
         ({"nodes": (*LOOP.nodes, Node(id="planner"))}, "node ids must be unique: planner"),
         ({"nodes": (*LOOP.nodes, Node(id="a#b"))}, "must not be empty or contain a '#'"),
-        ({"edges": (StructureEdge(source="planner", target="nobody"),)}, "leads to 'nobody'"),
+        ({"edges": (StructureEdge(source="planner", target="missing"),)}, "leads to 'missing'"),
         ({"surfaces": (*LOOP.surfaces, LOOP.surfaces[0])}, "surface ids must be unique"),
-        ({"surfaces": (Surface(node_id="nobody", type="instruction"),)}, "which is not a node"),
-        ({"entry": "nobody"}, "the entry 'nobody' is not a node"),
+        ({"surfaces": (Surface(node_id="missing", type="instruction"),)}, "which is not a node"),
+        ({"entry": "missing"}, "the entry 'missing' is not a node"),
     ],
 )
 def test_structures_that_contradict_themselves_are_refused(change: dict[str, Any], message: str) -> None:
@@ -107,7 +107,7 @@ def test_an_unknown_surface_is_named_with_the_nearest() -> None:
         ("examples", Limits(max_examples=0), [], [{"role": "user", "content": "a"}], "it has 1 messages"),
     ],
 )
-def test_values_keep_the_rules_of_their_type(
+def test_values_must_follow_the_rules_of_their_type(
     kind: SurfaceType, limits: Limits, good: object, bad: object, problem: str
 ) -> None:
     surface = Surface(node_id="n", type=kind, value=good, limits=limits)

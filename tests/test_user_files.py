@@ -51,7 +51,7 @@ def test_a_location_names_file_line_and_key(location: Location, text: str, in_fi
     assert (str(location), location.in_file) == (text, in_file)
 
 
-def test_keys_may_have_each_of_their_spellings() -> None:
+def test_keys_may_be_snake_case_or_camel_case() -> None:
     for url in ("base_url", "baseUrl", "baseURL"):
         for tool in ("tool_name", "toolName"):
             assert read({"tools": [{tool: "x", url: "y"}]}).tools == [Tool.model_validate({"tool_name": "x", url: "y"})]

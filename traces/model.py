@@ -11,21 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal, TypeAlias, get_args
 
 import orjson
 
-from traces.errors import (
-    BrokenTraceError,
-    CycleError,
-    DuplicateStepError,
-    EmptyTraceError,
-    UnknownPredecessorError,
-    UnwritableTraceError,
-)
+from traces.canonical_order import sort_canonically
+from traces.errors import BrokenTraceError, EmptyTraceError, UnknownPredecessorError, UnwritableTraceError
 from traces.notebook import MAX_TEXT, html_block, html_heading, html_table
 
 SCHEMA_VERSION = 1
@@ -196,6 +189,12 @@ class ExecutionTrace:
         return sum_usage(step.usage for step in self.steps)
 
     @property
+    def terminals(self) -> tuple[Step, ...]:
+        """The steps without successors: what the run ended with."""
+        followed = {source for step in self.steps for source in step.predecessors}
+        return tuple(step for step in self.steps if step.id not in followed)
+
+    @property
     def start_ns(self) -> int | None:
         return min((step.start_ns for step in self.steps if step.start_ns is not None), default=None)
 
@@ -266,80 +265,3 @@ def sum_usage(usages: Iterable[Usage | None]) -> Usage:
             if value is not None:
                 known.append(value)
     return Usage(**{name: sum(known) for name, known in figures.items() if known})  # type: ignore[arg-type]
-
-
-def sort_canonically(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Sort steps by their distance from a root, then by id, so that predecessors come first.
-
-    Raises a BrokenTraceError if the steps do not form a DAG.
-    """
-    depths = _compute_depths_in_one_pass(steps)
-    if depths is None:
-        depths = _compute_depths(steps)
-    if "" in depths:
-        raise BrokenTraceError("a step has an empty id; give every step an id, such as the name of its node")
-    keys = [(depths[step.id], len(step.id), step.id) for step in steps]  # the length puts ~2 before ~10
-    if all(first < second for first, second in pairwise(keys)):
-        return tuple(steps)
-    return tuple(step for _, step in sorted(zip(keys, steps, strict=True), key=lambda pair: pair[0]))
-
-
-def _compute_depths_in_one_pass(steps: Sequence[Step]) -> dict[str, int] | None:
-    """Compute how far each step is from a root if predecessors come first, as in all files we write; else None."""
-    depths: dict[str, int] = {}
-    for step in steps:
-        depth = 0
-        for predecessor in step.predecessors:
-            before = depths.get(predecessor)
-            if before is None:
-                return None
-            if before >= depth:
-                depth = before + 1
-        if step.id in depths:
-            raise DuplicateStepError(step.id)
-        depths[step.id] = depth
-    return depths
-
-
-def _compute_depths(steps: Sequence[Step]) -> dict[str, int]:
-    waiting_for: dict[str, int] = {}
-    for step in steps:
-        if step.id in waiting_for:
-            raise DuplicateStepError(step.id)
-        waiting_for[step.id] = len(step.predecessors)
-    followers: dict[str, list[str]] = {}
-    for step in steps:
-        for predecessor in step.predecessors:
-            if predecessor not in waiting_for:
-                raise UnknownPredecessorError(step.id, predecessor, known=waiting_for)
-            followers.setdefault(predecessor, []).append(step.id)
-
-    depths: dict[str, int] = {}
-    ready = [step_id for step_id, count in waiting_for.items() if count == 0]
-    depth = 0
-    while ready:
-        for step_id in ready:
-            depths[step_id] = depth
-        reached = []
-        for step_id in ready:
-            for follower in followers.get(step_id, ()):
-                waiting_for[follower] -= 1
-                if waiting_for[follower] == 0:
-                    reached.append(follower)
-        ready, depth = reached, depth + 1
-    if len(depths) < len(steps):
-        raise CycleError(_find_cycle(step for step in steps if step.id not in depths))
-    return depths
-
-
-def _find_cycle(steps: Iterable[Step]) -> list[str]:
-    """Find a cycle, in execution order, among steps that each have a predecessor among them."""
-    predecessors = {step.id: step.predecessors for step in steps}
-    walked: dict[str, int] = {}
-    step_id = min(predecessors)
-    while step_id not in walked:
-        walked[step_id] = len(walked)
-        step_id = next(predecessor for predecessor in predecessors[step_id] if predecessor in predecessors)
-    cycle = list(walked)[walked[step_id] :][::-1]
-    first = cycle.index(min(cycle))
-    return cycle[first:] + cycle[:first]

@@ -18,23 +18,15 @@ may not have ended when the next step begins.
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
-from traces.errors import (
-    AmbiguousStepError,
-    BrokenTraceError,
-    NoActiveRecordingError,
-    TraceError,
-    UnknownPredecessorError,
-)
+from traces.errors import BrokenTraceError, NoActiveRecordingError, TraceError
 from traces.model import (
     EMPTY,
     STEP_KINDS,
@@ -44,12 +36,14 @@ from traces.model import (
     Snapshot,
     Step,
     StepKind,
-    ToolCall,
     TraceStatus,
     Usage,
     digest,
 )
-from traces.snapshots import describe_value, take_snapshot, to_bounded_json, to_plain_json
+from traces.open_tool_call import OpenToolCall, to_failure
+from traces.scopes import ControlScope, current_line_of_control
+from traces.snapshots import take_snapshot, to_plain_json
+from traces.step_index import StepIndex
 
 Resolver: TypeAlias = Callable[[str], Json]
 """Returns the current value of a surface."""
@@ -107,39 +101,28 @@ def read_surface(surface_id: str) -> Json:
     return current_step().read_surface(surface_id)
 
 
+@dataclass(eq=False, slots=True)
 class Recording:
     """A trace while it is being recorded."""
 
-    def __init__(
-        self,
-        trace_id: str,
-        *,
-        resolve: Resolver | None,
-        conversation_id: str | None,
-        attributes: dict[str, Json],
-        blobs: MutableMapping[str, bytes],
-        clock: Callable[[], int],
-    ) -> None:
-        self.trace_id = trace_id
-        self.resolve = resolve
-        self.conversation_id = conversation_id
-        self.attributes = attributes
-        self.blobs = blobs
-        self.clock = clock
-        self.is_active = False
-        self._status: TraceStatus = "completed"
-        self._steps: dict[str, OpenStep] = {}
-        self._followed: set[str] = set()
-        self._last_visit: dict[str, tuple[int, OpenStep]] = {}
-        self._lock = threading.RLock()
-        self._outside: _Position | None = None
-        self._misuse: TraceError | None = None
+    trace_id: str
+    resolve: Resolver | None
+    conversation_id: str | None
+    attributes: dict[str, Json]
+    blobs: MutableMapping[str, bytes]
+    clock: Callable[[], int]
+    is_active: bool = field(default=False, init=False)
+    lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
+    _status: TraceStatus = field(default="completed", init=False)
+    _steps: StepIndex[OpenStep] = field(default_factory=StepIndex, init=False, repr=False)
+    _outside: _Position | None = field(default=None, init=False, repr=False)
+    _misuse: TraceError | None = field(default=None, init=False)
 
     @property
     def trace(self) -> ExecutionTrace:
         """The trace recorded so far. It is incomplete as long as a step is open."""
-        with self._lock:
-            steps = tuple(opened.freeze() for opened in self._steps.values())
+        with self.lock:
+            steps = tuple(opened.freeze() for opened in self._steps)
         unfinished = any(recorded.end_ns is None for recorded in steps)
         return ExecutionTrace(
             id=self.trace_id,
@@ -152,7 +135,12 @@ class Recording:
     @property
     def has_steps(self) -> bool:
         """Whether any step was recorded: without one there is no trace."""
-        return bool(self._steps)
+        return len(self._steps) > 0
+
+    @property
+    def followed(self) -> set[str]:
+        """The ids of steps that another step follows."""
+        return self._steps.followed
 
     def fail(self) -> None:
         """Mark the run as failed, for an error that was caught inside the recording."""
@@ -161,7 +149,7 @@ class Recording:
     def __enter__(self) -> Recording:
         self.is_active = True
         self._outside = _position.get()
-        _position.set(_Position(_Scope(self, parent=None, tips=frozenset()), frozenset()))
+        _position.set(_Position(ControlScope(self, parent=None, tips=frozenset()), frozenset()))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -173,48 +161,18 @@ class Recording:
             self._status = "failed"
             raise self._misuse  # it was caught inside the recording, but steps are missing
 
-    def _register(self, opened: OpenStep, path: str) -> None:
+    def register(self, opened: OpenStep, path: str) -> None:
         """Give a step its id and its number in the order of starts."""
         try:
-            self._assign_id(opened, path)
+            with self.lock:
+                self._steps.add(opened, path)
         except TraceError as error:
-            self._misuse = self._misuse or error
+            self.note_misuse(error)
             raise
 
-    def _assign_id(self, opened: OpenStep, path: str) -> None:
-        with self._lock:
-            for source in opened.predecessors:
-                if source not in self._steps:
-                    raise UnknownPredecessorError(path, source, known=self._steps)
-            visit, previous = self._last_visit.get(path, (0, None))
-            if previous is not None and not self._comes_before(previous, opened):
-                raise AmbiguousStepError(path)
-            while True:
-                visit += 1
-                # A node whose name already ends in ~2 gets ~1 for its first visit, so that the two are not confused.
-                opened.id = path if visit == 1 and not _LOOKS_LIKE_A_VISIT.search(path) else f"{path}~{visit}"
-                if opened.id not in self._steps:
-                    break
-            opened.number = len(self._steps)
-            self._last_visit[path] = (visit, opened)
-            self._steps[opened.id] = opened
-            self._followed |= opened.predecessors
-
-    def _comes_before(self, previous: OpenStep, opened: OpenStep) -> bool:
-        """Whether a step always runs after the previous visit of its node, not just by chance this time."""
-        if previous.scope is opened.scope:
-            return True
-        seen = set(opened.predecessors)
-        waiting = list(seen)
-        while waiting:
-            ancestor = self._steps[waiting.pop()]
-            if ancestor is previous:
-                return True
-            if ancestor.number > previous.number:  # a step that started before the previous visit does not follow it
-                further = ancestor.predecessors - seen
-                seen |= further
-                waiting.extend(further)
-        return False
+    def note_misuse(self, error: TraceError) -> None:
+        """Remember an error of the code that records. The recording raises it at its end, even if it was caught."""
+        self._misuse = self._misuse or error
 
 
 @dataclass(eq=False, slots=True)
@@ -233,8 +191,8 @@ class OpenStep:
     number: int = field(default=0, init=False)
     predecessors: frozenset[str] = field(default=frozenset(), init=False)
     tool_calls: list[OpenToolCall] = field(default_factory=list, init=False)
-    scope: _Scope = field(init=False, repr=False)
-    _inner: _Scope = field(init=False, repr=False)
+    scope: ControlScope[Recording, OpenStep] = field(init=False, repr=False)
+    _inner: ControlScope[Recording, OpenStep] = field(init=False, repr=False)
     _input: Snapshot = field(default=EMPTY, init=False)
     _output: Snapshot = field(default=EMPTY, init=False)
     _error: Failure | None = field(default=None, init=False)
@@ -257,8 +215,8 @@ class OpenStep:
             self.predecessors = scope.join()
         else:
             self.predecessors = frozenset(source if isinstance(source, str) else source.id for source in self.after)
-        scope.recording._register(self, scope.build_path(self))
-        self._inner = _Scope(scope.recording, parent=self, tips=self.predecessors)
+        scope.recording.register(self, scope.build_path(self.node_id, self.index))
+        self._inner = ControlScope(scope.recording, parent=self, outer=scope, tips=self.predecessors)
         self._start_ns = scope.recording.clock()
         _position.set(_Position(self._inner, self._inner.tips))
         if self.input is not None:
@@ -267,7 +225,7 @@ class OpenStep:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         recording = self.scope.recording
-        self._error = None if error is None else _to_failure(error)
+        self._error = None if error is None else to_failure(error)
         self._end_ns = recording.clock()
         ends = self._inner.join()
         if ends != self._inner.start:
@@ -295,7 +253,10 @@ class OpenStep:
 
     def call_tool(self, name: str, arguments: Any = None, *, call_id: str | None = None) -> OpenToolCall:
         """Record a tool call of this step: a context manager; set its `result`."""
-        return OpenToolCall(self, name, arguments, call_id)
+        recording = self.scope.recording
+        return OpenToolCall(
+            name, arguments, call_id, calls=self.tool_calls, clock=recording.clock, blobs=recording.blobs
+        )
 
     def freeze(self) -> Step:
         return Step(
@@ -315,132 +276,14 @@ class OpenStep:
         )
 
 
-class OpenToolCall:
-    """A tool call while it is running: set `result`."""
-
-    def __init__(self, caller: OpenStep, name: str, arguments: Any, call_id: str | None) -> None:
-        self.caller = caller
-        self.name = name
-        self.call_id = call_id
-        self.result: Any = None
-        self._arguments = to_bounded_json(arguments, caller.scope.recording.blobs)
-        self._result: Json = None
-        self._error: Failure | None = None
-        self._start_ns: int | None = None
-        self._end_ns: int | None = None
-
-    def __enter__(self) -> OpenToolCall:
-        self._start_ns = self.caller.scope.recording.clock()
-        self.caller.tool_calls.append(self)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        recording = self.caller.scope.recording
-        self._error = None if error is None else _to_failure(error)
-        self._end_ns = recording.clock()
-        self._result = to_bounded_json(self.result, recording.blobs)
-
-    def freeze(self) -> ToolCall:
-        return ToolCall(
-            name=self.name,
-            id=self.call_id,
-            arguments=self._arguments,
-            result=self._result,
-            error=self._error,
-            start_ns=self._start_ns,
-            end_ns=self._end_ns,
-        )
-
-
 class _Position(NamedTuple):
     """Where in the recording code is running: its scope, and the last steps. A new task inherits a copy."""
 
-    scope: _Scope
+    scope: ControlScope[Recording, OpenStep]
     tips: frozenset[str]
 
 
-class _Scope:
-    """A line of control inside a recording or a step; its next step follows the `tips`."""
-
-    def __init__(self, recording: Recording, *, parent: OpenStep | None, tips: frozenset[str]) -> None:
-        self.recording = recording
-        self.parent = parent
-        self.start = tips
-        self.tips = tips
-        self.has_moved = False
-        self.branches: list[_Scope] = []
-        self.owner = weakref.ref(_current_line_of_control())
-        self.loop_inside: weakref.ref[asyncio.AbstractEventLoop] | None = None
-
-    def branch(self, tips: frozenset[str]) -> _Scope:
-        if self.owner() is threading.current_thread():
-            tips = self._enter_loop()
-        child = _Scope(self.recording, parent=self.parent, tips=tips)
-        with self.recording._lock:
-            self.find_open_scope().branches.append(
-                child
-            )  # a task may start running after the step that created it has ended
-        return child
-
-    def _enter_loop(self) -> frozenset[str]:
-        """Continue a thread's line of control in the event loop that the thread runs; only one task of it can."""
-        loop = asyncio.get_running_loop()
-        if self.loop_inside is not None and self.loop_inside() is loop:
-            error = AmbiguousStepError("", why=_OUTSIDE_THE_LOOP)
-            self.recording._misuse = self.recording._misuse or error
-            raise error
-        self.loop_inside = weakref.ref(loop)
-        return self.join()
-
-    def build_path(self, opened: OpenStep) -> str:
-        name = opened.node_id if opened.index is None else f"{opened.node_id}[{opened.index}]"
-        if self.parent is None:
-            return name
-        return f"{self.parent.id}/{name.removeprefix(self.parent.node_id + '/')}"
-
-    def move_to(self, step_id: str) -> None:
-        self.tips = frozenset((step_id,))
-        self.has_moved = True
-
-    def join(self) -> frozenset[str]:
-        """Return the last steps of this line, and of its branches that have ended since they were last joined."""
-        with self.recording._lock:
-            joined = set(self.tips)
-            waiting = list(self.branches)
-            for branch in waiting:  # grows during the loop: a branch may have branches
-                if branch.has_moved and not branch.is_running():
-                    joined |= branch.tips
-                    branch.has_moved = False
-                waiting.extend(branch.branches)
-            self.branches = [branch for branch in self.branches if branch.is_running() or branch.branches]
-            return frozenset(joined - self.recording._followed) or frozenset(joined)
-
-    def take_over(self, inner: _Scope) -> None:
-        """Keep the branches that outlive a nested step, so that they are joined later."""
-        with self.recording._lock:
-            self.branches += inner.branches
-
-    def is_running(self) -> bool:
-        """Whether this line may open more steps. For a pool's thread that is unknown, so it counts as ended."""
-        owner = self.owner()
-        return isinstance(owner, asyncio.Task) and not owner.done()
-
-    def find_open_scope(self) -> _Scope:
-        """Return this scope, or the nearest one around it whose step has not ended."""
-        scope = self
-        while scope.parent is not None and scope.parent.has_ended:
-            scope = scope.parent.scope
-        return scope
-
-
-_OUTSIDE_THE_LOOP = (
-    "several tasks of an event loop opened steps before the code that started them did, so it is unclear which step "
-    "joins them: start the recording inside the loop, `async def main(): with record(...)`, or open a step first"
-)
-_LOOKS_LIKE_A_VISIT = re.compile(r"~\d+$")
-
-
-def _enter_scope() -> _Scope:
+def _enter_scope() -> ControlScope[Recording, OpenStep]:
     position = _position.get()
     if position is None:
         raise NoActiveRecordingError(
@@ -450,28 +293,13 @@ def _enter_scope() -> _Scope:
     scope, tips = position
     if not scope.recording.is_active:
         raise NoActiveRecordingError(f"the recording {scope.recording.trace_id!r} has ended; await all tasks inside it")
-    if scope.owner() is not _current_line_of_control():
+    if scope.owner() is not current_line_of_control():
         scope = scope.branch(tips)
         _position.set(_Position(scope, tips))
     return scope
-
-
-def _current_line_of_control() -> object:
-    try:
-        return asyncio.current_task() or threading.current_thread()
-    except RuntimeError:  # no event loop in this thread
-        return threading.current_thread()
 
 
 def _is_cancellation(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(_is_cancellation(inner) for inner in error.exceptions)
     return isinstance(error, asyncio.CancelledError | KeyboardInterrupt | TimeoutError)
-
-
-def _to_failure(error: BaseException) -> Failure:
-    if isinstance(error, asyncio.CancelledError):
-        return Failure("cancelled", describe_value(error))
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return Failure(name, describe_value(error))

@@ -1,4 +1,4 @@
-"""The `promptiter` command: parse, call the API, render. Exit codes are the same for all commands: see exit_codes."""
+"""The `promptiter` command. All commands share their exit codes: see exit_codes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from promptiter.cli.commands.restore import restore
 from promptiter.cli.commands.run import rerun, resume, run
 from promptiter.cli.commands.runs import runs
 from promptiter.cli.commands.show import show
-from promptiter.cli.exit_codes import CANCELLED, EXPLAINED
+from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES_HELP
 from promptiter.cli.help import PlainCommand
-from promptiter.cli.output import say_error
+from promptiter.cli.output import print_error
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from promptiter.llm.redaction import process_redactor
 from traces import TraceError
 
 app = typer.Typer(
     name="promptiter",
-    epilog=EXPLAINED,
+    epilog=EXIT_CODES_HELP,
     help="Backpropagation for agents: find the step that failed, patch the text behind it, adopt only what one test "
     "shows to be better.",
     no_args_is_help=True,
@@ -62,15 +62,15 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; errors that a user can fix are one line on standard error."""
+    """Run the command line. Errors that a user can fix are printed on one line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without box drawing must not fail
+            stream.reconfigure(errors="replace")  # not every terminal can print box drawing
     try:
         app()
-    except SystemExit as left:
-        if left.code == CANCELLED:
-            _leave_at_once(CANCELLED)
+    except SystemExit as error:
+        if error.code == CANCELLED:
+            _exit_at_once(CANCELLED)
         raise
     except (TraceError, SetupError) as error:
         _fail(error, code=2)
@@ -78,13 +78,13 @@ def main() -> None:
         _fail(error, code=6)
     except PromptiterError as error:
         _fail(error, code=1)
-    except Exception:  # noqa: BLE001 - a defect: printed in full for a bug report, without secrets
+    except Exception:  # noqa: BLE001 - a bug: printed in full for the report, without secrets
         typer.echo(process_redactor().redact_text(traceback.format_exc()), nl=False, err=True)
         sys.exit(1)
 
 
-def _leave_at_once(code: int) -> NoReturn:
-    """End without waiting for threads: after a cancellation a function that hangs must not hold the process."""
+def _exit_at_once(code: int) -> NoReturn:
+    """Exit without waiting for threads: after a cancellation, a function that hangs must not keep the process."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -92,5 +92,5 @@ def _leave_at_once(code: int) -> NoReturn:
 
 
 def _fail(error: Exception, *, code: int) -> NoReturn:
-    say_error(str(error))
+    print_error(str(error))
     sys.exit(code)

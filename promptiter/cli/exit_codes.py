@@ -1,4 +1,4 @@
-"""What commands exit with: one table for all of them."""
+"""The exit codes of all commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXIT_CODES: Mapping[Outcome, int] = {
 }
 """The exit code of `run`, `resume` and `rerun`, by the outcome of the run."""
 
-EXPLAINED = (
-    "Exit codes: 0 improved, or the command did what it says; 1 failed, or below a threshold; 2 wrong usage or input; "
-    "3 no evidence; 4 underpowered; 5 overfit risk; 6 the budget ended; 7 an invalid evaluation; 130 cancelled."
+EXIT_CODES_HELP = (
+    "Exit codes: 0 improved, or the command succeeded; 1 failed, or below a threshold; 2 wrong usage or input; "
+    "3 no evidence; 4 underpowered; 5 overfit risk; 6 budget ended; 7 invalid evaluation; 130 cancelled."
 )

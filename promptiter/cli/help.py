@@ -1,4 +1,4 @@
-"""Help that reads well at 80 columns: plain text, arguments by their name, without the names of Python types."""
+"""Help texts for 80 columns: plain text, without Python types."""
 
 from __future__ import annotations
 

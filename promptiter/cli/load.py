@@ -1,4 +1,4 @@
-"""What commands load: configurations, agents as `module:attr`, and the metrics beside an eval set."""
+"""Loads configurations, agents as `module:attr`, and the metrics beside an eval set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETS = ("train", "validation", "test")
 def read_subject(
     subject: str | None, *, config: Path | None = None, settings: Mapping[str, Json] | None = None
 ) -> ReadConfig:
-    """The configuration for a command's argument: an agent as module:attr, a configuration file, or its folder.
+    """Read the configuration that an argument names: an agent as module:attr, a configuration file, or its folder.
 
     For an agent, the models, metrics and other settings come from `config`, or from the promptiter.yaml of the current
     folder if there is one.
@@ -45,7 +45,7 @@ def read_with_metrics(
     metrics: Path | None = None,
     settings: Mapping[str, Json] | None = None,
 ) -> ReadConfig:
-    """The same with the metrics that were given; if the configuration has none, with those beside the eval set file."""
+    """`read_subject` with the given metrics; if there are none at all, with those beside the eval set file."""
     settings = dict(settings or {})
     if metrics is not None:
         settings["metrics"] = str(metrics.absolute())

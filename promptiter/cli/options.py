@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share: a name means the same in each of them."""
+"""Options and arguments that several commands share, so that they mean the same everywhere."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ ConfigOption = Annotated[
 Run = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A run: its folder, its id or a part of it; or `latest`, or a project for its latest run."
+        metavar="RUN", help="A run: its folder, its id or a part of it, `latest`, or a project for its latest run."
     ),
 ]
 Runs = Annotated[
     Path | None,
     typer.Option("--runs", metavar="FOLDER", help="The folder with the runs; by default `runs` of promptiter.yaml."),
 ]
-Concurrency = Annotated[int | None, typer.Option("--concurrency", min=1, metavar="N", help="Cases to run at once.")]
+Concurrency = Annotated[
+    int | None, typer.Option("--concurrency", min=1, metavar="N", help="Number of cases to run in parallel.")
+]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Random seed.")]
 MaxUsd = Annotated[float | None, typer.Option("--max-usd", min=0, metavar="USD", help="Hard cap on spending.")]
 InitialProfile = Annotated[
@@ -54,17 +56,17 @@ Output = Annotated[
 
 
 def find_run_folder(run: str, runs: Path | None) -> Path:
-    """The folder of a run that a person named. A configuration that cannot be read does not stand in the way."""
+    """Find the folder of a run, even if the configuration cannot be read."""
     from promptiter.config.file import FILE_NAME
     from promptiter.runs.listing import find_run
 
-    if Path(run).is_file() or (Path(run) / FILE_NAME).is_file():  # a project: its latest
+    if Path(run).is_file() or (Path(run) / FILE_NAME).is_file():  # a project: its latest run
         run, runs = "latest", Path(run)
     return find_run(run, find_runs(runs))
 
 
 def find_runs(folder: Path | None) -> Path:
-    """The folder with the runs: the one that was named, else the one that promptiter.yaml names, else `runs`."""
+    """Find the folder with the runs: the given one, the one in promptiter.yaml, or `runs`."""
     from promptiter.config.file import FILE_NAME, read_config
 
     if folder is not None and not folder.exists():
@@ -75,5 +77,5 @@ def find_runs(folder: Path | None) -> Path:
     project = file if file.is_dir() else file.parent
     try:
         return read_config(file).config.runs if file.exists() else Path("runs")
-    except SetupError:  # edited since: the runs are most likely where they are by default
+    except SetupError:  # a broken configuration must not hide the runs; assume the default folder
         return project / "runs"

@@ -1,4 +1,4 @@
-"""Where commands write: the terminal, a pipe, or a file."""
+"""Output of commands: to the terminal, a pipe, or a file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
+import orjson
 import typer
 from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from promptiter.llm.redaction import process_redactor
@@ -21,8 +24,8 @@ from traces.model import Json
 from traces.text import one_line
 
 
-class View(StrEnum):
-    """How a graph can be shown."""
+class OutputFormat(StrEnum):
+    """The formats of graphs and traces."""
 
     text = "text"
     mermaid = "mermaid"
@@ -30,26 +33,27 @@ class View(StrEnum):
     json = "json"
 
 
-def view_of(output: Path | None) -> View:
-    """What the name of an output asks for; text if it says nothing."""
-    return {".svg": View.svg, ".mmd": View.mermaid, ".json": View.json}.get(output.suffix if output else "", View.text)
+def guess_format(output: Path | None) -> OutputFormat:
+    """The format that the name of an output file implies; text by default."""
+    formats = {".svg": OutputFormat.svg, ".mmd": OutputFormat.mermaid, ".json": OutputFormat.json}
+    return formats.get(output.suffix if output else "", OutputFormat.text)
 
 
 class SteadyConsole(Console):
-    """A console on standard error whose reader may go away: what is shown there is not worth a run."""
+    """A console on standard error that survives a closed pipe: a run must not fail because of its progress."""
 
     def __init__(self) -> None:
         super().__init__(stderr=True, highlight=False)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stderr.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stderr.fileno())
+        os.close(null)
 
 
 def console(output: Path | None = None) -> Console:
-    """A console for people: as wide as the terminal, 120 columns where there is none; plain text into a file."""
+    """A console as wide as the terminal, or 120 columns if there is none; for a file, plain text."""
     if output is not None:
         try:
             file = output.open("w", encoding="utf-8")
@@ -58,66 +62,66 @@ def console(output: Path | None = None) -> Console:
         return Console(file=file, width=120, highlight=False, force_terminal=False, color_system=None)
     if sys.stdout.isatty():
         return Console(highlight=False)
-    return Console(file=_Trimmed(), width=int(os.environ.get("COLUMNS") or 120), highlight=False)
+    return Console(file=_TrimmedOutput(), width=int(os.environ.get("COLUMNS") or 120), highlight=False)
 
 
-class _Trimmed(io.StringIO):
-    """Standard output without the spaces that fill up lines: they are noise in a pipe."""
+class _TrimmedOutput(io.StringIO):
+    """Standard output without trailing spaces."""
 
     def write(self, text: str) -> int:
-        sys.stdout.write(_FILLED.sub("\n", text))
+        sys.stdout.write(_TRAILING_SPACES.sub("\n", text))
         return len(text)
 
     def flush(self) -> None:
         sys.stdout.flush()
 
 
-_FILLED = re.compile(" +\n")
+_TRAILING_SPACES = re.compile(" +\n")
+
+
+def new_table(*columns: str, gap: int = 2) -> Table:
+    """A table without borders. Columns do not wrap; those whose name starts with `>` are right-aligned."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, gap, 0, 0))
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
+    return table
 
 
 def print_rows(screen: Console, rows: Iterable[tuple[str, str]]) -> None:
-    """A name in bold, and what is told of it; a name that comes again stands once."""
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
+    """Print a table of names, in bold, and texts. A name that repeats is printed once."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     before = ""
-    for name, told in rows:
-        table.add_row("" if name == before else name, Text(one_line(told)))
+    for name, text in rows:
+        table.add_row("" if name == before else name, Text(one_line(text)))
         before = name
     screen.print(Padding(table, 0, expand=False))
 
 
-def heading(screen: Console, text: str) -> None:
-    """A bold line, after an empty one."""
+def print_heading(screen: Console, text: str) -> None:
+    """Print an empty line and a bold one."""
     screen.print()
     screen.print(text, style="bold", markup=False)
 
 
 def print_indented(screen: Console, text: str | Text, *, by: int = 2) -> None:
-    """A text whose wrapped lines are indented as the first."""
-    from rich.padding import Padding
-
+    """Print a text with all of its lines indented, wrapped ones too."""
     screen.print(Padding(text, (0, 0, 0, by), expand=False))
 
 
-def say_error(text: str) -> None:
-    """One line on standard error: what went wrong, without secrets, whoever's code said it."""
+def print_error(text: str) -> None:
+    """Print an error to standard error, without secrets."""
     typer.secho(f"error: {process_redactor().redact_text(text)}", fg="red", err=True)
 
 
 def json_text(document: Json) -> str:
-    """A document for machines."""
-    import orjson
-
+    """A document as indented JSON."""
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
 def write_text(text: str, output: Path | None) -> None:
-    """Print a text, or write it to a file and say so."""
+    """Print a text, or write it to a file."""
     if output is None:
         typer.echo(text, nl=False)
     else:

@@ -1,4 +1,4 @@
-"""`promptiter run --review`: a person at the terminal approves, edits or vetoes each patch before it is tried."""
+"""`promptiter run --review`: approve, edit or veto each patch at the terminal before it is tried."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from promptiter.cli.views.diff import diff
+from promptiter.cli.views.diff import diff_table
+from promptiter.cli.views.run import shorten_reason
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.errors import SetupError, SurfaceValueError
+from promptiter.wording import plural
 from traces.model import Json
-from traces.text import cut, one_line
+from traces.text import one_line
 
 END_OF_TEXT = "."
-"""Alone on a line, it ends a text that is typed in."""
+"""A line with only this ends a text that is typed in."""
 
-LONGEST_REASON = 1000
+MAX_REASON = 1000
 
 ReadLine: TypeAlias = Callable[[], Awaitable[str]]
-"""Gives the next line that is typed, with its line break; an empty text at the end of the input."""
+"""Returns the next line of input with its line break, or an empty string at the end of the input."""
 
 
 def check_terminal() -> None:
-    """A review needs somebody to ask; SetupError where there is nobody."""
+    """SetupError unless standard input is a terminal, which a review needs."""
     if not sys.stdin.isatty():
-        raise SetupError("review: standard input is no terminal, so nobody can be asked; leave --review out")
+        raise SetupError("review: standard input is not a terminal, so patches cannot be reviewed; remove --review")
 
 
 async def read_line() -> str:
-    """The next line of the terminal. The event loop goes on meanwhile, and whoever waits can be cancelled."""
+    """Read the next line of the terminal without blocking the event loop; can be cancelled."""
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
     loop.add_reader(sys.stdin, typed.set)
@@ -51,60 +53,61 @@ async def read_line() -> str:
 
 
 class TerminalReviewer:
-    """A Reviewer that shows a patch on a console and asks what to do with it; `paused` gives it the terminal."""
+    """A Reviewer that shows each patch on a console and asks what to do; `pause` frees the terminal for it."""
 
     def __init__(
         self,
         console: Console,
         *,
-        paused: Callable[[], AbstractContextManager[None]] = nullcontext,
+        pause: Callable[[], AbstractContextManager[None]] = nullcontext,
         read: ReadLine = read_line,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._console = console
-        self._paused = paused
+        self._pause = pause
         self._read = read
         self._environ = os.environ if environ is None else environ
 
     async def review(self, request: ReviewRequest) -> Review:
-        with self._paused():
+        with self._pause():
             self._show(request)
-            return await self._decided(request)
+            return await self._decide(request)
 
     def _show(self, request: ReviewRequest) -> None:
         screen, signal = self._console, request.signal
-        count = len(signal.case_ids)
         screen.rule(Text(one_line(request.surface.id), "bold cyan"), align="left", style="dim")
-        screen.print(Text.assemble((f"blamed by {count} case{'s' * (count != 1)}  ", "bold"), _short(signal.text)))
+        screen.print(
+            Text.assemble((f"blamed by {plural(len(signal.case_ids), 'case')}  ", "bold"), _shorten(signal.text))
+        )
         if request.patch.reason:
-            screen.print(Text.assemble(("the patch  ", "bold"), _short(request.patch.reason)))
+            screen.print(Text.assemble(("patch  ", "bold"), _shorten(request.patch.reason)))
         screen.print()
-        screen.print(Padding(diff(request.surface.value, request.patch.value), (0, 0, 0, 2)))
+        screen.print(Padding(diff_table(request.surface.value, request.patch.value), (0, 0, 0, 2)))
         screen.print()
 
-    async def _decided(self, request: ReviewRequest) -> Review:
+    async def _decide(self, request: ReviewRequest) -> Review:
         while True:
             answer = await self._ask("(a)pprove, (e)dit or (v)eto? ")
             if answer is None:
-                return Review(action="veto", reason="nobody answered")
+                return Review(action="veto", reason="no answer")
             match answer.strip().lower():
                 case "a" | "approve":
                     return Review(action="approve")
                 case "v" | "veto":
                     return Review(action="veto", reason=(await self._ask("why? ") or "").strip())
                 case "e" | "edit":
-                    if (edited := await self._edited(request)) is not None:
+                    if (edited := await self._edit(request)) is not None:
                         return edited
                 case _:
                     self._console.print("type a, e or v")
 
-    async def _edited(self, request: ReviewRequest) -> Review | None:
-        """The value as the person wants it; None if they changed their mind, or it cannot be used."""
+    async def _edit(self, request: ReviewRequest) -> Review | None:
+        """The edited value; None if it was not changed or is invalid."""
         value = request.patch.value
         text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
-        new = await self._rewritten(text)
+        new = await self._read_new_text(text)
         if new is None or new == text:
-            self._console.print("nothing was changed")
+            self._console.print("no changes")
             return None
         try:
             edited: Json = new if isinstance(value, str) else orjson.loads(new)
@@ -117,17 +120,17 @@ class TerminalReviewer:
             return Review(action="edit", value=edited, reason="by hand")
         return None
 
-    async def _rewritten(self, text: str) -> str | None:
+    async def _read_new_text(self, text: str) -> str | None:
         editor = self._environ.get("VISUAL") or self._environ.get("EDITOR")
         if editor:
-            return await self._in_editor(editor, text)
-        self._console.print(f"type the whole new text, and end it with a line that has only '{END_OF_TEXT}'")
+            return await self._open_editor(editor, text)
+        self._console.print(f"type the new text, then a line with only '{END_OF_TEXT}'")
         lines = []
         while (line := await self._read()) and line.rstrip("\n") != END_OF_TEXT:
             lines.append(line)
         return "".join(lines).removesuffix("\n") or None
 
-    async def _in_editor(self, editor: str, text: str) -> str | None:
+    async def _open_editor(self, editor: str, text: str) -> str | None:
         with tempfile.TemporaryDirectory(prefix="promptiter-") as folder:
             file = Path(folder) / "surface.md"
             file.write_text(f"{text}\n", encoding="utf-8")
@@ -142,10 +145,10 @@ class TerminalReviewer:
             return file.read_text(encoding="utf-8", errors="replace").removesuffix("\n")
 
     async def _ask(self, question: str) -> str | None:
-        """The line that is typed; None at the end of the input."""
+        """Ask for a line; None at the end of the input."""
         self._console.print(Text(question, "bold"), end="")
         return await self._read() or None
 
 
-def _short(text: str) -> str:
-    return cut(one_line(" ".join(text.split())), LONGEST_REASON)
+def _shorten(text: str) -> str:
+    return shorten_reason(text, limit=MAX_REASON)

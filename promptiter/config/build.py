@@ -1,11 +1,10 @@
-"""Builds a run from a configuration: imports the agent, reads the cases, builds models, metrics and policies.
+"""Builds a run from a configuration: imports the agent, loads the cases, builds models, metrics and policies.
 
 Nothing is spent here. All problems are collected and reported together.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -15,13 +14,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from promptiter.agents.base import Agent
+from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.file import ReadConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
 from promptiter.config.models import build_gateway, build_search, find_unpriced_models
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
-from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
-from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import check_request, merge_eval_sets
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
@@ -30,98 +28,17 @@ from promptiter.evaluation.data.evalset import load_eval_set
 from promptiter.evaluation.data.splits import split
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.metric_config import EvalConfig, load_eval_config, parse_eval_config
-from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
-from promptiter.forecast.forecast import Forecast, forecast_run, write_forecast
 from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.acceptance import AnyGain
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunRequest
-from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration
 from promptiter.search.cheaper import ModelDownsizing
 from promptiter.search.shorter import PromptShortening
 from promptiter.stages.losses import LossHint, LossPlacement
 
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredRun:
-    """A run that can start. The gateway has the ledger, and the shared cache if there is one.
-
-    `run.engine.run_sync(run.request)` writes nothing to disk. `run.begin().run_sync()` has a folder and can be resumed.
-    """
-
-    config: RunConfig
-    engine: Engine
-    request: RunRequest
-    gateway: Gateway
-    configuration: Configuration | None = None
-
-    def begin(self) -> RunDirectory:
-        """Create a folder for the run, below `runs` of the configuration, with its forecast."""
-        forecast = self._forecast_if_any()
-        directory = RunDirectory.begin(
-            self.config.runs,
-            self.engine,
-            self.request,
-            configuration=self.configuration,
-            keep_traces=self.config.keep_traces,
-        )
-        if forecast is not None:
-            write_forecast(directory.path, forecast)
-        return directory
-
-    def forecast(self) -> Forecast:
-        """Estimate what the run will take, from matching earlier runs if there are any. Makes no call."""
-        return forecast_run(self.engine, self.request, runs=self.config.runs)
-
-    def noise(
-        self,
-        *,
-        repeats: int = REPEATS,
-        on_row: Callable[[CaseRow], None] | None = None,
-        notify: Callable[[str], None] = lambda _: None,
-    ) -> NoiseReport:
-        """Measure the noise of an A/A run on the validation cases. Writes nothing but answers to the cache.
-
-        After Ctrl-C, or when the budget ends, the report has what was measured so far.
-        """
-        stopping = Interrupt()
-        return run_blocking(
-            lambda: measure_noise(self.engine, self.request, repeats=repeats, on_row=on_row, interrupt=stopping),
-            stopping,
-            notify=notify,
-        )
-
-    def _forecast_if_any(self) -> Forecast | None:
-        try:
-            return self.forecast()
-        except Exception as error:  # noqa: BLE001 - it calls the user's agent and search; a run needs no forecast
-            logger.warning("the run starts without a forecast: %s", type(error).__name__)
-            return None
-
-    def resume(self, path: str | os.PathLike[str]) -> RunDirectory:
-        """Open the folder of this run to resume it. ChangedInputsError if its inputs have changed."""
-        return RunDirectory.resume(
-            path, self.engine, self.request, configuration=self.configuration, keep_traces=self.config.keep_traces
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredEvaluation:
-    """An agent, the cases to run it on, and how they are scored: a run without its search."""
-
-    agent: Agent
-    cases: EvalSet
-    evaluator: Evaluator
-    gateway: Gateway
-    profile: Profile | None = None
-    teacher: Agent | str | None = None
 
 
 def build_evaluation(
@@ -134,7 +51,7 @@ def build_evaluation(
 def build_run(
     found: ReadConfig, *, problems: Iterable[str] = (), environ: Mapping[str, str] | None = None
 ) -> ConfiguredRun:
-    """Build the run that a configuration describes. A RequestError lists everything that is wrong, and `problems`."""
+    """Build the run that a configuration describes. A RequestError lists every problem, including the given ones."""
     builder = _RunBuilder(found, os.environ if environ is None else environ, [*found.problems, *problems])
     return builder.build()
 
@@ -163,8 +80,7 @@ class _RunBuilder:
         if agent is not None and evaluator is not None:
             engine = self.attempt(lambda: _build_engine(agent, evaluator, config))
         if self.problems or engine is None:
-            gateway.cache.close()
-            raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
+            raise self._close_and_report(gateway)
         return ConfiguredRun(
             config=config,
             engine=engine,
@@ -182,11 +98,14 @@ class _RunBuilder:
             others = [teacher] if isinstance(teacher, str) else []
             self.attempt(partial(check_models, agent, evaluator, profile=profile, others=others))
         if self.problems or agent is None or evaluator is None or cases is None:
-            gateway.cache.close()
-            raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
+            raise self._close_and_report(gateway)
         return ConfiguredEvaluation(
             agent=agent, cases=cases, evaluator=evaluator, gateway=gateway, profile=profile, teacher=teacher
         )
+
+    def _close_and_report(self, gateway: Gateway) -> RequestError:
+        gateway.cache.close()
+        return RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
 
     def _load_cases(self, eval_set: str) -> EvalSet | None:
         """The cases of one of the configuration's sets, or of a file."""
@@ -223,7 +142,7 @@ class _RunBuilder:
         )
 
     def attempt(self, make: Callable[[], T], *, place: str = "") -> T | None:
-        """The result of `make`, or None after its error was added to the problems."""
+        """Return the result of `make`; if it fails, add its error to the problems and return None."""
         try:
             return make()
         except RequestError as error:
@@ -233,7 +152,7 @@ class _RunBuilder:
         return None
 
     def _is_given(self, key: str, *, wanted: str) -> bool:
-        """Whether the file has a key; a missing one is added to the problems."""
+        """Whether the file has a key. Adds a missing key to the problems."""
         if getattr(self.config, key):
             return True
         if key not in self.found.broken:
@@ -321,11 +240,11 @@ class _RunBuilder:
         )
 
     def _check(self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool) -> None:
-        """Find what the engine would refuse later, so that it is in the same list of problems."""
+        """Add what the engine would refuse later, so that all problems are in one list."""
         self.problems.extend(find_unpriced_models(self.config, evaluator.gateway))
         if self.config.review and request.goal.kind != "score":
             self.problems.append(
-                f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; leave it out"
+                f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; remove it"
             )
         if agent is None:
             return
@@ -354,7 +273,7 @@ class _EvalSets:
 
 
 def _build_engine(agent: Agent, evaluator: Evaluator, config: RunConfig) -> Engine:
-    """An engine with the search for the goal. The stages are only for the score."""
+    """Build an engine with the search for the goal. Only the search for the score has stages."""
     match build_goal(config.goal).kind:
         case "cheaper":
             return Engine(agent, evaluator, search=ModelDownsizing())

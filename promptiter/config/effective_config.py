@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from promptiter.config.build import ConfiguredRun
+from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.policies import PATIENCE
 from promptiter.engine.request_checks import check_request
 from promptiter.evaluation.result import get_best_value

@@ -1,11 +1,11 @@
-"""promptiter.yaml: a run in one file. It is read and checked here; `promptiter.api` builds the run.
+"""promptiter.yaml: a run in one file. This module reads and checks it; `promptiter.api` builds the run.
 
     agent: my_agent:agent
     train: data/train.jsonl
     validation: data/validation.jsonl
     metrics: metrics.json
 
-Paths are relative to the file. null counts as left out. All problems are reported at once, with their places.
+Paths are relative to the file. A null value counts as missing. All problems are reported at once, with their places.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic import Field, ValidationError
 
 from promptiter.config.renamed_keys import drop_key, find_renamed_keys
 from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,
+    CacheEntry,
     Chance,
-    Evaluating,
+    EvaluationSection,
     File,
     Files,
+    FinalTestEntry,
     FinalTestSection,
     Flag,
+    GoalEntry,
     Goals,
     HintEntry,
-    LossTargetEntry,
+    LossPlacementEntry,
+    MetricsEntry,
     Models,
     Names,
     Section,
     Shares,
     Stop,
-    as_cache,
-    as_final_test,
-    as_goal,
-    as_metrics,
 )
-from promptiter.errors import RequestError, SetupError
+from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.evaluation.result import Objective
 from promptiter.user_files import Location, describe_problems
@@ -63,25 +63,25 @@ class RunConfig(Section):
     test: Files = ()
     data: Files = ()
     split: Shares = Shares()
-    metrics: Annotated[Path | list[Any] | dict[str, Any] | None, PlainValidator(as_metrics), Field(repr=False)] = None
+    metrics: MetricsEntry = None
     models: Models = Models()
     teacher: str | None = None
     judge: str | None = None
     targets: Names | None = None
     initial_profile: File | None = None
     objective: Objective = "mean_score"
-    goal: Annotated[Goals, BeforeValidator(as_goal)] = Goals()
+    goal: GoalEntry = Goals()
     acceptance: Acceptance = Acceptance()
-    final_test: Annotated[FinalTestSection | None, BeforeValidator(as_final_test)] = FinalTestSection()
+    final_test: FinalTestEntry = FinalTestSection()
     alpha: Chance = 0.05
     stop: Stop | None = None
     max_rounds: Annotated[int, Field(strict=True, ge=0)] = 4
     budget: BudgetCaps = BudgetCaps()
-    evaluation: Evaluating = Evaluating()
-    loss_placements: tuple[LossTargetEntry, ...] = ()
+    evaluation: EvaluationSection = EvaluationSection()
+    loss_placements: tuple[LossPlacementEntry, ...] = ()
     hints: tuple[HintEntry, ...] = ()
     seed: Annotated[int, Field(strict=True)] = 0
-    cache: Annotated[str, PlainValidator(as_cache)] = "memory"
+    cache: CacheEntry = "memory"
     runs: Annotated[File, Field(validate_default=True)] = Path("runs")
     keep_traces: Literal["all", "failed", "none"] = "all"
     python_path: Annotated[Files, Field(validate_default=True)] = (Path(),)
@@ -105,29 +105,16 @@ class ReadConfig:
     broken: frozenset[str] = frozenset()
 
 
-def load_config(
-    path: str | os.PathLike[str],
-    *,
-    settings: Mapping[str, Json] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> RunConfig:
-    """Read a configuration file, or the promptiter.yaml in a folder. A RequestError lists every problem.
-
-    `settings` override the file and have its shape. `environ` has the values of `${VAR}`; by default it is os.environ.
-    """
-    found = read_config(path, settings=settings, environ=environ)
-    if found.problems:
-        raise RequestError(found.problems)
-    return found.config
-
-
 def read_config(
     path: str | os.PathLike[str],
     *,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ReadConfig:
-    """Read a configuration and collect its problems instead of raising them."""
+    """Read a configuration file, or the promptiter.yaml in a folder, and collect its problems.
+
+    `settings` override the file and have its shape. `environ` has the values of `${VAR}`; by default it is os.environ.
+    """
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
     return read_document(read_file(file), file=file, settings=settings, environ=environ)

@@ -1,4 +1,4 @@
-"""Loads what a configuration names: agents and other objects as `module:attr`, and evaluators of metrics."""
+"""Loads what a configuration refers to: agents and other objects as `module:attr`, and evaluators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def load_object(reference: str, *, folders: Iterable[Path] = ()) -> Any:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise SetupError(f"cannot import {module_name!r}: {reason}; run where the module is, or fix it") from error
+        raise SetupError(
+            f"cannot import {module_name!r}: {reason}; fix it, or run in the folder of the module"
+        ) from error
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise SetupError(f"{module_name!r} has no {attribute!r}{nearest(name, dir(found))}")
@@ -49,9 +51,9 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
         try:
             found = found()
         except Exception as error:
-            raise SetupError(f"{reference!r} failed to make an agent: {type(error).__name__}: {error}") from error
+            raise SetupError(f"{reference!r} failed to create an agent: {type(error).__name__}: {error}") from error
     if not hasattr(found, "describe") or not hasattr(found, "run"):
-        raise SetupError(f"{reference!r} is {type(found).__name__}, not an agent: it needs describe() and run()")
+        raise SetupError(f"{reference!r} is a {type(found).__name__}, not an agent: it needs describe() and run()")
     return cast("Agent", found)
 
 
@@ -66,7 +68,7 @@ def _needs_arguments(function: Callable[..., Any]) -> bool:
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text is `module:attr` and not the name of a model, which may hold colons too: `ollama/llama3:8b`."""
+    """Whether a text is `module:attr` and not a model name, which may contain colons too: `ollama/llama3:8b`."""
     return re.fullmatch(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*", text) is not None
 
 
@@ -80,9 +82,9 @@ def make_importable(folders: Iterable[Path]) -> None:
 def build_evaluator(
     config: EvalConfig, gateway: Gateway, options: EvaluationOptions | None = None, *, judge: str | None = None
 ) -> Evaluator:
-    """Build an evaluator with the metrics, judges and simulated user of a configuration. Its secrets are redacted.
+    """Build an evaluator with the metrics, judges and user simulator of a configuration. Its secrets are redacted.
 
-    `judge` is the model of judging metrics that name none.
+    `judge` is the model of judge metrics that name none.
     """
     from promptiter.evaluation.evaluator import Evaluator
     from promptiter.evaluation.metrics.builtin import build_metrics

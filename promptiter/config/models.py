@@ -1,4 +1,4 @@
-"""Builds the gateway and the stages from promptiter.yaml: addresses, prices and limits of models, and who asks them."""
+"""Builds the gateway and the stages from promptiter.yaml: models with their addresses, prices and limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build_gateway(config: RunConfig, cache: Cache | None, *, environ: Mapping[st
 
 
 def build_search(config: RunConfig) -> BackpropRounds:
-    """Build the search with the stages of the file. A stage that is left out needs no model."""
+    """Build the search with the stages of the file. A stage without a model uses the one that needs none."""
     from promptiter.backprop.llm.aggregator import LLMAggregator
     from promptiter.backprop.llm.attributor import LLMAttributor
     from promptiter.backprop.llm.backwarder import LLMBackwarder
@@ -88,7 +88,7 @@ def find_unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
         if gateway.price(model) is None:
             yield (
                 f"budget.max_usd cannot be enforced: the price of model {model!r} is unknown; "
-                f"give it as price under models, or set budget.allow_unknown_price"
+                f"set its price under models, or budget.allow_unknown_price"
             )
 
 

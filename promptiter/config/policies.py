@@ -29,7 +29,7 @@ def build_goal(section: Goals) -> Goal:
 
 
 def build_acceptance(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolicy:
-    """The policies of the section, joined by `&`; by default any gain, or NonInferior for a goal besides the score."""
+    """The policies of the section, combined with `&`; by default any gain, or NonInferior for other goals."""
     gains: list[AcceptancePolicy | None] = [
         MinGain(section.min_gain) if section.min_gain is not None else None,
         PairedGain(**section.paired_gain.model_dump()) if section.paired_gain else None,
@@ -39,7 +39,7 @@ def build_acceptance(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolic
     policies = [gain for gain in gains if gain is not None] or [AnyGain()]
     if goal.figure is not None:
         if any(gains):
-            raise SetupError(f"a gain is asked for, but the goal is {goal.kind}; take the gains out, or the goal")
+            raise SetupError(f"a gain is required, but the goal is {goal.kind}; remove the gain or the goal")
         policies = [NonInferior(goal.margin, goal.figure)]
     if section.no_regression:
         policies.append(NoRegression())
@@ -57,7 +57,7 @@ def build_final_test(section: FinalTestSection | None) -> FinalTest | None:
 
 
 def build_stop(section: Stop | None, *, objective: Objective, goal: Goal = SCORE) -> StopPolicy | None:
-    """All that is asked for, with `|`. A file that says nothing means: until there is nothing left to gain or find."""
+    """The conditions of the section, combined with `|`; by default the best possible score, or no gain for 3 rounds."""
     if section is None and goal.kind != "score":
         return None
     if section is None:

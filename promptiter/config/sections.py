@@ -1,4 +1,4 @@
-"""The parts of promptiter.yaml: which keys each mapping has, and what their values may be."""
+"""The sections of promptiter.yaml: the keys of each mapping, and the values they take."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -27,34 +28,34 @@ from promptiter.stages.losses import Severity
 from traces.model import Json
 
 
-def _in_folder(path: Path, info: ValidationInfo) -> Path:
+def _resolve_path(path: Path, info: ValidationInfo) -> Path:
     folder: Path | None = (info.context or {}).get("folder")
     return path if folder is None else folder / path
 
 
-def _as_list(value: Json) -> Json:
+def _to_list(value: Json) -> Json:
     return [value] if isinstance(value, str | Path) else value
 
 
-def as_metrics(value: Json, info: ValidationInfo) -> Json:
+def _parse_metrics(value: Json, info: ValidationInfo) -> Json:
     if isinstance(value, str | Path):
-        return _in_folder(Path(value), info)
+        return _resolve_path(Path(value), info)
     if isinstance(value, list | dict):
         return value
     raise ValueError("must be a metrics file, or a list of metrics")
 
 
-def as_cache(value: Json, info: ValidationInfo) -> Json:
+def _parse_cache(value: Json, info: ValidationInfo) -> Json:
     if not isinstance(value, str):
         raise ValueError("must be 'memory', or a path in .jsonl, .sqlite or .db")  # noqa: TRY004 - pydantic catches these
-    return value if value == "memory" else str(_in_folder(Path(value), info))
+    return value if value == "memory" else str(_resolve_path(Path(value), info))
 
 
-def _as_stages(value: Json) -> Json:
+def _parse_stages(value: Json) -> Json:
     return dict.fromkeys(("backwarder", "aggregator", "optimizer"), value) if isinstance(value, str) else value
 
 
-def as_goal(value: Json) -> Json:
+def _parse_goal(value: Json) -> Json:
     if value == "score":
         return {}
     if isinstance(value, str) and value in Goals.model_fields:
@@ -64,19 +65,19 @@ def as_goal(value: Json) -> Json:
     raise ValueError("must be score, cheaper or fewer_tokens, or a mapping with one of the last two")
 
 
-def _as_switch(value: Json) -> Json:
-    return "off" if value is False else value  # YAML reads off as a truth value
+def _parse_switch(value: Json) -> Json:
+    return "off" if value is False else value  # YAML reads `off` as false
 
 
-def _unless_read(value: Json, read: ValidatorFunctionWrapHandler) -> Json:
-    return value if isinstance(value, BaseModel) else read(value)
+def _keep_validated(value: Json, validate: ValidatorFunctionWrapHandler) -> Json:
+    return value if isinstance(value, BaseModel) else validate(value)
 
 
-def as_final_test(value: Json) -> Json:
+def _parse_final_test(value: Json) -> Json:
     return None if value is False else {} if value is True else value
 
 
-def _as_headers(value: Json) -> Json:
+def _hide_headers(value: Json) -> Json:
     return hide_by_name({"headers": value})["headers"]
 
 
@@ -87,19 +88,21 @@ Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Chance = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
-File = Annotated[Path, AfterValidator(_in_folder)]
-Files = Annotated[tuple[File, ...], BeforeValidator(_as_list)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+File = Annotated[Path, AfterValidator(_resolve_path)]
+Files = Annotated[tuple[File, ...], BeforeValidator(_to_list)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_to_list)]
+MetricsEntry = Annotated[Path | list[Any] | dict[str, Any] | None, PlainValidator(_parse_metrics), Field(repr=False)]
+CacheEntry = Annotated[str, PlainValidator(_parse_cache)]
 
 
 class Section(BaseModel):
-    """A mapping of the file: frozen, and it knows its keys."""
+    """A mapping of the file. It is frozen and rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class Shares(Section):
-    """How `data` is dealt out. Cases that are alike stay together."""
+    """How `data` is split. Similar cases stay together."""
 
     train: Share = 0.6
     validation: Share = 0.4
@@ -108,7 +111,7 @@ class Shares(Section):
 
 
 class ModelPrice(Section):
-    """Dollars for a million tokens."""
+    """Dollars per million tokens."""
 
     input_usd_per_million: Amount
     output_usd_per_million: Amount
@@ -116,16 +119,15 @@ class ModelPrice(Section):
 
 
 class ModelSettings(Section):
-    """Where a model is served, with which key and at which price. The key is best given as `${VAR}`.
+    """Where a model is served, with its key and price. Give the key as `${VAR}`.
 
-    Headers are secrets, but for a few such as `Content-Type`, and so are options with a secret's name.
-
+    Headers are treated as secrets, except for a few such as `Content-Type`, and so are options with a secret's name.
     `options` (temperature, …) are for the stages that ask this model; the nodes of an agent have their own.
     """
 
     api_base: ExpandedText | None = Field(default=None, repr=False)
     api_key: SecretText = None
-    headers: Annotated[SecretValues, AfterValidator(_as_headers)] = Field(default_factory=dict)
+    headers: Annotated[SecretValues, AfterValidator(_hide_headers)] = Field(default_factory=dict)
     timeout_s: Above0 | None = None
     options: Annotated[dict[str, Any], BeforeValidator(hide_by_name)] = Field(default_factory=dict)
     price: ModelPrice | None = None
@@ -134,40 +136,40 @@ class ModelSettings(Section):
 
 
 class Stages(Section):
-    """Which models the stages ask. A stage that is left out is the one that needs no model.
+    """The models that the stages ask. A stage without a model uses the implementation that needs none.
 
-    `attribution` is how the backwarder's model is asked: of each step on the way back, of the whole trace, or by
-    `auto` whichever is expected to cost less. `check_gradients` is how much of a round's blame is checked by
-    replays: by `auto` a dozen if a model blames, else nothing. A `corrector` is a model that is asked for corrected
-    outputs where the expected answer does not tell.
+    `attribution` says how the backwarder's model is asked: about each step (`walk`), about the whole trace, or with
+    `auto` whichever is expected to cost less. `check_gradients` is how much of a round's blame is checked by replays:
+    with `auto` a dozen if a model blames, otherwise none. A `corrector` model is asked for the corrected output of a
+    step where the expected answer does not determine it.
     """
 
     backwarder: str | None = None
     aggregator: str | None = None
     optimizer: str | None = None
     attribution: Literal["auto", "walk", "whole_trace"] = "auto"
-    check_gradients: Annotated[Literal["auto", "off"] | Count, BeforeValidator(_as_switch)] = "auto"
+    check_gradients: Annotated[Literal["auto", "off"] | Count, BeforeValidator(_parse_switch)] = "auto"
     corrector: str | None = None
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that are asked, each once."""
+        """The names of these models, without duplicates."""
         asked = {self.backwarder, self.aggregator, self.optimizer, self.corrector}
         return tuple(sorted(name for name in asked if name is not None))
 
 
 class Models(Section):
-    """The models of the stages, and the settings of models by name. A registered model has settings of its own kind."""
+    """The models of the stages, and the settings of models by name. Registered models declare their own settings."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, Annotated[ModelSettings, WrapValidator(_unless_read)]] = Field(init=False)
+    __pydantic_extra__: dict[str, Annotated[ModelSettings, WrapValidator(_keep_validated)]] = Field(init=False)
 
-    stages: Annotated[Stages, BeforeValidator(_as_stages)] = Stages()
+    stages: Annotated[Stages, BeforeValidator(_parse_stages)] = Stages()
 
     @model_validator(mode="before")
     @classmethod
     def _read_registered(cls, value: Json) -> Json:
-        """Read the settings of registered models by the schema that the model declares."""
+        """Validate the settings of registered models with the schema that each declares."""
         if not isinstance(value, dict):
             return value
         kinds: dict[str, Any] = {name: (MODELS.get(name).Settings, ...) for name in value if name in MODELS}
@@ -176,12 +178,12 @@ class Models(Section):
 
     @property
     def settings(self) -> dict[str, ModelSettings]:
-        """Of the models that are served elsewhere."""
+        """The settings of models that a service provides."""
         return {name: each for name, each in self._extra.items() if isinstance(each, ModelSettings)}
 
     @property
     def registered(self) -> dict[str, BaseModel]:
-        """Of the models that are registered."""
+        """The settings of registered models."""
         return {name: each for name, each in self._extra.items() if not isinstance(each, ModelSettings)}
 
     @property
@@ -190,7 +192,7 @@ class Models(Section):
 
 
 class CheaperGoal(Section):
-    """The same quality on cheaper models: those named here, or the choices of each node."""
+    """The same quality with cheaper models: those named here, or the choices of each node."""
 
     models: Names = ()
     margin: Chance = MARGIN
@@ -203,21 +205,24 @@ class FewerTokensGoal(Section):
 
 
 class Goals(Section):
-    """What a run is for besides the score; at most one of them. `margin` is the loss that it may cost, below it."""
+    """Goals other than the score; at most one of them. `margin` bounds the loss of score that is tolerated."""
 
     cheaper: CheaperGoal | None = None
     fewer_tokens: FewerTokensGoal | None = None
 
 
+GoalEntry = Annotated[Goals, BeforeValidator(_parse_goal)]
+
+
 class PairedGainEntry(Section):
-    """An exact test for each candidate; `alpha` is for all of them, `repeats` are blocks with a look after each."""
+    """An exact test for each candidate, after each block of `repeats`; `alpha` covers all candidates."""
 
     alpha: Chance = 0.05
     repeats: tuple[Count, ...] = (2, 2, 2)
 
 
 class SigmaGainEntry(Section):
-    """The gain on train clears the spread of repeated sweeps, the hold-out loses no more than its own."""
+    """The gain on train must exceed the spread of repeated sweeps, and the hold-out must not lose more than its own."""
 
     accept_sigma: Amount = 1.0
     repeats: Count = 3
@@ -227,7 +232,7 @@ class SigmaGainEntry(Section):
 
 
 class ConstraintEntry(Section):
-    """Bounds of tokens, cost_usd, characters, latency_s or a metric; `_times` is of the accepted profile's."""
+    """Bounds for tokens, cost_usd, characters, latency_s or a metric; `_times` is relative to the accepted profile."""
 
     figure: str
     at_most: Finite | None = None
@@ -238,7 +243,7 @@ class ConstraintEntry(Section):
 
 
 class TieBreakEntry(Section):
-    """Within `min_gain` of each other, the first of these figures that differs decides."""
+    """If the scores differ by less than `min_gain`, the first of these figures that differs decides."""
 
     by: Names
     min_gain: Amount = 0.0
@@ -246,7 +251,7 @@ class TieBreakEntry(Section):
 
 
 class Acceptance(Section):
-    """What a candidate must show; all of it must hold. A file that names no gain means: any gain above 0."""
+    """What a candidate must show; all conditions must hold. Without one on the gain, any gain above 0 counts."""
 
     min_gain: Amount | None = None
     paired_gain: PairedGainEntry | None = None
@@ -260,8 +265,8 @@ class Acceptance(Section):
 class FinalTestSection(Section):
     """The test at the end of a run: `repeats` of each case and profile in each of 3 blocks.
 
-    `min_detectable_gain` is the gain that the cases should be able to show. `ablate` first removes the patches that do
-    not help. The significance level is the run's `alpha`.
+    `min_detectable_gain` is the gain that the cases should be able to show. `ablate` first removes patches that do not
+    help. The significance level is the run's `alpha`.
     """
 
     repeats: Count = 2
@@ -269,8 +274,11 @@ class FinalTestSection(Section):
     ablate: Flag = True
 
 
+FinalTestEntry = Annotated[FinalTestSection | None, BeforeValidator(_parse_final_test)]
+
+
 class Stop(Section):
-    """When the search ends, looked at after each round; the first that holds ends it. `minutes` is a deadline."""
+    """When the search ends: checked after each round, the first condition that holds ends it."""
 
     target_score: Finite | None = None
     patience: Count | None = None
@@ -284,7 +292,7 @@ class Stop(Section):
 
 
 class BudgetCaps(Section):
-    """Hard caps: a call that does not fit is not made, and a round may be cut short."""
+    """Hard caps: a call that would exceed one is not made, which may end a round early."""
 
     max_usd: Amount | None = None
     max_calls: Annotated[int, Field(strict=True, ge=0)] | None = None
@@ -292,8 +300,8 @@ class BudgetCaps(Section):
     allow_unknown_price: Flag = False
 
 
-class Evaluating(Section):
-    """How cases are run. Without `repeats` it is num_runs of the metrics."""
+class EvaluationSection(Section):
+    """How cases are run. `repeats` defaults to num_runs of the metrics file."""
 
     repeats: Count | None = None
     concurrency: Count = 16
@@ -301,15 +309,15 @@ class Evaluating(Section):
     max_errored_fraction: Share = 0.25
 
 
-class LossTargetEntry(Section):
-    """Failures of this metric belong to this node."""
+class LossPlacementEntry(Section):
+    """Failures of this metric are blamed on this node."""
 
     metric: str
     node_id: str
 
 
 class HintEntry(Section):
-    """What you know about a metric that fails on a case."""
+    """A hint about a metric that fails on a case."""
 
     case_id: str
     metric: str

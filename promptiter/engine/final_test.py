@@ -178,7 +178,7 @@ class _FinalTestRun:
     def _look(self) -> FinalTestResult:
         assert self.pair is not None, "a look comes after a block"
         pair, objective = self.pair.renumber_repeats(), self.session.request.objective
-        self.problem = Evidence(baseline=pair.accepted, candidate=pair.candidate, objective=objective).problem
+        self.problem = Evidence(accepted=pair.accepted, candidate=pair.candidate, objective=objective).problem
         self.scores = pair_scores(pair.accepted, pair.candidate, objective)
         return decide_for_goal(self.goal, self.scores, blocks=self.blocks, seed=self.session.seed)
 
@@ -189,7 +189,7 @@ class _FinalTestRun:
             await session.evaluations.evaluate(test, profile, phase="test", runs=runs)
             for profile in (session.baseline.profile, session.accepted.profile)
         ]
-        problem = Evidence(baseline=before, candidate=after, objective=session.request.objective).problem
+        problem = Evidence(accepted=before, candidate=after, objective=session.request.objective).problem
         self.problem = None if problem is None else f"on the test set, {problem}"
         scores = pair_scores(before, after, session.request.objective)
         result = decide_on_test_set(self.goal, scores, alpha=self.alpha, seed=session.seed)

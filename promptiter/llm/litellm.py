@@ -60,7 +60,7 @@ class LiteLLMModel:
             return problem
         return None if self.api_key or self.api_base or self.headers else _find_missing_key(name)
 
-    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample anew
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample again
         litellm = load()
         options: dict[str, Any] = reveal(dict(request.options))
         if request.tools:

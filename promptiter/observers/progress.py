@@ -1,7 +1,7 @@
-"""RunProgress: a run as people watch it, on standard error. One line for each stage that ended.
+"""RunProgress: the progress of a run on standard error, one line for each stage that ended.
 
-On a terminal the current stage is shown below these lines: the round, cases done, the score so far, what was spent, and
-an estimate of the time left.
+On a terminal the current stage is shown below these lines: the round, cases done, the score so far, the cost, and an
+estimate of the time left.
 """
 
 from __future__ import annotations
@@ -9,42 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from promptiter.llm.ledger import NOTHING, Spending
+from promptiter.observers.progress_state import ProgressLine, ProgressState
 from promptiter.runlog.event_log import is_finished
-from promptiter.runlog.events import Event, Phase
-from promptiter.wording import dollars, join_names, plural
-from traces.model import Json
-from traces.text import one_line
+from promptiter.runlog.events import Event
 
-NAMED = 4
-"""Surfaces named in a line; the others are counted."""
-
-MOST_RERUN = 24
-"""Cases that a round runs again between train and validation, at most."""
-
-FEWEST_CASES = 3
-"""Case runs needed for an estimate of the time left."""
-
-FINAL_TEST_RUNS = 4
-"""Runs of each validation case in a typical final test: two profiles, two repeats."""
-
-LABEL = 12
-"""Columns of the label of a line."""
+LABEL_WIDTH = 12
 
 
 class RunProgress:
     """An Observer that shows a run on a console: `with RunProgress() as progress: ...`.
 
-    `spent` gives what calls of models have cost so far.
+    `spent` returns the cost of model calls so far.
     """
 
     def __init__(
@@ -58,7 +41,7 @@ class RunProgress:
         self._spent = spent
         self._clock = clock
         self._began = clock()
-        self._now = _ProgressState()
+        self._state = ProgressState()
         self._live: Live | None = None
 
     def __enter__(self) -> RunProgress:
@@ -78,22 +61,22 @@ class RunProgress:
 
     def __rich__(self) -> RenderableType:
         seconds = self._clock() - self._began
-        return Group(self._now.bar(), self._now.figures(self._spent(), seconds))
+        return Group(self._state.render_bar(), self._state.render_figures(self._spent(), seconds))
 
     async def observe(self, event: Event) -> None:
-        """Show one event; most change only what is shown below the lines."""
-        line = self._now.take(event)
+        """Show one event. Most events only update the current stage."""
+        line = self._state.update(event)
         if line is not None:
             self._print(line)
 
     def catch_up(self, events: Iterable[Event]) -> None:
-        """Take in the events of a run that is resumed, and say where it continues."""
+        """Read the events of a run that is resumed, and print where it continues."""
         last = None
         for last in events:
-            self._now.take(last)
+            self._state.update(last)
         if last is None:
             return
-        self._now.all_runs = 0  # how fast they were is not known
+        self._state.all_runs = 0  # their speed is unknown
         where = f"in round {last.round}, after event {last.seq}" if last.round else f"after event {last.seq}"
         self.say(Text("the run is finished; nothing left to do" if is_finished(last) else f"resuming {where}", "bold"))
 
@@ -101,9 +84,9 @@ class RunProgress:
         """Print a line above the current stage."""
         self.console.print(line, soft_wrap=not self.console.is_terminal)
 
-    def _print(self, line: _Line) -> None:
-        """A label and a text; on a terminal wrapped lines of the text are indented."""
-        label = Text(f"{line.label:<{LABEL}}" if line.label else "", "bold")
+    def _print(self, line: ProgressLine) -> None:
+        """Print a label and a text; on a terminal, wrapped lines of the text are indented."""
+        label = Text(f"{line.label:<{LABEL_WIDTH}}" if line.label else "", "bold")
         if not self.console.is_terminal:
             self.say(Text.assemble(label, line.text))
             return
@@ -114,8 +97,8 @@ class RunProgress:
         self.console.print(grid)
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave the terminal to something else, such as a question to the user; that time does not count."""
+    def pause(self) -> Iterator[None]:
+        """Free the terminal, for a question to the user for example. The time does not count."""
         live, began = self._live, self._clock()
         if live is not None:
             live.stop()
@@ -125,240 +108,3 @@ class RunProgress:
             self._began += self._clock() - began
             if live is not None and self._live is live:
                 live.start()
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """What a stage that ended is worth: its name, and what came of it."""
-
-    label: str
-    text: Text
-
-
-@dataclass(slots=True)
-class _ProgressState:
-    """Where a run is, according to its events."""
-
-    round: int = 0
-    phase: Phase = "start"
-    max_rounds: int = 0
-    stage: str = "starting"
-    cases: int = 0
-    runs: int = 0
-    runs_done: int = 0
-    values: list[float] = field(default_factory=list)
-    baseline: float | None = None
-    best: float | None = None
-    sizes: tuple[int, int] = (0, 0)
-    repeats: int = 1
-    all_runs: int = 0
-    runs_in_round: int = 0
-    candidate: float | None = None
-    profile: str = ""
-    first: str = ""
-    kept: str = ""
-    tried: str = ""
-    without: str = ""
-    is_for_score: bool = True
-
-    def take(self, event: Event) -> _Line | None:
-        """The line to print for an event, if any."""
-        self.round, self.phase = event.round, event.phase
-        match event.type:
-            case "run_started":
-                return self._start(event.data)
-            case "round_started":
-                self.runs_in_round = 0
-            case "evaluation_started":
-                self._begin(event)
-            case "case":
-                self._count(event.data["row"])
-            case "evaluation_finished":
-                return self._finish(event)
-            case "backward":
-                self.stage = "merging the blame"
-            case "aggregation":
-                return self._blame(event.data["value"]["signals"])
-            case "patches":
-                return self._patch(event.data["value"])
-            case "decision":
-                return self._decide(event.data["value"])
-            case "candidate":
-                self.tried, self.candidate = event.data["profile_digest"], None
-            case "ablation" if event.data["value"]["dropped"]:
-                return self._line(f"removed, no worse without: {_names(event.data['value']['dropped'])}")
-            case "final_test":
-                return self._test(event.data["value"])
-            case "stop":
-                return self._stop(event.data["value"]["reasons"])
-            case _:
-                pass
-        return None
-
-    @property
-    def _place(self) -> str:
-        if self.phase in _LABELS:
-            return _LABELS[self.phase]
-        return f"round {self.round}" if self.round else "baseline"
-
-    def bar(self) -> Table:
-        """The round, the stage, and how far it is."""
-        row = Table.grid(padding=(0, 2))
-        for _ in range(5):
-            row.add_column(no_wrap=True)
-        name = f"round {self.round} of {self.max_rounds}" if self._place.startswith("round") else self._place
-        progress = ProgressBar(total=self.runs or None, completed=self.runs_done, width=16, pulse=not self.runs)
-        cells: list[RenderableType] = [Text(name, "bold"), Text(self.stage), progress]
-        if self.runs:
-            cells.append(Text(f"{self.runs_done}/{self.runs}"))
-        if self.values:
-            cells.append(Text(f"mean {sum(self.values) / len(self.values):.3f}"))
-        row.add_row(*cells)
-        return row
-
-    def figures(self, spent: Spending, seconds: float) -> Text:
-        """The scores so far, what was spent, and the time."""
-        parts = []
-        if self.best is not None:
-            parts.append(f"best {self.best:.3f} (baseline {_figure(self.baseline)})")
-        parts.append(plural(spent.calls, "call"))
-        parts.append(_cost(spent))
-        parts.append(_clock(seconds))
-        if (left := self._seconds_left(seconds)) is not None:
-            parts.append(f"up to about {_clock(left)} left")
-        return Text("  ".join(parts), "dim", no_wrap=True, overflow="ellipsis")
-
-    def _seconds_left(self, seconds: float) -> float | None:
-        """An estimate, as fast as so far, if all rounds are needed and a typical final test follows."""
-        if self.all_runs < FEWEST_CASES or self.phase in _LABELS:
-            return None
-        train, validation = self.sizes
-        a_round = (train + min(MOST_RERUN, 2 * train) + validation) * self.repeats
-        whole = validation * self.repeats + self.max_rounds * a_round + FINAL_TEST_RUNS * validation
-        done = self.runs_in_round
-        if self.round:
-            done = validation * self.repeats + (self.round - 1) * a_round + min(self.runs_in_round, a_round)
-        return max(0, whole - done) * seconds / self.all_runs
-
-    def _start(self, data: Json) -> _Line:
-        self.max_rounds, self.sizes = data["max_rounds"], (data["train"][2], data["validation"][2])
-        self.is_for_score = "goal" not in data or data["goal"]["kind"] == "score"
-        sets = [f"{self.sizes[0]} train", f"{self.sizes[1]} validation"]
-        sets += [f"{data['test'][2]} test"] if data.get("test") is not None else []
-        text = Text.assemble(
-            (one_line(data["structure"].get("name") or "agent"), "bold"),
-            f"  {', '.join(sets)} cases; {plural(len(data['targets']), 'surface')} may change",
-        )
-        return _Line("", text)
-
-    def _begin(self, event: Event) -> None:
-        self.stage = (_RUNNING if self.is_for_score else _SCREENING).get(event.phase, "running cases")
-        self.profile, self.without = event.data.get("profile_digest", ""), _names(event.data.get("without", []))
-        if self.without:
-            self.stage = f"ablation without {self.without}"
-        if event.phase == "baseline":
-            self.first = self.kept = self.profile
-        self.cases, self.runs = event.data["cases"], event.data["runs"]
-        self.repeats = max(1, self.runs // max(1, self.cases))
-        self.runs_done, self.values = 0, []
-
-    def _count(self, row: Json) -> None:
-        self.runs_done += 1
-        self.all_runs += 1
-        self.runs_in_round += 1
-        scores = [score["value"] for score in row["scores"] if score["value"] is not None]
-        if scores:
-            self.values.append(sum(scores) / len(scores))
-
-    def _finish(self, event: Event) -> _Line:
-        mean, rate, failed = (event.data[name] for name in ("mean_score", "pass_rate", "errored_fraction"))
-        then = _THEN.get(event.phase, "deciding") if self.is_for_score else "deciding"
-        self.runs, self.values, self.stage = 0, [], then
-        if event.phase == "validation" and self.profile == self.tried and self.candidate is None:
-            self.candidate = mean
-        if event.phase == "baseline":
-            self.baseline = self.best = mean
-        text = f"{_figure(mean)}, {round((rate or 0) * self.cases)}/{self.cases} pass"
-        text += f", {failed:.0%} could not be run or scored" if failed else ""
-        return self._line(f"{self._subject(event.phase)}: {text}")
-
-    def _subject(self, phase: Phase) -> str:
-        """What was evaluated."""
-        if phase in ("final_test", "test"):
-            return "baseline" if self.profile == self.first else "best"
-        if phase == "ablation":
-            return f"without {self.without}" if self.without else "with all changes"
-        if phase == "validation" and self.profile == self.kept:
-            return "validation of the accepted profile, repeated"
-        return (_EVALUATED if self.is_for_score else _SCREENED).get(phase, "cases")
-
-    def _blame(self, signals: Json) -> _Line:
-        self.stage = "writing patches"
-        blamed = [f"{signal['surface_id']} ({plural(len(signal['case_ids']), 'case')})" for signal in signals]
-        return self._line(f"blame: {_names(blamed) or 'no surface'}")
-
-    def _patch(self, value: Json) -> _Line:
-        text = f"patches: {_names([patch['surface_id'] for patch in value['patches']['patches']]) or 'none'}"
-        text += f", {len(value['refused'])} refused" if value["refused"] else ""
-        text += f", {len(value['notes'])} surfaces without a patch" if value["notes"] else ""
-        return self._line(text)
-
-    def _decide(self, value: Json) -> _Line:
-        if value["accepted"]:
-            self.best, self.kept = self.candidate, self.tried
-            return self._line(f"accepted: {value['reason']}", "green")
-        return self._line(f"rejected: {value['reason']}", "yellow")
-
-    def _stop(self, reasons: Json) -> _Line | None:
-        text = "; ".join(reason["text"] for reason in reasons)
-        return self._line(f"stop: {text}") if text else None
-
-    def _test(self, found: Json) -> _Line:
-        return self._line(f"{found['scope']}: {found['reason']}", "green" if found["outcome"] == "shown" else "yellow")
-
-    def _line(self, text: str, style: str = "") -> _Line:
-        return _Line(self._place, Text(one_line(text), style))
-
-
-_LABELS: dict[Phase, str] = {"ablation": "ablation", "final_test": "final test", "test": "test set"}
-"""What comes after the rounds."""
-
-_RUNNING = {
-    "baseline": "validating the baseline",
-    "train": "running the train cases",
-    "rerun": "running failed cases with the patches",
-    "train_again": "comparing on train",
-    "validation": "validating the candidate",
-    "ablation": "running without some changes",
-    "final_test": "running baseline and best again",
-    "test": "running the test set",
-}
-_EVALUATED = {
-    "baseline": "validation",
-    "train": "train",
-    "rerun": "failed train cases with the patches",
-    "train_again": "train, compared",
-    "validation": "validation",
-}
-_SCREENING = {**_RUNNING, "rerun": "trying the change on train cases"}
-_SCREENED = {**_EVALUATED, "rerun": "train cases with the change"}
-_THEN = {"train": "tracing the blame", "rerun": "tracing the blame"}
-
-
-def _names(names: list[str]) -> str:
-    return join_names(names, limit=NAMED)
-
-
-def _figure(value: Json) -> str:
-    return "unscored" if value is None else f"{value:.3f}"
-
-
-def _cost(spent: Spending) -> str:
-    if spent.cost_usd is None:
-        return "cost unknown"
-    return dollars(spent.cost_usd) + (" + unknown" if spent.unpriced_calls else "")
-
-
-def _clock(seconds: float) -> str:
-    hours, rest = divmod(round(seconds), 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"

@@ -122,7 +122,7 @@ class TieBreak(ComposablePolicy):
 
 def compare_figure(name: str, evidence: Evidence) -> tuple[float | None, float | None]:
     """Return a figure under the accepted profile and under the candidate, None where it is unknown."""
-    arms = evidence.common.baseline, evidence.common.candidate
+    arms = evidence.common.accepted, evidence.common.candidate
     if name in evidence.candidate.thresholds:
         means = [[case.means[name] for case in each.cases] for each in arms]
         worst = min([0.0, *(mean for each in means for mean in each if mean is not None)])

@@ -53,7 +53,7 @@ class SigmaGain(ComposablePolicy):
             raise SetupError(f"holdout is {self.holdout!r}; give one of {', '.join(get_args(Holdout))}")
 
     @property
-    def opening(self) -> MoreEvidence:
+    def first_request(self) -> MoreEvidence:
         return MoreEvidence(repeats=self.repeats, on="train", reason=f"train needs {plural(self.repeats, 'sweep')}")
 
     def decide(self, evidence: Evidence) -> Answer:
@@ -86,7 +86,7 @@ class SigmaGain(ComposablePolicy):
         """Return the sweeps of an eval set, or a request for those that are missing."""
         cases: tuple[PairedScores, ...] = ()
         if evidence is not None and evidence.has_validation:
-            cases = pair_scores(evidence.baseline, evidence.candidate, evidence.objective)
+            cases = pair_scores(evidence.accepted, evidence.candidate, evidence.objective)
         if (missing := self.repeats - min((case.repeats for case in cases), default=0)) > 0:
             return MoreEvidence(repeats=missing, on=on, reason=f"{on} needs {plural(missing, 'sweep')}")
         return tuple(case.first(self.repeats) for case in cases)

@@ -11,7 +11,7 @@ fixing only one of them changes nothing. `promptiter run` finds out which ones.
 from promptiter import Edge, GraphAgent, ModelNode
 from promptiter.agents import Join
 
-MODEL = "simulated"  # the one line to change for a real model: "gpt-4o-mini", "anthropic/claude-…", "ollama/…"
+MODEL = "simulated"  # works offline; for a real model write "gpt-4o-mini", "anthropic/claude-…", "ollama/…"
 
 agent = GraphAgent(
     name="support_desk",

@@ -32,12 +32,12 @@ def test_a_surface_counts_by_the_share_of_its_checks_that_support_it() -> None:
     }
 
 
-def test_what_could_not_be_checked_says_nothing() -> None:
+def test_failed_checks_do_not_count() -> None:
     assert weights_of(SURFACES[:1], [check(SURFACES[0], "unknown")]) == {SURFACES[0]: 1.0}
     assert weights_of((), []) == {}
 
 
-def test_if_nothing_that_is_blamed_moves_the_score_blame_stays_as_it_was() -> None:
+def test_gradients_keep_their_weight_if_no_blamed_surface_moves_the_score() -> None:
     assert weights_of(SURFACES[:2], [check(each, "unsupported") for each in SURFACES[:2]]) == dict.fromkeys(
         SURFACES[:2], 1.0
     )
@@ -56,7 +56,7 @@ def test_unsupported_gradients_are_marked_and_their_surface_loses_support() -> N
 
 
 @given(st.lists(st.builds(check, st.sampled_from(SURFACES), st.sampled_from(["supported", "unsupported", "unknown"]))))
-def test_weights_lie_in_0_to_1_and_the_best_is_1(checks: list[BlameCheck]) -> None:
+def test_weights_are_from_0_to_1_and_the_best_is_1(checks: list[BlameCheck]) -> None:
     found = weights_of(SURFACES, checks)
     assert max(found.values()) == 1.0
     assert min(found.values()) > 0.0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.lint import RARE, RUN_CHARACTERS, RUN_WORDS, Linter, LintRule, lint
+from promptiter.backprop.lint import RARE, RUN_CHARACTERS, RUN_WORDS, Linter, LintRule
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Scenario, Turn
 from promptiter.llm.messages import Message
@@ -37,7 +37,8 @@ def problems(
 ) -> list[tuple[LintRule, str]]:
     on = on or surface()
     patch = SurfacePatch(surface_id=on.id, value=value, reason="because")
-    return [(problem.rule, problem.message) for problem in lint(patch, surface=on, rejected=rejected, cases=cases)]
+    found = Linter(cases).find_problems(patch, surface=on, rejected=rejected)
+    return [(problem.rule, problem.message) for problem in found]
 
 
 def rules(value: Json, on: Surface | None = None, **given_: Any) -> list[LintRule]:
@@ -58,11 +59,11 @@ def test_a_better_text_has_no_problems() -> None:
 def test_a_patch_of_another_surface_is_refused() -> None:
     patch = SurfacePatch(surface_id="writer#tool.search", value="x", reason="because")
     with pytest.raises(SetupError, match=r"for 'writer#tool.search', but the surface given is 'writer#instruction'"):
-        lint(patch, surface=surface())
+        Linter().find_problems(patch, surface=surface())
 
 
 @pytest.mark.parametrize(
-    ("value", "on", "told"),
+    ("value", "on", "message"),
     [
         (BETTER, surface(max_chars=60), "at most 60 are allowed"),
         (BETTER, surface(f"{CURRENT} Be kind.", locked=("Be kind.",)), "the locked part 'Be kind.' is missing"),
@@ -73,9 +74,9 @@ def test_a_patch_of_another_surface_is_refused() -> None:
         ([{"role": "system", "content": "x"}], surface([], "examples"), "must be text by one of"),
     ],
 )
-def test_limits_are_told_as_the_surface_tells_them(value: Json, on: Surface, told: str) -> None:
+def test_limit_problems_are_reported_in_the_words_of_the_surface(value: Json, on: Surface, message: str) -> None:
     found = dict(problems(value, on))
-    assert told in found["limits"]
+    assert message in found["limits"]
 
 
 @pytest.mark.parametrize(
@@ -101,13 +102,13 @@ def test_limits_are_told_as_the_surface_tells_them(value: Json, on: Surface, tol
         ("Plain.", "Write {a} and {a}.", ["the placeholder {a} is new"]),
     ],
 )
-def test_placeholders_stay_and_no_new_ones_come(current: str, new: str, messages: list[str]) -> None:
+def test_placeholders_must_stay_and_new_ones_are_refused(current: str, new: str, messages: list[str]) -> None:
     found = problems(new, surface(current))
     assert [rule for rule, _ in found] == ["placeholder"] * len(messages)
-    assert all(told.startswith(message) for (_, told), message in zip(found, messages, strict=True))
+    assert all(found_message.startswith(message) for (_, found_message), message in zip(found, messages, strict=True))
 
 
-def test_a_placeholder_that_the_limits_name_is_no_new_one() -> None:
+def test_a_placeholder_named_in_the_limits_is_not_new() -> None:
     assert rules("Say {b}, {a}.", surface("Say {a}.", placeholders=("a", "b"))) == []
 
 
@@ -160,7 +161,7 @@ def test_a_rejected_value_is_not_tried_again_whatever_its_case_and_spaces() -> N
     assert rules(0.7, temperature, rejected=(rejection(0.7, on=temperature.id),)) == ["repeat"]
 
 
-def test_other_values_and_those_of_other_surfaces_are_no_repeats() -> None:
+def test_other_values_and_values_of_other_surfaces_are_not_repeats() -> None:
     assert rules(BETTER, rejected=(rejection(f"{BETTER} Or not."), rejection(BETTER, on="critic#instruction"))) == []
 
 
@@ -203,14 +204,14 @@ def test_fewer_words_or_words_in_another_order_are_not_copied() -> None:
     assert rules(f"{BETTER} It is to be in or at a.", cases=(case("it is to be in or at a"),)) == []
 
 
-def test_what_the_current_text_says_already_is_not_copied() -> None:
+def test_passages_of_the_current_text_are_not_copied() -> None:
     current = f"{CURRENT} For example: {LONG} Order ORD-2024-00017."
     copies = (case(f"{LONG} ORD-2024-00017", "Sorry for the delay"),)
     assert rules(f"{current} Be kind.", surface(current), cases=copies) == []
     assert rules(f"{current} Sorry for the delay.", surface(current), cases=copies) == ["copied"]
 
 
-def test_a_run_does_not_go_over_the_end_of_a_text() -> None:
+def test_a_run_ends_with_its_text() -> None:
     new = f"{BETTER} See the blue garden chairs over there today."
     assert rules(new, cases=(case("see the blue garden chairs over", "there today"),)) == []
     assert rules(new, cases=(case("see the blue garden chairs over there today"),)) == ["copied"]
@@ -249,7 +250,7 @@ def test_few_shot_examples_may_be_made_of_cases() -> None:
     assert rules(examples, surface([], "examples"), cases=(case(LONG, "Sorry for the delay"),)) == []
 
 
-def test_at_most_three_passages_are_told() -> None:
+def test_at_most_three_passages_are_reported() -> None:
     names = [f"ORD-2024-0001{number}" for number in range(6)]
     found = problems(f"{BETTER} {'; '.join(names)}", cases=tuple(case(f"about {name}") for name in names))
     assert [message.split(" is ")[0] for _, message in found] == [repr(name) for name in names[:3]]
@@ -259,7 +260,7 @@ names = st.text(string.ascii_lowercase, min_size=1, max_size=5)
 
 
 @given(st.lists(names, min_size=1, max_size=14), st.lists(names, max_size=3), st.integers(RARE + 1, 6))
-def test_what_many_cases_share_is_never_copied(shared: list[str], around: list[str], count: int) -> None:
+def test_passages_that_many_cases_share_are_never_copied(shared: list[str], around: list[str], count: int) -> None:
     text = " ".join(shared)
     cases = tuple(case(f"{' '.join(around)} {text} {number}", text, case_id=str(number)) for number in range(count))
     assert "copied" not in rules(f"{CURRENT} {text}", cases=cases)

@@ -165,25 +165,25 @@ def test_a_turn_without_a_trace_gives_nothing() -> None:
     assert losses_of(row(score(), digests=()), of=ScriptedTraces()) == ()
 
 
-def test_a_target_puts_the_loss_on_the_last_visit_of_its_node() -> None:
+def test_a_placement_puts_the_loss_on_the_last_visit_of_its_node() -> None:
     placements = [LossPlacement(metric="exact", node_id="left")]
     (found,) = losses_of(row(score(), score(metric="json")), placements=placements)
     assert places(found) == [("exact", "left~2"), ("json", "right"), ("json", "left~2")]
 
 
-def test_a_target_that_did_not_run_leaves_the_loss_on_the_terminals() -> None:
+def test_a_placement_on_a_node_that_did_not_run_leaves_the_loss_on_the_terminals() -> None:
     (found,) = losses_of(row(score()), placements=[LossPlacement(metric="exact", node_id="critic")])
     assert places(found) == [("exact", "right"), ("exact", "left~2")]
 
 
-def test_several_placements_of_a_metric_get_the_loss_each() -> None:
+def test_each_of_several_placements_of_a_metric_gets_the_loss() -> None:
     placements = [LossPlacement(metric="exact", node_id=name) for name in ("right", "critic", "plan", "plan")]
     (found,) = losses_of(row(score()), placements=placements)
     assert places(found) == [("exact", "plan"), ("exact", "right")]
 
 
 @given(traces(rich=False), st.data())
-def test_places_are_those_of_the_graph(run: ExecutionTrace, data: st.DataObject) -> None:
+def test_losses_are_on_the_terminals_of_the_graph(run: ExecutionTrace, data: st.DataObject) -> None:
     graph = TraceGraph(run)
     (free,) = losses_of(row(score()), of=ScriptedTraces(d=run))
     assert [loss.step_id for loss in free.losses] == [step.id for step in graph.terminals]
@@ -249,7 +249,7 @@ def test_a_hint_adds_its_text_and_its_severity_wins() -> None:
     assert {(loss.text, loss.severity) for loss in found.losses} == {("not equal\nthe date format is wrong", "P3")}
 
 
-def test_a_hint_without_a_severity_leaves_that_of_the_gap_and_of_several_the_worst_wins() -> None:
+def test_a_hint_without_a_severity_keeps_that_of_the_gap_and_the_worst_of_several_wins() -> None:
     (found,) = losses_of(row(score(0.9)), hints=[LossHint(case_id="a", metric="exact", text="look")])
     assert found.severity == "P3"
     several: tuple[Severity, ...] = ("P2", "P1", "P3")
@@ -258,7 +258,7 @@ def test_a_hint_without_a_severity_leaves_that_of_the_gap_and_of_several_the_wor
     assert (found.severity, found.losses[0].text) == ("P1", "not equal")
 
 
-def test_a_score_without_a_reason_says_its_value() -> None:
+def test_a_loss_of_a_score_without_a_reason_states_its_value() -> None:
     (found,) = losses_of(row(score(0.25, reason="")))
     assert found.losses[0].text == "exact is 0.25, its threshold is 1.0"
 
@@ -312,7 +312,7 @@ def test_a_broken_run_has_one_loss_on_the_step_that_failed() -> None:
     assert (loss.text, loss.expected, loss.score) == ("ParseError: no date", "hi", None)
 
 
-def test_of_several_failed_steps_the_one_that_tells_the_error_of_the_run_is_blamed() -> None:
+def test_of_several_failed_steps_the_one_with_the_error_of_the_run_is_blamed() -> None:
     failed = {"left": Failure("ValueError", "handled"), "right": Failure("ValueError", "fatal")}
     assert error_places(trace(DIAMOND, failed=failed), Failure("ValueError", "fatal")) == ["right"]
     assert error_places(trace(DIAMOND, failed=failed), Failure("AppError", "wrapped")) == ["left"]
@@ -347,7 +347,7 @@ def test_an_answer_that_the_agent_could_not_read_is_blamed_on_the_last_steps() -
         "cancelled",
     ],
 )
-def test_failures_that_no_prompt_can_mend_give_no_loss(error: str) -> None:
+def test_failures_that_no_prompt_can_fix_give_no_loss(error: str) -> None:
     assert not is_fixable_by_prompt(Failure(error))
     assert losses_of(row(error=Failure(error, "later")), of=ScriptedTraces()) == ()
 
@@ -367,7 +367,7 @@ def test_a_simulated_user_that_fails_is_not_the_agents_loss_but_a_failing_agent_
     assert (found.input, found.losses[0].expected) == ("into plan", None)
 
 
-def test_a_recorded_case_says_what_its_user_said() -> None:
+def test_the_loss_of_a_recorded_case_has_its_user_message() -> None:
     cases = [EvalCase(id="a", mode="trace", actual=(Turn(user="said", expected="answered"),))]
     (found,) = losses_of(row(score()), cases=cases)
     assert (found.input, found.losses[0].expected) == ("said", None)

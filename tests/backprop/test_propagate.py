@@ -35,7 +35,7 @@ CHAIN = {"first": (), "middle": ("first",), "last": ("middle",)}
 
 
 def step(step_id: str, *sources: str, reads: Sequence[str] | None = None) -> Step:
-    """A step of the node before the `~`. Without `reads` nobody knows what it read."""
+    """A step of the node before the `~`. Without `reads` its reads are unknown."""
     surface_reads = None if reads is None else dict.fromkeys(reads, "digest")
     return Step(id=step_id, node_id=step_id.split("~")[0], predecessors=sources, surface_reads=surface_reads)
 
@@ -47,7 +47,7 @@ def request_of(
     losses: Sequence[str] | None = None,
     **values: str,
 ) -> AttributeRequest:
-    """One failed trace. Each node has an instruction; all are targets, and all terminals have a loss, unless told."""
+    """One failed trace. Each node has an instruction; all are targets, and all terminals have a loss, unless given."""
     if isinstance(steps, Mapping):
         steps = [step(step_id, *sources) for step_id, sources in steps.items()]
     trace = ExecutionTrace(id="t", steps=tuple(steps))
@@ -114,7 +114,7 @@ def blame_all(request: BackwardRequest) -> BackwardResult:
 
 @dataclass
 class Scripted:
-    """Blames everything, in the order it is asked; for some steps it says what it is told, or fails.
+    """Blames everything, in the order it is asked. For some steps its answer or error is scripted.
 
     With `knows` any other step is an unexpected call.
     """
@@ -136,7 +136,7 @@ class Scripted:
 
 @dataclass
 class Moody:
-    """Answers by a seed: blames some, sends none to three packets each way, makes ids up, fails; takes its time."""
+    """Answers by a seed, with delays: blames some, sends up to three packets each, makes up ids, or fails."""
 
     seed: int
     turns: int = 0
@@ -158,7 +158,7 @@ class Moody:
         return self.answer(request)
 
     def answer(self, request: BackwardRequest) -> BackwardResult:
-        """The text tells all that came in, so that another order of packets is another answer."""
+        """The text lists all packets, so that another order of packets is another answer."""
         rng = Random(f"{self.seed} {request.step.id}")
         if rng.random() < self.failure_rate:
             raise ModelTimeoutError("too slow")
@@ -175,9 +175,9 @@ def hash_of(text: str) -> str:
 
 @st.composite
 def requests(draw: st.DrawFn) -> AttributeRequest:
-    """Random DAGs whose steps read their own surface, another's, none, or nobody knows; random losses and targets."""
-    drawn = draw(graphs())
-    own = [f"{node}#instruction" for _, node, _ in drawn if "#" not in node]
+    """Random DAGs whose steps read their own surface, another's, none, or unknown ones; random losses and targets."""
+    graph = draw(graphs())
+    own = [f"{node}#instruction" for _, node, _ in graph if "#" not in node]
     some_reads = st.lists(st.sampled_from(["spare#instruction", *own]), max_size=2, unique=True)
     steps = [
         Step(
@@ -186,7 +186,7 @@ def requests(draw: st.DrawFn) -> AttributeRequest:
             predecessors=sources,
             surface_reads=draw(st.none() | some_reads.map(lambda names: dict.fromkeys(names, "digest"))),
         )
-        for step_id, node, sources in drawn
+        for step_id, node, sources in graph
     ]
     targets = draw(st.lists(st.sampled_from(["spare#instruction", *own]), unique=True))
     losses = draw(st.none() | st.lists(st.sampled_from([each.id for each in steps]), min_size=1))
@@ -217,7 +217,7 @@ def between(request: AttributeRequest) -> set[str]:
     }
 
 
-def one_after_the_other(request: AttributeRequest, model: Moody) -> list[BackwardResult]:
+def walk_sequentially(request: AttributeRequest, model: Moody) -> list[BackwardResult]:
     """The oracle's results: networkx orders, each step answers at once, no pruning but that of the oracle's walk."""
     graph, walk = digraph(request), between(request)
     steps = {each.id: each for each in request.trace.steps}
@@ -253,7 +253,7 @@ def one_after_the_other(request: AttributeRequest, model: Moody) -> list[Backwar
     return [results[each.id] for each in reversed(request.trace.steps) if each.id in results]
 
 
-def walked(request: AttributeRequest, backwarder: Backwarder, *, limit: int = 64) -> list[BackwardResult]:
+def walk_trace(request: AttributeRequest, backwarder: Backwarder, *, limit: int = 64) -> list[BackwardResult]:
     """The walk in a loop of its own, which must be empty afterwards."""
 
     async def walk() -> list[BackwardResult]:
@@ -265,9 +265,9 @@ def walked(request: AttributeRequest, backwarder: Backwarder, *, limit: int = 64
 
 
 @given(requests(), st.integers(0, 9))
-def test_a_step_is_asked_once_and_after_all_that_follow_it(request: AttributeRequest, seed: int) -> None:
+def test_a_step_is_asked_once_and_after_all_its_successors(request: AttributeRequest, seed: int) -> None:
     model = Moody(seed, turns=3)
-    walked(request, model)
+    walk_trace(request, model)
     assert len(set(model.log)) == len(model.log)
     at = {entry: index for index, entry in enumerate(model.log)}
     graph, asked = digraph(request), [name for word, name in model.log if word == "asked"]
@@ -276,9 +276,9 @@ def test_a_step_is_asked_once_and_after_all_that_follow_it(request: AttributeReq
 
 
 @given(requests())
-def test_what_lies_between_losses_and_targets_is_visited_and_nothing_else(request: AttributeRequest) -> None:
+def test_only_steps_between_losses_and_targets_are_visited(request: AttributeRequest) -> None:
     model, walk = Scripted(), between(request)
-    results = walked(request, model)
+    results = walk_trace(request, model)
     assert {result.step_id for result in results} == walk
     steps = {each.id: each for each in request.trace.steps}
     assert set(model.asked) == {
@@ -293,26 +293,26 @@ def test_what_lies_between_losses_and_targets_is_visited_and_nothing_else(reques
 
 
 @given(requests(), st.integers(0, 99), st.sampled_from([1, 4, 64]))
-def test_results_are_those_of_one_step_after_the_other(request: AttributeRequest, seed: int, limit: int) -> None:
+def test_results_equal_those_of_a_sequential_walk(request: AttributeRequest, seed: int, limit: int) -> None:
     model = Moody(seed, turns=4)
-    assert walked(request, model, limit=limit) == one_after_the_other(request, model)
+    assert walk_trace(request, model, limit=limit) == walk_sequentially(request, model)
     assert model.most_in_flight <= limit
 
 
 @given(graphs(max_steps=20), st.integers(1, 5))
-def test_as_many_are_in_flight_as_the_trace_and_the_limit_allow(
-    drawn: list[tuple[str, str, tuple[str, ...]]], limit: int
+def test_as_many_steps_are_in_flight_as_the_trace_and_the_limit_allow(
+    graph: list[tuple[str, str, tuple[str, ...]]], limit: int
 ) -> None:
     """All take equally long, so what is ready together is a generation of the reversed graph."""
     steps = [
         Step(id=step_id, node_id=node, predecessors=sources, surface_reads={"spare#instruction": "digest"})
-        for step_id, node, sources in drawn
+        for step_id, node, sources in graph
     ]
     request = request_of(steps)
     widest = max(len(wave) for wave in nx.topological_generations(digraph(request).reverse()))
     for most in (limit, 64):
         model = Paced()
-        walked(request, model, limit=most)
+        walk_trace(request, model, limit=most)
         assert model.most_in_flight == min(most, widest)
 
 
@@ -333,7 +333,7 @@ class Paced:
 
 
 def test_timing_changes_nothing() -> None:
-    """The clock decides who answers first; 200 steps with several packets each make every order likely."""
+    """The clock decides which step answers first; 200 steps with several packets each make every order likely."""
     rng = Random(3)
     steps = {f"s{number}": [f"s{rng.randrange(number)}" for _ in range(min(number, 3))] for number in range(200)}
     request = request_of(steps)
@@ -342,18 +342,18 @@ def test_timing_changes_nothing() -> None:
         Moody(5, turns=1, times_s=(0.001, 0.0), failure_rate=0),
         Moody(5, failure_rate=0),
     ]
-    runs = [walked(request, pace, limit=limit) for pace in paces for limit in (1, 4, 64)]
+    runs = [walk_trace(request, pace, limit=limit) for pace in paces for limit in (1, 4, 64)]
     assert all(results == runs[0] for results in runs)
     orders = {tuple(pace.log) for pace in paces}
     assert len(orders) == len(paces)
     assert len(runs[0]) > 100
 
 
-def test_a_question_holds_all_that_is_known_of_the_step() -> None:
+def test_a_request_holds_everything_known_about_the_step() -> None:
     request = request_of(DIAMOND, plan="plan it")
     changed = Profile.of(request.snapshot, {"plan#instruction": "plan it well"})
     model = Scripted()
-    walked(replace(request, profile=changed), model)
+    walk_trace(replace(request, profile=changed), model)
     asked = model.asked["plan"]
     assert (asked.case_id, asked.repeat, asked.turn, asked.input) == ("case", 2, 1, "hello")
     assert (asked.expected, asked.reasons) == ("hi", ("not equal",))
@@ -364,73 +364,73 @@ def test_a_question_holds_all_that_is_known_of_the_step() -> None:
 
 def test_the_losses_of_a_step_come_before_the_packets_to_it() -> None:
     model = Scripted()
-    walked(request_of(CHAIN, losses=["last", "middle", "middle"]), model)
+    walk_trace(request_of(CHAIN, losses=["last", "middle", "middle"]), model)
     assert [packet.source for packet in model.asked["middle"].incoming] == ["", "", "last"]
 
 
 def test_results_come_last_step_first() -> None:
-    results = walked(request_of(DIAMOND), Scripted())
+    results = walk_trace(request_of(DIAMOND), Scripted())
     assert [result.step_id for result in results] == ["join", "right", "left", "plan"]
 
 
 def test_a_step_that_cannot_be_blamed_passes_its_packets_on_unasked() -> None:
     model = Scripted(knows=["last", "first"])
-    results = walked(request_of(CHAIN, targets=["first#instruction", "last#instruction"]), model)
+    results = walk_trace(request_of(CHAIN, targets=["first#instruction", "last#instruction"]), model)
     assert results[1] == BackwardResult(
         step_id="middle", packets=(GradientPacket(source="middle", target="first", text="change"),)
     )
     assert model.asked["first"].incoming == results[1].packets
 
 
-def test_packets_keep_severity_category_and_words_when_they_are_passed_on() -> None:
+def test_packets_keep_severity_category_and_text_when_they_are_passed_on() -> None:
     model = Scripted(knows=["first"])
-    walked(request_of(CHAIN, targets=["first#instruction"]), model)
+    walk_trace(request_of(CHAIN, targets=["first#instruction"]), model)
     assert model.asked["first"].incoming == (packet_of_loss(source="middle", target="first"),)
 
 
-def test_a_join_that_cannot_be_blamed_is_asked_which_way_to_go() -> None:
+def test_a_join_that_cannot_be_blamed_is_asked_which_predecessor_to_blame() -> None:
     model = Scripted({"join": ((), ("right",))}, knows=["join", "right", "plan"])
-    walked(request_of(DIAMOND, targets=["left#instruction", "right#instruction", "plan#instruction"]), model)
+    walk_trace(request_of(DIAMOND, targets=["left#instruction", "right#instruction", "plan#instruction"]), model)
     assert list(model.asked) == ["join", "right", "plan"]
 
 
-def test_a_way_that_leads_to_no_target_is_no_choice() -> None:
+def test_predecessors_that_lead_to_no_target_are_not_offered() -> None:
     model = Scripted(knows=["right"])
     steps = [step("left"), step("right"), step("join", "left", "right", reads=())]
-    walked(request_of(steps, targets=["right#instruction"]), model)
+    walk_trace(request_of(steps, targets=["right#instruction"]), model)
     assert [packet.source for packet in model.asked["right"].incoming] == ["join"]
 
 
-def test_a_step_without_packets_is_not_asked_and_holds_up_nobody() -> None:
+def test_a_step_without_packets_is_not_asked_and_delays_no_other() -> None:
     model = Scripted({"join": (("join#instruction",), ("left",))}, knows=["join", "left", "plan"])
-    results = walked(request_of(DIAMOND), model)
+    results = walk_trace(request_of(DIAMOND), model)
     assert [result.step_id for result in results] == ["join", "left", "plan"]
 
 
 @pytest.mark.parametrize("targets", [(), ("spare#instruction",)])
 def test_nothing_is_asked_where_no_target_was_read(targets: Sequence[str]) -> None:
-    assert walked(request_of(DIAMOND, targets=targets), Scripted(knows=[])) == []
+    assert walk_trace(request_of(DIAMOND, targets=targets), Scripted(knows=[])) == []
 
 
-def test_a_failing_step_skips_itself_alone() -> None:
+def test_a_failing_step_affects_only_itself() -> None:
     model = Scripted({"left": ModelTimeoutError("no answer in 30 s")})
-    results = {result.step_id: result for result in walked(request_of(DIAMOND), model)}
+    results = {result.step_id: result for result in walk_trace(request_of(DIAMOND), model)}
     assert results["left"] == BackwardResult(step_id="left", error="ModelTimeoutError: no answer in 30 s")
     assert [packet.source for packet in model.asked["plan"].incoming] == ["right"]
     assert results["plan"].gradients
 
 
-def test_what_is_before_a_failing_step_hears_nothing_and_is_not_asked() -> None:
-    results = walked(request_of(CHAIN), Scripted({"last": ValueError()}, knows=["last"]))
+def test_steps_before_a_failing_step_get_no_packets_and_are_not_asked() -> None:
+    results = walk_trace(request_of(CHAIN), Scripted({"last": ValueError()}, knows=["last"]))
     assert results == [BackwardResult(step_id="last", error="ValueError")]
 
 
-def test_a_backwarder_that_answers_nonsense_fails_on_that_step_alone() -> None:
+def test_an_invalid_answer_of_the_backwarder_fails_only_that_step() -> None:
     class Forgetful:
         async def backward(self, request: BackwardRequest) -> BackwardResult:
             return None if request.step.id == "left" else blame_all(request)  # type: ignore[return-value]
 
-    results = {result.step_id: result for result in walked(request_of(DIAMOND), Forgetful())}
+    results = {result.step_id: result for result in walk_trace(request_of(DIAMOND), Forgetful())}
     assert (results["left"].error or "").startswith("AttributeError")
     assert results["plan"].gradients
 
@@ -486,26 +486,26 @@ async def test_a_walk_that_is_cancelled_stops_its_steps() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_ids_that_were_made_up_are_dropped_and_counted() -> None:
+def test_unknown_ids_are_dropped_and_counted() -> None:
     model = Scripted({"join": (("plan#instruction", "join#instruction", "no#such", ""), ("plan", "left", "who", ""))})
-    join = walked(request_of(DIAMOND), model)[0]
+    join = walk_trace(request_of(DIAMOND), model)[0]
     assert [gradient.surface_id for gradient in join.gradients] == ["join#instruction", "join#instruction"]
     assert [packet.target for packet in join.packets] == ["left"]
     assert join.dropped == 5
 
 
-def test_what_a_backwarder_says_it_dropped_or_failed_on_is_kept() -> None:
+def test_drops_and_errors_that_a_backwarder_reports_are_kept() -> None:
     class Careful:
         async def backward(self, request: BackwardRequest) -> BackwardResult:
             return replace(blame(request, "no#such"), dropped=2, error="half of the answer was cut off")
 
-    (result,) = walked(request_of(CHAIN), Careful())
+    (result,) = walk_trace(request_of(CHAIN), Careful())
     assert (result.dropped, result.error) == (3, "half of the answer was cut off")
 
 
 def test_an_empty_id_means_the_only_one_that_is_possible() -> None:
     model = Scripted({"last": (("",), ("",))})
-    last = walked(request_of(CHAIN), model)[0]
+    last = walk_trace(request_of(CHAIN), model)[0]
     assert [gradient.surface_id for gradient in last.gradients] == ["last#instruction"]
     assert [packet.target for packet in last.packets] == ["middle"]
     assert last.dropped == 0
@@ -513,17 +513,17 @@ def test_an_empty_id_means_the_only_one_that_is_possible() -> None:
 
 def test_an_empty_id_is_dropped_where_none_or_several_are_possible() -> None:
     both = step("only", reads=["only#instruction", "spare#instruction"])
-    results = walked(request_of([both]), Scripted({"only": (("",), ("",))}))
+    results = walk_trace(request_of([both]), Scripted({"only": (("",), ("",))}))
     assert (results[0].gradients, results[0].packets, results[0].dropped) == ((), (), 2)
 
 
-def test_packets_and_results_are_under_the_name_of_the_step_that_was_asked() -> None:
+def test_packets_and_results_carry_the_id_of_the_step_that_was_asked() -> None:
     class Confused:
         async def backward(self, request: BackwardRequest) -> BackwardResult:
             packets = tuple(GradientPacket(source="who", target=each.id, text="x") for each in request.predecessors)
             return BackwardResult(step_id="who", packets=packets)
 
-    results = walked(request_of(CHAIN), Confused())
+    results = walk_trace(request_of(CHAIN), Confused())
     assert [(result.step_id, [each.source for each in result.packets]) for result in results] == [
         ("last", ["last"]),
         ("middle", ["middle"]),
@@ -534,33 +534,33 @@ def test_packets_and_results_are_under_the_name_of_the_step_that_was_asked() -> 
 def test_unknown_reads_mean_all_targets_of_the_node() -> None:
     request = request_of([step("only", reads=None)])
     model = Scripted()
-    walked(request, model)
+    walk_trace(request, model)
     assert model.asked["only"].blamable == ("only#instruction",)
 
 
 def test_no_reads_mean_no_blame() -> None:
-    assert walked(request_of([step("only", reads=())]), Scripted(knows=[])) == []
+    assert walk_trace(request_of([step("only", reads=())]), Scripted(knows=[])) == []
 
 
 def test_a_surface_of_another_node_may_be_blamed_by_the_step_that_read_it() -> None:
     """Two visits of one node read different surfaces; each is shown what it read."""
     steps = [step("chat", reads=["spare#instruction"]), step("chat~2", "chat", reads=["chat#instruction"])]
     model = Scripted()
-    results = walked(request_of(steps), model)
+    results = walk_trace(request_of(steps), model)
     assert model.asked["chat"].blamable == ("spare#instruction",)
     assert [surface.id for surface in model.asked["chat"].surfaces] == ["chat#instruction", "spare#instruction"]
     assert [surface.id for surface in model.asked["chat~2"].surfaces] == ["chat#instruction"]
     assert [gradient.surface_id for gradient in results[1].gradients] == ["spare#instruction"]
 
 
-def test_a_read_of_a_surface_that_is_gone_is_no_reason_to_fail() -> None:
+def test_a_read_of_an_unknown_surface_is_ignored() -> None:
     model = Scripted()
-    walked(request_of([step("only", reads=["gone#instruction", "only#instruction"])]), model)
+    walk_trace(request_of([step("only", reads=["gone#instruction", "only#instruction"])]), model)
     assert [surface.id for surface in model.asked["only"].surfaces] == ["only#instruction"]
 
 
 def test_an_empty_text_can_be_blamed() -> None:
-    results = walked(request_of([step("only", reads=["only#instruction"])], only=""), Scripted())
+    results = walk_trace(request_of([step("only", reads=["only#instruction"])], only=""), Scripted())
     assert [gradient.surface_id for gradient in results[0].gradients] == ["only#instruction"]
 
 
@@ -572,7 +572,7 @@ def test_a_long_chain_is_walked(size: int, reads: Sequence[str] | None, asked: i
     ids = [f"s{number % 10}~{number}" for number in range(size)]
     links = (step(after, before, reads=reads) for before, after in pairwise(ids))
     model = Scripted()
-    results = walked(request_of([step(ids[0], reads=["s0#instruction"]), *links]), model)
+    results = walk_trace(request_of([step(ids[0], reads=["s0#instruction"]), *links]), model)
     assert [result.step_id for result in results] == ids[::-1]
     assert [gradient.surface_id for gradient in results[-1].gradients] == ["s0#instruction"]
     assert len(model.asked) == asked
@@ -587,13 +587,13 @@ async def test_one_limit_holds_over_several_traces() -> None:
     assert model.most_in_flight == 8
 
 
-def test_a_stepwise_serves_one_loop_after_the_other() -> None:
+def test_a_stepwise_attributor_serves_one_event_loop_after_another() -> None:
     stepwise = StepwiseAttributor(Paced(), concurrency=1)
     for _ in range(2):
         assert len(asyncio.run(stepwise.attribute(request_of(DIAMOND)))) == 4
 
 
-def test_a_stepwise_needs_room_for_one_step() -> None:
+def test_a_stepwise_attributor_needs_a_concurrency_of_at_least_one() -> None:
     with pytest.raises(SetupError, match="at least 1, got 0"):
         StepwiseAttributor(Paced(), concurrency=0)
 

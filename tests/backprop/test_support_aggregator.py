@@ -59,7 +59,7 @@ def test_literals_do_not_matter(one: str, other: str) -> None:
     assert len(merge([gradient("c1", one), gradient("c2", other)])) == 1
 
 
-def test_what_is_said_in_other_words_or_of_other_findings_is_another_reason() -> None:
+def test_other_words_or_other_findings_make_another_reason() -> None:
     missing = (Finding(kind="missing", expected="A", predicate="exact"),)
     too_long = (Finding(kind="violated", expected=5, predicate="max_length"),)
     given_ = [
@@ -72,7 +72,7 @@ def test_what_is_said_in_other_words_or_of_other_findings_is_another_reason() ->
     assert len(merge(given_)) == 5
 
 
-def test_support_counts_a_case_once_by_its_surest_gradient() -> None:
+def test_support_counts_a_case_once_by_its_most_confident_gradient() -> None:
     assert (
         support_of([gradient("c1", confidence=0.2), gradient("c1", confidence=0.9), gradient("c2", confidence=0.5)])
         == 1.4
@@ -80,7 +80,7 @@ def test_support_counts_a_case_once_by_its_surest_gradient() -> None:
     assert support_of([]) == 0.0
 
 
-def test_the_best_supported_reason_comes_first_in_the_words_of_the_surest() -> None:
+def test_the_best_supported_reason_comes_first_with_its_most_confident_text() -> None:
     reasons = merge(
         [
             gradient("c1", "It is vague.", confidence=0.9),
@@ -112,7 +112,7 @@ def test_the_order_of_gradients_does_not_matter(gradients: list[SurfaceGradient]
     assert merge(gradients) == merge(sorted(gradients, key=lambda each: each.case_id))
 
 
-def test_signals_with_too_little_support_are_left() -> None:
+def test_signals_with_too_little_support_are_set_aside() -> None:
     strong, enough, weak = result("a#x", 8.0), result("b#x", 2.0), result("c#x", 1.9)
     assert rank([weak, enough, strong]) == ((strong, enough), (weak,))
     assert rank([weak, enough, strong], min_share=0.5) == ((strong,), (enough, weak))
@@ -124,10 +124,10 @@ def test_the_worst_severity_comes_first_then_the_largest_support() -> None:
     assert rank([mild, more, severe])[0] == (severe, more, mild)
 
 
-def test_a_signal_that_says_nothing_is_left_and_one_with_an_error_may_stay() -> None:
+def test_an_empty_signal_is_set_aside_and_one_with_an_error_may_stay() -> None:
     silent, fine = replace(result("a#x", 90.0), text=""), result("b#x", 2.0, error="ModelError: one batch failed")
     assert rank([silent, fine]) == ((fine,), (silent,))
 
 
-def test_a_signal_needs_the_least_support_too() -> None:
+def test_a_signal_also_needs_the_minimum_support() -> None:
     assert rank([result("a#x", 1.0)], least=1.5) == ((), (result("a#x", 1.0),))

@@ -19,7 +19,7 @@ class Run(Protocol):
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line as a user would; gives standard output, or standard error where a code is expected."""
+    """Run the command line as a user would; returns standard output, or standard error if a code is expected."""
 
     def run_once(*arguments: str | Path, code: int = 0, stream: str = "", width: int = 120) -> str:
         monkeypatch.setenv("COLUMNS", str(width))
@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture
 def desk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The starter in the current folder; its module `agent` is forgotten before and after."""
+    """The starter in the current folder; its module `agent` is unloaded before and after."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     run("init", tmp_path)

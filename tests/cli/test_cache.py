@@ -48,7 +48,7 @@ def fill(cache: Cache, *more: tuple[Role, StoredAnswer]) -> None:
     asyncio.run(put())
 
 
-def filled(path: Path, *more: tuple[Role, StoredAnswer]) -> Path:
+def fill_file(path: Path, *more: tuple[Role, StoredAnswer]) -> Path:
     with closing(open_cache(path)) as cache:
         fill(cache, *more)
     return path
@@ -66,8 +66,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def foreign(folder: Path) -> Iterator[list[Path]]:
-    """Files that look like caches by name only."""
-    half = filled(folder / "half.jsonl").read_bytes()
+    """Files that have the name of a cache, but are not one."""
+    half = fill_file(folder / "half.jsonl").read_bytes()
     files = {
         "train.jsonl": b'{"input": "a"}\n{"input": "b"}\n',
         "mixed.jsonl": half + b'{"input": "a"}\n',
@@ -80,7 +80,7 @@ def foreign(folder: Path) -> Iterator[list[Path]]:
         (folder / name).write_bytes(raw)
     for name, statement in (("users.sqlite", "CREATE TABLE users (name)"), ("more.sqlite", "CREATE TABLE more (x)")):
         if name == "more.sqlite":
-            filled(folder / name)
+            fill_file(folder / name)
         with closing(sqlite3.connect(folder / name)) as database:
             database.execute(statement)
     (folder / "folder.db").mkdir()
@@ -91,10 +91,10 @@ def foreign(folder: Path) -> Iterator[list[Path]]:
 
 
 def test_stats_are_reported_by_role(run: Run, path: Path) -> None:
-    filled(path, ("judge", UNPRICED), ("optimizer", PRICED), ("optimizer", UNCOUNTED))
-    said = [" ".join(line.split()) for line in run("cache", "stats", path).splitlines()]
-    assert said[0].startswith(f"{path.name} 5 answers, ")
-    assert said[2:] == [
+    fill_file(path, ("judge", UNPRICED), ("optimizer", PRICED), ("optimizer", UNCOUNTED))
+    output = [" ".join(line.split()) for line in run("cache", "stats", path).splitlines()]
+    assert output[0].startswith(f"{path.name} 5 answers, ")
+    assert output[2:] == [
         "role answers tokens to pay again",
         "agent 2 1,234 $0.2500",
         "judge 1 6 unknown",
@@ -104,12 +104,12 @@ def test_stats_are_reported_by_role(run: Run, path: Path) -> None:
 
 
 def test_stats_as_json(run: Run, path: Path) -> None:
-    filled(path, ("judge", UNPRICED))
-    said = orjson.loads(run("cache", "stats", path, "--json"))
-    assert said.pop("bytes") >= path.stat().st_size > 0
+    fill_file(path, ("judge", UNPRICED))
+    output = orjson.loads(run("cache", "stats", path, "--json"))
+    assert output.pop("bytes") >= path.stat().st_size > 0
     judge = {"answers": 1, "tokens": 6, "uncounted_answers": 0, "cost_usd": None, "unpriced_answers": 1}
     agent = {"answers": 2, "tokens": 1234, "uncounted_answers": 0, "cost_usd": 0.25, "unpriced_answers": 0}
-    assert said == {
+    assert output == {
         "schema_version": 1,
         "path": str(path),
         "by_role": {"agent": agent, "judge": judge},
@@ -117,7 +117,7 @@ def test_stats_as_json(run: Run, path: Path) -> None:
     }
 
 
-def test_a_cache_that_does_not_exist_is_not_made(run: Run, path: Path) -> None:
+def test_a_missing_cache_is_not_created(run: Run, path: Path) -> None:
     assert run("cache", "stats", path) == f"nothing is cached yet: {path.name}\n"
     assert orjson.loads(run("cache", "stats", path, "--json"))["total"]["answers"] == 0
     assert run("cache", "clear", path) == f"nothing is cached yet: {path.name}\n"
@@ -134,47 +134,47 @@ def test_a_cache_without_answers_stays(run: Run, path: Path) -> None:
     assert path.exists()
 
 
-def test_a_torn_line_is_passed_over(run: Run, folder: Path) -> None:
-    path = filled(folder / "cache.jsonl")
+def test_a_torn_line_is_skipped(run: Run, folder: Path) -> None:
+    path = fill_file(folder / "cache.jsonl")
     whole = path.read_bytes()
     for size in (3, 40):
         path.write_bytes(whole + whole[:size])
         assert "2 answers" in run("cache", "stats", path)
 
 
-def test_clearing_says_what_goes_and_then_it_is_gone(run: Run, path: Path) -> None:
-    filled(path, ("judge", UNPRICED))
+def test_clearing_reports_and_removes_the_answers(run: Run, path: Path) -> None:
+    fill_file(path, ("judge", UNPRICED))
     size = path.stat().st_size
-    said = run("cache", "clear", "--yes", path)
-    assert said.startswith("removes 3 answers, ")
-    assert said.endswith(f" in {path.name} (to pay again: $0.2500 + 1 call of unknown price)\n")
+    output = run("cache", "clear", "--yes", path)
+    assert output.startswith("removing 3 answers, ")
+    assert output.endswith(f" in {path.name} (to pay again: $0.2500 + 1 call of unknown price)\n")
     assert run("cache", "stats", path).startswith(("nothing is cached", f"{path.name}  0 answers"))
     assert not path.exists() or path.stat().st_size <= size
-    filled(path)
+    fill_file(path)
     assert entries(path) == 2
 
 
 def test_clearing_gives_space_back(run: Run, folder: Path) -> None:
-    path = filled(folder / "cache.sqlite", ("agent", ModelReply(text="x" * 1_000_000)))
+    path = fill_file(folder / "cache.sqlite", ("agent", ModelReply(text="x" * 1_000_000)))
     assert path.stat().st_size > 1_000_000
     run("cache", "clear", "--yes", path)
     assert path.stat().st_size < 50_000
 
 
-def test_clearing_wants_a_yes(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled(path)
+def test_clearing_asks_for_confirmation(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_file(path)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    assert "this would remove 2 answers" in (said := run("cache", "clear", path, code=2))
-    assert said.endswith("; pass --yes to do it\n")
+    assert "this would remove 2 answers" in (output := run("cache", "clear", path, code=2))
+    assert output.endswith("; pass --yes to do it\n")
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
-    assert run("cache", "clear", path, code=1, stream="out").endswith("nothing was removed\n")
+    assert run("cache", "clear", path, code=1, stream="out").endswith("nothing removed\n")
     assert entries(path) == 2
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
-    assert run("cache", "clear", path).startswith("removes 2 answers")
+    assert run("cache", "clear", path).startswith("removing 2 answers")
     assert not path.exists() or entries(path) == 0
 
 
-def test_who_uses_the_cache_is_not_disturbed(run: Run, path: Path) -> None:
+def test_clearing_does_not_disturb_an_open_cache(run: Run, path: Path) -> None:
     with closing(open_cache(path)) as cache:
         fill(cache)
         run("cache", "clear", "--yes", path)
@@ -184,17 +184,17 @@ def test_who_uses_the_cache_is_not_disturbed(run: Run, path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_no_cache_is_refused_and_left(run: Run, foreign: list[Path], folder: Path) -> None:
+def test_files_that_are_not_caches_are_refused(run: Run, foreign: list[Path], folder: Path) -> None:
     for path in foreign:
         for command in (["stats"], ["clear", "--yes"]):
             assert "is not a cache: " in run("cache", *command, path, code=2), path
     assert "cannot be read" in run("cache", "stats", folder / "folder.db", code=2)
-    assert "cannot tell what 'notes.txt' is" in run("cache", "clear", "--yes", "notes.txt", code=2)
+    assert "'notes.txt' is not a cache" in run("cache", "clear", "--yes", "notes.txt", code=2)
 
 
 def test_a_newer_cache_is_refused(run: Run, folder: Path) -> None:
     (folder / "cache.jsonl").write_bytes(format_line(b'{"v":2,"other":1}'))
-    filled(folder / "cache.db")
+    fill_file(folder / "cache.db")
     with closing(sqlite3.connect(folder / "cache.db")) as database:
         database.execute("PRAGMA user_version = 2")
     for name in ("cache.jsonl", "cache.db"):
@@ -226,7 +226,7 @@ def test_a_configuration_names_its_cache(run: Run, folder: Path, monkeypatch: py
     project.mkdir()
     (project / "promptiter.yaml").write_text("cache: .promptiter/cache.sqlite\nmodels: {m: {api_key: '${NOT_SET}'}}\n")
     assert run("cache", "stats", project) == "nothing is cached yet: project/.promptiter/cache.sqlite\n"
-    filled(project / ".promptiter" / "cache.sqlite")
+    fill_file(project / ".promptiter" / "cache.sqlite")
     assert "2 answers" in run("cache", "stats", project)
     assert "2 answers" in run("cache", "stats", project / "promptiter.yaml")
     monkeypatch.chdir(project)
@@ -235,11 +235,11 @@ def test_a_configuration_names_its_cache(run: Run, folder: Path, monkeypatch: py
     assert entries(project / ".promptiter" / "cache.sqlite") == 0
 
 
-def test_a_configuration_without_a_cache_is_reported_how_to_share_one(run: Run, folder: Path) -> None:
-    assert "no promptiter.yaml is here: name a cache (.jsonl, .sqlite, .db)" in run("cache", "stats", code=2)
+def test_a_configuration_without_a_cache_gets_advice(run: Run, folder: Path) -> None:
+    assert "there is no promptiter.yaml here: give a cache (.jsonl, .sqlite, .db)" in run("cache", "stats", code=2)
     (folder / "promptiter.yaml").write_text("agent: a:b\n")
     for command in ("stats", "clear"):
-        assert "write `cache: .promptiter/cache.sqlite` into it" in run("cache", command, code=2)
+        assert "add `cache: .promptiter/cache.sqlite` to it" in run("cache", command, code=2)
     (folder / "promptiter.yaml").write_text("cache: 3\n")
     assert "must be 'memory', or a path in .jsonl" in run("cache", "stats", code=2)
     (folder / "promptiter.yaml").write_text("cache: answers.pickle\n")

@@ -45,12 +45,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    result = invoked(*arguments)
+    result = invoke(*arguments)
     assert result.exit_code == code, result.output
     return result.output
 
 
-def invoked(*arguments: str) -> Result:
+def invoke(*arguments: str) -> Result:
     return CliRunner(env={"COLUMNS": "120"}).invoke(app, arguments)
 
 
@@ -68,20 +68,20 @@ def case(case_id: str, text: str, expected: str | None = "yes") -> dict[str, Jso
     return {"id": case_id, "input": text} | ({} if expected is None else {"expected": expected})
 
 
-def test_a_sound_eval_set_has_nothing_serious() -> None:
+def test_a_sound_eval_set_has_no_serious_problems() -> None:
     assert run(write("good.jsonl", case("a", "one"), case("b", "two"))) == (
-        "good.jsonl  2 cases, no findings\n\nnothing serious\n"
+        "good.jsonl  2 cases, no findings\n\nno serious problems\n"
     )
 
 
-def test_contradictions_are_shown_with_what_to_do_and_exit_7() -> None:
+def test_contradictions_are_shown_with_advice_and_exit_7() -> None:
     shown = run(write("bad.jsonl", case("a", "One?", "1"), case("b", "one", "2"), case("c", "two")), code=7)
     for expected in (
         "bad.jsonl  3 cases, 1 contradiction\n",
-        "1 contradiction: the same question has different expected answers; decide which is right",
+        "1 contradiction: the same question has different expected answers; correct one",
         "a, b   One?",
         "expected '1' or '2'",
-        "not fit to decide anything: mend bad.jsonl",
+        "serious problems: fix bad.jsonl",
     ):
         assert expected in shown
 
@@ -102,7 +102,7 @@ def test_findings_that_are_not_serious_exit_0() -> None:
         "some.jsonl 8 cases, 1 duplicate, 1 near duplicate, 1 case without a reference, 1 empty reference, "
         "1 leaked reference, 1 very long input "
     )
-    for expected in ("c, d ", "a, b ", "similarity 0.8", "5,000 characters", "nothing serious"):
+    for expected in ("c, d ", "a, b ", "similarity 0.8", "5,000 characters", "no serious problems"):
         assert expected in shown
 
 
@@ -110,7 +110,7 @@ def test_a_set_without_references_cannot_be_scored_unless_the_metrics_need_none(
     source = write("bare.jsonl", case("a", "one", None), case("b", "two", None))
     assert "no case can be scored: none has a reference" in run(source, code=7)
     length = {"metric_name": "length", "criterion": {"max": 10}}
-    assert "nothing serious" in run(source, "--metrics", write_metrics("length.json", length))
+    assert "no serious problems" in run(source, "--metrics", write_metrics("length.json", length))
     exact: dict[str, Json] = {"metric_name": "exact_match"}
     run(source, "--metrics", write_metrics("exact.json", exact), code=7)
 
@@ -120,9 +120,9 @@ def test_eval_sets_that_overlap_exit_7() -> None:
     train = write("data/train.jsonl", case("a", "one"), case("b", "two"))
     validation = write("data/validation.jsonl", case("x", "ONE", "no"), case("y", "three"))
     shown = run(train, validation, code=7)
-    assert "1 overlap: the same case stands in several eval sets" in shown
+    assert "1 overlap: the same case is in several eval sets" in shown
     assert "train.jsonl:a, validation.jsonl:x" in shown
-    assert "keep the eval sets apart" in shown
+    assert "remove shared cases from all eval sets but one" in shown
     found = orjson.loads(run(train, validation, "--json", code=7))
     assert found["is_serious"]
     assert [(each["case_ids"], each["sources"]) for each in found["overlaps"]] == [(["a", "x"], [train, validation])]
@@ -141,7 +141,7 @@ def test_long_lists_are_cut_and_json_has_all() -> None:
     assert found["noise"] is None
 
 
-def test_an_agent_shows_which_cases_tell_nothing_and_the_noise(folder: Path) -> None:
+def test_an_agent_shows_uninformative_cases_and_the_noise(folder: Path) -> None:
     (folder / "echo_agent_of_check.py").write_text(AGENT)
     write_metrics("test_config.json", {"metric_name": "exact_match"})
     source = write("set.jsonl", case("a", "one", "1"), case("b", "two", "2"), case("c", "broken"))
@@ -150,10 +150,10 @@ def test_an_agent_shows_which_cases_tell_nothing_and_the_noise(folder: Path) -> 
         "1 case that always passes",
         "1 case that never passes",
         "0 of 2 runs pass",
-        "1 case that always fails to be scored",
+        "1 case without a score",
         "ZeroDivisionError",
         "2 repeats of each case, 2 judgements each",
-        "exact_match  0.000  0.000  every run scores the same: more repeats tell nothing new",
+        "exact_match  0.000  0.000  every run scored the same: more repeats add no evidence",
     ):
         assert expected in shown
     (found,) = orjson.loads(run(source, "--agent", "echo_agent_of_check:echo", "--json"))["eval_sets"]
@@ -170,12 +170,14 @@ def test_an_agent_shows_which_cases_tell_nothing_and_the_noise(folder: Path) -> 
     }
 
 
-def test_the_noise_is_reported_in_the_words_of_the_noise_command(folder: Path) -> None:
+def test_the_noise_is_reported_as_by_the_noise_command(folder: Path) -> None:
     (folder / "steady_agent_of_check.py").write_text(AGENT)
     write_metrics("test_config.json", {"metric_name": "exact_match"})
     source = write("set.jsonl", case("a", "one", "1"), case("b", "two", "2"))
     arguments = (source, "--agent", "steady_agent_of_check:echo")
-    assert "Run noise      none in 3 repeats of each case: repeats are no evidence" in run(*arguments)
+    assert "Run noise      none: every case scored the same in all 3 repeats, so repeats add no evidence" in run(
+        *arguments
+    )
     (found,) = orjson.loads(run(*arguments, "--json"))["eval_sets"]
     assert (found["noise"]["std"], found["noise"]["settled"], found["noise"]["gain"]) == (0.0, ["a", "b"], 0.0)
     assert found["noise"]["smallest_gain"] == [{"cases": count, "gain": 0.0} for count in (2, 4, 8)]
@@ -189,7 +191,7 @@ def test_a_noisy_judge_is_reported_from_a_steady_agent(folder: Path) -> None:
     assert "judge_of_check:judge  0.000  0.707  the judge is noisier than the agent: raise num_samples" in shown
 
 
-def test_a_set_of_which_no_run_can_be_scored_exits_7(folder: Path) -> None:
+def test_a_set_without_any_score_exits_7(folder: Path) -> None:
     (folder / "broken_agent_of_check.py").write_text(AGENT)
     metrics = write_metrics("exact.json", {"metric_name": "exact_match"})
     source = write("set.jsonl", case("a", "broken"))
@@ -197,27 +199,27 @@ def test_a_set_of_which_no_run_can_be_scored_exits_7(folder: Path) -> None:
     assert "no case can be scored: see below why the runs failed" in shown
 
 
-def test_figures_of_the_simulated_model_are_labelled(folder: Path) -> None:
-    (folder / "simulated_agent_of_check.py").write_text(
+def test_figures_of_the_offline_model_are_labelled(folder: Path) -> None:
+    (folder / "offline_agent_of_check.py").write_text(
         "from promptiter.agents.function import agent, ask\n\n"
-        "@agent()\nasync def told(text):\n    return await ask(text, model='simulated')\n"
+        "@agent()\nasync def echo(text):\n    return await ask(text, model='simulated')\n"
     )
     metrics = write_metrics("exact.json", {"metric_name": "exact_match"})
     source = write("set.jsonl", case("a", "What is it?"))
-    chosen = (source, "--agent", "simulated_agent_of_check:told", "--metrics", metrics)
-    assert "noise (simulated)" in run(*chosen)
+    chosen = (source, "--agent", "offline_agent_of_check:echo", "--metrics", metrics)
+    assert "noise (offline model)" in run(*chosen)
     assert orjson.loads(run(*chosen, "--json"))["eval_sets"][0]["noise"]["is_simulated"]
 
 
 def test_output_goes_to_a_file() -> None:
     source = write("good.jsonl", case("a", "one"))
     assert run(source, "-o", "health.txt") == ""
-    assert Path("health.txt").read_text() == f"{source}  1 case, no findings\n\nnothing serious\n"
+    assert Path("health.txt").read_text() == f"{source}  1 case, no findings\n\nno serious problems\n"
     run(source, "--json", "-o", "health.json")
     assert orjson.loads(Path("health.json").read_bytes())["is_serious"] is False
 
 
-def test_text_of_cases_is_no_markup() -> None:
+def test_the_text_of_cases_is_not_markup() -> None:
     shown = run(write("[red].jsonl", case("[bold]", "[/] what?", None), case("b", "fine")))
     assert "[red].jsonl  2 cases" in shown
     assert "[bold]  [/] what?" in shown
@@ -225,14 +227,14 @@ def test_text_of_cases_is_no_markup() -> None:
 
 def test_wrong_usage_says_what_to_do(folder: Path) -> None:
     source = write("good.jsonl", case("a", "one"))
-    assert "promptiter.yaml: cannot be read" in str(invoked().exception)
+    assert "promptiter.yaml: cannot be read" in str(invoke().exception)
     run(source, "--agent", "x:y", "--repeats", "1", code=2)
     (folder / "idle_agent_of_check.py").write_text(AGENT)
-    wrong = invoked(source, "--agent", "idle_agent_of_check:echo").exception
+    wrong = invoke(source, "--agent", "idle_agent_of_check:echo").exception
     assert isinstance(wrong, SetupError)  # `promptiter` exits 2 on it
     assert str(wrong) == f"no metrics: pass --metrics FILE, or put a test_config.json into '{os.curdir}'"
     write_metrics("test_config.json", {"metric_name": "exact_match"})
-    assert "cannot import 'nothing'" in str(invoked(source, "--agent", "nothing:here").exception)
-    missing = invoked("missing.jsonl").exception
+    assert "cannot import 'nothing'" in str(invoke(source, "--agent", "nothing:here").exception)
+    missing = invoke("missing.jsonl").exception
     assert isinstance(missing, EvalSetError)
     assert "missing.jsonl: cannot be read" in str(missing)

@@ -4,13 +4,13 @@ import io
 
 from rich.console import Console
 
-from promptiter.cli.views.diff import diff
+from promptiter.cli.views.diff import diff_table
 from traces.model import Json
 
 
 def shown(before: Json, after: Json, *, width: int = 60) -> list[str]:
     file = io.StringIO()
-    Console(file=file, width=width).print(diff(before, after))
+    Console(file=file, width=width).print(diff_table(before, after))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
@@ -48,7 +48,7 @@ def test_long_sentences_are_wrapped_below_themselves() -> None:
 def test_words_that_differ_stand_out() -> None:
     file = io.StringIO()
     Console(file=file, width=60, force_terminal=True, color_system="standard").print(
-        diff("Name the city.", "Name the old city.")
+        diff_table("Name the city.", "Name the old city.")
     )
     assert "\x1b[1;32m old\x1b[0m" in file.getvalue()
 

@@ -23,7 +23,7 @@ def add(desk: Path, more: str) -> None:
     file.write_text(f"{file.read_text()}\n{more}\n")
 
 
-def test_it_says_what_a_run_would_take_and_makes_nothing(run: Run, desk: Path) -> None:
+def test_it_shows_a_forecast_and_writes_nothing(run: Run, desk: Path) -> None:
     before = sorted(desk.rglob("*"))
     shown = run("run", "--dry-run", stream="err")
     assert [path for path in sorted(desk.rglob("*")) if "__pycache__" not in path.parts] == before
@@ -110,14 +110,14 @@ def test_unknown_prices_and_caps_are_shown(run: Run, desk: Path, monkeypatch: py
     assert "max_calls 50 allows only the baseline" in shown
 
 
-def test_what_is_wrong_is_reported_as_usual(run: Run, desk: Path) -> None:
+def test_problems_are_reported(run: Run, desk: Path) -> None:
     (desk / "metrics.json").unlink()
     assert "metrics.json: cannot be read" in run("run", "--dry-run", code=2)
     assert "`promptiter init` writes one" in run("run", "gone.yaml", "--dry-run", code=2)
 
 
 @pytest.mark.slow
-def test_the_result_for_machines_has_what_was_expected(run: Run, desk: Path) -> None:
+def test_the_result_as_json_has_the_forecast(run: Run, desk: Path) -> None:
     found = orjson.loads(run("run", "--json"))
     assert found["forecast"]["calls"]["low"] < PAID < found["forecast"]["calls"]["high"]
     by_stage = {each["stage"]: each for each in found["stages"]}
@@ -131,7 +131,7 @@ def test_the_result_for_machines_has_what_was_expected(run: Run, desk: Path) -> 
             assert expected["low"] <= each["actual"][figure] <= expected["high"], (stage, figure)
 
 
-def test_a_run_that_cannot_be_forecast_is_run_all_the_same(
+def test_a_run_that_cannot_be_forecast_still_runs(
     desk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def outline(_: object) -> object:

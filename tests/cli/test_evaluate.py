@@ -23,9 +23,9 @@ LONELY = """
 from promptiter import Edge, GraphAgent, ModelNode
 from promptiter.agents import Choice
 
-nodes = [ModelNode(name=name, instruction="Answer.", model="simulated") for name in ("first", "last", "nobody")]
-choice = Choice("first", lambda view: "last", {"last": "last", "nobody": "nobody"})
-agent = GraphAgent(name="lonely", nodes=tuple(nodes), edges=(choice, Edge("nobody", "last")))
+nodes = [ModelNode(name=name, instruction="Answer.", model="simulated") for name in ("first", "last", "unused")]
+choice = Choice("first", lambda context: "last", {"last": "last", "unused": "unused"})
+agent = GraphAgent(name="lonely", nodes=tuple(nodes), edges=(choice, Edge("unused", "last")))
 """
 
 
@@ -36,10 +36,10 @@ def better(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_failing_agent_exits_with_1_and_says_why(run: Run) -> None:
+def test_a_failing_agent_exits_with_1_and_the_reasons(run: Run) -> None:
     shown = run("evaluate", AGENT, *GIVEN, code=1, stream="out")
     assert "0 of 3 cases pass" in shown
-    assert "(simulated)" in shown
+    assert "(offline model)" in shown
     assert "contains: '2026-03-02' is missing" in shown
 
 
@@ -48,7 +48,7 @@ def test_surfaces_that_no_run_read_are_named(run: Run, tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     shown = run("evaluate", "lonely:agent", *GIVEN, code=1, stream="out")
     assert (
-        "Never read: nobody#examples, nobody#instruction, nobody#model; a patch there cannot change anything" in shown
+        "Never read: unused#examples, unused#instruction, unused#model; a patch there cannot change anything" in shown
     )
     assert "Never read" not in run("evaluate", AGENT, *GIVEN, code=1, stream="out")
 
@@ -58,7 +58,7 @@ def test_a_better_profile_passes(run: Run, better: Path) -> None:
     assert "3 of 3 cases pass (100%), mean score 1.000" in shown
 
 
-def test_json_holds_rows_and_figures(run: Run, better: Path, tmp_path: Path) -> None:
+def test_json_has_rows_and_figures(run: Run, better: Path, tmp_path: Path) -> None:
     run("evaluate", AGENT, *GIVEN, "--profile", better, "--repeats", "2", "--json", "-o", tmp_path / "out.json")
     found = orjson.loads((tmp_path / "out.json").read_bytes())
     assert (found["mean_score"], found["is_simulated"], len(found["rows"])) == (1.0, True, 6)
@@ -66,28 +66,28 @@ def test_json_holds_rows_and_figures(run: Run, better: Path, tmp_path: Path) -> 
     assert set(found["rows"][0]["measured"]) == {"duration_s", "origin", "paid_calls", "cache_hits"}
 
 
-def test_junit_holds_what_is_needed_to_look_into_a_failure(run: Run, tmp_path: Path) -> None:
+def test_junit_has_the_details_of_a_failure(run: Run, tmp_path: Path) -> None:
     run("evaluate", AGENT, *GIVEN, "--junit", tmp_path / "out.xml", code=1)
     suite = ElementTree.parse(tmp_path / "out.xml").getroot()
     assert (suite.attrib["tests"], suite.attrib["failures"]) == ("3", "3")
     failure = suite.find("./testcase[@name='lamp']/failure")
     assert failure is not None
-    [told] = orjson.loads(failure.text or "")
-    assert (told["input"], told["expected"], told["metric"]) == (
+    [failed] = orjson.loads(failure.text or "")
+    assert (failed["input"], failed["expected"], failed["metric"]) == (
         ["What did order B-04 cost?"],
         ["120"],
         "final_response_avg_score",
     )
 
 
-def test_a_kept_cache_pays_nothing_twice(run: Run, better: Path, tmp_path: Path) -> None:
+def test_a_shared_cache_pays_nothing_twice(run: Run, better: Path, tmp_path: Path) -> None:
     arguments = ("evaluate", AGENT, *GIVEN, "--profile", better, "--cache", tmp_path / "cache.sqlite")
     assert ", 0 cached, " in run(*arguments)
     assert " 0 model calls, " in run(*arguments)
 
 
-def test_a_cap_in_dollars_covers_the_simulated_model(run: Run, better: Path) -> None:
-    assert "cost $0 (simulated)" in run("evaluate", AGENT, *GIVEN, "--profile", better, "--max-usd", "0.01")
+def test_a_cap_in_dollars_covers_the_offline_model(run: Run, better: Path) -> None:
+    assert "cost $0 (offline model)" in run("evaluate", AGENT, *GIVEN, "--profile", better, "--max-usd", "0.01")
 
 
 def test_one_case_can_be_chosen(run: Run, better: Path) -> None:
@@ -96,7 +96,7 @@ def test_one_case_can_be_chosen(run: Run, better: Path) -> None:
     assert "1 of 1 cases pass" in shown
 
 
-def test_a_teacher_writes_missing_references_and_a_simulated_user_leads_scenarios(run: Run, tmp_path: Path) -> None:
+def test_a_teacher_writes_missing_references_and_a_user_simulator_leads_scenarios(run: Run, tmp_path: Path) -> None:
     plain = {"eval_id": "open", "conversation": [{"user_content": {"parts": [{"text": "What did order B-04 cost?"}]}}]}
     scenario = {"starting_prompt": "Where is order A-17?", "conversation_plan": "Ask where the order is, then stop."}
     cases = {"eval_set_id": "s", "eval_cases": [plain, {"eval_id": "talk", "conversation_scenario": scenario}]}
@@ -121,7 +121,7 @@ def test_a_teacher_writes_missing_references_and_a_simulated_user_leads_scenario
 def test_wrong_input_is_reported_before_anything_is_spent(run: Run, tmp_path: Path) -> None:
     assert "'nothing' is neither an agent as module:attr nor a config" in run("evaluate", "nothing", *GIVEN, code=2)
     assert "cannot import 'no_such'" in run("evaluate", "no_such:agent", *GIVEN, code=2)
-    assert "has no 'nobody'" in run("evaluate", "examples.research_desk:nobody", *GIVEN, code=2)
+    assert "has no 'unused'" in run("evaluate", "examples.research_desk:unused", *GIVEN, code=2)
     assert "not an agent" in run("evaluate", "examples.research_desk:MODEL", *GIVEN, code=2)
     (tmp_path / "set.jsonl").write_text('{"input": "x", "expected": "y"}\n')
     assert "no metrics: pass --metrics" in run("evaluate", AGENT, "-e", tmp_path / "set.jsonl", code=2)

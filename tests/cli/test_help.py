@@ -1,4 +1,4 @@
-"""What `--help` shows at 80 columns, for every command."""
+"""`--help` at 80 columns, for every command."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_options_of_one_name_mean_the_same_in_every_command(run: Run) -> None:
         "-o": {"Write to this file instead of printing.", "The file to write; .gz compresses."},
         "--seed": {"Random seed."},
         "--max-usd": {"Hard cap on spending."},
-        "--concurrency": {"Cases to run at once."},
+        "--concurrency": {"Number of cases to run in parallel."},
     }
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from promptiter.cli.load import load_agent
-from promptiter.config.file import load_config
+from promptiter.config.file import read_config
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ["README.md", "agent.py", "metrics.json", "promptiter.yaml", "data/train.jsonl", "data/validation.jsonl"]
 
 
-def test_a_starter_is_written_and_the_next_command_told(run: Run, tmp_path: Path) -> None:
+def test_a_starter_is_written_and_the_next_command_printed(run: Run, tmp_path: Path) -> None:
     shown = run("init", tmp_path / "desk")
     assert sorted(WRITTEN) == sorted(
         path.relative_to(tmp_path / "desk").as_posix() for path in (tmp_path / "desk").rglob("*") if path.is_file()
@@ -30,8 +30,8 @@ def test_what_is_there_already_is_not_overwritten(run: Run, tmp_path: Path) -> N
     (tmp_path / "agent.py").write_text("mine")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").write_text("mine")
-    told = run("init", tmp_path, code=2)
-    assert "already has agent.py, data/train.jsonl; choose another folder, or pass --force" in told
+    errors = run("init", tmp_path, code=2)
+    assert "already has agent.py, data/train.jsonl; choose another folder, or pass --force" in errors
     assert not (tmp_path / "promptiter.yaml").exists()
     run("init", tmp_path, "--force")
     assert (tmp_path / "agent.py").read_text() != "mine"
@@ -39,7 +39,7 @@ def test_what_is_there_already_is_not_overwritten(run: Run, tmp_path: Path) -> N
 
 def test_a_folder_that_cannot_be_made_is_reported(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "cannot be made" in run("init", tmp_path / "file" / "desk", code=2)
+    assert "cannot be created" in run("init", tmp_path / "file" / "desk", code=2)
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_what_the_starter_suggests_in_comments_can_be_switched_on(
     path = tmp_path / "promptiter.yaml"
     below_the_title = path.read_text().partition("\n")[2]
     path.write_text(re.sub(r"(?m)^( *)# ?", r"\1", below_the_title))
-    config = load_config(path, environ={"OPENAI_API_KEY": "sk-something-secret"})
+    config = read_config(path, environ={"OPENAI_API_KEY": "sk-something-secret"}).config
     assert (config.models.stages.optimizer, config.budget.max_usd, config.evaluation.repeats) == ("gpt-4o", 2.0, 3)
     assert config.targets == ("filing#instruction",)
     assert config.stop is not None

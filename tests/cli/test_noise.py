@@ -26,8 +26,8 @@ def in_file(desk: Path, **keys: Json) -> None:
 
 
 @pytest.fixture
-def wavering(desk: Path) -> Path:
-    """The desk with a simulated model that follows nine rules of ten."""
+def noisy_desk(desk: Path) -> Path:
+    """The desk with an offline model that follows nine rules in ten."""
     in_file(desk, models={"simulated": {"compliance": 0.9}})
     return desk
 
@@ -37,60 +37,60 @@ def plain(shown: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_noisy_desk_is_reported_how_noisy_and_what_a_gain_needs(run: Run, wavering: Path) -> None:
+def test_the_report_shows_the_noise_and_what_a_gain_needs(run: Run, noisy_desk: Path) -> None:
     shown = run("noise", stream="out")
-    assert shown.startswith("validation  8 cases, 6 repeats of each (simulated): mean score 0.2")
+    assert shown.startswith("validation  8 cases, 6 repeats of each (offline model): mean score 0.2")
     for expected in (
-        r"Run noise 0\.2\d\d standard deviation between repeats of a case; \d of 8 cases are settled, \d flips? ",
+        r"Run noise standard deviation 0\.2\d\d between repeats of a case; \d of 8 cases scored the same in ",
         r"noisiest: \w+ \([0-9. ]+\), ",
-        r"A/A gain [+-]0\.\d+ of the last 3 repeats over the first, by the same profile",
+        r"A/A the same profile gained [+-]0\.\d+ in the last 3 repeats over the first",
         r"Noise floor 0\.0\d+ with the 6 repeats of a final test,",
-        r" 0\.1\d+ with 3: a profile compared with itself exceeds",
-        r"Smallest gain 0\.2\d+ on 8 cases, 0\.1\d+ on 16, 0\.0\d+ on 32: what a claim shows with 80% power",
+        r" 0\.1\d+ with 3; the same profile exceeds it by chance in 5%",
+        r"Smallest gain 0\.2\d+ on 8 cases, 0\.1\d+ on 16, 0\.0\d+ on 32: detected by the final test with 80% power",
         r"0\.1 [━]+[·]+ +2\d%",
-        r"Wanted gain 0\.1 is out of reach: underpowered, a claim shows it with a chance of 2\d%",
-        r"it takes \d\d cases with 6 repeats: at most \d{3} case runs, about [\d,]+ tokens, \$0 ",
+        r"Wanted gain 0\.1 is underpowered: the final test shows it with probability 2\d%",
+        r"it needs \d\d cases with 6 repeats: at most \d{3} case runs, about [\d,]+ tokens, \$0 ",
         r"or \d\d repeats of these cases: at most \d{3} case runs, about [\d,]+ tokens, \$0 ",
-        r"New cases 8 test cases like these would show a gain of 0\.\d+; it takes \d+ to show 0\.1",
+        r"New cases a test set of 8 cases like these shows a gain of 0\.\d+; 0\.1 needs \d+",
     ):
         assert re.search(expected, plain(shown)), expected
 
 
 @pytest.mark.slow
-def test_a_wanted_gain_that_would_not_show_exits_4_and_one_that_would_0(run: Run, wavering: Path) -> None:
-    assert "0.1 is out of reach: underpowered" in run("noise", "--gain", "0.1", code=4, stream="out")
+def test_a_wanted_gain_that_cannot_be_detected_exits_4(run: Run, noisy_desk: Path) -> None:
+    assert "0.1 is underpowered: the final test" in run("noise", "--gain", "0.1", code=4, stream="out")
     shown = plain(run("noise", "--gain", "0.4"))
-    assert "Wanted gain 0.4 is within reach: a claim shows it with a chance of 100%" in shown
-    assert "the claim takes at most 96 case runs, about " in shown
-    assert "only 0.7" in plain(run("noise", "--gain", "0.9", code=4, stream="out"))
+    assert "Wanted gain 0.4 can be detected: the final test shows it with probability 100%" in shown
+    assert "the final test takes at most 96 case runs, about " in shown
+    assert "these cases leave room for a gain of 0.7" in plain(run("noise", "--gain", "0.9", code=4, stream="out"))
 
 
 @pytest.mark.slow
-def test_without_noise_repeats_are_no_evidence_and_more_cases_are_the_way(run: Run, desk: Path) -> None:
+def test_without_noise_repeats_add_no_evidence(run: Run, desk: Path) -> None:
     shown = plain(run("noise", "--gain", "0.01"))
-    assert "Run noise none in 6 repeats of each case: repeats are no evidence" in shown
-    assert "any difference is plain on these cases; more cases are the way to a claim about new ones" in shown
-    assert "Wanted gain 0.01 would be plain on these cases" in shown
+    assert "Run noise none: every case scored the same in all 6 repeats, so repeats add no evidence" in shown
+    assert "any difference can be detected on these cases; to learn about new cases, add cases" in shown
+    assert "Wanted gain 0.01 can be detected on these cases" in shown
     assert "━" not in shown
 
 
 @pytest.mark.slow
-def test_a_desk_that_cannot_get_better_is_reported_so(run: Run, desk: Path) -> None:
+def test_a_desk_that_cannot_improve_is_reported(run: Run, desk: Path) -> None:
     metrics = [{"metric_name": "length", "threshold": 0.5, "criterion": {"max": 100_000}}]
     in_file(desk, metrics=metrics)
     shown = plain(run("noise", "--gain", "0.1", code=4, stream="out"))
-    assert "Smallest gain there is none to find: every repeat has the best score; add harder cases" in shown
+    assert "Smallest gain none: every repeat already has the best score; add harder cases" in shown
 
 
 @pytest.mark.slow
-def test_json_holds_the_draws_and_every_figure(run: Run, wavering: Path) -> None:
+def test_json_has_all_scores_and_figures(run: Run, noisy_desk: Path) -> None:
     found = orjson.loads(run("noise", "--json", "--repeats", "4", "--gain", "0.1", code=4, stream="out"))
     assert (found["noise"]["cases"], found["noise"]["repeats"], found["exit_code"]) == (8, 4, 4)
-    drawn = [case["figures"] for case in found["collect_case_scores"]]
-    assert all(len(figures) == 4 for figures in drawn)
-    assert found["noise"]["std"] == pytest.approx(pooled_std(drawn))
+    scores = [case["figures"] for case in found["case_scores"]]
+    assert all(len(figures) == 4 for figures in scores)
+    assert found["noise"]["std"] == pytest.approx(pooled_std(scores))
     assert found["noise"]["gain"] == pytest.approx(
-        sum(after - before for figures in drawn for before, after in zip(figures[:2], figures[2:], strict=True)) / 16
+        sum(after - before for figures in scores for before, after in zip(figures[:2], figures[2:], strict=True)) / 16
     )
     assert [each["cases"] for each in found["noise"]["smallest_gain"]] == [8, 16, 32]
     wanted = found["wanted"]
@@ -106,12 +106,12 @@ def test_json_holds_the_draws_and_every_figure(run: Run, wavering: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mean_score", "pass_rate", "weighted_loss"])
-def test_every_objective_is_measured(run: Run, wavering: Path, objective: str) -> None:
-    in_file(wavering, objective=objective)
+def test_every_objective_is_measured(run: Run, noisy_desk: Path, objective: str) -> None:
+    in_file(noisy_desk, objective=objective)
     found = orjson.loads(run("noise", "--json"))
     assert found["noise"]["objective"] == objective
     assert found["noise"]["best"] == (0.0 if objective == "weighted_loss" else 1.0)
-    figures = {figure for case in found["collect_case_scores"] for figure in case["figures"]}
+    figures = {figure for case in found["case_scores"] for figure in case["figures"]}
     assert (
         figures
         <= {"mean_score": {0.0, 0.5, 1.0}, "pass_rate": {0.0, 1.0}, "weighted_loss": {-1.0, -0.5, 0.0}}[objective]
@@ -119,63 +119,63 @@ def test_every_objective_is_measured(run: Run, wavering: Path, objective: str) -
 
 
 @pytest.mark.slow
-def test_one_seed_gives_one_report_and_a_shared_cache_pays_once(run: Run, wavering: Path) -> None:
-    in_file(wavering, cache="cache.sqlite")
+def test_one_seed_gives_one_report_and_a_shared_cache_pays_once(run: Run, noisy_desk: Path) -> None:
+    in_file(noisy_desk, cache="cache.sqlite")
     first, again = (orjson.loads(run("noise", "--json", "--seed", "3")) for _ in range(2))
     assert (first["measured"]["paid_runs"], again["measured"]["paid_runs"]) == (48, 0)
     assert first["measured"]["tokens_per_case_run"] == pytest.approx(again["measured"]["tokens_per_case_run"])
     assert {**first, "measured": None} == {**again, "measured": None}
-    assert not (wavering / "runs").exists()
+    assert not (noisy_desk / "runs").exists()
 
 
 @pytest.mark.slow
-def test_quiet_says_one_line(run: Run, desk: Path) -> None:
-    assert run("noise", "--quiet") == "Wanted gain  0.1 would be plain on these cases, as any difference is\n"
+def test_quiet_prints_one_line(run: Run, desk: Path) -> None:
+    assert run("noise", "--quiet") == "Wanted gain  0.1 can be detected on these cases, as any difference can\n"
 
 
 @pytest.mark.slow
-def test_a_budget_that_ends_gives_what_was_measured_and_exits_6(run: Run, wavering: Path) -> None:
-    in_file(wavering, budget={"max_calls": 200}, evaluation={"concurrency": 1})
+def test_a_spent_budget_reports_what_was_measured_and_exits_6(run: Run, noisy_desk: Path) -> None:
+    in_file(noisy_desk, budget={"max_calls": 200}, evaluation={"concurrency": 1})
     printed = orjson.loads(run("noise", "--json", code=6, stream="out"))
     assert (printed["stop_reason"], printed["noise"]["repeats"]) == ("max_calls", 4)
     assert printed["measured"]["spent"]["calls"] <= 200
-    told = run("noise", code=6)
-    assert told == (
-        "error: the budget has ended: raise max_calls, or measure fewer repeats or cases; these are the 4 repeats that "
+    errors = run("noise", code=6)
+    assert errors == (
+        "error: the budget is spent: raise max_calls, or measure fewer repeats or cases; reporting the 4 repeats that "
         "all cases have\n"
     )
-    in_file(wavering, budget={"max_calls": 50})
+    in_file(noisy_desk, budget={"max_calls": 50})
     assert "every case needs at least 2 repeats to measure noise, and some have 1" in run("noise", code=6)
 
 
-def test_too_many_failures_exit_7_and_say_what_failed(run: Run, desk: Path) -> None:
+def test_too_many_failures_exit_7_with_the_cause(run: Run, desk: Path) -> None:
     agent = desk / "agent.py"
     agent.write_text(
         agent.read_text() + "\nasync def broken(*_):\n    raise ValueError('no network')\n\n"
         "agent = type('Broken', (), {'describe': agent.describe, 'run': staticmethod(broken)})()\n"
     )
-    told = run("noise", code=7)
-    assert "100% of the runs or scores failed, the limit is 25%: ValueError: no network (×" in told
+    errors = run("noise", code=7)
+    assert "100% of the runs or scores failed, the limit is 25%: ValueError: no network (×" in errors
     found = orjson.loads(run("noise", "--json", code=7, stream="out"))
     assert (found["is_reliable"], found["wanted"], found["exit_code"]) == (False, None, 7)
 
 
-def test_wrong_input_is_reported_as_usual(run: Run, desk: Path) -> None:
-    assert "noise shows between repeats of a case, and repeats is 1; give 2 or more" in run(
+def test_wrong_input_is_reported(run: Run, desk: Path) -> None:
+    assert "repeats is 1, but noise is measured between repeats of a case; give 2 or more" in run(
         "noise", "--repeats", "1", code=2
     )
-    assert "--gain is 0; give the gain that you want to see, such as 0.1" in run("noise", "--gain", "0", code=2)
+    assert "--gain is 0; give a gain above 0, such as 0.1" in run("noise", "--gain", "0", code=2)
     (desk / "metrics.json").unlink()
     assert "metrics.json: cannot be read" in run("noise", code=2)
 
 
-def test_by_default_it_takes_the_draws_of_a_claim(desk: Path) -> None:
+def test_the_default_repeats_are_those_of_the_final_test(desk: Path) -> None:
     assert inspect.signature(noise).parameters["repeats"].default == REPEATS
     assert load_run(desk).noise(repeats=2).repeats == 2
 
 
 @pytest.mark.slow
-def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
+def test_ctrl_c_reports_what_was_measured_so_far(desk: Path) -> None:
     in_file(
         desk,
         models={"simulated": {"compliance": 0.9, "latency_s": 0.05}},
@@ -189,12 +189,12 @@ def test_ctrl_c_gives_what_was_measured_so_far(desk: Path) -> None:
                 assert running.poll() is None
                 time.sleep(0.02)
             running.send_signal(signal.SIGINT)
-            shown, told = running.communicate(timeout=30)
+            shown, errors = running.communicate(timeout=30)
         finally:
             running.kill()
     assert running.returncode == 130
-    assert "stopping after the case in flight; a second one stops at once\n" in told
+    assert "stopping after the current case; press Ctrl-C again to stop at once\n" in errors
     found = orjson.loads(shown)
     assert found["stop_reason"] == "user_stop"
     assert found["noise"]["repeats"] >= 2
-    assert f"stopped by you; these are the {found['noise']['repeats']} repeats that all cases have" in told
+    assert f"stopped by you; reporting the {found['noise']['repeats']} repeats that all cases have" in errors

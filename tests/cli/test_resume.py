@@ -1,4 +1,4 @@
-"""The commands that know runs: `resume`, `rerun` and `runs`, on the starter's support desk."""
+"""The commands for existing runs: `resume`, `rerun` and `runs`, on the starter's support desk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from promptiter.errors import SetupError
 from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
-from tests.worlds.results import outside_measured
+from tests.worlds.results import read_unmeasured
 from traces.model import Json
 
 HEADLINE = "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)"
@@ -29,13 +29,13 @@ def only_run(desk: Path) -> Path:
 
 
 def cut(path: Path, events: int) -> None:
-    """Leave what a process that was killed after so many events left."""
+    """Leave the files of a process that was killed after this many events."""
     journal = path / "journal.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:events]))
     (path / "result.json").unlink()
 
 
-def listed(run: Run) -> Json:
+def list_as_json(run: Run) -> Json:
     return orjson.loads(run("runs", "--json"))
 
 
@@ -46,23 +46,23 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_listed_as_interrupted_and_goes_on_to_the_same_end(run: Run, desk: Path) -> None:
+def test_a_killed_run_is_listed_as_interrupted_and_resumes_to_the_same_end(run: Run, desk: Path) -> None:
     shown = run("run")
     path = only_run(desk)
-    whole = outside_measured(desk / "runs")
+    whole = read_unmeasured(desk / "runs")
     cut(path, 40)
-    assert [each["status"] for each in listed(run)] == ["interrupted"]
+    assert [each["status"] for each in list_as_json(run)] == ["interrupted"]
     assert f"1 run can be resumed: promptiter resume runs/{path.name}" in run("runs")
     again = run("resume", path.name)
     assert HEADLINE in again.splitlines()
     assert HEADLINE in shown.splitlines()
-    assert outside_measured(desk / "runs") == whole
-    [one] = listed(run)
+    assert read_unmeasured(desk / "runs") == whole
+    [one] = list_as_json(run)
     assert (one["status"], one["verdict"], one["rounds"]) == ("succeeded", "improved", 1)
     assert (one["baseline"], one["best"], one["can_resume"]) == (0.5, 1.0, False)
 
 
-def test_a_run_is_named_by_its_path_its_id_a_part_of_it_or_as_the_latest(run: Run, finished_run: Path) -> None:
+def test_a_run_is_found_by_path_by_id_by_a_part_of_it_or_as_the_latest(run: Run, finished_run: Path) -> None:
     for named in (["latest"], [str(finished_run)], [finished_run.name], [finished_run.name[-8:]], []):
         assert run("resume", *named, "--quiet").startswith("support_desk: Improved")
 
@@ -74,14 +74,14 @@ def test_an_unknown_run_is_reported_with_the_nearest(run: Run, finished_run: Pat
     assert f"did you mean '{name}'?" in run("resume", wrong, code=2)
 
 
-def test_without_runs_the_list_says_so_and_resume_too(run: Run, desk: Path) -> None:
+def test_a_folder_without_runs_is_reported(run: Run, desk: Path) -> None:
     assert run("runs") == f"no runs in {desk}/runs\n"
     assert "there are no runs in" in run("resume", code=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("file", "old", "new", "told"),
+    ("file", "old", "new", "change"),
     [
         ("promptiter.yaml", "max_rounds: 4", "max_rounds: 5", "max_rounds was 4 and is now 5"),
         ("data/train.jsonl", "Porto", "Faro", "train: case 'lamp' was changed"),
@@ -89,22 +89,22 @@ def test_without_runs_the_list_says_so_and_resume_too(run: Run, desk: Path) -> N
         ("agent.py", "You lead", "You run", "the agent's own value of surface 'lead#instruction' was edited"),
     ],
 )
-def test_a_run_whose_inputs_changed_is_refused_with_what_changed(
-    file: str, old: str, new: str, told: str, run: Run, desk: Path, finished_run: Path
+def test_a_run_with_changed_inputs_is_refused_and_the_change_named(
+    file: str, old: str, new: str, change: str, run: Run, desk: Path, finished_run: Path
 ) -> None:
     cut(finished_run, 40)
     edit(desk / file, old, new)
     sys.modules.pop("agent", None)
     refused = run("resume", code=2)
     assert "cannot be resumed, its inputs have changed:" in refused
-    assert f"  - {told}" in refused
+    assert f"  - {change}" in refused
     edit(desk / file, new, old)
     sys.modules.pop("agent", None)
     assert run("resume", "--quiet").startswith("support_desk: Improved")
 
 
 @pytest.mark.slow
-def test_options_of_the_first_command_hold_when_a_run_goes_on_and_others_may_change(run: Run, desk: Path) -> None:
+def test_options_of_the_first_command_hold_when_a_run_is_resumed_and_others_may_change(run: Run, desk: Path) -> None:
     run("run", "--max-rounds", "2", "--seed", "3", "--quiet")
     cut(only_run(desk), 20)
     found = orjson.loads(run("resume", "--concurrency", "1", "--no-quiet", "--json"))
@@ -114,7 +114,7 @@ def test_options_of_the_first_command_hold_when_a_run_goes_on_and_others_may_cha
     assert header["request"]["max_rounds"] == 2
 
 
-def test_a_moved_project_goes_on(
+def test_a_moved_project_can_be_resumed(
     run: Run, desk: Path, finished_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     cut(finished_run, 40)
@@ -130,11 +130,11 @@ def test_a_run_locked_by_another_process_is_refused_and_listed_as_running(run: R
     cut(finished_run, 40)
     with RunLock(finished_run):
         assert f"locked by process {os.getpid()}" in run("resume", code=2)
-        [one] = listed(run)
+        [one] = list_as_json(run)
         assert (one["status"], one["holder"]["pid"], one["can_resume"]) == ("running", os.getpid(), False)
 
 
-def test_rerun_starts_afresh_from_what_the_run_was_asked_for(run: Run, desk: Path) -> None:
+def test_rerun_starts_a_new_run_with_the_same_settings(run: Run, desk: Path) -> None:
     run("run", "--max-rounds", "0", "--quiet")
     first = only_run(desk)
     edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 3")
@@ -146,7 +146,7 @@ def test_rerun_starts_afresh_from_what_the_run_was_asked_for(run: Run, desk: Pat
 
 
 @pytest.mark.slow
-def test_rerun_takes_secrets_which_no_run_holds_from_the_configuration(run: Run, desk: Path) -> None:
+def test_rerun_takes_secrets_from_the_configuration(run: Run, desk: Path) -> None:
     config = desk / "promptiter.yaml"
     edit(config, "  simulated:\n", "  openai/mine:\n    api_key: canary-of-mine\n  simulated:\n")
     run("run", "--max-rounds", "0", "--quiet")
@@ -154,15 +154,15 @@ def test_rerun_takes_secrets_which_no_run_holds_from_the_configuration(run: Run,
     run("rerun", "--quiet")
     assert len(list((desk / "runs").iterdir())) == 2
     config.unlink()
-    told = run("rerun", "--runs", desk / "runs", code=2)
-    assert "models.openai/mine.api_key is a secret, which is not stored in run.json" in told
+    errors = run("rerun", "--runs", desk / "runs", code=2)
+    assert "models.openai/mine.api_key is a secret, which is not stored in run.json" in errors
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(run: Run, finished_run: Path) -> None:
     broken = finished_run.parent / "2026-01-01T00-00-00_00000000"
     broken.mkdir()
     (broken / "run.json").write_text("{")
-    first, second = listed(run)
+    first, second = list_as_json(run)
     assert (first["status"], second["status"]) == ("unreadable", "succeeded")
     assert "run.json' cannot be read" in first["error"]
 
@@ -173,7 +173,7 @@ def command(*words: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", "stop"])
-def test_a_signal_and_the_stop_file_end_the_command_after_the_round_in_flight(how: str, desk: Path) -> None:
+def test_a_signal_and_the_stop_file_end_the_command_after_the_current_round(how: str, desk: Path) -> None:
     edit(desk / "promptiter.yaml", "compliance: 1.0", "compliance: 1.0\n    latency_s: 0.05")
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command("run"), env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -184,8 +184,8 @@ def test_a_signal_and_the_stop_file_end_the_command_after_the_round_in_flight(ho
             (there[0].parent / "stop").touch()
         else:
             process.send_signal(signal.SIGTERM)
-        shown, told = process.communicate(timeout=60)
-    assert process.returncode == 0, told.decode()  # the round in flight brought the gain
+        shown, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors.decode()  # the current round brought the gain
     last = FileJournal(there[0]).last()
     assert last is not None
     assert (last.type, last.round, last.data["stop"]["reasons"][0]["kind"]) == ("run_completed", 1, "target_score")
@@ -214,13 +214,13 @@ def test_a_second_signal_does_not_wait_for_a_function_that_hangs(desk: Path) -> 
         process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         process.send_signal(signal.SIGTERM)
-        shown, told = process.communicate(timeout=40)
-    assert process.returncode == 130, told.decode()
+        shown, errors = process.communicate(timeout=40)
+    assert process.returncode == 130, errors.decode()
     assert b"Cancelled" in shown
     assert orjson.loads(next(desk.glob("runs/*/result.json")).read_bytes())["status"] == "cancelled"
 
 
-def test_a_secret_among_the_settings_of_a_run_from_python_has_to_be_given_again(desk: Path) -> None:
+def test_a_secret_in_the_settings_has_to_be_given_again(desk: Path) -> None:
     secret = {"models": {"openai/mine": {"api_key": "canary-of-mine-4711"}}}
     run = load_run(desk, settings={**secret, "max_rounds": 0}).begin()
     with pytest.raises(SetupError, match=r"models\.openai/mine\.api_key is a secret"):

@@ -17,7 +17,7 @@ from traces.model import Json
 
 
 class Person:
-    """Types what the script says, and nothing else; knows whether the progress was paused meanwhile."""
+    """Types the scripted lines, and checks that the progress is paused meanwhile."""
 
     def __init__(self, *lines: str, editor: str = "") -> None:
         self.lines = list(lines)
@@ -25,13 +25,13 @@ class Person:
         self.is_paused = False
         self.reviewer = TerminalReviewer(
             Console(file=self.file, width=80),
-            paused=self.paused,
+            pause=self.pause,
             read=self.read,
             environ={"EDITOR": editor} if editor else {},
         )
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         self.is_paused = True
         yield
         self.is_paused = False
@@ -71,7 +71,7 @@ async def test_a_patch_is_shown_with_its_blame_its_reason_and_its_diff() -> None
     assert lines[0].startswith("desk#instruction ─")
     assert lines[1:7] == [
         "blamed by 2 cases  Dates are dropped.",
-        "the patch  the date is missing",
+        "patch  the date is missing",
         "",
         "    Be kind.",
         "  - Be brief.",
@@ -83,8 +83,8 @@ async def test_a_veto_has_a_reason() -> None:
     assert await Person("V\n", " not now \n").review(PATCH) == Review(action="veto", reason="not now")
 
 
-async def test_whoever_hangs_up_vetoes() -> None:
-    assert await Person("").review(PATCH) == Review(action="veto", reason="nobody answered")
+async def test_no_answer_is_a_veto() -> None:
+    assert await Person("").review(PATCH) == Review(action="veto", reason="no answer")
 
 
 async def test_a_new_text_is_typed_until_a_dot() -> None:
@@ -92,10 +92,10 @@ async def test_a_new_text_is_typed_until_a_dot() -> None:
     assert answer == Review(action="edit", value="Be kind.\n\nKeep all dates.", reason="by hand")
 
 
-async def test_who_changes_nothing_or_too_much_is_asked_again() -> None:
+async def test_an_unchanged_or_invalid_text_is_asked_for_again() -> None:
     person = Person("e\n", ".\n", "e\n", "Be kind. Keep dates.\n", ".\n", "e\n", f"{'x' * 41}\n", ".\n", "a\n")
     assert (await person.review(PATCH)).action == "approve"
-    assert person.shown.count("nothing was changed") == 2
+    assert person.shown.count("no changes") == 2
     assert "this cannot be used: " in person.shown
 
 
@@ -107,14 +107,14 @@ async def test_examples_are_edited_as_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
-    [("exit 3", "ended with exit code 3"), (None, "cannot be started"), ("true", "nothing was changed")],
+    ("script", "message"),
+    [("exit 3", "ended with exit code 3"), (None, "cannot be started"), ("true", "no changes")],
 )
-async def test_an_editor_that_fails_is_no_answer(tmp_path: Path, script: str | None, told: str) -> None:
+async def test_a_failing_editor_changes_nothing(tmp_path: Path, script: str | None, message: str) -> None:
     editor = tmp_path / "editor"
     if script is not None:
         editor.write_text(f"#!/bin/sh\n{script}\n")
         editor.chmod(0o700)
     person = Person("e\n", "a\n", editor=str(editor))
     assert (await person.review(PATCH)).action == "approve"
-    assert told in " ".join(person.shown.split())
+    assert message in " ".join(person.shown.split())

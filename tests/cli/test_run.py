@@ -30,7 +30,7 @@ def broken(question: str) -> str:
 
 
 def in_file(desk: Path, **settings: Json) -> None:
-    """Change keys of promptiter.yaml; JSON is YAML too."""
+    """Write promptiter.yaml with these keys; JSON is valid YAML."""
     path = desk / "promptiter.yaml"
     lines = (f"{key}: {orjson.dumps(value).decode()}\n" for key, value in settings.items())
     path.write_text("agent: agent:agent\ntrain: data/train.jsonl\nvalidation: data/validation.jsonl\n" + "".join(lines))
@@ -53,7 +53,7 @@ def test_a_run_ends_with_the_first_diff_one_headline_the_cost_and_a_command(run:
         "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)",
         "  all 8 validation cases pass",
     ]
-    assert re.fullmatch(r"  cost \$0 \(simulated\), \d+ model calls, \d+\.\d s", lines[-3])
+    assert re.fullmatch(r"  cost \$0 \(offline model\), \d+ model calls, \d+\.\d s", lines[-3])
     assert lines[-2:] == [
         f"  details: promptiter show runs/{folder.name}",
         f"  all diffs: promptiter show runs/{folder.name} --diff",
@@ -67,7 +67,7 @@ def test_a_run_ends_with_the_first_diff_one_headline_the_cost_and_a_command(run:
 @pytest.mark.slow
 def test_costs_adds_the_accounting(run: Run, desk: Path) -> None:
     shown = run("run", "--costs")
-    calls = re.search(r"cost \$0 \(simulated\), ([\d,]+) model calls", shown)
+    calls = re.search(r"cost \$0 \(offline model\), ([\d,]+) model calls", shown)
     assert calls is not None
     assert f"  agent: {calls[1]} calls, " in shown
     assert f"  {calls[1]} calls, expected " in shown
@@ -97,7 +97,7 @@ def test_progress_goes_to_standard_error_and_names_what_is_evaluated(run: Run, d
 
 
 @pytest.mark.slow
-def test_json_is_all_that_stands_on_standard_output(run: Run, desk: Path) -> None:
+def test_standard_output_is_only_json(run: Run, desk: Path) -> None:
     agent = desk / "agent.py"
     agent.write_text(agent.read_text() + '\nprint("agents may print")\n')
     found = orjson.loads(run("run", "--json", "--runs", desk / "elsewhere"))
@@ -108,7 +108,7 @@ def test_json_is_all_that_stands_on_standard_output(run: Run, desk: Path) -> Non
 
 
 @pytest.mark.slow
-def test_quiet_says_only_the_verdict(run: Run, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_only_the_verdict(run: Run, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     in_file(desk, **METRICS, quiet=True)
     assert run("run").splitlines() == [
         "support_desk: Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)"
@@ -130,7 +130,7 @@ def test_flags_win_over_the_file(run: Run, desk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_can_begin_with_the_profile_of_another(run: Run, desk: Path) -> None:
+def test_a_run_can_start_from_the_profile_of_another(run: Run, desk: Path) -> None:
     first = Path(orjson.loads(run("run", "--json"))["path"])
     shown = run("run", "--initial-profile", first / "profiles" / "best.json", stream="out")
     assert "✓ Nothing to fix: the baseline reaches the target: mean score 1.000" in shown.splitlines()
@@ -162,7 +162,7 @@ def test_a_candidate_that_does_not_help_is_reported_with_the_reason(run: Run, de
     assert re.search(r"round 1 +reception#instruction: the 12 failed train cases that were run again did no", shown)
 
 
-def test_a_budget_that_ends_first_exits_with_6(run: Run, desk: Path) -> None:
+def test_a_spent_budget_exits_with_6(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, budget={"max_calls": 60})
     shown = run("run", code=6, stream="out")
     assert "The budget ended before the final test" in shown
@@ -171,7 +171,7 @@ def test_a_budget_that_ends_first_exits_with_6(run: Run, desk: Path) -> None:
     assert f"  resume: promptiter resume runs/{folder.name}" in shown.splitlines()
 
 
-def test_an_evaluation_in_which_too_much_fails_exits_with_7(run: Run, desk: Path) -> None:
+def test_too_many_failures_exit_with_7(run: Run, desk: Path) -> None:
     (desk / "agent.py").write_text(FAILING.format('raise ValueError("no")'))
     (desk / "promptiter.yaml").write_text((desk / "promptiter.yaml").read_text().replace("agent:agent", "agent:broken"))
     headline = "Invalid evaluation: 100% of the baseline's runs or scores failed: ValueError: no (×8)"
@@ -181,7 +181,7 @@ def test_an_evaluation_in_which_too_much_fails_exits_with_7(run: Run, desk: Path
         sys.modules.pop("agent")
 
 
-def test_a_run_that_fails_shows_what_it_found_and_exits_with_1(run: Run, desk: Path) -> None:
+def test_a_failed_run_shows_its_cause_and_exits_with_1(run: Run, desk: Path) -> None:
     fails_on_train = 'if "kettle" in question: raise SetupError("the kettle is gone")\n    return question'
     (desk / "agent.py").write_text(FAILING.format(fails_on_train))
     (desk / "promptiter.yaml").write_text((desk / "promptiter.yaml").read_text().replace("agent:agent", "agent:broken"))
@@ -196,18 +196,18 @@ def test_a_run_that_fails_shows_what_it_found_and_exits_with_1(run: Run, desk: P
     assert quiet == "broken: Failed in round 1: SetupError: the kettle is gone\n"
 
 
-def test_everything_wrong_is_reported_together_before_anything_is_spent(run: Run, desk: Path) -> None:
+def test_all_problems_are_reported_together_before_anything_is_spent(run: Run, desk: Path) -> None:
     (desk / "data" / "validation.jsonl").unlink()
     (desk / "promptiter.yaml").write_text(
         "agent: agent:agnet\ntrain: data/train.jsonl\nvalidation: data/validation.jsonl\nmetrics: metrics.jsn\n"
         "max_round: 3\nruns: agent.py/runs\n"
     )
-    told = run("run", "--review", code=2)
-    assert told.splitlines() == [
+    errors = run("run", "--review", code=2)
+    assert errors.splitlines() == [
         "error: the run cannot start, it has 6 problems:",
         "  - promptiter.yaml: unknown key 'max_round' (did you mean 'max_rounds'?)",
         f"  - runs: '{desk}/agent.py/runs' cannot be used: '{desk}/agent.py' is a file; choose another folder",
-        "  - review: standard input is no terminal, so nobody can be asked; leave --review out",
+        "  - review: standard input is not a terminal, so patches cannot be reviewed; remove --review",
         "  - agent: 'agent' has no 'agnet' (did you mean 'agent'?)",
         f"  - metrics: {desk}/metrics.jsn: cannot be read: No such file or directory",
         f"  - validation: {desk}/data/validation.jsonl: cannot be read: No such file or directory; check the path",
@@ -217,8 +217,8 @@ def test_everything_wrong_is_reported_together_before_anything_is_spent(run: Run
 
 def test_wrong_inputs_are_readable(run: Run, desk: Path) -> None:
     assert "`promptiter init` writes one" in run("run", "gone.yaml", code=2)
-    told = run("run", "--targets", "filling#instruction", code=2)
-    assert "unknown surface 'filling#instruction' (did you mean 'filing#instruction'?)" in told
+    errors = run("run", "--targets", "filling#instruction", code=2)
+    assert "unknown surface 'filling#instruction' (did you mean 'filing#instruction'?)" in errors
     (desk / "data" / "validation.jsonl").write_bytes((desk / "data" / "train.jsonl").read_bytes())
     assert "train and validation share 12 cases: 'kettle', 'lamp'" in run("run", code=2)
     in_file(desk, metrics="metrics.json", agent="no_such_module:agent")
@@ -228,13 +228,13 @@ def test_wrong_inputs_are_readable(run: Run, desk: Path) -> None:
 
 
 def test_exit_codes_are_documented_once(run: Run) -> None:
-    codes = "3 no evidence; 4 underpowered; 5 overfit risk; 6 the budget ended; 7 an invalid evaluation; 130 cancelled."
+    codes = "3 no evidence; 4 underpowered; 5 overfit risk; 6 budget ended; 7 invalid evaluation; 130 cancelled."
     assert codes in re.sub(r"\s+", " ", run("--help"))
     assert codes not in re.sub(r"\s+", " ", run("run", "--help"))
 
 
 class Terminal:
-    """The command at a pseudo-terminal, with a person who types."""
+    """The command on a pseudo-terminal, with scripted input."""
 
     def __init__(self, folder: Path, *arguments: str, **environ: str) -> None:
         self.printed = ""
@@ -248,7 +248,7 @@ class Terminal:
         self._child = child
 
     def wait_for(self, text: str, *, seconds: float = 30.0) -> None:
-        """Until the terminal shows a text, after what was waited for before."""
+        """Wait until the terminal shows a text after the previous one."""
         until = time.monotonic() + seconds
         while text not in self.printed[self._read :]:
             ready, _, _ = select.select([self._fd], [], [], max(0.0, until - time.monotonic()))
@@ -260,7 +260,7 @@ class Terminal:
         os.write(self._fd, text.encode())
 
     def end(self, *, seconds: float = 30.0) -> int:
-        """The exit code, when the command has ended; one that does not end is killed."""
+        """Wait for the exit code; a command that does not end is killed."""
         until = time.monotonic() + seconds
         while True:
             ready, _, _ = select.select([self._fd], [], [], max(0.0, until - time.monotonic()))
@@ -268,7 +268,7 @@ class Terminal:
                 os.kill(self._child, signal.SIGKILL)
             try:
                 read = os.read(self._fd, 65536)
-            except OSError:  # Linux says so when the other side is gone
+            except OSError:  # Linux raises this when the other side has closed
                 break
             self.printed += read.decode(errors="replace")
         os.close(self._fd)
@@ -286,7 +286,7 @@ ASKED = "(a)pprove, (e)dit or (v)eto? "
 
 
 @pytest.mark.slow
-def test_a_person_approves_one_patch_and_edits_another(desk: Path) -> None:
+def test_one_patch_is_approved_and_another_edited(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review")
     edited = (
         "You file cases.\n"
@@ -301,7 +301,7 @@ def test_a_person_approves_one_patch_and_edits_another(desk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_person_edits_in_their_editor(desk: Path) -> None:
+def test_a_patch_is_edited_in_an_editor(desk: Path) -> None:
     editor = desk / "editor"
     editor.write_text("#!/bin/sh\nsed -i 's/^You are/YOU ARE/' \"$1\"\n")
     editor.chmod(0o700)
@@ -324,13 +324,13 @@ def test_the_reason_of_a_veto_is_kept_and_the_veto_holds(desk: Path) -> None:
     assert vetoed.reason == "vetoed in review: the reception stays as it is"
 
 
-def slow(desk: Path) -> None:
+def slow_down(desk: Path) -> None:
     in_file(desk, metrics="metrics.json", models={"simulated": {"compliance": 1.0, "latency_s": 0.4}})
 
 
 @pytest.mark.slow
 def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: Path) -> None:
-    slow(desk)
+    slow_down(desk)
     command = [sys.executable, "-c", "from promptiter.cli import main; main()", "run"]
     with subprocess.Popen(
         command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
@@ -356,7 +356,7 @@ def test_ctrl_c_at_a_question_does_not_hang(desk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_summary_of_another_goal_says_what_a_run_takes_before_and_after(run: Run, desk: Path) -> None:
+def test_the_summary_of_another_goal_shows_the_usage_per_run(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, goal={"fewer_tokens": {"margin": 0.2}})
     shown = run("run")
     assert "✓ Fewer tokens and no worse on these 8 cases: mean score 0." in shown
@@ -369,6 +369,6 @@ def test_the_summary_of_another_goal_says_what_a_run_takes_before_and_after(run:
     assert "train cases with the change" in run("run", stream="err")
 
 
-def test_a_search_for_another_goal_that_finds_nothing_says_so(run: Run, desk: Path) -> None:
+def test_a_search_for_another_goal_that_finds_nothing_is_reported(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, goal="fewer_tokens", targets=["reception#examples"])
     assert "● No tokens could be saved without a loss of quality, nothing adopted" in run("run", code=3, stream="out")

@@ -62,7 +62,7 @@ def test_a_broken_configuration_does_not_hide_runs(run: Run, finished: Path, mon
     (project / "promptiter.yaml").unlink()
 
 
-def test_each_section_is_shown_alone(run: Run, finished: Path) -> None:
+def test_each_section_can_be_shown_alone(run: Run, finished: Path) -> None:
     diff = run("show", finished, "--diff")
     assert "    - Pass on the order id, the product, the amount, the city and the wish exactly as given." in diff
     assert "why (round 1): 12 of 12 failed cases" in diff
@@ -106,7 +106,7 @@ async def test_the_runs_of_a_case_do_not_depend_on_which_finished_first(finished
 
 def test_an_unknown_case_is_named_with_the_nearest(run: Run, finished: Path) -> None:
     assert "has no case 'blendr' (did you mean 'blender'?)" in run("show", finished, "--case", "blendr", code=2)
-    assert "leave out --diff" in run("show", finished, "--case", "blender", "--diff", code=2)
+    assert "cannot be combined with --diff" in run("show", finished, "--case", "blender", "--diff", code=2)
 
 
 def test_json_has_the_whole_summary(run: Run, finished: Path) -> None:
@@ -119,7 +119,7 @@ def test_json_has_the_whole_summary(run: Run, finished: Path) -> None:
 
 
 @pytest.mark.parametrize(("events", "headline"), [(12, "Interrupted"), (40, "Interrupted in round 1")])
-def test_a_run_without_an_end_is_shown_as_far_as_it_is(
+def test_an_unfinished_run_is_shown_so_far(
     events: int, headline: str, run: Run, finished: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / finished.name
@@ -130,14 +130,14 @@ def test_a_run_without_an_end_is_shown_as_far_as_it_is(
     shown = run("show", folder)
     assert f"● {headline}: mean score 0.500" in shown.splitlines()
     assert f"  resume: promptiter resume {folder}" in shown.splitlines()
-    assert re.search(r"\$0 \(simulated\), \d+ model calls, \d", shown)
+    assert re.search(r"\$0 \(offline model\), \d+ model calls, \d", shown)
     with RunLock(folder):
         held = run("show", folder)
     assert f"● {headline.replace('Interrupted', 'Running')}: mean score 0.500" in held.splitlines()
     assert "promptiter resume" not in held
 
 
-def test_a_run_that_has_not_begun_says_so(run: Run, finished: Path, tmp_path: Path) -> None:
+def test_a_run_that_has_not_begun_is_reported(run: Run, finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / finished.name
     folder.mkdir()
     shutil.copy(finished / "run.json", folder)
@@ -154,10 +154,10 @@ def test_the_traces_of_a_case_are_shown_with_its_runs(run: Run, finished: Path) 
     assert first["trace"]["id"].startswith("blender~0~")
 
 
-def test_what_has_no_trace_to_show_says_why(run: Run, finished: Path, tmp_path: Path) -> None:
+def test_a_missing_trace_is_explained(run: Run, finished: Path, tmp_path: Path) -> None:
     assert "is a run; choose a case with --case ID" in run("trace", "show", finished, code=2)
     wrong = run("trace", "show", finished, "--case", "blender", "--run", "9", code=2)
-    assert "'blender' was run 8 times so far" in wrong
+    assert "case 'blender' has 8 runs so far" in wrong
     folder = tmp_path / finished.name
     shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("traces"))
     assert "has no trace: see `keep_traces`" in run("trace", "show", folder, "--case", "blender", code=2)

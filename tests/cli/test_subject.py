@@ -56,7 +56,7 @@ def test_check_takes_the_sets_and_the_metrics_of_a_configuration(run: Run, desk:
     sources = [Path(each["source"]).stem for each in orjson.loads(run("check", "--json"))["eval_sets"]]
     assert sources == ["train", "validation"]
     shown = run("check", ".", "--agent", "agent:agent", "--repeats", "2")
-    assert "(simulated)" in shown
+    assert "(offline model)" in shown
 
 
 def test_describe_takes_a_configuration(run: Run, desk: Path) -> None:

@@ -70,7 +70,7 @@ def test_show_lists_several_traces_and_shows_one(run: Run, several: Path) -> Non
     listed = run("trace", "show", several)
     assert "run-0" in listed
     assert "a: Oops: [x]" in listed
-    assert "3 traces; look at one with --trace ID" in listed
+    assert "3 traces; show one with --trace ID" in listed
     assert "1 step of 1 node" in run("trace", "show", several, "--trace", "run-1")
     assert "… 2 more" in run("trace", "show", several, "--limit", "1")
 
@@ -102,21 +102,21 @@ def test_long_traces_are_cut_but_keep_the_failure(run: Run, tmp_path: Path) -> N
     assert len(run("trace", "show", path, "--limit", "0").splitlines()) > size
 
 
-def test_pictures_of_long_traces_show_nodes_unless_steps_are_asked_for(run: Run, tmp_path: Path) -> None:
+def test_pictures_of_long_traces_show_nodes_unless_steps_are_requested(run: Run, tmp_path: Path) -> None:
     steps = [Step(id=f"n{at}", node_id=f"node{at % 3}", predecessors=(f"n{at - 1}",) if at else ()) for at in range(60)]
     steps += [Step(id=f"work[{at}]", node_id="work", predecessors=("n59",)) for at in range(40)]
     write_traces(tmp_path / "long.jsonl", [ExecutionTrace(id="long", steps=tuple(steps))])
     picture = tmp_path / "long.svg"
     for options, boxes in (([], 4), (["--by-node"], 4), (["--by-step"], 61), (["--unfold"], 100)):
-        said = run("trace", "show", tmp_path / "long.jsonl", *options, "-o", picture, stream="err")
+        output = run("trace", "show", tmp_path / "long.jsonl", *options, "-o", picture, stream="err")
         assert picture.read_text(encoding="utf-8").count("data-id=") == boxes
-        assert ("100 steps: shown with one box per node; use --by-step for steps" in said) is (options == [])
+        assert ("100 steps: shown with one box per node; use --by-step for steps" in output) is (options == [])
     assert "work ×40" in run("trace", "show", tmp_path / "long.jsonl", "--format", "svg", "--by-step")
     refused = run("trace", "show", tmp_path / "long.jsonl", "-o", picture, "--by-node", "--unfold", code=2)
     assert "--unfold shows every step" in refused
 
 
-def test_stats_sum_up(run: Run, several: Path, tmp_path: Path) -> None:
+def test_stats_summarize_a_file(run: Run, several: Path, tmp_path: Path) -> None:
     assert "3 traces (3 completed), 3 steps" in run("trace", "stats", several)
     found = orjson.loads(run("trace", "stats", BUNDLED, "--json"))
     assert found["by_status"] == {"failed": 1}
@@ -136,8 +136,8 @@ def test_stats_sum_up(run: Run, several: Path, tmp_path: Path) -> None:
     ],
 )
 def test_export_writes_spans(run: Run, tmp_path: Path, name: str, options: list[str]) -> None:
-    said = run("trace", "export", BUNDLED, "-o", tmp_path / name, *options)
-    assert said == f"13 spans written to {tmp_path / name}\n"
+    output = run("trace", "export", BUNDLED, "-o", tmp_path / name, *options)
+    assert output == f"13 spans written to {tmp_path / name}\n"
     assert read_otel(tmp_path / name) == list(read(BUNDLED))
 
 
@@ -184,10 +184,10 @@ def test_an_empty_file_is_reported(run: Run, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     assert run("trace", "stats", empty) == "0 traces, 0 steps, longest 0, with loops 0\n"
-    assert "holds no traces" in run("trace", "show", empty, "--format", "svg", code=2)
+    assert "has no traces" in run("trace", "show", empty, "--format", "svg", code=2)
 
 
-def test_traces_cannot_play_with_the_terminal(run: Run, tmp_path: Path) -> None:
+def test_traces_cannot_send_control_codes_to_the_terminal(run: Run, tmp_path: Path) -> None:
     odd = ExecutionTrace(
         id="\x1b[2J[/red]",
         steps=(Step(id="a\x1b[H", node_id="[bold]", error=Failure("[/]", "\x1b]0;title\x07")),),
@@ -238,7 +238,7 @@ def test_show_prints_inputs_as_json(run: Run, tmp_path: Path) -> None:
     assert 'in   {"query": null, "deep": [true]}' in run("trace", "show", tmp_path / "failed.jsonl")
 
 
-def test_the_name_of_the_output_says_what_to_write(run: Run, tmp_path: Path) -> None:
+def test_the_name_of_the_output_implies_the_format(run: Run, tmp_path: Path) -> None:
     run("trace", "show", BUNDLED, "-o", tmp_path / "run.svg")
     assert (tmp_path / "run.svg").read_text(encoding="utf-8").startswith("<svg")
     assert "name it .jsonl, .otlp.jsonl or .pb" in run("trace", "export", BUNDLED, "-o", tmp_path / "x.txt", code=2)

@@ -24,7 +24,7 @@ from traces import Usage
 
 
 class Wavering:
-    """A model that says the right word in some repeats only; it counts what it is asked."""
+    """A model that answers correctly in some repeats only, and counts its calls."""
 
     def __init__(self, *, latency_s: float = 0.0) -> None:
         self.asked: list[int] = []
@@ -46,7 +46,7 @@ def wavering(subject: Wavering | None = None, *, budget: Budget | None = None, c
     return engine(gateway=gateway)
 
 
-async def test_the_validation_cases_run_so_often_and_nothing_else_does() -> None:
+async def test_only_the_validation_cases_run_with_the_requested_repeats() -> None:
     subject, rows = Wavering(), list[CaseRow]()
     found = await measure_noise(wavering(subject), request(), repeats=4, on_row=rows.append)
     assert sorted(subject.asked) == sorted([0, 1, 2, 3] * 2 * 2)  # two cases, two nodes
@@ -60,7 +60,7 @@ async def test_the_validation_cases_run_so_often_and_nothing_else_does() -> None
     assert found.case_run_cost.usd == pytest.approx(0.002)
 
 
-async def test_it_is_the_profile_that_a_run_would_start_with() -> None:
+async def test_it_measures_the_initial_profile() -> None:
     assert (await measure_noise(engine(), request())).noise.mean == 0.0
     profile = Profile.of(agent().describe(), DRAFT)
     found = await measure_noise(engine(), request(initial_profile=profile, objective="weighted_loss"))
@@ -68,7 +68,7 @@ async def test_it_is_the_profile_that_a_run_would_start_with() -> None:
     assert (found.repeats, found.noise.mean, found.noise.variance) == (6, -0.5, 0.0)
 
 
-async def test_what_the_cache_knows_is_not_paid_again() -> None:
+async def test_cached_answers_are_not_paid_again() -> None:
     subject = Wavering()
     conducted = wavering(subject)
     first = await measure_noise(conducted, request(), repeats=3)
@@ -80,20 +80,20 @@ async def test_what_the_cache_knows_is_not_paid_again() -> None:
     assert (await measure_noise(conducted, request(), repeats=4)).paid_runs == 2
 
 
-async def test_a_budget_that_ends_leaves_the_draws_that_all_cases_have() -> None:
+async def test_when_the_budget_ends_the_complete_repeats_are_reported() -> None:
     gateway = Gateway(models={"scripted": Wavering()}, budget=Budget(max_calls=11))  # a repeat of both cases takes 4
     found = await measure_noise(Engine(agent(), evaluator(gateway, concurrency=1)), request(), repeats=6)
     assert (found.stop_reason, found.problem, found.repeats) == ("max_calls", None, 2)
     assert (found.spent.calls, found.paid_runs) == (11, 5)
 
 
-async def test_a_budget_that_ends_too_soon_says_nothing_of_noise() -> None:
+async def test_without_two_complete_repeats_there_is_no_noise_report() -> None:
     found = await measure_noise(wavering(budget=Budget(max_calls=4)), request(), repeats=6)
     assert found.stop_reason == "max_calls"
     assert "every case needs at least 2 repeats" in str(found.problem)
 
 
-async def test_an_interrupt_leaves_what_was_measured() -> None:
+async def test_after_an_interrupt_the_complete_repeats_are_reported() -> None:
     interrupt, rows = Interrupt(), list[CaseRow]()
 
     def heard(row: CaseRow) -> None:
@@ -107,7 +107,7 @@ async def test_an_interrupt_leaves_what_was_measured() -> None:
     assert {row.repeat for row in found.evaluation.rows} == {0, 1}  # the one row of the third repeat does not count
 
 
-async def test_the_second_wish_to_stop_leaves_it_too_but_a_cancelled_task_is_cancelled() -> None:
+async def test_a_second_signal_gives_a_report_but_a_cancelled_task_is_cancelled() -> None:
     interrupt = Interrupt()
 
     async def cancelled() -> asyncio.Task[NoiseReport]:
@@ -124,7 +124,7 @@ async def test_the_second_wish_to_stop_leaves_it_too_but_a_cancelled_task_is_can
     assert (found.stop_reason, found.repeats) == ("user_stop", 0)
 
 
-async def test_an_interrupt_after_the_last_row_cuts_nothing_short() -> None:
+async def test_an_interrupt_after_the_last_row_changes_nothing() -> None:
     interrupt, rows = Interrupt(), list[CaseRow]()
 
     def heard(row: CaseRow) -> None:
@@ -159,6 +159,6 @@ async def test_a_teacher_writes_missing_references_first() -> None:
     assert found.spent.calls == 6 * 2  # not what the teacher spent
 
 
-async def test_one_draw_is_refused() -> None:
+async def test_one_repeat_is_refused() -> None:
     with pytest.raises(SetupError, match=r"repeats is 1, .*; give 2 or more"):
         await measure_noise(engine(), request(), repeats=1)

@@ -21,10 +21,10 @@ BOTH = DRAFT | POLISH
 NICER = {P: "Polish nicely."}
 
 
-class Told:
-    """Right with a chance that its two instructions decide; the dice are those of the case, the repeat and the profile.
+class InstructedAgent:
+    """Right with a chance that depends on its two instructions, seeded by the case, the repeat and the profile.
 
-    So a run that is made again comes out the same, as it does from the cache.
+    So running it again gives the same outcome, as the cache would.
     """
 
     def __init__(self, chance: Callable[[bool, bool], float]) -> None:
@@ -44,16 +44,16 @@ def request(**changes: object) -> RunRequest:
     return desk.request(**({"max_rounds": 9, "stop": MaxRounds(9)} | cases | changes))
 
 
-async def run_of(agent: Told, *rounds: dict[str, str], journal: MemoryJournal | None = None) -> RunResult:
+async def run_of(agent: InstructedAgent, *rounds: dict[str, str], journal: MemoryJournal | None = None) -> RunResult:
     return await Engine(agent, desk.evaluator(), search=Tries(*rounds)).run(request(), journal=journal)
 
 
-def drawn(journal: MemoryJournal, phase: str) -> set[int]:
-    """The repeats that were run in a phase."""
+def list_repeats(journal: MemoryJournal, phase: str) -> set[int]:
+    """The repeats of a phase."""
     return {event.data["row"]["repeat"] for event in journal.read() if event.type == "case" and event.phase == phase}
 
 
-async def test_a_part_that_does_no_good_goes_and_one_that_does_stays() -> None:
+async def test_a_useless_part_is_dropped_and_a_useful_one_stays() -> None:
     result = await desk.engine(DRAFT | NICER).run(request())
     assert result.ablation is not None
     assert result.ablation.dropped == (P,)
@@ -61,14 +61,14 @@ async def test_a_part_that_does_no_good_goes_and_one_that_does_stays() -> None:
     assert result.verdict == "improved"
     assert [change.surface_id for change in result.changes] == [D]
     assert result.rounds[0].output_profile is not None
-    assert result.rounds[0].output_profile.value(P, SNAPSHOT) == "Polish nicely.", "the round tells what was tried"
+    assert result.rounds[0].output_profile.value(P, SNAPSHOT) == "Polish nicely.", "the round has what was tried"
 
 
-async def test_of_two_parts_that_do_the_same_one_stays() -> None:
-    either = Told(lambda draft, polish: float(draft or polish))
+async def test_of_two_parts_with_the_same_effect_one_stays() -> None:
+    either = InstructedAgent(lambda draft, polish: float(draft or polish))
     result = await run_of(either, BOTH)
     assert result.ablation is not None
-    assert result.ablation.dropped == (D,), "the first of two that are as useless"
+    assert result.ablation.dropped == (D,), "the first of two equally useless parts"
     assert result.ablation.losses == {D: 0.0, P: 0.0}
     assert (result.verdict, [change.surface_id for change in result.changes]) == ("improved", [P])
 
@@ -82,7 +82,7 @@ async def test_parts_that_help_stay() -> None:
 
 
 async def test_of_parts_that_work_only_together_neither_is_dropped() -> None:
-    result = await run_of(Told(lambda draft, polish: float(draft and polish)), BOTH)
+    result = await run_of(InstructedAgent(lambda draft, polish: float(draft and polish)), BOTH)
     assert result.ablation is not None
     assert result.ablation.losses == {D: 1.0, P: 1.0}
     assert result.ablation.dropped == ()
@@ -94,20 +94,20 @@ def test_the_most_harmful_part_is_dropped_first() -> None:
     assert choose_part_to_drop({}) is None
 
 
-async def test_a_profile_of_one_part_has_nothing_to_take_out() -> None:
+async def test_a_profile_of_one_part_is_not_ablated() -> None:
     result = await desk.engine(DRAFT).run(request())
     assert (result.ablation, result.verdict) == (None, "improved")
 
 
-async def test_nothing_is_taken_out_if_nobody_wants_it() -> None:
+async def test_ablation_can_be_turned_off() -> None:
     result = await desk.engine(DRAFT | NICER).run(request(final_test=FinalTest(ablate=False)))
     assert result.ablation is None
     assert sorted(change.surface_id for change in result.changes) == [D, P]
 
 
-async def test_no_claim_rests_on_draws_that_decided_what_was_taken_out() -> None:
+async def test_the_final_test_uses_no_repeats_of_the_ablation() -> None:
     journal = MemoryJournal()
-    await run_of(Told(lambda draft, polish: 1.0 if draft or polish else 0.2), BOTH, journal=journal)
-    assert len(drawn(journal, "ablation")) == 2, "a part that seems useless is looked at twice"
-    assert drawn(journal, "final_test")
-    assert drawn(journal, "ablation").isdisjoint(drawn(journal, "final_test"))
+    await run_of(InstructedAgent(lambda draft, polish: 1.0 if draft or polish else 0.2), BOTH, journal=journal)
+    assert len(list_repeats(journal, "ablation")) == 2, "a part that seems useless gets more repeats"
+    assert list_repeats(journal, "final_test")
+    assert list_repeats(journal, "ablation").isdisjoint(list_repeats(journal, "final_test"))

@@ -34,7 +34,7 @@ _profile: ContextVar[Profile] = ContextVar("profile")
 
 
 class Desk:
-    """Sorts a question; a refund is then repaired. Counts what its model was asked, by node, case and repeat."""
+    """Sorts a question; a refund is then repaired. Counts model calls by node, case and repeat."""
 
     def __init__(self, *, peeks: bool = False) -> None:
         self.asked: Counter[tuple[str, str, int]] = Counter()
@@ -63,7 +63,7 @@ class Desk:
         return await self.graph.run(case, profile, context)
 
     async def _tone(self, sort: str) -> str:
-        """Uses the instruction of another node, and reads it where nobody sees it."""
+        """Uses the instruction of another node, and reads it without recording that."""
         return f"{sort} {_profile.get().value('refund#instruction', self.describe())}"
 
     async def model(self, request: ModelRequest, *, repeat: int) -> ModelReply:
@@ -111,7 +111,7 @@ class Opaque:
 
 REFUND = {"refund#instruction": "Refund: careful."}
 REFUND_ALIKE = {"refund#instruction": "Refund, in other words."}
-SORT, SORT_AGAIN = ({"sort#instruction": f"Sort, in words {number}."} for number in range(2))
+SORT, SORT_AGAIN = ({"sort#instruction": f"Sort. Version {number}."} for number in range(2))
 
 
 def request(**changes: object) -> RunRequest:
@@ -134,7 +134,7 @@ def opaque_engine(agent: Opaque, *rounds: dict[str, str]) -> Engine:
 
 
 class _Validates(desk.Tries):
-    """Validates one list of patches a round, and runs no train case."""
+    """Validates one set of patches per round, and runs no train cases."""
 
     async def search(self, session: Session) -> None:
         for values in self.rounds:
@@ -148,19 +148,19 @@ def origins(rows: tuple[CaseRow, ...] | None) -> Counter[str]:
     return Counter(row.origin for row in rows or ())
 
 
-async def test_the_first_candidate_pays_for_what_it_touches_and_the_cache_replays_the_rest() -> None:
+async def test_the_first_candidate_pays_for_affected_cases_and_the_cache_replays_the_rest() -> None:
     agent = Desk()
     result = await gateway_engine(agent, REFUND_ALIKE).run(request())
     [only] = result.rounds
     assert only.validation is not None
     assert origins(only.validation.rows) == {"executed": 2, "cache": 8}
-    assert only.compared is None, "the baseline's record stands"
+    assert only.compared is None, "the baseline's record is used"
     assert result.measured.paid_case_runs == CASES + 2
     assert agent.asked.total() == 2 * CASES + 2, "the sorting of a refund is replayed up to the patched read"
-    assert result.measured.problems == (), "what was replayed did as recorded"
+    assert result.measured.problems == (), "the replay behaved as recorded"
 
 
-async def test_a_later_candidate_runs_both_arms_afresh_on_what_it_touches() -> None:
+async def test_a_later_candidate_runs_affected_cases_again_under_both_profiles() -> None:
     agent = Desk()
     result = await gateway_engine(agent, REFUND_ALIKE, REFUND).run(request())
     later = result.rounds[1]
@@ -169,12 +169,12 @@ async def test_a_later_candidate_runs_both_arms_afresh_on_what_it_touches() -> N
     assert origins(later.validation.rows) == {"executed": 2, "cache": 8}
     assert [(row.case_id, row.repeat) for row in later.compared.rows] == [("validation-0", 1), ("validation-5", 1)]
     assert result.measured.paid_case_runs == CASES + 2 + 4
-    assert agent.asked.total() == 2 * CASES + 2 + 4 + 2, "what comes before the patched read is asked once"
+    assert agent.asked.total() == 2 * CASES + 2 + 4 + 2, "calls before the patched read are made once"
     assert later.decision is not None
-    assert later.decision.delta == 0.1, "2 of 10 cases rise by a half"
+    assert later.decision.delta == 0.1, "2 of 10 cases gain 0.5"
 
 
-async def test_a_patch_of_what_all_cases_read_is_run_on_all() -> None:
+async def test_a_patch_that_all_cases_read_runs_on_all() -> None:
     result = await gateway_engine(Desk(), SORT, SORT_AGAIN).run(request())
     first, later = result.rounds
     assert first.validation is not None
@@ -183,21 +183,21 @@ async def test_a_patch_of_what_all_cases_read_is_run_on_all() -> None:
     assert result.measured.paid_case_runs == CASES + CASES + 2 * CASES
 
 
-async def test_an_opaque_agent_is_run_afresh_on_what_a_patch_touches_and_keeps_the_other_rows() -> None:
+async def test_an_opaque_agent_runs_affected_cases_again_and_keeps_the_other_rows() -> None:
     agent = Opaque()
     result = await opaque_engine(agent, REFUND_ALIKE, REFUND).run(request())
     assert agent.runs.total() == result.measured.paid_case_runs == CASES + 4 + 4
     assert max(agent.runs.values()) == 1
     for found in result.rounds:
         assert found.validation is not None
-        assert found.compared is not None, "its record chose the cases, so it is never held against it"
+        assert found.compared is not None, "its record selected the cases, so it is not used for the comparison"
         kept = tuple(row for row in found.validation.rows if row.origin == "kept")
         assert origins(found.validation.rows) == {"executed": 2, "kept": 8}
         assert result.baseline is not None
         assert all(row in result.baseline.rows for row in kept)
 
 
-async def test_an_opaque_agent_that_is_run_on_all_cases_may_be_held_against_its_record_once() -> None:
+async def test_an_opaque_agent_that_runs_all_cases_is_compared_with_its_record_once() -> None:
     agent = Opaque()
     result = await opaque_engine(agent, SORT, SORT_AGAIN).run(request())
     assert agent.runs.total() == CASES + CASES + 2 * CASES
@@ -215,16 +215,16 @@ async def test_a_patch_that_no_case_reads_costs_nothing_and_gains_nothing(agent:
     assert only.decision.reason == "gain +0.000: none"
 
 
-async def test_a_node_that_reads_in_secret_is_told_and_its_cases_are_always_run_from_then_on() -> None:
+async def test_an_undeclared_read_is_reported_and_its_cases_always_run_from_then_on() -> None:
     agent = Desk(peeks=True)
     result = await gateway_engine(agent, REFUND_ALIKE, REFUND).run(request())
-    told = "'tone' gave a different output in case 'validation-1' although none of its recorded inputs changed"
-    assert [told in problem for problem in result.measured.problems] == [True]
+    message = "'tone' gave a different output in case 'validation-1' although none of its recorded inputs changed"
+    assert [message in problem for problem in result.measured.problems] == [True]
     ran = [origins(found.compared.rows) if found.compared else None for found in result.rounds]
     assert ran == [None, {"executed": CASES}]
 
 
-async def test_a_run_cut_anywhere_near_its_audit_goes_on_to_the_same_result() -> None:
+async def test_a_run_killed_near_its_audit_resumes_to_the_same_result() -> None:
     """Also without its cache and its traces."""
     whole, rounds = MemoryJournal(), (REFUND_ALIKE, REFUND)
     asked = request(validation=desk.eval_set("validation", 3))
@@ -241,7 +241,7 @@ async def test_a_run_cut_anywhere_near_its_audit_goes_on_to_the_same_result() ->
 
 
 class Flips(Opaque):
-    """Answers are right in every other repeat; a refund is as right as it is told to be."""
+    """Answers are right in every other repeat; a refund is as right as its instruction."""
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
         found = await super().run(case, profile, context)
@@ -254,21 +254,21 @@ async def test_the_noise_of_cases_that_cannot_change_does_not_hide_a_gain() -> N
     result = await engine.run(request(final_test=FinalTest()))
     assert result.verdict == "improved"
     assert result.conclusion is not None
-    [claim] = result.conclusion.results
-    assert not any(look.has_run_noise for look in claim.looks)
-    assert claim.gain == 0.1
+    [test] = result.conclusion.results
+    assert not any(look.has_run_noise for look in test.looks)
+    assert test.gain == 0.1
 
 
 class Moody(Opaque):
-    """Refunds only in the first repeat; later such a case is answered, and reads another text."""
+    """Refunds only in the first repeat; in later ones it answers such a case from another surface."""
 
     def node(self, case: CaseInput, context: RunContext) -> str:
         return super().node(case, context) if context.repeat == 0 else "answer"
 
 
-async def test_a_case_that_read_a_text_once_is_run_for_all_patches_of_it() -> None:
+async def test_a_case_that_once_read_a_surface_runs_for_all_patches_of_it() -> None:
     agent = Moody()
-    rounds = ({"refund#instruction": f"Refund, in words {number}."} for number in range(3))
+    rounds = ({"refund#instruction": f"Refund. Version {number}."} for number in range(3))
     result = await opaque_engine(agent, *rounds).run(request(acceptance=_Anything()))
     ran = [origins(each.validation.rows)["executed"] for each in result.rounds if each.validation is not None]
     assert ran == [2, 2, 2], "also after a candidate was accepted whose own runs did not read it"

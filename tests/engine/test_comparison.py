@@ -26,7 +26,7 @@ CARELESS = {"polish#instruction": "Break."}
 
 
 class Noisy:
-    """Is careful as often as its instructions say, by the dice of each repeat; counts its runs."""
+    """Is careful with the chance that its instructions give, at random in each repeat; counts its runs."""
 
     def __init__(self) -> None:
         self.runs: Counter[tuple[str, str, int]] = Counter()
@@ -55,21 +55,21 @@ def reasons(result: RunResult) -> list[str]:
     return [each.decision.reason for each in result.rounds if each.decision is not None]
 
 
-def drawn(agent: Noisy, set_name: str) -> set[tuple[str, int]]:
-    """The profiles and repeats that were run on a set."""
+def list_repeats(agent: Noisy, set_name: str) -> set[tuple[str, int]]:
+    """The profiles and repeats that ran on an eval set."""
     return {(profile, repeat) for profile, case_id, repeat in agent.runs if case_id.startswith(set_name)}
 
 
 async def test_a_paired_gain_looks_after_blocks_and_spends_less_on_each_candidate() -> None:
     agent = Noisy()
     result = await engine(agent, RESTYLED, DRAFT, POLISH).run(request(PairedGain()))
-    told = reasons(result)
+    texts = reasons(result)
     assert [each.decision.accepted for each in result.rounds if each.decision is not None] == [False, True, True]
-    assert "candidate 1 may spend 0.025 of alpha = 0.05" in told[0]
-    assert "candidate 2 may spend 0.0083 of alpha = 0.05" in told[1]
-    assert "candidate 3 may spend 0.0042 of alpha = 0.05" in told[2]
+    assert "candidate 1 may spend 0.025 of alpha = 0.05" in texts[0]
+    assert "candidate 2 may spend 0.0083 of alpha = 0.05" in texts[1]
+    assert "candidate 3 may spend 0.0042 of alpha = 0.05" in texts[2]
     twice = [run for run, count in agent.runs.items() if count > 1 and run[1].startswith("validation")]
-    assert twice == [], "no run is made twice, whoever asks for it"
+    assert twice == [], "no case run is made twice"
     for each in result.rounds:
         assert each.validation is not None
         assert len({row.repeat for row in each.validation.rows}) in (2, 4, 6)
@@ -85,11 +85,13 @@ async def test_a_sigma_gain_pays_for_the_hold_out_only_where_train_improves() ->
     assert "which clears its noise" in draft
     assert "; the hold-out " in draft
     assert result.verdict == "improved"
-    held = {repeat for profile, repeat in drawn(agent, "validation") if profile == result.accepted_profile.digest}
+    held = {
+        repeat for profile, repeat in list_repeats(agent, "validation") if profile == result.accepted_profile.digest
+    }
     assert len(held) == 3
 
 
-async def test_every_trial_runs_the_hold_out_of_each() -> None:
+async def test_every_trial_runs_the_hold_out_for_each_candidate() -> None:
     result = await engine(Noisy(), CARELESS).run(request(SigmaGain(holdout="every_trial")))
     assert "; the hold-out " in reasons(result)[0]
 
@@ -100,7 +102,7 @@ async def test_a_run_that_skips_the_hold_out_never_runs_a_candidate_on_it_and_ri
     assert all("the hold-out was not used" in each for each in reasons(result))
     assert (result.verdict, result.changes) == ("overfit_risk", ())
     assert result.working_profile != result.initial_profile
-    assert {profile for profile, _ in drawn(agent, "validation")} == {result.initial_profile.digest}
+    assert {profile for profile, _ in list_repeats(agent, "validation")} == {result.initial_profile.digest}
 
 
 async def test_folds_take_the_cases_of_both_sets() -> None:
@@ -108,7 +110,7 @@ async def test_folds_take_the_cases_of_both_sets() -> None:
     assert reasons(result)[0].startswith("the pool of 60 cases gains")
 
 
-async def test_policies_that_open_on_train_go_with_those_that_do_not() -> None:
+async def test_policies_that_start_on_train_combine_with_those_that_do_not() -> None:
     agent = Noisy()
     policy = MinGain(0.05) & SigmaGain(repeats=2) & NoRegression()
     result = await engine(agent, CARELESS, DRAFT).run(request(policy, cases=30))
@@ -147,7 +149,9 @@ async def test_tokens_and_texts_of_a_run_are_figures() -> None:
     ],
     ids=repr,
 )
-async def test_a_run_cut_anywhere_goes_on_to_the_same_result_and_repeats_no_run(policy: AcceptancePolicy) -> None:
+async def test_a_run_killed_anywhere_resumes_to_the_same_result_and_repeats_no_case_run(
+    policy: AcceptancePolicy,
+) -> None:
     whole, asked = MemoryJournal(), request(policy, cases=4)
     rounds = (RESTYLED, DRAFT, POLISH)
     result = await engine(Noisy(), *rounds).run(asked, journal=whole)
@@ -169,17 +173,17 @@ class _Anything:
 
 
 class _Odd:
-    """Asks for a case that nobody knows, then gives up."""
+    """Asks for an unknown case, then gives up."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
 
     def decide(self, evidence: Evidence) -> Answer:
         self.seen.append(len(evidence.candidate.rows))
-        return MoreEvidence(cases=("nobody",)) if len(self.seen) < 2 else evidence.reject("enough")
+        return MoreEvidence(cases=("unknown",)) if len(self.seen) < 2 else evidence.reject("enough")
 
 
-async def test_a_wish_for_cases_that_nobody_knows_changes_nothing() -> None:
+async def test_a_request_for_unknown_cases_changes_nothing() -> None:
     policy = _Odd()
     await desk.engine(DRAFT).run(desk.request(acceptance=policy))
     assert policy.seen == [2, 2]

@@ -34,10 +34,10 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries, Watcher
-from tests.worlds.results import without_measured
+from tests.worlds.results import drop_measured
 
 
-async def test_a_run_keeps_what_validation_proves_better() -> None:
+async def test_a_run_accepts_what_validation_shows_to_be_better() -> None:
     result = await desk.engine(DRAFT, WORSE, POLISH).run(desk.request())
     assert (result.status, result.verdict) == ("succeeded", "improved")
     assert (result.baseline_score, result.accepted_score) == (0.0, 1.0)
@@ -80,7 +80,7 @@ async def test_a_result_survives_its_file() -> None:
     assert again.measured == result.measured
 
 
-async def test_all_that_is_wrong_with_a_request_is_told_at_once() -> None:
+async def test_all_problems_of_a_request_are_reported_at_once() -> None:
     same = EvalSet(id="same", cases=(EvalCase(id="a", turns=(Turn(user="hi", expected="x"),)),))
     wrong = desk.request(
         train=same, validation=same, targets=["draft#instructon"], max_rounds=-1, protected=frozenset(("b",))
@@ -88,15 +88,17 @@ async def test_all_that_is_wrong_with_a_request_is_told_at_once() -> None:
     gateway = Gateway(models={"scripted": ScriptedModel([])})
     with pytest.raises(RequestError) as caught:
         await desk.engine(DRAFT, gateway=gateway).run(wrong)
-    told = str(caught.value)
+    message = str(caught.value)
     assert len(caught.value.problems) == 4
-    assert "did you mean 'draft#instruction'?" in told
-    assert "max_rounds is -1" in told
-    assert "protected case 'b'" in told
-    assert "keep each case in one of the sets" in told
+    assert "did you mean 'draft#instruction'?" in message
+    assert "max_rounds is -1" in message
+    assert "protected case 'b'" in message
+    assert "keep each case in one of the sets" in message
+    with pytest.raises(RequestError, match=r"test is 'test\.jsonl'; give an EvalSet, or a list of them"):
+        await desk.engine(DRAFT, gateway=gateway).run(desk.request(test="test.jsonl"))
 
 
-async def test_what_acceptance_policies_promise_together_is_checked_with_the_request() -> None:
+async def test_the_false_accept_rate_of_combined_policies_is_checked_with_the_request() -> None:
     with pytest.raises(RequestError, match=r"allows false accepts in 9% of runs, above this run"):
         await desk.engine(DRAFT).run(desk.request(acceptance=PairedGain(0.04) | PairedGain(0.05)))
     with pytest.raises(RequestError, match=r"alpha is 1; give a false-positive rate above 0 and below 1"):
@@ -131,7 +133,7 @@ async def test_a_target_that_the_baseline_reaches_ends_the_run_before_the_first_
     assert (result.rounds, result.stop_reason) == ((), "target_score")
 
 
-async def test_stop_reasons_come_in_their_order() -> None:
+async def test_stop_reasons_are_ordered() -> None:
     result = await desk.engine(WORSE, WORSE, WORSE).run(desk.request(stop=Patience(2), max_rounds=2))
     assert result.stop is not None
     assert [reason.kind for reason in result.stop.reasons] == ["patience", "max_rounds"]
@@ -171,7 +173,7 @@ async def test_a_failing_run_keeps_its_finished_rounds() -> None:
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-async def test_a_spent_budget_cuts_a_round_short_and_is_no_failure() -> None:
+async def test_a_spent_budget_ends_a_round_and_is_not_a_failure() -> None:
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=8))
     result = await desk.engine(DRAFT, gateway=gateway).run(desk.request(final_test=None))
     assert (result.status, result.verdict, result.stop_reason) == ("succeeded", "budget_ended", "max_calls")
@@ -179,7 +181,7 @@ async def test_a_spent_budget_cuts_a_round_short_and_is_no_failure() -> None:
     assert result.measured.spent.total.calls == 8
 
 
-async def test_a_budget_that_ends_after_a_gain_leaves_the_claim_its_part() -> None:
+async def test_a_budget_that_ends_after_a_gain_leaves_enough_for_the_final_test() -> None:
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=110))
     journal, tries = MemoryJournal(), [DRAFT, *[WORSE | {"polish#instruction": f"be {n}"} for n in range(40)]]
     stop = Patience(40)
@@ -188,7 +190,7 @@ async def test_a_budget_that_ends_after_a_gain_leaves_the_claim_its_part() -> No
     assert result.rounds[-1].decision is None
     cut = [event.seq for event in journal.read() if event.type == "search_cut"]
     assert len(cut) == 1
-    # A run that is killed during the claim goes on with the claim, also if the budget is larger by then.
+    # A run that is killed during the final test resumes it, also with a larger budget.
     for end in (cut[0] + 1, cut[0] + 5):
         part = MemoryJournal()
         for event in list(journal.read())[:end]:
@@ -199,7 +201,7 @@ async def test_a_budget_that_ends_after_a_gain_leaves_the_claim_its_part() -> No
 
 
 @pytest.mark.slow
-async def test_a_run_that_goes_on_leaves_the_claim_as_much_as_one_that_never_failed() -> None:
+async def test_a_resumed_run_reserves_as_much_for_the_final_test_as_one_that_never_failed() -> None:
     def stumble(number: int) -> None:
         if number == 8:
             raise ValueError("no luck")
@@ -222,7 +224,7 @@ async def test_a_run_that_goes_on_leaves_the_claim_as_much_as_one_that_never_fai
     assert ended.result.measured.spent.total.calls == whole.measured.spent.total.calls <= 150
 
 
-async def test_an_ablation_is_cut_rather_than_the_claim() -> None:
+async def test_the_budget_ends_the_ablation_rather_than_the_final_test() -> None:
     gateway, journal = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=72)), MemoryJournal()
     engine, asked = desk.engine(DRAFT, POLISH, gateway=gateway), desk.request(validation=desk.eval_set("validation", 4))
     result = await engine.run(asked, journal=journal)
@@ -238,7 +240,7 @@ async def test_an_ablation_is_cut_rather_than_the_claim() -> None:
         assert await desk.engine(DRAFT, POLISH, gateway=gateway).run(asked, journal=part) == result
 
 
-async def test_a_claim_that_the_budget_does_not_allow_is_no_claim() -> None:
+async def test_a_final_test_that_the_budget_ends_has_no_verdict() -> None:
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=24))
     journal = MemoryJournal()
     result = await desk.engine(DRAFT, POLISH, gateway=gateway).run(desk.request(), journal=journal)
@@ -258,7 +260,7 @@ async def test_a_baseline_that_mostly_fails_is_an_invalid_eval() -> None:
     assert (result.status, result.verdict, result.rounds) == ("succeeded", "invalid_eval", ())
 
 
-async def test_a_policy_that_asks_for_more_evidence_gets_both_arms_again() -> None:
+async def test_a_policy_that_asks_for_more_evidence_gets_both_profiles_again() -> None:
     class Careful:
         looks: list[int]
 
@@ -266,10 +268,10 @@ async def test_a_policy_that_asks_for_more_evidence_gets_both_arms_again() -> No
             self.looks = []
 
         def decide(self, evidence: Evidence) -> AcceptanceDecision | MoreEvidence:
-            drawn = [len(each.rows) for each in (evidence.baseline, evidence.candidate)]
-            assert drawn[0] == drawn[1]
-            self.looks.append(drawn[0])
-            return MoreEvidence(repeats=2) if drawn[0] < 6 else evidence.accept("seen enough")
+            repeats = [len(each.rows) for each in (evidence.accepted, evidence.candidate)]
+            assert repeats[0] == repeats[1]
+            self.looks.append(repeats[0])
+            return MoreEvidence(repeats=2) if repeats[0] < 6 else evidence.accept("seen enough")
 
     policy = Careful()
     result = await desk.engine(DRAFT).run(desk.request(acceptance=policy, final_test=None))
@@ -279,7 +281,7 @@ async def test_a_policy_that_asks_for_more_evidence_gets_both_arms_again() -> No
     assert result.verdict == "improved"
 
 
-async def test_a_policy_that_never_has_enough_is_a_rejection() -> None:
+async def test_a_policy_that_never_decides_rejects() -> None:
     class Never:
         def decide(self, evidence: Evidence) -> MoreEvidence:
             return MoreEvidence(reason=f"round {evidence.round} is not clear")
@@ -307,7 +309,7 @@ async def test_the_result_does_not_depend_on_the_concurrency(concurrency: int) -
 
 
 def _unmeasured(result: RunResult) -> object:
-    return without_measured(orjson.loads(result.to_json()))
+    return drop_measured(orjson.loads(result.to_json()))
 
 
 def test_run_sync_works_in_plain_code() -> None:
@@ -318,18 +320,18 @@ async def test_run_sync_works_inside_a_running_loop() -> None:
     assert desk.engine(DRAFT).run_sync(desk.request()).verdict == "improved"
 
 
-def test_the_first_ctrl_c_finishes_the_round_in_flight() -> None:
+def test_the_first_ctrl_c_finishes_the_current_round() -> None:
     def press(number: int) -> None:
         if number == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    told: list[str] = []
+    messages: list[str] = []
     before = signal.getsignal(signal.SIGINT)
-    result = desk.engine(search=Tries(DRAFT, POLISH, at_round=press)).run_sync(desk.request(), notify=told.append)
+    result = desk.engine(search=Tries(DRAFT, POLISH, at_round=press)).run_sync(desk.request(), notify=messages.append)
     assert (result.status, result.stop_reason, result.verdict) == ("succeeded", "user_stop", "no_evidence")
-    assert (result.conclusion, len(result.changes)) == (None, 1)  # kept, and nothing is claimed yet
+    assert (result.conclusion, len(result.changes)) == (None, 1)  # accepted, and not tested yet
     assert [each.decision is not None for each in result.rounds] == [True]
-    assert told == ["Ctrl-C: finishing this round; a second one stops at once"]
+    assert messages == ["Ctrl-C: finishing this round; a second one stops at once"]
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -344,7 +346,7 @@ def test_a_signal_that_was_ignored_from_the_start_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-async def test_a_run_that_was_stopped_goes_on_or_makes_its_claim() -> None:
+async def test_a_stopped_run_resumes_or_makes_its_final_test() -> None:
     ends = {}
     for test_now in (False, True):
         journal, pressed = MemoryJournal(), Interrupt()
@@ -385,7 +387,7 @@ async def test_an_interrupt_stops_a_run_from_elsewhere() -> None:
     assert (result.stop_reason, len(result.rounds)) == ("user_stop", 1)
 
 
-async def test_a_cancelled_run_raises_and_its_journal_has_the_end() -> None:
+async def test_a_cancelled_run_raises_after_its_last_event() -> None:
     searching = asyncio.Event()
 
     class Endless:
@@ -404,7 +406,7 @@ async def test_a_cancelled_run_raises_and_its_journal_has_the_end() -> None:
 
 
 @pytest.mark.slow
-async def test_a_run_that_goes_on_asks_nothing_again() -> None:
+async def test_a_resumed_run_asks_nothing_again() -> None:
     whole = MemoryJournal()
     rounds = (DRAFT, WORSE, POLISH)
     expected = await desk.engine(*rounds).run(desk.request(), journal=whole)
@@ -423,7 +425,7 @@ async def test_a_run_that_goes_on_asks_nothing_again() -> None:
         assert len(calls.requests) <= 2 * (sum(event.type == "case" for event in events) - done)
 
 
-async def test_a_strategy_that_asks_for_something_else_when_a_run_goes_on_is_an_error() -> None:
+async def test_a_search_that_asks_for_something_else_when_resumed_is_an_error() -> None:
     whole = MemoryJournal()
     await desk.engine(DRAFT).run(desk.request(), journal=whole)
     journal = MemoryJournal()
@@ -434,7 +436,7 @@ async def test_a_strategy_that_asks_for_something_else_when_a_run_goes_on_is_an_
     assert isinstance(caught.value.__cause__, NonDeterministicSearchError)
 
 
-def test_an_engine_takes_stages_or_a_strategy() -> None:
+def test_an_engine_takes_stages_or_a_search() -> None:
     class Optimizes:
         async def optimize(self, request: object) -> object:
             return request
@@ -462,8 +464,8 @@ async def test_a_teacher_writes_missing_references_once_before_the_baseline() ->
 
 
 async def test_patches_of_unknown_surfaces_cannot_become_a_candidate() -> None:
-    with pytest.raises(RunFailedError, match="'nobody#instruction', which is not a target"):
-        await desk.engine({"nobody#instruction": "x"}).run(desk.request())
+    with pytest.raises(RunFailedError, match="'missing#instruction', which is not a target"):
+        await desk.engine({"missing#instruction": "x"}).run(desk.request())
 
 
 def test_a_patch_set_knows_its_surfaces() -> None:
@@ -471,7 +473,7 @@ def test_a_patch_set_knows_its_surfaces() -> None:
     assert PatchSet((patch,)).surface_ids == {"a#instruction"}
 
 
-async def test_protected_cases_hold_whatever_the_acceptance_policy() -> None:
+async def test_protected_cases_must_pass_whatever_the_acceptance_policy() -> None:
     initial = Profile.of(desk.agent().describe(), DRAFT | POLISH)
     worse = {"draft#instruction": "Draft."}
     request = desk.request(initial_profile=initial, acceptance=_Anything(), protected=frozenset(("validation-0",)))
@@ -488,7 +490,7 @@ class _Anything:
         return evidence.accept("why not")
 
 
-async def test_the_default_stops_when_nothing_is_left_to_gain() -> None:
+async def test_by_default_a_perfect_score_stops_the_run() -> None:
     initial = Profile.of(desk.agent().describe(), DRAFT | POLISH)
     result = await desk.engine(WORSE, WORSE).run(desk.request(initial_profile=initial))
     assert (result.rounds, result.stop_reason) == ((), "target_score")
@@ -501,10 +503,10 @@ async def test_what_one_run_spent_does_not_stop_the_next() -> None:
         assert result.stop_reason != "max_calls"
 
 
-async def test_a_case_and_its_draws_count_as_one_evaluation() -> None:
+async def test_a_case_with_its_repeats_counts_as_one_evaluation() -> None:
     engine = Engine(desk.agent(), desk.evaluator(repeats=4), search=Tries(WORSE, WORSE, WORSE))
     result = await engine.run(desk.request(stop=MaxEvaluations(8)))
-    # The baseline and the first candidate are 2 cases each, and so are both arms of the second look.
+    # The baseline and the first candidate are 2 cases each, and so are both profiles in the second look.
     assert [each.round for each in result.rounds] == [1, 2]
 
 
@@ -519,7 +521,7 @@ async def test_an_agent_that_exits_is_a_failed_case() -> None:
     assert "called sys.exit(False)" in result.stop.text
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
+async def test_a_cancellation_raised_by_user_code_is_a_failure() -> None:
     class Confused:
         async def search(self, session: Session) -> None:
             await session.begin_round()
@@ -572,7 +574,7 @@ async def test_a_finished_run_is_not_run_again() -> None:
     assert len(list(journal.read())) == count
 
 
-async def test_a_failed_run_can_go_on() -> None:
+async def test_a_failed_run_can_be_resumed() -> None:
     def fail(number: int) -> None:
         if number == 2:
             raise ValueError("no luck")
@@ -597,7 +599,7 @@ class _Breaks:
         raise ValueError(f"in round {session.round}")
 
 
-async def test_wrong_parts_are_told_before_anything_is_spent() -> None:
+async def test_wrong_stages_are_refused_before_anything_is_spent() -> None:
     gateway = Gateway(models={"scripted": ScriptedModel([])})
     with pytest.raises(SetupError, match="'gpt-5' is not a backwarder"):
         Engine(desk.agent(), desk.evaluator(), "gpt-5")  # type: ignore[arg-type]
@@ -621,7 +623,7 @@ async def test_secrets_are_kept_out_of_errors() -> None:
     assert b"canary" not in caught.value.result.to_json()
 
 
-async def test_an_error_while_a_run_is_told_again_leaves_its_journal_alone() -> None:
+async def test_an_error_during_replay_leaves_the_journal_unchanged() -> None:
     whole = MemoryJournal()
     await desk.engine(DRAFT, POLISH).run(desk.request(), journal=whole)
     journal = MemoryJournal()
@@ -638,7 +640,7 @@ def _fail(_: int) -> None:
     raise ValueError("no luck")
 
 
-async def test_a_run_that_is_cancelled_at_its_last_event_is_no_failure() -> None:
+async def test_a_run_cancelled_at_its_last_event_is_not_a_failure() -> None:
     watched = asyncio.Event()
 
     class Slow:

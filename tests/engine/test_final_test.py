@@ -34,11 +34,11 @@ D, P = "draft#instruction", "polish#instruction"
 RESTYLED = {D: "Draft, in other words."}
 
 Chance = Callable[[str, bool, bool], float]
-"""How often a case passes, by whether the draft and the polish are told to be careful."""
+"""How often a case passes, by whether the draft and the polish are instructed to be careful."""
 
 
-class Told:
-    """Passes a case with a chance; the dice are those of the case, the repeat and the profile. Counts its runs."""
+class InstructedAgent:
+    """Passes a case with some chance, seeded by the case, the repeat and the profile. Counts its runs."""
 
     def __init__(self, chance: Chance, *, fails: Callable[[RunContext, bool], bool] = lambda *_: False) -> None:
         self.chance = chance
@@ -58,7 +58,7 @@ class Told:
 
 
 class Keeps:
-    """Keeps everything: what the claim says does not hang on what the search saw."""
+    """Accepts everything: the final test does not depend on what the search saw."""
 
     def decide(self, evidence: Evidence) -> Answer:
         return evidence.accept("kept")
@@ -75,31 +75,33 @@ def request(*, cases: int = 10, **changes: object) -> RunRequest:
     return desk.request(**(values | changes))
 
 
-def engine(agent: Told, *rounds: dict[str, str]) -> Engine:
+def engine(agent: InstructedAgent, *rounds: dict[str, str]) -> Engine:
     return Engine(agent, Evaluator([FunctionMetric(name="careful", function=_score)]), search=Tries(*rounds))
 
 
 async def _score(_case: EvalCase, run: AgentRun) -> bool:
-    """Needs no thread, unlike one that is not async."""
+    """Async, so that it needs no thread."""
     return bool(run.output)
 
 
-def drawn(journal: MemoryJournal, phase: str) -> set[int]:
+def list_repeats(journal: MemoryJournal, phase: str) -> set[int]:
     return {event.data["row"]["repeat"] for event in journal.read() if event.type == "case" and event.phase == phase}
 
 
 def outcome(result: RunResult) -> tuple[str, str | None, list[str]]:
     assert result.conclusion is not None
-    return result.verdict, result.conclusion.scope, [claim.outcome for claim in result.conclusion.results]
+    return result.verdict, result.conclusion.scope, [each.outcome for each in result.conclusion.results]
 
 
-async def test_a_gain_beyond_noise_is_claimed_for_these_cases_on_draws_of_its_own() -> None:
+async def test_a_gain_beyond_noise_is_shown_for_these_cases_on_fresh_repeats() -> None:
     journal = MemoryJournal()
-    agent = Told(lambda _, draft, __: 0.9 if draft else 0.2)
+    agent = InstructedAgent(lambda _, draft, __: 0.9 if draft else 0.2)
     result = await engine(agent, DRAFT).run(request(), journal=journal)
     assert outcome(result) == ("improved", "these cases", ["shown"])
     assert [change.surface_id for change in result.changes] == [D]
-    assert drawn(journal, "final_test").isdisjoint(drawn(journal, "baseline") | drawn(journal, "validation"))
+    assert list_repeats(journal, "final_test").isdisjoint(
+        list_repeats(journal, "baseline") | list_repeats(journal, "validation")
+    )
     assert result.conclusion is not None
     assert result.conclusion.before is not None
     assert result.conclusion.after is not None
@@ -107,29 +109,29 @@ async def test_a_gain_beyond_noise_is_claimed_for_these_cases_on_draws_of_its_ow
     assert result.conclusion.reasons[-1] == "1 candidate tried on these cases before, on other repeats"
 
 
-async def test_a_claim_that_shows_no_gain_stops_after_its_first_block_and_adopts_nothing() -> None:
+async def test_a_final_test_without_a_gain_stops_after_its_first_block_and_adopts_nothing() -> None:
     journal = MemoryJournal()
-    agent = Told(lambda _, draft, __: 0.1 if draft else 0.9)
+    agent = InstructedAgent(lambda _, draft, __: 0.1 if draft else 0.9)
     result = await engine(agent, DRAFT).run(request(cases=30), journal=journal)
     assert outcome(result) == ("no_evidence", None, ["futile"])
-    assert len(drawn(journal, "final_test")) == 2
+    assert len(list_repeats(journal, "final_test")) == 2
     assert result.changes == ()
     assert result.working_profile.value(D, SNAPSHOT) == DRAFT[D]
     assert result.accepted_profile == result.initial_profile
 
 
-async def test_a_claim_without_an_answer_has_three_blocks() -> None:
+async def test_an_undecided_final_test_has_three_blocks() -> None:
     journal = MemoryJournal()
-    agent = Told(lambda _, draft, __: 0.6 if draft else 0.5)
+    agent = InstructedAgent(lambda _, draft, __: 0.6 if draft else 0.5)
     result = await engine(agent, DRAFT).run(
         request(cases=20, final_test=FinalTest(min_detectable_gain=0.5)), journal=journal
     )
     assert outcome(result) == ("no_evidence", None, ["not_shown"])
-    assert len(drawn(journal, "final_test")) == 6
+    assert len(list_repeats(journal, "final_test")) == 6
 
 
-async def test_what_these_cases_could_not_show_is_underpowered_whatever_was_seen() -> None:
-    agent = Told(lambda _, draft, __: 0.6 if draft else 0.5)
+async def test_a_gain_that_these_cases_cannot_show_is_underpowered_whatever_was_measured() -> None:
+    agent = InstructedAgent(lambda _, draft, __: 0.6 if draft else 0.5)
     result = await engine(agent, DRAFT).run(request(cases=10))
     assert result.verdict == "underpowered"
     assert result.conclusion is not None
@@ -137,72 +139,74 @@ async def test_what_these_cases_could_not_show_is_underpowered_whatever_was_seen
     assert "but not 0.1; see `promptiter noise`" in " ".join(result.conclusion.reasons)
 
 
-async def test_a_large_gain_is_all_that_is_wanted_so_the_same_cases_are_enough() -> None:
-    agent = Told(lambda _, draft, __: 0.45 if draft else 0.5)
+async def test_the_same_cases_are_enough_to_show_a_large_gain() -> None:
+    agent = InstructedAgent(lambda _, draft, __: 0.45 if draft else 0.5)
     result = await engine(agent, DRAFT).run(request(cases=30, final_test=FinalTest(min_detectable_gain=0.5)))
     assert result.verdict == "no_evidence"
 
 
-async def test_four_cases_without_noise_are_too_few_to_say_that_there_is_nothing() -> None:
-    result = await engine(Told(lambda *_: 1.0), RESTYLED).run(request(cases=4))
+async def test_four_cases_without_noise_are_too_few_for_no_evidence() -> None:
+    result = await engine(InstructedAgent(lambda *_: 1.0), RESTYLED).run(request(cases=4))
     assert result.verdict == "underpowered"
     assert result.conclusion is not None
     assert "there are only 4 validation cases" in result.conclusion.reasons
 
 
-async def test_without_run_noise_one_mended_case_is_claimed_after_four_draws() -> None:
+async def test_without_run_noise_one_fixed_case_is_shown_after_four_repeats() -> None:
     journal = MemoryJournal()
-    agent = Told(lambda case, draft, _: float(draft or case != "validation-3"))
+    agent = InstructedAgent(lambda case, draft, _: float(draft or case != "validation-3"))
     result = await engine(agent, DRAFT).run(request(), journal=journal)
     assert outcome(result) == ("improved", "these cases", ["shown"])
-    assert len(drawn(journal, "final_test")) == 4, "two could hide a coin flip"
+    assert len(list_repeats(journal, "final_test")) == 4, "two could hide a coin flip"
     assert result.conclusion is not None
     assert "every case scored the same in 4 repeats" in result.conclusion.reasons[0]
     assert result.conclusion.smallest_gain == 0.0
 
 
-async def test_without_run_noise_a_patch_that_changes_nothing_is_never_claimed() -> None:
-    result = await engine(Told(lambda case, *_: float(case > "validation-4")), RESTYLED).run(request())
+async def test_without_run_noise_a_patch_that_changes_nothing_is_never_shown() -> None:
+    result = await engine(InstructedAgent(lambda case, *_: float(case > "validation-4")), RESTYLED).run(request())
     assert outcome(result) == ("no_evidence", None, ["futile"])
 
 
-async def test_sealed_cases_that_gain_make_it_a_claim_for_new_cases() -> None:
+async def test_a_gain_on_the_test_set_is_shown_for_new_cases() -> None:
     journal = MemoryJournal()
-    agent = Told(lambda _, draft, __: 0.9 if draft else 0.2)
+    agent = InstructedAgent(lambda _, draft, __: 0.9 if draft else 0.2)
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)), journal=journal)
     assert outcome(result) == ("improved", "new cases", ["shown", "shown"])
     events = list(journal.read())
-    sealed = [event.seq for event in events if event.type == "case" and "test-" in event.data["row"]["case_id"]]
-    assert len(sealed) == 2 * 2 * 10
+    on_test_set = [event.seq for event in events if event.type == "case" and "test-" in event.data["row"]["case_id"]]
+    assert len(on_test_set) == 2 * 2 * 10
     [looked] = [
         event.seq for event in events if event.type == "final_test" and event.data["value"]["scope"] == "these cases"
     ]
-    assert min(sealed) > looked, "nobody runs them before the claim on the others is settled"
+    assert min(on_test_set) > looked, "they run only once the test on the others is decided"
 
 
-async def test_sealed_cases_are_not_run_for_a_gain_that_was_not_shown() -> None:
-    agent = Told(lambda _, draft, __: 0.1 if draft else 0.9)
+async def test_the_test_set_does_not_run_for_a_gain_that_was_not_shown() -> None:
+    agent = InstructedAgent(lambda _, draft, __: 0.1 if draft else 0.9)
     await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
     assert not [case for _, case, _ in agent.runs if case.startswith("test-")]
 
 
-async def test_sealed_cases_that_gain_too_little_leave_the_claim_for_these() -> None:
-    agent = Told(lambda case, draft, _: 0.9 if draft and (case.startswith("validation") or case == "test-1") else 0.2)
+async def test_a_small_gain_on_the_test_set_leaves_the_verdict_for_these_cases() -> None:
+    agent = InstructedAgent(
+        lambda case, draft, _: 0.9 if draft and (case.startswith("validation") or case == "test-1") else 0.2
+    )
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 4)))
     assert outcome(result) == ("improved", "these cases", ["shown", "not_shown"])
     assert result.conclusion is not None
     assert "too few cases to show any gain" in result.conclusion.reasons[1]
 
 
-async def test_sealed_cases_that_get_worse_are_a_risk_of_overfitting_and_nothing_is_adopted() -> None:
-    agent = Told(lambda case, draft, _: float(draft == case.startswith("validation")))
+async def test_a_loss_on_the_test_set_is_an_overfit_risk_and_nothing_is_adopted() -> None:
+    agent = InstructedAgent(lambda case, draft, _: float(draft == case.startswith("validation")))
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
     assert outcome(result) == ("overfit_risk", None, ["shown", "not_shown"])
     assert result.changes == ()
 
 
-async def test_a_profile_that_breaks_in_the_claim_makes_it_invalid() -> None:
-    agent = Told(lambda *_: 0.5, fails=lambda context, draft: draft and context.repeat > 0)
+async def test_a_profile_that_fails_in_the_final_test_makes_it_invalid() -> None:
+    agent = InstructedAgent(lambda *_: 0.5, fails=lambda context, draft: draft and context.repeat > 0)
     result = await engine(agent, DRAFT).run(request())
     assert result.verdict == "invalid_eval"
     assert result.changes == ()
@@ -210,8 +214,8 @@ async def test_a_profile_that_breaks_in_the_claim_makes_it_invalid() -> None:
     assert "the candidate is unreliable: 100.0% of its runs or scores failed" in result.conclusion.reasons[1]
 
 
-async def test_sealed_cases_that_could_not_be_run_leave_the_claim_for_these() -> None:
-    agent = Told(
+async def test_an_unreliable_test_set_leaves_the_verdict_for_these_cases() -> None:
+    agent = InstructedAgent(
         lambda _, draft, __: float(draft), fails=lambda context, draft: draft and context.case_id.startswith("test")
     )
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
@@ -221,10 +225,10 @@ async def test_sealed_cases_that_could_not_be_run_leave_the_claim_for_these() ->
 
 
 @pytest.mark.parametrize(("calls", "verdict"), [(400, "improved"), (120, "budget_ended")])
-async def test_a_budget_that_cuts_the_search_leaves_what_was_kept_to_the_claim(calls: int, verdict: str) -> None:
-    """A case run takes 2 calls, so one block of the claim takes 80. At most half of what is left is held for it."""
+async def test_if_the_budget_ends_the_search_the_final_test_follows(calls: int, verdict: str) -> None:
+    """A case run takes 2 calls, so one block of the final test takes 80. Half of what is left is reserved at most."""
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=calls))
-    rounds = (DRAFT, *({P: f"Polish, in words {number}."} for number in range(9)))
+    rounds = (DRAFT, *({P: f"Polish. Version {number}."} for number in range(9)))
     result = await desk.engine(*rounds, gateway=gateway).run(request(acceptance=MinGain(0.1)))
     assert (result.verdict, result.stop_reason) == (verdict, "max_calls")
     assert (result.conclusion is not None) == (verdict == "improved")
@@ -232,18 +236,20 @@ async def test_a_budget_that_cuts_the_search_leaves_what_was_kept_to_the_claim(c
     assert result.measured.spent.total.calls <= calls
 
 
-async def test_sealed_cases_that_the_first_profile_cannot_run_are_no_gain() -> None:
-    agent = Told(lambda *_: 1.0 * _[1], fails=lambda context, draft: context.case_id.startswith("test") and not draft)
+async def test_test_cases_that_fail_under_the_initial_profile_are_not_a_gain() -> None:
+    agent = InstructedAgent(
+        lambda *_: 1.0 * _[1], fails=lambda context, draft: context.case_id.startswith("test") and not draft
+    )
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
     assert outcome(result) == ("improved", "these cases", ["shown"])
     assert result.conclusion is not None
     assert any("on the test set, the accepted profile is unreliable" in each for each in result.conclusion.reasons)
 
 
-async def test_what_no_case_reads_cannot_be_claimed() -> None:
-    """Its own surface is read by nobody, so that no repeat of any case could tell."""
+async def test_a_change_that_no_case_reads_cannot_be_shown() -> None:
+    """No run reads its own surface, so no repeat of any case could show the change."""
 
-    class Blind(Told):
+    class Blind(InstructedAgent):
         async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
             found = await super().run(case, profile, context)
             step = Step(id="draft", node_id="draft", surface_reads={D: "digest"})
@@ -255,38 +261,38 @@ async def test_what_no_case_reads_cannot_be_claimed() -> None:
     assert result.conclusion.reasons[0] == "no validation case reads what was changed"
 
 
-async def test_a_run_that_is_told_of_in_a_list_has_the_scores_of_its_claim() -> None:
+async def test_a_listed_run_has_the_scores_of_its_final_test() -> None:
     journal = MemoryJournal()
-    agent = Told(lambda _, draft, __: 0.5 + 0.1 * draft)
+    agent = InstructedAgent(lambda _, draft, __: 0.5 + 0.1 * draft)
     result = await engine(agent, DRAFT).run(request(), journal=journal)
     *_, last = journal.read()
     assert (last.data["baseline"], last.data["best"]) == (result.baseline_score, result.accepted_score)
 
 
-async def test_what_a_policy_with_a_promise_kept_needs_no_claim() -> None:
-    agent = Told(lambda _, draft, __: 0.95 if draft else 0.1)
+async def test_a_policy_that_bounds_false_accepts_needs_no_final_test() -> None:
+    agent = InstructedAgent(lambda _, draft, __: 0.95 if draft else 0.1)
     result = await engine(agent, DRAFT).run(request(cases=30, acceptance=PairedGain(), final_test=None))
     assert outcome(result) == ("improved", "these cases", [])
     assert result.conclusion is not None
     assert "which bounds false accepts at 5% per run" in result.conclusion.reasons[0]
 
 
-async def test_an_error_that_is_given_is_the_error_of_the_claim() -> None:
-    agent = Told(lambda _, draft, __: 0.9 if draft else 0.2)
+async def test_the_alpha_of_the_request_is_the_alpha_of_the_final_test() -> None:
+    agent = InstructedAgent(lambda _, draft, __: 0.9 if draft else 0.2)
     result = await engine(agent, DRAFT).run(request(alpha=0.1))
     assert result.conclusion is not None
-    [claim] = result.conclusion.results
-    assert claim.looks[0].alpha == pytest.approx(0.02)
+    [test] = result.conclusion.results
+    assert test.looks[0].alpha == pytest.approx(0.02)
 
 
-def whole_run(agent: Told | None = None) -> tuple[Engine, RunRequest]:
-    """Two parts, of which one is no good, an ablation, a claim of three blocks, and test cases."""
-    told = agent or Told(lambda _, draft, __: 0.75 if draft else 0.4)
-    return engine(told, DRAFT, POLISH), request(cases=4, alpha=0.5, test=desk.eval_set("test", 2))
+def whole_run(agent: InstructedAgent | None = None) -> tuple[Engine, RunRequest]:
+    """Two parts, one of them useless, an ablation, a final test of three blocks, and a test set."""
+    subject = agent or InstructedAgent(lambda _, draft, __: 0.75 if draft else 0.4)
+    return engine(subject, DRAFT, POLISH), request(cases=4, alpha=0.5, test=desk.eval_set("test", 2))
 
 
 @pytest.mark.slow
-async def test_a_run_cut_anywhere_goes_on_to_the_same_conclusion_and_repeats_no_run() -> None:
+async def test_a_run_killed_anywhere_resumes_to_the_same_conclusion_and_repeats_no_case_run() -> None:
     whole = MemoryJournal()
     made, asked = whole_run()
     result = await made.run(asked, journal=whole)
@@ -296,7 +302,7 @@ async def test_a_run_cut_anywhere_goes_on_to_the_same_conclusion_and_repeats_no_
     assert result.ablation is not None
     first = next(event.seq for event in events if event.phase == "ablation")
     for cut in sorted({*range(1, first, 20), *range(first, len(events), 15), *_edges(events, first)}):
-        agent, journal = Told(lambda _, draft, __: 0.75 if draft else 0.4), MemoryJournal()
+        agent, journal = InstructedAgent(lambda _, draft, __: 0.75 if draft else 0.4), MemoryJournal()
         for event in events[:cut]:
             await journal.append(event)
         made, _ = whole_run(agent)
@@ -308,11 +314,11 @@ async def test_a_run_cut_anywhere_goes_on_to_the_same_conclusion_and_repeats_no_
 
 
 def _edges(events: list[Event], start: int) -> list[int]:
-    """Before each event from one on that is no case, and so after the last case before it."""
+    """Before each event from this one on that is not a case, and so after the case before it."""
     return [event.seq for event in events[start:] if event.type not in ("case", "evaluation_started")]
 
 
-async def test_a_run_that_is_killed_during_its_claim_goes_on_with_it() -> None:
+async def test_a_run_killed_during_its_final_test_resumes_it() -> None:
     whole = MemoryJournal()
     made, asked = whole_run()
     result = await made.run(asked, journal=whole)
@@ -328,7 +334,7 @@ async def test_a_run_that_is_killed_during_its_claim_goes_on_with_it() -> None:
     assert (await made.run(asked, journal=cut)).conclusion == result.conclusion
 
 
-async def test_a_run_that_is_cancelled_during_its_claim_says_nothing_and_goes_on_later() -> None:
+async def test_a_run_cancelled_during_its_final_test_has_no_verdict_and_can_be_resumed() -> None:
     journal, seen = MemoryJournal(), asyncio.Event()
 
     class Watches:
@@ -355,7 +361,7 @@ class _KilledError(BaseException):
 
 
 class _Dies(MemoryJournal):
-    """A process that is killed at the third case of a phase: nothing is written afterwards."""
+    """Simulates a kill at the third case of a phase: nothing is written afterwards."""
 
     def __init__(self, *, after: str) -> None:
         super().__init__()

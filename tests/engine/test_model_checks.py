@@ -35,7 +35,7 @@ async def test_a_run_from_python_does_not_start_without_a_key() -> None:
     assert (refused.value.problems, watcher.events) == ((LINE,), [])
 
 
-def test_the_model_of_the_initial_profile_counts() -> None:
+def test_the_model_of_the_initial_profile_is_checked() -> None:
     evaluator = desk.evaluator(Gateway(models={"own": lambda _: "hello"}))
     own = Profile.of(AGENT.describe(), {"bot#model": "own"})
     check_models(AGENT, evaluator, profile=own)
@@ -44,7 +44,7 @@ def test_the_model_of_the_initial_profile_counts() -> None:
 
 
 class OwnSdkAgent:
-    """An agent whose model is called by code of its own."""
+    """An agent that calls its model itself."""
 
     def describe(self) -> StructureSnapshot:
         return AGENT.describe()
@@ -53,5 +53,5 @@ class OwnSdkAgent:
         raise NotImplementedError
 
 
-def test_an_agent_that_may_call_its_model_by_itself_is_not_refused() -> None:
+def test_an_agent_that_may_bypass_the_gateway_is_not_refused() -> None:
     check_models(OwnSdkAgent(), desk.evaluator(Gateway()))

@@ -1,4 +1,4 @@
-"""Surfaces that no run of any case reads: a patch there cannot change anything."""
+"""Surfaces that no case run reads: patching them cannot change anything."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ async def test_surfaces_that_no_run_reads_are_reported_and_never_patched() -> No
     assert await again.run(desk.request(), journal=part) == result
 
 
-async def test_one_run_that_reads_a_surface_brings_it_to_life() -> None:
+async def test_a_surface_that_one_run_reads_is_not_unread() -> None:
     result = await Engine(with_a_lawyer(is_asked=True), desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
     assert result.unread_surfaces == ()
 
 
-async def test_nothing_is_called_dead_where_nobody_knows_what_was_read() -> None:
+async def test_no_surface_is_unread_if_reads_are_unknown() -> None:
     class Opaque:
-        """The desk, but its traces do not tell what its last node read."""
+        """The desk, but its traces do not record what its last node read."""
 
         def describe(self) -> StructureSnapshot:
             return with_a_lawyer().describe()
@@ -89,7 +89,7 @@ async def test_nothing_is_called_dead_where_nobody_knows_what_was_read() -> None
     assert result.unread_surfaces == ()
 
 
-async def test_a_hidden_read_leaves_nothing_that_is_surely_dead() -> None:
+async def test_after_an_undeclared_read_no_surface_is_reported_as_unread() -> None:
     journal = MemoryJournal()
     await Engine(with_a_lawyer(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request(), journal=journal)
     events = list(journal.read())

@@ -18,7 +18,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.retries import Retries
-from tests.worlds.model_server import LoopbackServer, serving
+from tests.worlds.model_server import LoopbackServer, run_server
 
 CASES = EvalSet(
     id="http",
@@ -43,7 +43,7 @@ def answer(body: dict[str, Any]) -> str:
     return json.dumps({key: items})
 
 
-async def evaluated(server: LoopbackServer) -> Evaluation:
+async def evaluate(server: LoopbackServer) -> Evaluation:
     model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=10)
     retries = Retries(attempts=8, first_delay_s=0.01, max_delay_s=0.05)
     gateway = Gateway(models={"openai/local": model}, retries=retries)
@@ -63,11 +63,11 @@ async def evaluated(server: LoopbackServer) -> Evaluation:
 
 
 @pytest.mark.slow
-async def test_a_third_of_faults_changes_no_score() -> None:
-    with serving(LoopbackServer(answer)) as server:
-        expected = await evaluated(server)
-    with serving(LoopbackServer(answer, fault_rate=0.3, seed=3)) as server:
-        found = await evaluated(server)
+async def test_faults_in_a_third_of_the_requests_change_no_score() -> None:
+    with run_server(LoopbackServer(answer)) as server:
+        expected = await evaluate(server)
+    with run_server(LoopbackServer(answer, fault_rate=0.3, seed=3)) as server:
+        found = await evaluate(server)
         assert len(server.faults) > 10
     assert [row.scores for row in found.rows] == [row.scores for row in expected.rows]
     assert expected.metric_means["exact_match"] == 1.0

@@ -31,7 +31,7 @@ async def a_few_turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_is_spent_is_what_was_settled() -> None:
+async def test_settled_amounts_are_counted_as_spent() -> None:
     budget = Budget(max_calls=5, max_tokens=100, max_usd=0.3)
     async with budget.reserve(tokens=60, usd=0.2) as reservation:
         assert budget.state.calls_in_flight == 1
@@ -64,7 +64,7 @@ async def test_a_call_that_can_never_fit_ends_at_once(budget: Budget, message: s
     assert budget.state.calls_in_flight == 0
 
 
-async def test_a_call_waits_for_what_calls_in_flight_give_back() -> None:
+async def test_a_call_waits_for_what_calls_in_flight_return() -> None:
     budget, done = Budget(max_tokens=100), asyncio.Event()
     first = asyncio.create_task(hold(budget, 80, done, actual=10))
     await asyncio.sleep(0)
@@ -76,7 +76,7 @@ async def test_a_call_waits_for_what_calls_in_flight_give_back() -> None:
     assert budget.state.tokens == 100
 
 
-async def test_all_waiters_hear_of_the_end_as_soon_as_it_is_certain() -> None:
+async def test_all_waiters_fail_as_soon_as_the_end_is_certain() -> None:
     budget, first_done, second_done = Budget(max_tokens=100), asyncio.Event(), asyncio.Event()
     holders = [
         asyncio.create_task(hold(budget, 50, first_done, actual=50)),
@@ -95,18 +95,18 @@ async def test_all_waiters_hear_of_the_end_as_soon_as_it_is_certain() -> None:
     assert budget.state.tokens == 100
 
 
-async def test_who_waits_longest_is_served_first_also_when_a_smaller_call_would_fit() -> None:
+async def test_the_longest_waiting_call_is_served_first_even_if_a_smaller_one_would_fit() -> None:
     budget, done = Budget(max_tokens=100), asyncio.Event()
     order: list[str] = []
 
-    async def named(name: str, bound: int) -> None:
+    async def reserve_as(name: str, bound: int) -> None:
         async with budget.reserve(tokens=bound) as reservation:
             order.append(name)
             reservation.settle(tokens=0)
 
     holder = asyncio.create_task(hold(budget, 60, done, actual=0))
     await asyncio.sleep(0)
-    tasks = [asyncio.create_task(named(name, bound)) for name, bound in (("large", 90), ("small", 1), ("tiny", 0))]
+    tasks = [asyncio.create_task(reserve_as(name, bound)) for name, bound in (("large", 90), ("small", 1), ("tiny", 0))]
     await a_few_turns()
     assert order == []
     done.set()
@@ -156,7 +156,7 @@ async def test_500_calls_at_once_never_exceed_a_cap(seed: int) -> None:
 
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(0, 2000), st.integers(0, 2000), st.integers(0, 40), st.booleans())
-def test_scopes_compose_and_nobody_hangs(
+def test_nested_budgets_compose_and_no_call_hangs(
     seed: int, outer_tokens: int, inner_tokens: int, calls: int, both: bool
 ) -> None:
     outer, inner = Budget(max_tokens=outer_tokens, max_usd=20), Budget(max_tokens=inner_tokens, max_calls=calls)
@@ -178,7 +178,7 @@ def test_scopes_compose_and_nobody_hangs(
         assert outer.state.calls == inner.state.calls
 
 
-async def test_a_scope_that_does_not_fit_takes_nothing_from_the_others() -> None:
+async def test_a_budget_that_refuses_takes_nothing_from_the_others() -> None:
     run, stage = Budget(max_tokens=100), Budget(max_tokens=10)
     with pytest.raises(BudgetEndedError, match="max_tokens 10 is"):
         await spend(Budgets(run, stage), bound=50, actual=50)
@@ -187,14 +187,14 @@ async def test_a_scope_that_does_not_fit_takes_nothing_from_the_others() -> None
     assert stage.state.tokens == 0
 
 
-async def test_an_overshoot_within_the_caps_is_counted_and_the_budget_goes_on() -> None:
+async def test_an_overshoot_within_the_caps_is_counted_and_the_budget_continues() -> None:
     budget = Budget(max_tokens=100)
     await spend(budget, bound=10, actual=30)
     assert (budget.state.tokens, budget.state.over_bound_calls, budget.state.has_ended) == (30, 1, False)
     await spend(budget, bound=70, actual=70)
 
 
-async def test_an_overshoot_that_breaks_a_promise_ends_the_budget() -> None:
+async def test_an_overshoot_beyond_a_cap_ends_the_budget() -> None:
     budget, done = Budget(max_tokens=100), asyncio.Event()
     holder = asyncio.create_task(hold(budget, 50, done, actual=0))
     await asyncio.sleep(0)
@@ -217,7 +217,7 @@ async def test_overshoots_under_stress_are_all_counted() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError, asyncio.CancelledError])
-async def test_a_call_that_fails_gives_its_reservation_back(error: type[BaseException]) -> None:
+async def test_a_failed_call_returns_its_reservation(error: type[BaseException]) -> None:
     budget = Budget(max_tokens=100)
     with pytest.raises(error):
         async with budget.reserve(tokens=100):
@@ -240,7 +240,7 @@ async def test_a_cancelled_waiter_lets_those_behind_it_pass() -> None:
     assert budget.state.tokens == 100
 
 
-async def test_a_waiter_cancelled_in_the_moment_it_is_served_gives_its_room_back() -> None:
+async def test_a_waiter_cancelled_while_it_is_served_returns_its_reservation() -> None:
     budget, done = Budget(max_tokens=100), asyncio.Event()
     holder = asyncio.create_task(hold(budget, 100, done, actual=0))
     await asyncio.sleep(0)
@@ -264,7 +264,7 @@ async def test_an_unknown_price_under_a_dollar_cap_is_refused_unless_allowed() -
     assert (budget.state.unpriced_calls, budget.state.cost_usd) == (1, 0.0)
 
 
-async def test_a_figure_that_nobody_knows_is_settled_at_its_bound() -> None:
+async def test_an_unknown_figure_is_settled_at_its_bound() -> None:
     budget = Budget(max_tokens=100, max_usd=1)
     async with budget.reserve(tokens=70, usd=0.5) as reservation:
         reservation.settle(tokens=None, usd=None)
@@ -279,7 +279,7 @@ async def test_a_reservation_is_settled_once() -> None:
 
 
 @pytest.mark.parametrize("cap", [-1, math.nan, math.inf])
-def test_a_cap_that_is_no_amount_is_refused(cap: float) -> None:
+def test_an_invalid_cap_is_refused(cap: float) -> None:
     with pytest.raises(SetupError, match=r"max_usd is .*; give a finite number"):
         Budget(max_usd=cap)
 
@@ -296,7 +296,7 @@ async def test_ten_thousand_waiters_are_served_quickly() -> None:
 BEFORE = Spending(calls=3, input_tokens=80, output_tokens=10, cost_usd=0.3, unpriced_calls=1, lost_calls=5)
 
 
-async def test_what_was_spent_before_counts_as_settled() -> None:
+async def test_earlier_spending_counts_as_settled() -> None:
     run, stage = Budget(max_calls=4, max_tokens=100, max_usd=0.5), Budget(max_tokens=90)
     both = Budgets(run, stage)
     both.charge(BEFORE, of="run")
@@ -316,7 +316,7 @@ async def test_a_charge_beyond_a_cap_ends_the_next_call() -> None:
         await spend(budget, bound=0, actual=0)
 
 
-async def test_who_waits_hears_of_a_charge() -> None:
+async def test_a_charge_reaches_waiting_calls() -> None:
     budget, done = Budget(max_tokens=100), asyncio.Event()
     holding = asyncio.create_task(hold(budget, 60, done, actual=0))
     await a_few_turns()
@@ -331,7 +331,7 @@ async def test_who_waits_hears_of_a_charge() -> None:
     await holding
 
 
-async def test_what_is_held_back_is_left_when_it_is_released() -> None:
+async def test_held_amounts_are_available_after_their_release() -> None:
     budget = Budget(max_tokens=100)
     await spend(budget, bound=20, actual=20)
     budget.hold(Spending(input_tokens=30), share=0.5)
@@ -353,7 +353,7 @@ async def test_at_most_a_share_of_what_is_left_is_held_back(expected: int, held:
         await spend(budget, bound=1, actual=1)
 
 
-async def test_a_run_that_goes_on_holds_back_what_it_did_before() -> None:
+async def test_a_resumed_run_holds_back_the_same_amount() -> None:
     budget = Budget(max_tokens=100)
     budget.charge(Spending(input_tokens=70), of="run")  # 20 by its baseline, 50 by its search
     budget.hold(Spending(input_tokens=40), share=0.5, spent=Spending(input_tokens=50))
@@ -371,8 +371,8 @@ async def test_the_largest_call_is_the_largest_bound_of_each_kind() -> None:
     assert stage.largest_call == Spending(calls=1, input_tokens=70, cost_usd=0.1)
 
 
-async def test_who_can_no_longer_be_served_hears_of_a_hold_at_once() -> None:
-    """The room that it waits for is of the other budget: nothing that happens there would tell."""
+async def test_calls_that_no_longer_fit_fail_at_once_on_a_hold() -> None:
+    """It waits for room in the other budget, where no event would wake it."""
     run, stage, done = Budget(max_tokens=100), Budget(max_tokens=50), asyncio.Event()
     holder = asyncio.create_task(hold(stage, 50, done, actual=0))
     await a_few_turns()
@@ -385,7 +385,7 @@ async def test_who_can_no_longer_be_served_hears_of_a_hold_at_once() -> None:
     assert (run.state.tokens, stage.state.tokens) == (0, 0)
 
 
-async def test_who_waits_is_served_when_less_is_held_back() -> None:
+async def test_waiting_calls_are_served_when_less_is_held_back() -> None:
     budget, done = Budget(max_tokens=100), asyncio.Event()
     budget.hold(Spending(input_tokens=50), share=1)
     holder = asyncio.create_task(hold(budget, 20, done, actual=20))

@@ -1,4 +1,4 @@
-"""Whatever calls, holds, releases and charges do in whichever order: caps are kept, and nobody waits in vain."""
+"""Calls, holds, releases and charges in any order: caps are kept, and no call waits forever."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def spending(amount: Figures) -> Spending:
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that happens. `which` picks a call or a budget, `others_go_on`: all have a turn before the next."""
+    """One thing that happens. `which` picks a call or a budget; with `others_run`, all tasks run before the next."""
 
     kind: Literal["call", "settle", "fail", "cancel", "hold", "release", "charge"]
     which: int
     amount: Figures
     share: float
-    others_go_on: bool
+    others_run: bool
 
 
 @dataclass(eq=False)
@@ -104,7 +104,7 @@ class World:
                 budget.charge(spending(few), of=str(number))
                 self.has_charged = True
                 self.charged[action.which % 2] = plus(self.charged[action.which % 2], few)
-        if action.others_go_on:
+        if action.others_run:
             await self.turns()
             self.check()
 
@@ -118,7 +118,7 @@ class World:
         if is_open:
             return plus((0, 0, 0), *(each.bound for each in on_it if each.is_open))
         over = [each for each in on_it if each.task and each.task.done() and not each.task.cancelled()]
-        return plus((0, 0, 0), *(each.actual for each in over if each.actual and each.task and not failed(each)))
+        return plus((0, 0, 0), *(each.actual for each in over if each.actual and each.task and not has_failed(each)))
 
     def check(self) -> None:
         taken: dict[Budget, tuple[Figures, Figures, Figures]] = {}
@@ -149,7 +149,7 @@ class World:
         return all(figure <= most for figure, most in zip(amount, cap, strict=True))
 
     async def end(self) -> None:
-        """All calls in flight fail; then nobody may wait any more."""
+        """All calls in flight fail; then no call may still wait."""
         while any(each.is_open for each in self.calls):
             for call in self.calls:
                 if call.is_open:
@@ -163,7 +163,7 @@ class World:
         }
 
 
-def failed(call: Call) -> bool:
+def has_failed(call: Call) -> bool:
     return call.task is not None and call.task.exception() is not None
 
 
@@ -193,7 +193,7 @@ HOLD_BESIDE_A_CALL = [
 @given(st.tuples(caps, caps), st.lists(actions, min_size=12, max_size=40))
 @example(((9, 100, 99), (9, 50, 99)), HOLD_BEHIND_ANOTHER)
 @example(((9, 100, 99), (9, 50, 99)), HOLD_BESIDE_A_CALL)
-def test_any_interleaving_keeps_the_caps_and_nobody_waits_in_vain(
+def test_any_interleaving_keeps_the_caps_and_leaves_no_call_waiting(
     both: tuple[Figures, Figures], script: list[Action]
 ) -> None:
     async def run() -> None:

@@ -17,7 +17,7 @@ from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.prices import Price, Prices
 from promptiter.llm.retries import Retries
 from tests.worlds import desk
-from tests.worlds.model_server import HTTP_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import HTTP_FAULTS, LoopbackServer, run_server
 
 MODEL = "scripted"
 CALLS = 500
@@ -40,13 +40,13 @@ class OverHttp:
         return await self.model(ModelRequest(model="openai/local", messages=request.messages), repeat=repeat)
 
 
-def as_long_as_may_be(body: dict[str, Any]) -> str:
-    """Twenty words, which the server reports as twenty tokens: as many as a call may have."""
+def answer_of_20_words(body: dict[str, Any]) -> str:
+    """Twenty words, which the server reports as twenty tokens: the most that a call may have."""
     return " ".join([str(body["messages"][-1]["content"]).replace(" ", "-"), *["word"] * 19])
 
 
-def rough() -> LoopbackServer:
-    return LoopbackServer(as_long_as_may_be, fault_rate=0.3, seed=3)
+def faulty_server() -> LoopbackServer:
+    return LoopbackServer(answer_of_20_words, fault_rate=0.3, seed=3)
 
 
 def gateway(server: LoopbackServer, budget: Budget | Budgets) -> Gateway:
@@ -81,7 +81,7 @@ async def ask_all(door: Gateway) -> Counter[str]:
 @pytest.mark.parametrize("kind", CAPS)
 async def test_reported_usage_is_never_above_a_cap(kind: str) -> None:
     budget = Budget(**CAPS[kind])
-    with serving(rough()) as server:
+    with run_server(faulty_server()) as server:
         door = gateway(server, budget)
         outcomes = await ask_all(door)
     assert set(server.faults) == set(HTTP_FAULTS)
@@ -93,11 +93,11 @@ async def test_reported_usage_is_never_above_a_cap(kind: str) -> None:
 
 
 @pytest.mark.slow
-async def test_of_two_budgets_at_once_neither_is_exceeded_and_what_is_held_back_is_left() -> None:
+async def test_neither_of_two_budgets_is_exceeded_and_held_amounts_stay_available() -> None:
     run, stage = Budget(max_calls=400, max_tokens=8_000), Budget(max_usd=0.05)
     both = Budgets(run, stage)
     both.hold(Spending(calls=100, input_tokens=4_000, cost_usd=0.02), share=0.5)
-    with serving(rough()) as server:
+    with run_server(faulty_server()) as server:
         door = gateway(server, both)
         await ask_all(door)
         first = door.ledger.snapshot().total
@@ -112,7 +112,7 @@ async def test_of_two_budgets_at_once_neither_is_exceeded_and_what_is_held_back_
 @pytest.mark.parametrize("kind", CAPS)
 async def test_evaluations_at_the_same_time_stay_within_a_cap_together(kind: str) -> None:
     """Two evaluations of 125 cases, with two calls each."""
-    with serving(rough()) as server:
+    with run_server(faulty_server()) as server:
         door = gateway(server, Budget(**CAPS[kind]))
         evaluator = desk.evaluator(door, concurrency=64)
         done = await asyncio.gather(

@@ -25,10 +25,10 @@ from promptiter.llm.ledger import LedgerEntry
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, Role
 from promptiter.llm.models import Answer, Model, ScriptedModel
 from promptiter.llm.prices import Price, Prices
-from promptiter.llm.rate import RateLimit
+from promptiter.llm.rate import Grant, RateLimit
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
-from promptiter.llm.structured import ask_for, parse_json
+from promptiter.llm.structured import ask_for, find_json
 from traces import Usage
 
 AGENT = CallSite(role="agent", case_id="c1", step_id="bot")
@@ -58,7 +58,7 @@ def failing(*errors: Exception, then: Answer = "done") -> Model:
     return Failing()
 
 
-async def test_an_answer_is_asked_for_once_and_kept() -> None:
+async def test_an_answer_is_requested_once_and_stored() -> None:
     model = ScriptedModel(["one", "two", "three", "four"])
     door = gateway(model)
     assert (await door.ask(request(), AGENT)).text == "one"
@@ -78,7 +78,7 @@ async def test_equal_requests_of_different_cases_are_answered_once(role: Role) -
     assert door.ledger.snapshot().total.calls == 1
 
 
-async def test_equal_requests_of_different_cases_of_the_agent_are_answered_each() -> None:
+async def test_equal_requests_of_the_agent_in_different_cases_are_answered_separately() -> None:
     door = gateway(ScriptedModel([str(n) for n in range(20)]))
     sites = [CallSite(case_id=f"c{n}") for n in range(20)]
     assert len({reply.text for reply in await asyncio.gather(*(door.ask(request(), site) for site in sites))}) == 20
@@ -92,70 +92,70 @@ async def test_live_calls_are_never_served_from_the_cache_and_are_counted() -> N
     assert (door.ledger.snapshot().total.calls, door.cache.stats().entries) == (3, 1)
 
 
-async def test_the_cache_is_told_what_an_answer_cost_after_the_ledger_was() -> None:
-    told: list[LedgerEntry | None] = []
+async def test_the_cache_gets_the_cost_of_an_answer_after_the_ledger() -> None:
+    costs: list[LedgerEntry | None] = []
 
-    class Telling(MemoryCache):
+    class RecordingCache(MemoryCache):
         async def put(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
             assert door.ledger.snapshot().total.calls == 1
-            told.append(paid)
+            costs.append(paid)
             return await super().put(key, answer)
 
-    door = gateway(failing(ModelUnavailableError("503")), cache=Telling())
+    door = gateway(failing(ModelUnavailableError("503")), cache=RecordingCache())
     for _ in range(2):
         await door.ask(request(), AGENT, node_id="bot")
-    [paid] = told
+    [paid] = costs
     assert paid is not None
     assert (paid.role, paid.model, paid.node_id) == ("agent", "m", "bot")
     assert (paid.spent.calls, paid.spent.attempts, paid.spent.tokens) == (1, 2, 2)
     assert paid.spent.seconds > 0
 
 
-async def test_the_cache_is_told_when_a_call_begins_and_ends() -> None:
-    told: list[str] = []
+async def test_the_cache_is_notified_when_a_call_begins_and_ends() -> None:
+    calls: list[str] = []
 
-    class Telling(MemoryCache):
+    class RecordingCache(MemoryCache):
         @asynccontextmanager
         async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
-            told.append(f"asking {model} at {node_id} for {key.step_id}")
+            calls.append(f"asking {model} at {node_id} for {key.step_id}")
             try:
                 yield
             except BaseException as error:
-                told.append(type(error).__name__)
+                calls.append(type(error).__name__)
                 raise
-            told.append("answered")
+            calls.append("answered")
 
     left: list[Exception] = [ModelUnavailableError("503"), BadRequestError("no")]
 
     async def model(_: list[dict[str, Any]]) -> str:
-        told.append("called")
+        calls.append("called")
         if left:
             raise left.pop(0)
         return "x"
 
     def search() -> str:
-        told.append("called")
+        calls.append("called")
         return "x"
 
-    door = gateway(model, cache=Telling())
+    door = gateway(model, cache=RecordingCache())
     with pytest.raises(BadRequestError):
         await door.ask(request(), AGENT, node_id="bot")
-    assert told == ["asking m at bot for bot", "called", "called", "BadRequestError"]
-    told.clear()
+    assert calls == ["asking m at bot for bot", "called", "called", "BadRequestError"]
+    calls.clear()
     await door.ask(request(), AGENT, node_id="bot")
     await door.call_tool("search", {}, search, AGENT, node_id="bot")
-    assert told == [
+    assert calls == [
         *("asking m at bot for bot", "called", "answered"),
         *("asking tool:search at bot for bot", "called", "answered"),
     ]
-    told.clear()
+    calls.clear()
     await door.ask(request(), AGENT, is_live=True)
-    assert told == ["asking m at  for bot", "called", "answered"]
+    assert calls == ["asking m at  for bot", "called", "answered"]
     await door.ask(request(), AGENT)
-    assert told[3:] == []
+    assert calls[3:] == []
 
 
-async def test_a_call_that_the_budget_refuses_is_not_asked() -> None:
+async def test_a_call_that_the_budget_refuses_is_not_made() -> None:
     class Silent(MemoryCache):
         @asynccontextmanager
         async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
@@ -180,7 +180,7 @@ async def test_an_answer_is_in_the_cache_before_it_is_used(tmp_path: Any) -> Non
         [ModelUnavailableError("500"), ModelTimeoutError("slow"), RateLimitedError("429")],
     ],
 )
-async def test_errors_that_pass_are_tried_again(errors: list[TransientModelError]) -> None:
+async def test_transient_errors_are_retried(errors: list[TransientModelError]) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -195,7 +195,7 @@ async def test_errors_that_pass_are_tried_again(errors: list[TransientModelError
         assert slept == [7]
 
 
-async def test_errors_that_stay_are_told_with_their_last_words_and_without_secrets() -> None:
+async def test_persistent_errors_are_raised_with_the_last_message_and_without_secrets() -> None:
     errors = [ModelUnavailableError(f"no {n}: key sk-secret-12345") for n in range(9)]
     door = gateway(failing(*errors), retries=Retries(attempts=3), redactor=Redactor(["sk-secret-12345"]))
     with pytest.raises(ModelUnavailableError, match=r"'m' failed 3 times, last: no 2") as caught:
@@ -203,18 +203,18 @@ async def test_errors_that_stay_are_told_with_their_last_words_and_without_secre
     assert "sk-secret" not in str(caught.value)
 
 
-async def test_a_server_that_asks_for_a_day_is_not_waited_for() -> None:
+async def test_a_retry_after_of_a_day_is_not_waited_for() -> None:
     with pytest.raises(RateLimitedError, match="asks to wait 86400 s, longer than 600 s"):
         await gateway(failing(RateLimitedError("429", retry_after_s=86_400))).ask(request(), AGENT)
 
 
-async def test_a_refused_request_is_not_tried_again() -> None:
+async def test_a_rejected_request_is_not_retried() -> None:
     model = failing(BadRequestError("wrong"), then="never")
     with pytest.raises(BadRequestError):
         await gateway(model).ask(request(), AGENT)
 
 
-async def test_a_model_that_does_not_answer_is_given_up() -> None:
+async def test_a_model_that_does_not_answer_times_out() -> None:
     async def hangs(messages: list[dict[str, Any]]) -> str:
         await asyncio.sleep(60)
         return str(messages)
@@ -223,7 +223,7 @@ async def test_a_model_that_does_not_answer_is_given_up() -> None:
         await gateway(hangs, timeout_s=0.01, retries=Retries(attempts=2)).ask(request(), AGENT)
 
 
-async def test_no_more_calls_at_once_than_allowed() -> None:
+async def test_calls_at_once_stay_within_the_concurrency() -> None:
     running = most = 0
 
     async def count(_: list[dict[str, Any]]) -> str:
@@ -260,7 +260,7 @@ async def test_prices_are_the_users_own_or_unknown() -> None:
     assert (await gateway(model).ask(request(), AGENT)).usage.cost_usd is None
 
 
-async def test_one_call_is_given_up_only_when_all_who_wait_are() -> None:
+async def test_a_shared_call_is_cancelled_only_with_its_last_caller() -> None:
     started = asyncio.Event()
 
     async def slow(_: list[dict[str, Any]]) -> str:
@@ -355,13 +355,13 @@ async def test_the_active_gateway_is_that_of_the_context() -> None:
     ],
 )
 def test_json_is_found_in_answers(text: str, expected: object) -> None:
-    assert parse_json(text) == expected
+    assert find_json(text) == expected
 
 
 @pytest.mark.parametrize("text", ["no json", '{"a": ', "```json\n{\n```"])
-def test_broken_json_is_told(text: str) -> None:
+def test_broken_json_is_described(text: str) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        parse_json(text)
+        find_json(text)
 
 
 async def test_a_wrong_answer_is_shown_to_the_model_until_it_fits() -> None:
@@ -384,7 +384,7 @@ async def test_an_answer_that_never_fits_is_a_typed_error() -> None:
         await asking()
 
 
-async def test_what_the_rate_limit_grants_is_sent_at_once() -> None:
+async def test_a_call_is_sent_as_soon_as_the_rate_limit_grants_it() -> None:
     """A call that was granted must not wait for a slot: it would be sent in a later, fuller minute."""
     now = 0.0
     starts: list[float] = []
@@ -410,12 +410,12 @@ async def test_what_the_rate_limit_grants_is_sent_at_once() -> None:
     assert max(sum(start <= other < start + 60 for other in starts) for start in starts) <= 10
 
 
-async def test_tokens_that_nobody_counted_are_not_given_back() -> None:
+async def test_uncounted_tokens_are_not_returned() -> None:
     rate = RateLimit(tokens_per_minute=6_000)
     settled: list[int] = []
 
-    def settle(estimated: int, actual: int) -> None:
-        settled.append(estimated - actual)
+    def settle(grant: Grant, actual: int) -> None:
+        settled.append(grant.tokens - actual)
 
     rate.settle = settle  # type: ignore[method-assign]
     door = Gateway(models={"m": lambda _: "x"}, rates={"m": rate})
@@ -423,7 +423,7 @@ async def test_tokens_that_nobody_counted_are_not_given_back() -> None:
     assert settled == []
 
 
-async def test_a_call_that_was_given_up_is_not_joined() -> None:
+async def test_a_cancelled_call_is_not_joined() -> None:
     async def slow(_: list[dict[str, Any]]) -> str:
         try:
             await asyncio.sleep(0.05)

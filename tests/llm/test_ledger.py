@@ -105,7 +105,7 @@ def test_unknown_tokens_are_counted_as_such() -> None:
     assert ledger.snapshot().total.tokens == 5
 
 
-def test_a_stage_costs_the_difference_of_two_snapshots() -> None:
+def test_the_cost_of_a_stage_is_the_difference_of_two_snapshots() -> None:
     ledger = Ledger()
     ledger.count(entry("agent", "small", usage=USAGE))
     ledger.count(entry("judge", "small", usage=USAGE))
@@ -137,7 +137,7 @@ def test_order_does_not_matter_and_differences_add_up(
         assert sum(spent.tokens for spent in parts.values()) == whole.total.tokens
 
 
-def test_a_snapshot_is_json_as_it_is() -> None:
+def test_a_snapshot_can_be_written_as_json() -> None:
     ledger = Ledger()
     ledger.count(entry("agent", "own", node_id="planner"))
     [found] = orjson.loads(orjson.dumps(ledger.snapshot()))["entries"]
@@ -171,7 +171,7 @@ def test_lost_calls_add_up_and_cost_nothing() -> None:
     assert ledger.snapshot().total.cost_usd == 0.1
 
 
-def test_calls_of_models_are_told_from_those_of_tools() -> None:
+def test_model_calls_are_distinguished_from_tool_calls() -> None:
     ledger = Ledger()
     ledger.count(entry("agent", "small", usage=USAGE))
     ledger.count(entry("agent", "tool:search", usage=Usage(input_tokens=0, output_tokens=0, cost_usd=0.0)))

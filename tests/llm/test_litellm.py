@@ -19,7 +19,7 @@ from promptiter.llm.models import Function, Model
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.retries import Retries
 from promptiter.llm.structured import ask_for
-from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, run_server
 
 MODEL = "openai/local"
 
@@ -50,16 +50,16 @@ async def ask_all(door: Gateway, count: int) -> list[tuple[str, dict[str, str]]]
 
 
 @pytest.mark.slow
-async def test_a_third_of_faults_changes_no_answer() -> None:
-    with serving(LoopbackServer(answer)) as server:
+async def test_faults_in_a_third_of_the_calls_change_no_answer() -> None:
+    with run_server(LoopbackServer(answer)) as server:
         expected = await ask_all(gateway(server), 40)
-    with serving(LoopbackServer(answer, fault_rate=0.3, seed=7)) as server:
+    with run_server(LoopbackServer(answer, fault_rate=0.3, seed=7)) as server:
         assert await ask_all(gateway(server), 40) == expected
         assert set(server.faults) == set(HTTP_FAULTS + CONTENT_FAULTS)
 
 
 class PatientClock:
-    """A clock that stands still while a request is in flight: however slow the machine, it arrives when it was sent."""
+    """A clock that stops while a request is in flight, so that a slow machine does not delay its arrival."""
 
     def __init__(self, model: Model) -> None:
         self.now = 0.0
@@ -91,7 +91,7 @@ async def test_no_request_is_sent_above_the_rate_limit() -> None:
         arrivals.append(clock.now)
         return answer(body)
 
-    with serving(LoopbackServer(arrive, fault_rate=0.3, seed=1)) as server:
+    with run_server(LoopbackServer(arrive, fault_rate=0.3, seed=1)) as server:
         clock = PatientClock(LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=10))
         rate = RateLimit(requests_per_minute=20, clock=lambda: clock.now, sleep=clock.sleep)
         retries = Retries(attempts=8, first_delay_s=0.01, max_delay_s=0.05)
@@ -102,11 +102,11 @@ async def test_no_request_is_sent_above_the_rate_limit() -> None:
         assert sum(start <= other < start + 60 for other in arrivals) <= 20
 
 
-async def test_a_refused_key_is_told_at_once() -> None:
+async def test_a_rejected_key_is_reported_at_once() -> None:
     def refuse(body: dict[str, Any]) -> str:
         raise AssertionError(body)
 
-    with serving(LoopbackServer(refuse)) as server:
+    with run_server(LoopbackServer(refuse)) as server:
         model = LiteLLMModel(api_base=f"{server.url}/nowhere", api_key="sk-canary-123456")
         with pytest.raises(BadRequestError) as caught:
             await model(request(1), repeat=0)
@@ -153,7 +153,7 @@ def test_a_missing_key_is_found_without_a_call(name: str, variable: str) -> None
         ("huggingface/any/model", "UNRELATED"),
     ],
 )
-def test_a_model_that_may_have_credentials_is_not_refused(
+def test_a_model_with_possible_credentials_is_not_refused(
     name: str, variable: str, no_keys: pytest.MonkeyPatch
 ) -> None:
     no_keys.setenv(variable, "value")
@@ -171,7 +171,7 @@ def test_a_model_with_settings_of_its_own_is_not_refused() -> None:
     assert Gateway(models=own).find_setup_problems([*own, "simulated"]) == []
 
 
-def test_a_model_without_a_provider_is_one_line() -> None:
+def test_a_model_without_a_provider_is_described_in_one_line() -> None:
     misspelled, bare = Gateway().find_setup_problems(["tiny", "gpt-4o-mni"])
     assert misspelled.startswith("gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4o-mini'?); ")
     assert bare == "tiny names no provider that litellm knows; write provider/model, such as openai/tiny"
@@ -187,7 +187,7 @@ def test_a_model_without_a_provider_is_one_line() -> None:
         ("tiny", BadRequestError),
     ],
 )
-async def test_a_call_that_cannot_work_is_made_once(name: str, kind: type[Exception]) -> None:
+async def test_a_call_that_cannot_succeed_is_made_once(name: str, kind: type[Exception]) -> None:
     """None of them gets as far as a connection: litellm itself refuses a call without a key."""
     paused: list[float] = []
 
@@ -215,7 +215,7 @@ async def test_tools_are_offered_to_the_server() -> None:
         return "done"
 
     tool = ToolSpec("look_up", "Look an order up.", {"type": "object", "properties": {"id": {"type": "string"}}})
-    with serving(LoopbackServer(answer_with)) as server:
+    with run_server(LoopbackServer(answer_with)) as server:
         asked = replace(request(1), tools=(tool,))
         reply = await gateway(server).ask(asked, CallSite(case_id="c"))
     assert reply.text == "done"

@@ -53,13 +53,20 @@ def limit(
     return RateLimit(requests_per_minute=requests, tokens_per_minute=tokens, clock=now, sleep=sleep)
 
 
-async def starts_of(rate: RateLimit, arrivals: list[tuple[int, int]]) -> list[tuple[int, float]]:
-    """The number and the time of each start, in order of starting, for (time, tokens) of each arrival."""
+async def starts_of(
+    rate: RateLimit, arrivals: list[tuple[int, int]], *, settle_first: tuple[int, int] | None = None
+) -> list[tuple[int, float]]:
+    """The number and the time of each start, in order of starting, for (time, tokens) of each arrival.
+
+    `settle_first` is when the first call is settled, and with how many tokens.
+    """
     started: list[tuple[int, float]] = []
 
     async def call(number: int, tokens: int) -> None:
-        await rate.acquire(tokens)
+        grant = await rate.acquire(tokens)
         started.append((number, now()))
+        if settle_first is not None and number == 0:
+            asyncio.get_running_loop().call_at(settle_first[0], rate.settle, grant, settle_first[1])
 
     async with asyncio.TaskGroup() as group:
         for number, (at, tokens) in enumerate(arrivals):
@@ -89,7 +96,7 @@ arrivals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 60)), max_size=
 
 
 @given(arrivals, st.integers(1, 5), st.integers(20, 120))
-def test_no_minute_sees_more_than_the_limit_and_nobody_waits_longer(
+def test_no_minute_has_more_calls_than_the_limit_and_no_call_waits_longer(
     many: list[tuple[int, int]], requests: int, tokens: int
 ) -> None:
     async def run() -> list[tuple[int, float]]:
@@ -104,7 +111,7 @@ def test_no_minute_sees_more_than_the_limit_and_nobody_waits_longer(
         assert sum(inside) <= tokens
 
 
-def test_without_limits_nobody_waits() -> None:
+def test_without_limits_no_call_waits() -> None:
     assert in_instant_time(starts_of(RateLimit(), [(0, 10**9)] * 5)) == [(number, 0) for number in range(5)]
 
 
@@ -115,7 +122,7 @@ def test_a_call_larger_than_the_limit_has_a_minute_to_itself() -> None:
     assert in_instant_time(run()) == [(0, 0), (1, 60), (2, 120)]
 
 
-def test_nobody_starts_during_a_pause_and_the_longest_pause_counts() -> None:
+def test_no_call_starts_during_a_pause_and_the_longest_pause_counts() -> None:
     async def run() -> list[tuple[int, float]]:
         rate = limit(requests=1)
         asyncio.get_running_loop().call_later(30, rate.pause, 50)
@@ -125,49 +132,49 @@ def test_nobody_starts_during_a_pause_and_the_longest_pause_counts() -> None:
     assert in_instant_time(run()) == [(0, 0), (1, 80), (2, 140)]
 
 
-def test_tokens_given_back_let_the_next_start_at_once() -> None:
+def test_returned_tokens_let_the_next_call_start_at_once() -> None:
     async def run() -> list[tuple[int, float]]:
-        rate = limit(tokens=100)
-        asyncio.get_running_loop().call_later(7, rate.settle, 90, 20)
-        return await starts_of(rate, [(0, 90), (1, 80), (2, 1)])
+        return await starts_of(limit(tokens=100), [(0, 90), (1, 80), (2, 1)], settle_first=(7, 20))
 
     assert in_instant_time(run()) == [(0, 0), (1, 7), (2, 60)]
 
 
 def test_a_call_that_used_more_than_its_estimate_counts_with_what_it_used() -> None:
     async def run() -> list[tuple[int, float]]:
-        rate = limit(tokens=100)
-        asyncio.get_running_loop().call_later(1, rate.settle, 10, 60)
-        return await starts_of(rate, [(0, 10), (2, 50)])
+        return await starts_of(limit(tokens=100), [(0, 10), (2, 50)], settle_first=(1, 60))
 
     assert in_instant_time(run()) == [(0, 0), (1, 60)]
 
 
-def test_a_call_that_took_longer_than_a_minute_gives_nothing_back() -> None:
+def test_a_call_that_took_longer_than_a_minute_returns_nothing() -> None:
     async def run() -> list[tuple[int, float]]:
-        rate = limit(tokens=100)
-        asyncio.get_running_loop().call_later(65, rate.settle, 60, 0)
-        return await starts_of(rate, [(0, 60), (61, 60), (66, 60)])
+        return await starts_of(limit(tokens=100), [(0, 60), (61, 60), (66, 60)], settle_first=(65, 0))
 
     assert in_instant_time(run()) == [(0, 0), (1, 61), (2, 121)]
 
 
-def test_what_was_never_acquired_gives_nothing_back() -> None:
-    async def run() -> list[tuple[int, float]]:
+def test_calls_of_the_same_estimate_are_settled_each_for_itself() -> None:
+    async def run() -> list[float]:
         rate = limit(tokens=100)
-        rate.settle(100, 0)
-        return await starts_of(rate, [(0, 100), (0, 100)])
+        await rate.acquire(50)
+        await asyncio.sleep(30)
+        rate.settle(await rate.acquire(50), 10)
+        times = []
+        for tokens in (40, 50):
+            await rate.acquire(tokens)
+            times.append(now())
+        return times
 
-    assert in_instant_time(run()) == [(0, 0), (1, 60)]
+    assert in_instant_time(run()) == [30, 60]
 
 
 def test_calls_that_are_never_settled_are_forgotten() -> None:
     async def run() -> int:
         rate = limit(requests=1)
         await starts_of(rate, [(60 * number, number) for number in range(200)])
-        return len(rate._unsettled)
+        return len(rate._window)
 
-    assert in_instant_time(run()) <= 20
+    assert in_instant_time(run()) == 1
 
 
 def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:
@@ -177,7 +184,7 @@ def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:
         waiters = [asyncio.ensure_future(rate.acquire(1)) for _ in range(4)]
         await asyncio.sleep(5)
         waiters[0].cancel()  # it sleeps
-        waiters[2].cancel()  # it waits for its turn
+        waiters[2].cancel()  # it waits in the queue
         await waiters[1]
         second = now()
         await waiters[3]
@@ -186,7 +193,7 @@ def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:
     assert in_instant_time(run()) == [60, 120]
 
 
-def test_a_sleep_that_fails_says_so() -> None:
+def test_an_error_of_the_sleep_is_raised() -> None:
     async def broken(_: float) -> None:
         raise OSError("no clock")
 
@@ -200,6 +207,6 @@ def test_a_sleep_that_fails_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_minute"])
-def test_a_limit_of_nothing_is_refused(name: str) -> None:
+def test_a_limit_of_zero_is_refused(name: str) -> None:
     with pytest.raises(SetupError, match=f"{name} is 0; give 1 or more"):
         RateLimit(**{name: 0})  # type: ignore[arg-type]

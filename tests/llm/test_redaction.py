@@ -72,17 +72,17 @@ def test_ordinary_text_is_the_same_object(text: str) -> None:
         "p%40ss%20%22w%C3%B6rd%22%2F17",
     ],
 )
-def test_a_known_secret_is_found_also_inside_json_and_addresses(text: str) -> None:
+def test_a_known_secret_is_also_found_in_json_and_addresses(text: str) -> None:
     redacted = Redactor([SECRET]).redact_text(text)
     assert MASK in redacted
     assert "rd" not in redacted
 
 
-def test_a_secret_that_is_part_of_a_longer_one_leaves_no_rest() -> None:
+def test_a_secret_inside_a_longer_one_leaves_nothing_of_it() -> None:
     assert Redactor(["hunter", "hunter-two"]).redact_text("hunter-two hunter") == "*** ***"
 
 
-def test_short_values_are_not_looked_for() -> None:
+def test_short_values_are_not_redacted() -> None:
     assert Redactor(["", "a", "the"]).redact_text("the cat") == "the cat"
 
 
@@ -221,20 +221,20 @@ def test_large_numbers_of_a_document_stay() -> None:
 
 
 @pytest.mark.parametrize("common", ["short12", "postgres", "production"])
-def test_what_is_short_or_a_word_is_masked_in_errors_but_not_in_data(common: str) -> None:
+def test_short_values_and_words_are_masked_in_errors_but_not_in_data(common: str) -> None:
     redactor = Redactor([common])
     assert redactor.redact_text(f"key {common} refused") == "key *** refused"
     assert redactor.redact_known(f"say {common}") == f"say {common}"
     assert redactor.redact_known_json([common]) == [common]
 
 
-def test_what_servers_that_want_any_key_are_given_is_no_secret() -> None:
+def test_placeholder_keys_are_not_secrets() -> None:
     redactor = Redactor(["none", "EMPTY", "lm-studio"])
     assert redactor.redact_text("none of lm-studio is EMPTY") == "none of lm-studio is EMPTY"
     assert repr(redactor) == "Redactor(0 secrets)"
 
 
-def test_a_redactor_learns() -> None:
+def test_a_redactor_learns_further_secrets() -> None:
     redactor = Redactor(["value-1-long"])
     redactor.learn(["value-2-long\n", "", "value-1-long"])
     assert redactor.redact_known("value-1-long value-2-long") == "*** ***"
@@ -242,13 +242,13 @@ def test_a_redactor_learns() -> None:
     assert process_redactor().redact_known("value-2-long") == MASK
 
 
-def test_the_folder_of_a_shell_is_no_secret() -> None:
+def test_the_working_folder_of_a_shell_is_not_a_secret() -> None:
     assert secrets_from_environment({"PWD": "/home/eve/project", "OLDPWD": "/home/eve", "DB_PWD": "value-1-long"}) == (
         "value-1-long",
     )
 
 
-def test_the_environment_gives_its_secrets() -> None:
+def test_secrets_are_collected_from_the_environment() -> None:
     environ = {
         "OPENAI_API_KEY": "value-1-long",
         "GITHUB_TOKEN": "value-2-long",

@@ -32,11 +32,11 @@ from traces.model import Json
         ("", set()),
     ],
 )
-def test_what_is_secret_about_an_address(address: str, secrets: set[str]) -> None:
+def test_secret_parts_of_an_address(address: str, secrets: set[str]) -> None:
     assert set(secrets_of_address(address)) == secrets
 
 
-def test_what_is_secret_about_headers() -> None:
+def test_secret_parts_of_headers() -> None:
     headers = {
         "Authorization": "Bearer abc",
         "X-Team": "payments-7",
@@ -49,7 +49,7 @@ def test_what_is_secret_about_headers() -> None:
     assert list(secrets_of_headers(headers)) == ["abc", "payments-7", "dXNlcjpwYXNz"]
 
 
-def test_a_model_says_what_nobody_may_see_and_shows_nothing() -> None:
+def test_a_model_reports_its_secrets_and_hides_them_in_its_repr() -> None:
     model = LiteLLMModel(api_base="https://eve:pw-17@h", api_key="key-17", headers={"X-Team": "payments-7"})
     assert set(model.secrets()) == {"key-17", "payments-7", "pw-17", "ZXZlOnB3LTE3"}
     assert not [secret for secret in model.secrets() if secret in repr(model)]
@@ -61,11 +61,11 @@ def test_names_of_secrets(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "author", "monkey", "temperature", "keyboard"])
-def test_names_of_no_secrets(name: str) -> None:
+def test_names_that_are_not_secret(name: str) -> None:
     assert not is_secret_name(name)
 
 
-def test_texts_under_a_secrets_name_are_hidden_and_come_back() -> None:
+def test_texts_under_a_secret_name_are_hidden_and_can_be_revealed() -> None:
     options: Json = {
         "temperature": 0.5,
         "stop": ["a"],
@@ -89,7 +89,7 @@ class Holder:
     value: object
 
 
-def test_secrets_are_found_in_whatever_holds_them_with_the_variables_in_them() -> None:
+def test_secrets_are_found_in_any_container_with_their_variables() -> None:
     secret = Secret("a-b", source="${A}-${B}", parts=("a", "b"))
     assert secrets_in(Holder([{"x": (Holder(secret), "plain")}, Secret("c")])) == ("a", "a-b", "b", "c")
     again = pickle.loads(pickle.dumps(secret))

@@ -71,7 +71,7 @@ class Watching:
 
     @property
     def shown(self) -> list[str]:
-        """What stands below the lines now."""
+        """What is shown below the lines now."""
         self.file.truncate(0)
         self.file.seek(0)
         self.progress.console.print(self.progress)
@@ -104,7 +104,7 @@ async def test_each_stage_that_ended_is_one_line() -> None:
         "desk  2 train, 3 validation cases; 2 surfaces may change",
         "baseline    validation: 0.500, 1/3 pass, 33% could not be run or scored",
         "round 1     train: 0.250, 0/2 pass",
-        f"round 1     blame: {', '.join(f'{node}#instruction ({told})' for node, told in BLAMED)} and 1 more",
+        f"round 1     blame: {', '.join(f'{node}#instruction ({count})' for node, count in BLAMED)} and 1 more",
         "round 1     patches: a#instruction, 1 refused, 2 surfaces without a patch",
         "round 1     failed train cases with the patches: 1.000, 1/1 pass",
         "round 1     validation: 1.000, 3/3 pass",
@@ -117,7 +117,7 @@ BLAMED = (("a", "2 cases"), ("b", "1 case"), ("c", "1 case"), ("d", "1 case"))
 SIGNALS = (("a", 2), ("b", 1), ("c", 1), ("d", 1), ("e", 1))
 
 
-async def test_what_is_going_on_fits_80_columns() -> None:
+async def test_the_current_stage_fits_80_columns() -> None:
     watching = Watching()
     await watching.see("run_started", STARTED)
     await watching.evaluate("baseline", [1.0, 0.0, 0.5])
@@ -132,7 +132,7 @@ async def test_what_is_going_on_fits_80_columns() -> None:
     assert figures == "best 0.500 (baseline 0.500)  7 calls  $0.2500  0:08  up to about 0:58 left"
 
 
-async def test_before_a_few_cases_are_done_no_time_is_promised_and_an_unknown_price_is_unknown() -> None:
+async def test_the_time_left_needs_a_few_cases_and_an_unknown_price_is_unknown() -> None:
     watching = Watching()
     watching.spent = Spending(calls=1, cost_usd=None, unpriced_calls=1)
     await watching.see("run_started", STARTED)
@@ -154,17 +154,17 @@ async def test_a_rejected_candidate_leaves_the_best_score_as_it_was() -> None:
     assert watching.shown[1].startswith("best 0.500 (baseline 0.500)")
 
 
-async def test_the_time_of_a_person_who_is_asked_does_not_count() -> None:
+async def test_time_spent_paused_does_not_count() -> None:
     watching = Watching(is_terminal=True)
     with watching.progress:
         await watching.see("run_started", STARTED)
         watching.clock.now += 5
-        with watching.progress.paused():
+        with watching.progress.pause():
             watching.clock.now += 600
     assert "  0:05" in watching.shown[1]
 
 
-async def test_on_a_terminal_lines_stay_and_what_is_going_on_goes() -> None:
+async def test_on_a_terminal_lines_stay_and_the_current_stage_disappears() -> None:
     watching = Watching(is_terminal=True)
     with watching.progress:
         await watching.see("run_started", STARTED)
@@ -173,8 +173,8 @@ async def test_on_a_terminal_lines_stay_and_what_is_going_on_goes() -> None:
     printed = watching.file.getvalue()
     assert "baseline    validation: 0.500, 1/3 pass" in printed
     assert "Ctrl-C: finishing this round" in printed
-    assert "\x1b[?25l" in printed  # the cursor is hidden,
-    assert printed.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))  # and is there again at the end
+    assert "\x1b[?25l" in printed  # the cursor is hidden
+    assert printed.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))  # and shown again at the end
 
 
 async def test_the_final_test_names_each_profile_and_the_ablation_what_is_left_out() -> None:

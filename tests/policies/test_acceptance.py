@@ -51,7 +51,7 @@ def of(values: Values, *, limit: float = 1.0) -> Evaluation:
 def evidence(
     before: Values, after: Values, *, objective: Objective = "mean_score", protected: Sequence[str] = ()
 ) -> Evidence:
-    return Evidence(baseline=of(before), candidate=of(after), objective=objective, protected=frozenset(protected))
+    return Evidence(accepted=of(before), candidate=of(after), objective=objective, protected=frozenset(protected))
 
 
 def scores(*values: float | None) -> Values:
@@ -75,7 +75,7 @@ class Says(ComposablePolicy):
 
 
 class Bare:
-    """A user's own class, with `decide` and nothing else."""
+    """A custom class with only `decide`."""
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
         return evidence.accept("bare says yes")
@@ -120,11 +120,11 @@ def test_where_every_case_is_scored_the_gain_is_the_difference_of_the_objectives
     pairs: list[tuple[float, float]], objective: Objective
 ) -> None:
     seen = evidence(scores(*(b for b, _ in pairs)), scores(*(a for _, a in pairs)), objective=objective)
-    before, after = seen.baseline.objective(objective), seen.candidate.objective(objective)
+    before, after = seen.accepted.objective(objective), seen.candidate.objective(objective)
     assert before is not None
     assert after is not None
     assert seen.gain == pytest.approx(after - before, abs=1e-9)
-    assert [delta.case_id for delta in seen.deltas] == sorted(case.case_id for case in seen.baseline.cases)
+    assert [delta.case_id for delta in seen.deltas] == sorted(case.case_id for case in seen.accepted.cases)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -146,12 +146,12 @@ def test_a_crash_of_the_candidate_never_raises_the_gain(before: Values, after: V
 
 def test_a_prompt_that_crashes_on_its_worst_case_does_not_win() -> None:
     seen = evidence(scores(1.0, 1.0, 1.0, 0.2), scores(1.0, 1.0, 1.0, None))
-    assert (seen.baseline.mean_score, seen.candidate.mean_score) == (0.8, 1.0)
+    assert (seen.accepted.mean_score, seen.candidate.mean_score) == (0.8, 1.0)
     assert seen.gain == -0.05
     assert decided(MinGain(), seen).reason == "gain -0.050 is below 0.005 (cases: 1 no longer scored)"
 
 
-def test_a_crashed_case_that_the_candidate_mends_is_a_gain() -> None:
+def test_a_crashed_case_that_the_candidate_fixes_is_a_gain() -> None:
     seen = evidence(scores(1.0, 1.0, 1.0, None), scores(1.0, 1.0, 1.0, 1.0))
     assert (seen.gain, seen.newly_scored, seen.new_passes) == (0.25, ("c03",), ("c03",))
     assert decided(MinGain(), seen).reason == "gain +0.250 reaches 0.005 (cases: 1 scored for the first time)"
@@ -162,16 +162,16 @@ def test_a_case_that_was_not_run_counts_as_unscored() -> None:
     assert (seen.gain, seen.newly_unscored) == (-0.25, ("b",))
 
 
-def test_of_several_draws_the_crashed_ones_count_as_the_worst() -> None:
+def test_crashed_repeats_count_as_the_worst() -> None:
     baseline = of_rows([row("a", 0.6, repeat=repeat) for repeat in range(4)])
     candidate = of_rows([row("a", value, repeat=repeat) for repeat, value in enumerate((0.7, 0.7, 0.7, None))])
-    seen = Evidence(baseline=baseline, candidate=candidate)
+    seen = Evidence(accepted=baseline, candidate=candidate)
     assert candidate.mean_score == pytest.approx(0.7)
     assert seen.gain == pytest.approx(0.75 * 0.7 - 0.6)
-    assert Evidence(baseline=candidate, candidate=candidate).gain == 0.0
+    assert Evidence(accepted=candidate, candidate=candidate).gain == 0.0
 
 
-def test_a_crash_is_no_way_out_of_a_negative_score() -> None:
+def test_a_crash_does_not_avoid_a_negative_score() -> None:
     assert evidence(scores(-2.0, 1.0), scores(None, 1.0)).gain == 0.0
 
 
@@ -179,13 +179,13 @@ def test_a_crash_is_a_loss_of_one() -> None:
     assert evidence(scores(1.0, 0.5), scores(1.0, None), objective="weighted_loss").gain == -0.25
 
 
-def test_deltas_are_of_cases_that_both_could_score_by_id() -> None:
+def test_deltas_cover_cases_that_both_could_score_by_id() -> None:
     seen = evidence({"d": 0.1, "c": None, "b": 0.2, "a": 1.0}, {"a": 0.5, "b": None, "c": 0.3, "d": 0.6})
     assert [(delta.case_id, delta.change) for delta in seen.deltas] == [("a", -0.5), ("d", 0.5)]
     assert (seen.newly_unscored, seen.newly_scored) == (("b",), ("c",))
 
 
-def test_new_passes_and_new_fails_are_told_by_case() -> None:
+def test_new_passes_and_new_fails_are_named() -> None:
     seen = evidence({"a": 0.0, "b": 1.0, "c": 1.0, "d": 1.0}, {"a": 1.0, "b": 0.0, "c": 1.0, "d": None})
     assert (seen.new_passes, seen.new_fails) == (("a",), ("b", "d"))
 
@@ -194,14 +194,14 @@ def test_evaluations_without_cases_have_no_deltas_and_no_gain() -> None:
     assert (evidence({}, {}).deltas, evidence({}, {}).gain) == ((), None)
 
 
-# Repeats that some cases have alone
+# Repeats that only some cases have
 
 
-def test_more_draws_of_the_cases_that_look_bad_do_not_lift_the_gain() -> None:
+def test_more_repeats_of_cases_that_look_bad_do_not_raise_the_gain() -> None:
     before, after = of(scores(1, 0, 1)), of(scores(0, 1, 1))
     again = [row("c00", 1.0, repeat=repeat) for repeat in range(1, 6)]
     seen = Evidence(
-        baseline=of_rows([*before.rows, *again]),
+        accepted=of_rows([*before.rows, *again]),
         candidate=of_rows([*after.rows, *again]),
     )
     assert (seen.gain, seen.new_fails, seen.new_passes) == (0.0, ("c00",), ("c01",))
@@ -209,20 +209,20 @@ def test_more_draws_of_the_cases_that_look_bad_do_not_lift_the_gain() -> None:
     assert not decided(NoRegression(), seen).accepted
 
 
-def test_draws_that_all_cases_have_count_and_so_do_draws_that_share_nothing() -> None:
+def test_only_common_repeats_count_or_all_if_there_are_none() -> None:
     twice = [row(case_id, 1.0, repeat=repeat) for case_id in "ab" for repeat in (0, 1)]
-    seen = Evidence(baseline=of_rows([replace(each, scores=()) for each in twice]), candidate=of_rows(twice))
+    seen = Evidence(accepted=of_rows([replace(each, scores=()) for each in twice]), candidate=of_rows(twice))
     assert seen.common is seen
-    apart = Evidence(baseline=of({"a": 0.5}), candidate=of_rows([row("a", 1.0, repeat=1)]))
+    apart = Evidence(accepted=of({"a": 0.5}), candidate=of_rows([row("a", 1.0, repeat=1)]))
     assert apart.gain == 0.5
 
 
-# Draw by repeat
+# Repeat by repeat
 
 
 @pytest.mark.parametrize("objective", ["mean_score", "weighted_loss"])
 @given(cases=st.lists(st.lists(st.tuples(maybe, maybe), min_size=2, max_size=2), min_size=1, max_size=4))
-def test_paired_draws_have_the_gain_that_the_evidence_has(
+def test_paired_scores_have_the_gain_of_the_evidence(
     cases: list[list[tuple[float | None, float | None]]], objective: Objective
 ) -> None:
     arms = [
@@ -231,12 +231,12 @@ def test_paired_draws_have_the_gain_that_the_evidence_has(
         )
         for arm in (0, 1)
     ]
-    seen = Evidence(baseline=arms[0], candidate=arms[1], objective=objective)
+    seen = Evidence(accepted=arms[0], candidate=arms[1], objective=objective)
     if seen.gain is not None:
         assert mean_gain(pair_scores(arms[0], arms[1], objective)) == pytest.approx(seen.gain, abs=1e-9)
 
 
-def test_paired_draws_are_by_case_and_draw_and_a_crash_is_the_worst() -> None:
+def test_paired_scores_are_by_case_and_repeat_and_a_crash_is_the_worst() -> None:
     baseline = of_rows([row("b", 0.5, repeat=1), row("b", None, repeat=0), row("a", 1.0), row("a", -0.5, repeat=1)])
     candidate = of_rows([row("a", None), row("a", 1.0, repeat=1), row("b", 0.4, repeat=1), row("b", 0.3, repeat=0)])
     assert pair_scores(baseline, candidate) == (
@@ -246,7 +246,7 @@ def test_paired_draws_are_by_case_and_draw_and_a_crash_is_the_worst() -> None:
     assert pair_scores(baseline, candidate, "pass_rate")[1].before == (0.0, 1.0)
 
 
-def test_a_draw_of_one_profile_alone_is_not_paired_and_a_case_of_one_alone_is_refused() -> None:
+def test_a_repeat_of_one_profile_alone_is_not_paired_and_a_case_of_one_alone_is_refused() -> None:
     baseline, candidate = of({"a": 0.5}), of_rows([row("a", 0.5), row("a", 1.0, repeat=1)])
     assert [case.repeats for case in pair_scores(baseline, candidate)] == [1]
     with pytest.raises(SetupError, match="case 'b' has no repeat under both profiles; run both on the same cases"):
@@ -266,12 +266,12 @@ def test_a_draw_of_one_profile_alone_is_not_paired_and_a_case_of_one_alone_is_re
         (None, False, "gain -0.250: worse (cases: 1 no longer scored)"),
     ],
 )
-def test_any_gain_above_zero_is_kept(after: float | None, accepted: bool, reason: str) -> None:
+def test_any_gain_above_zero_is_accepted(after: float | None, accepted: bool, reason: str) -> None:
     answer = decided(AnyGain(), evidence(scores(0.5, 0.5), scores(after, 0.5)))
     assert (answer.accepted, answer.reason) == (accepted, reason)
 
 
-def test_a_gain_of_rounding_errors_is_none() -> None:
+def test_a_gain_of_rounding_errors_does_not_count() -> None:
     assert not decided(AnyGain(), evidence(scores(0.1 + 0.2), scores(0.3))).accepted
     assert not decided(AnyGain(), evidence(scores(0.3), scores(0.1 + 0.2))).accepted
 
@@ -285,16 +285,16 @@ def test_a_gain_that_reaches_the_minimum_but_for_rounding_is_accepted(before: fl
     )
 
 
-def test_a_gain_below_the_minimum_is_rejected_in_words_with_numbers() -> None:
+def test_a_gain_below_the_minimum_is_rejected_with_figures_in_the_reason() -> None:
     answer = decided(MinGain(), evidence(scores(0.5), scores(0.504)))
     assert answer == AcceptanceDecision(accepted=False, delta=0.004, reason="gain +0.004 is below 0.005")
 
 
-def test_a_gain_just_below_the_minimum_is_told_with_enough_digits() -> None:
+def test_a_gain_just_below_the_minimum_is_printed_with_enough_digits() -> None:
     assert decided(MinGain(), evidence(scores(0.5), scores(0.50499))).reason == "gain +0.00499 is below 0.005"
 
 
-def test_a_minimum_of_zero_accepts_what_is_as_good() -> None:
+def test_a_minimum_of_zero_accepts_an_equal_candidate() -> None:
     assert decided(MinGain(0), FLAT).reason == "gain +0.000 reaches 0"
 
 
@@ -304,7 +304,7 @@ def test_no_regression_names_the_cases_that_no_longer_pass() -> None:
     assert answer.reason == "passed before and no longer: 'c01', 'c02' (could not be scored)"
 
 
-def test_no_regression_takes_a_lower_score_that_still_passes() -> None:
+def test_no_regression_accepts_a_lower_score_that_still_passes() -> None:
     assert decided(NoRegression(), evidence(scores(1.0), scores(0.5))).reason == "every case that passed still passes"
 
 
@@ -313,7 +313,7 @@ def test_a_reason_names_ten_cases_and_counts_the_others() -> None:
     assert answer.reason.endswith("'c09' and 3 more")
 
 
-def test_protected_cases_of_the_run_hold_or_are_named() -> None:
+def test_protected_cases_of_the_run_still_pass_or_are_named() -> None:
     before, after = {"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 1.0, "b": 0.0, "c": 0.0}
     assert decided(Protected(), evidence(before, after)).reason == "no case is protected"
     assert decided(Protected(), evidence(before, after, protected="ac")).reason == "protected cases still pass (2)"
@@ -322,13 +322,13 @@ def test_protected_cases_of_the_run_hold_or_are_named() -> None:
     )
 
 
-def test_protected_cases_of_the_policy_come_before_those_of_the_run() -> None:
+def test_protected_cases_of_the_policy_replace_those_of_the_run() -> None:
     seen = evidence({"a": 1.0, "b": 1.0}, {"a": 0.0, "b": 1.0}, protected="a")
     assert decided(Protected(("b",)), seen).accepted
     assert isinstance(Protected(("b", "a")).decide(seen), MoreEvidence)
 
 
-def rerun(before: Sequence[float | None], after: Sequence[float | None], *, opening: int = 1) -> Evidence:
+def rerun(before: Sequence[float | None], after: Sequence[float | None], *, first_look: int = 1) -> Evidence:
     """A protected case that passes at first under the accepted profile and fails under the candidate, and re-runs."""
 
     def arm(*values: float | None) -> Evaluation:
@@ -336,15 +336,15 @@ def rerun(before: Sequence[float | None], after: Sequence[float | None], *, open
         return of_rows([*rows, row("b", 1.0)], limit=1.0)
 
     return Evidence(
-        baseline=arm(*[1.0] * opening, *before),
-        candidate=arm(*[0.0] * opening, *after),
+        accepted=arm(*[1.0] * first_look, *before),
+        candidate=arm(*[0.0] * first_look, *after),
         protected=frozenset("a"),
-        opening=opening,
+        first_look_repeats=first_look,
     )
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "expected"),
     [
         ((1, 1, 1), (0, 0, 0), "no: 'a' passes 0 of 3 re-runs, and 3 before the change"),
         ((1, 1, 1), (0, None, 0), "no: 'a' passes 0 of 3 re-runs, and 3 before the change"),
@@ -358,22 +358,22 @@ def rerun(before: Sequence[float | None], after: Sequence[float | None], *, open
         ((1,), (0,), "2 more"),
     ],
 )
-@pytest.mark.parametrize("opening", [1, 3])
+@pytest.mark.parametrize("first_look", [1, 3])
 def test_a_majority_of_re_runs_decides_about_a_protected_case(
-    before: Sequence[float | None], after: Sequence[float | None], told: str, opening: int
+    before: Sequence[float | None], after: Sequence[float | None], expected: str, first_look: int
 ) -> None:
-    seen = rerun(before, after, opening=opening)
+    seen = rerun(before, after, first_look=first_look)
     answer = Protected().decide(seen)
     if isinstance(answer, MoreEvidence):
-        assert (f"{answer.repeats} more", answer.cases) == (told, ("a",))
+        assert (f"{answer.repeats} more", answer.cases) == (expected, ("a",))
     else:
         prefix = "protected cases still pass (1); " if answer.accepted else "protected, and no longer passing: "
-        assert answer.reason == prefix + told.partition(": ")[2]
-        assert answer.accepted == told.startswith("yes")
+        assert answer.reason == prefix + expected.partition(": ")[2]
+        assert answer.accepted == expected.startswith("yes")
 
 
 @given(pairs=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=5, max_size=8))
-def test_at_most_five_re_runs_decide_and_later_draws_change_nothing(pairs: list[tuple[bool, bool]]) -> None:
+def test_at_most_five_re_runs_decide_and_later_repeats_change_nothing(pairs: list[tuple[bool, bool]]) -> None:
     def after(count: int) -> Answer:
         return Protected().decide(rerun([float(b) for b, _ in pairs[:count]], [float(a) for _, a in pairs[:count]]))
 
@@ -384,14 +384,14 @@ def test_at_most_five_re_runs_decide_and_later_draws_change_nothing(pairs: list[
     assert settled[-1].accepted != broken
 
 
-def test_a_protected_case_that_fails_in_draws_that_others_asked_for_is_noticed_too() -> None:
+def test_a_protected_case_that_fails_in_repeats_of_other_policies_is_noticed_too() -> None:
     before = [row("a", 1.0, repeat=repeat) for repeat in range(4)]
     after = [row("a", float(repeat == 0), repeat=repeat) for repeat in range(4)]
-    seen = Evidence(baseline=of_rows(before), candidate=of_rows(after), protected=frozenset("a"))
+    seen = Evidence(accepted=of_rows(before), candidate=of_rows(after), protected=frozenset("a"))
     assert not decided(Protected(), seen).accepted
 
 
-def test_a_protected_case_that_was_not_run_does_not_hold() -> None:
+def test_a_protected_case_that_was_not_run_is_rejected() -> None:
     answer = decided(Protected(("z", "a")), evidence({"a": 1.0}, {"a": 1.0}))
     assert (answer.accepted, answer.reason) == (False, "protected, but not run: 'z'")
 
@@ -410,7 +410,7 @@ ALL_POLICIES = [
 
 @pytest.mark.parametrize("policy", ALL_POLICIES, ids=repr)
 def test_no_policy_accepts_an_unreliable_candidate(policy: AcceptancePolicy) -> None:
-    seen = Evidence(baseline=of(scores(0, 0, 0), limit=0.25), candidate=of(scores(1, 1, None), limit=0.25))
+    seen = Evidence(accepted=of(scores(0, 0, 0), limit=0.25), candidate=of(scores(1, 1, None), limit=0.25))
     answer = decided(policy, seen)
     assert not answer.accepted
     assert answer.reason == "the candidate is unreliable: 33.3% of its runs or scores failed, the limit is 25.0%"
@@ -418,7 +418,7 @@ def test_no_policy_accepts_an_unreliable_candidate(policy: AcceptancePolicy) -> 
 
 @pytest.mark.parametrize("policy", ALL_POLICIES, ids=repr)
 def test_no_policy_accepts_against_an_unreliable_baseline(policy: AcceptancePolicy) -> None:
-    seen = Evidence(baseline=of(scores(None, 0), limit=0.25), candidate=of(scores(1, 1), limit=0.25))
+    seen = Evidence(accepted=of(scores(None, 0), limit=0.25), candidate=of(scores(1, 1), limit=0.25))
     answer = decided(policy, seen)
     assert not answer.accepted
     assert answer.reason.startswith("the accepted profile is unreliable: 50.0%")
@@ -431,12 +431,12 @@ def test_no_policy_accepts_a_candidate_without_a_figure(policy: AcceptancePolicy
     assert answer.reason == "the candidate has no mean_score: none of its 2 cases could be scored"
 
 
-def test_decide_holds_a_bare_policy_to_the_same_rule() -> None:
+def test_decide_applies_the_same_rule_to_a_custom_policy() -> None:
     assert decide(Bare(), FLAT) == FLAT.accept("bare says yes")
     assert decide(Bare(), evidence(scores(1), scores(None))) != decide(Bare(), FLAT)
 
 
-def test_a_policy_that_answers_with_a_bool_is_told_what_to_return() -> None:
+def test_a_policy_that_returns_a_bool_is_an_error_that_says_what_to_return() -> None:
     class Yes:
         def decide(self, evidence: Evidence) -> bool:  # noqa: ARG002
             return True
@@ -448,7 +448,7 @@ def test_a_policy_that_answers_with_a_bool_is_told_what_to_return() -> None:
 # Combining
 
 
-def test_and_rejects_with_the_reasons_of_all_that_reject_in_written_order() -> None:
+def test_and_rejects_with_the_reasons_of_all_that_reject_in_order() -> None:
     seen = evidence(scores(1.0, 0.0), scores(0.0, 0.5))
     answer = decided(NoRegression() & MinGain() & YES, seen)
     assert answer == AcceptanceDecision(
@@ -462,17 +462,17 @@ def test_or_accepts_with_the_reasons_of_those_that_accept() -> None:
     assert decided(NO | MinGain(), FLAT) == FLAT.reject("no; gain +0.000 is below 0.005")
 
 
-def test_a_wish_for_more_evidence_gives_way_to_what_settles_the_matter() -> None:
+def test_a_decisive_answer_wins_over_a_request_for_more_evidence() -> None:
     assert decided(MORE & NO, FLAT).reason == "no"
     assert decided(MORE | YES, FLAT).reason == "yes"
 
 
 @pytest.mark.parametrize("combined", [MORE & YES, MORE | NO], ids=repr)
-def test_a_wish_for_more_evidence_wins_over_what_does_not(combined: AllOf | AnyOf) -> None:
+def test_a_request_for_more_evidence_wins_over_an_answer_that_is_not_decisive(combined: AllOf | AnyOf) -> None:
     assert combined.decide(FLAT) == MoreEvidence(cases=("a", "b"), repeats=2, reason="more")
 
 
-def test_of_several_wishes_the_cheapest_comes_first() -> None:
+def test_of_several_requests_the_cheapest_comes_first() -> None:
     one, train = Says(MoreEvidence(cases=("c",), repeats=3)), Says(MoreEvidence(repeats=9, on="train"))
     everything = Says(MoreEvidence(repeats=1))
     assert (MORE & one).decide(FLAT) == one.answer
@@ -481,7 +481,7 @@ def test_of_several_wishes_the_cheapest_comes_first() -> None:
 
 
 def kind_of(policy: AcceptancePolicy) -> bool | MoreEvidence:
-    """What a policy decides, without its words."""
+    """What a policy decides, without the reason."""
     answer = policy.decide(FLAT)
     return answer.accepted if isinstance(answer, AcceptanceDecision) else replace(answer, reason="")
 
@@ -495,7 +495,7 @@ def test_and_and_or_are_associative(a: Says, b: Says, c: Says) -> None:
 
 
 @given(parts=st.lists(policies, min_size=1, max_size=5))
-def test_what_is_decided_does_not_depend_on_the_order_of_the_parts(parts: list[Says]) -> None:
+def test_a_decision_does_not_depend_on_the_order_of_the_parts(parts: list[Says]) -> None:
     assert kind_of(AllOf(*parts)) == kind_of(AllOf(*parts[::-1]))
     assert kind_of(AnyOf(*parts)) == kind_of(AnyOf(*parts[::-1]))
 
@@ -506,7 +506,7 @@ def test_a_class_with_only_decide_combines_from_either_side() -> None:
     assert decided(Bare() | NO, FLAT).reason == "bare says yes"
 
 
-def test_a_repr_reads_like_the_expression_and_makes_the_same_policy() -> None:
+def test_a_repr_reads_like_the_expression_and_evaluates_to_the_same_policy() -> None:
     written = {
         "MinGain(0.005)": MinGain(),
         "MinGain(0.005) & NoRegression()": MinGain() & NoRegression(),
@@ -518,16 +518,16 @@ def test_a_repr_reads_like_the_expression_and_makes_the_same_policy() -> None:
     assert all(eval(text, names) == policy for text, policy in written.items())
 
 
-def test_the_parts_of_a_policy_are_found_in_written_order() -> None:
+def test_the_parts_of_a_policy_are_yielded_in_order() -> None:
     policy = MinGain() & (NoRegression() | Protected(("a",)))
     assert list(iter_policies(policy)) == [MinGain(), NoRegression(), Protected(("a",))]
 
 
-# What cannot be made
+# Invalid policies
 
 
 @pytest.mark.parametrize("wrong", [-0.1, math.nan, math.inf, "0.1", True, None])
-def test_a_minimum_gain_that_is_no_such_number_is_refused(wrong: float) -> None:
+def test_an_invalid_minimum_gain_is_refused(wrong: float) -> None:
     with pytest.raises(SetupError, match=r"give a number that is not negative, such as 0\.005"):
         MinGain(wrong)
 
@@ -537,12 +537,12 @@ def test_one_string_is_not_a_list_of_protected_cases() -> None:
         Protected("a")  # type: ignore[arg-type]
 
 
-def test_less_than_one_draw_more_is_no_evidence() -> None:
+def test_a_request_for_less_than_one_repeat_is_refused() -> None:
     with pytest.raises(SetupError, match="asks for 0 more repeats; give 1 or more"):
         MoreEvidence(repeats=0)
 
 
-def test_what_is_no_policy_is_not_combined() -> None:
+def test_only_policies_can_be_combined() -> None:
     with pytest.raises(SetupError, match="is not a policy; give an object with the method"):
         MinGain() & 0.005  # type: ignore[operator]
     with pytest.raises(SetupError, match="is not a policy"):

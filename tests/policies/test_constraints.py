@@ -33,7 +33,7 @@ BEFORE = of(row("a", 0.5), row("b", 0.5))
 
 
 def after(*rows: CaseRow, characters: tuple[int, int] | None = None) -> Evidence:
-    return Evidence(baseline=BEFORE, candidate=of(*rows), characters=characters)
+    return Evidence(accepted=BEFORE, candidate=of(*rows), characters=characters)
 
 
 SAME = after(row("a", 0.5), row("b", 0.5))
@@ -59,7 +59,7 @@ def test_figures_are_means_over_runs_on_validation() -> None:
     assert compare_figure("clear", seen) == (0.5, 0.75)
 
 
-def test_what_one_run_does_not_know_is_unknown_and_a_crash_does_not_count() -> None:
+def test_a_figure_is_unknown_if_it_is_for_one_run_and_a_crash_does_not_count() -> None:
     crash = CaseRow(case_id="b", error=Failure("crash"))
     assert compare_figure("tokens", after(row("a", 0.5, tokens=40), crash)) == (110.0, 50.0)
     assert compare_figure("tokens", after(row("a", 0.5), row("b", 0.5, tokens=None)))[1] is None
@@ -68,11 +68,11 @@ def test_what_one_run_does_not_know_is_unknown_and_a_crash_does_not_count() -> N
     assert compare_figure("tokens", after(crash))[1] is None
 
 
-def test_a_case_that_a_metric_could_not_score_counts_as_the_worst() -> None:
+def test_an_unscored_case_counts_as_the_worst() -> None:
     assert compare_figure("clear", after(row("a", 1.0), row("b", None))) == (0.5, 0.5)
 
 
-def test_answers_from_the_cache_take_no_time() -> None:
+def test_cached_answers_have_no_latency() -> None:
     known = replace(row("b", 0.5), measured=Measured(duration_s=0.001, origin="cache"))
     assert (
         compare_figure("latency_s", after(replace(row("a", 0.5), measured=Measured(duration_s=3.0)), known))[1] == 3.0
@@ -84,7 +84,7 @@ def test_answers_from_the_cache_take_no_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("constraint", "accepted", "told"),
+    ("constraint", "accepted", "reason"),
     [
         (Constraint("tokens", at_most=125), True, "tokens 125 is at most 125"),
         (Constraint("tokens", at_most=124.9), False, "tokens 125 is not at most 124.9"),
@@ -114,29 +114,27 @@ def test_answers_from_the_cache_take_no_time() -> None:
     ],
     ids=repr,
 )
-def test_a_constraint_is_kept_or_the_reason_says_by_how_much_it_is_not(
-    constraint: Constraint, accepted: bool, told: str
-) -> None:
+def test_the_reason_says_whether_a_constraint_is_met(constraint: Constraint, accepted: bool, reason: str) -> None:
     answer = decision(constraint, LONGER)
-    assert (answer.accepted, answer.reason) == (accepted, told)
+    assert (answer.accepted, answer.reason) == (accepted, reason)
 
 
 @given(before=st.integers(1, 10**6), times=st.floats(0.1, 3), tokens=st.integers(0, 10**6))
 def test_a_relative_bound_is_a_multiple_of_the_accepted_profiles_figure(before: int, times: float, tokens: int) -> None:
-    seen = Evidence(baseline=of(row("a", 0.5, tokens=before)), candidate=of(row("a", 0.5, tokens=tokens)))
+    seen = Evidence(accepted=of(row("a", 0.5, tokens=before)), candidate=of(row("a", 0.5, tokens=tokens)))
     if not math.isclose(tokens + 10, times * (before + 10), rel_tol=1e-9):
         kept = decision(Constraint("tokens", at_most_times=times), seen).accepted
         assert kept == (tokens + 10 < times * (before + 10))
 
 
-def test_a_constraint_bounds_what_else_decides() -> None:
+def test_a_constraint_combines_with_another_policy() -> None:
     policy = AnyGain() & Constraint("tokens", at_most_times=1.0)
     better = after(row("a", 1.0, tokens=101), row("b", 0.5))
     assert decision(AnyGain(), better).accepted
     assert decision(policy, better).reason == "tokens 110.5 is not at most 1 times that of the accepted profile, 110"
 
 
-def test_a_constraint_reads_like_the_code_that_makes_it() -> None:
+def test_a_constraint_reads_like_the_code_that_creates_it() -> None:
     for constraint in (
         Constraint("tokens", at_most_times=1.1),
         Constraint("latency_s", at_most=2, at_least=1, measured=True),
@@ -145,7 +143,7 @@ def test_a_constraint_reads_like_the_code_that_makes_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reason"),
     [
         ({"figure": "tokens"}, "the constraint on 'tokens' has no bound; give one of at_most, at_least, at_most_times"),
         ({"figure": "tokens", "at_most": "7"}, "at_most of the constraint on 'tokens' is '7'; give a number"),
@@ -154,8 +152,8 @@ def test_a_constraint_reads_like_the_code_that_makes_it() -> None:
         ({"figure": "latency_s", "at_most": 1}, "latency_s is measured by the clock, so two equal runs may decide"),
     ],
 )
-def test_a_constraint_that_bounds_nothing_is_refused(changes: dict[str, object], told: str) -> None:
-    with pytest.raises(SetupError, match=told):
+def test_a_constraint_without_a_valid_bound_is_refused(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(SetupError, match=reason):
         Constraint(**changes)  # type: ignore[arg-type]
 
 
@@ -163,7 +161,7 @@ def test_a_constraint_that_bounds_nothing_is_refused(changes: dict[str, object],
 
 
 @pytest.mark.parametrize(
-    ("seen", "accepted", "told"),
+    ("seen", "accepted", "reason"),
     [
         (after(row("a", 0.6), row("b", 0.5)), True, "gain +0.05 is above 0.02"),
         (after(row("a", 0.4), row("b", 0.5)), False, "gain -0.05 is below -0.02"),
@@ -197,12 +195,12 @@ def test_a_constraint_that_bounds_nothing_is_refused(changes: dict[str, object],
         ),
     ],
 )
-def test_between_equals_the_first_figure_that_differs_decides(seen: Evidence, accepted: bool, told: str) -> None:
+def test_in_a_tie_the_first_figure_that_differs_decides(seen: Evidence, accepted: bool, reason: str) -> None:
     answer = decision(TieBreak(("tokens", "characters", "clear"), min_gain=0.02), seen)
-    assert (answer.accepted, answer.reason) == (accepted, told)
+    assert (answer.accepted, answer.reason) == (accepted, reason)
 
 
-def test_without_a_minimum_any_gain_is_above_the_tie() -> None:
+def test_without_a_minimum_any_gain_is_accepted() -> None:
     assert decision(TieBreak(("tokens",)), after(row("a", 0.5001, tokens=900), row("b", 0.5))).accepted
     assert not decision(TieBreak(("tokens",)), after(row("a", 0.4999, tokens=9), row("b", 0.5))).accepted
 
@@ -213,7 +211,7 @@ def test_tie_breakers_are_a_tuple(wrong: tuple[str, ...]) -> None:
         TieBreak(wrong)
 
 
-def test_a_tie_of_less_than_nothing_is_refused() -> None:
+def test_a_negative_minimum_gain_is_refused() -> None:
     with pytest.raises(SetupError, match=r"min_gain is -1; give a number that is not negative"):
         TieBreak(("tokens",), min_gain=-1)
 
@@ -221,16 +219,16 @@ def test_a_tie_of_less_than_nothing_is_refused() -> None:
 # Names
 
 
-def test_figures_that_nobody_knows_are_problems_of_the_request() -> None:
+def test_unknown_figures_are_problems_of_the_request() -> None:
     policy = AnyGain() & Constraint("token", at_most=1) & TieBreak(("clera", "tokens"))
     token, clera = check_figures(policy, ["clear"])
-    told = f"which is not a figure; give a metric or one of {', '.join(FIGURES)}"
-    assert token == f"acceptance Constraint('token', at_most=1) names 'token', {told} (did you mean 'tokens'?)"
-    assert clera.endswith(f"names 'clera', {told} (did you mean 'clear'?)")
+    reason = f"which is not a figure; give a metric or one of {', '.join(FIGURES)}"
+    assert token == f"acceptance Constraint('token', at_most=1) names 'token', {reason} (did you mean 'tokens'?)"
+    assert clera.endswith(f"names 'clera', {reason} (did you mean 'clear'?)")
     assert list(check_figures(Constraint("clear", at_least=1) | AnyGain(), ["clear"])) == []
 
 
 @pytest.mark.parametrize("policy", [Constraint("tokens", at_most=1), TieBreak(("tokens",))], ids=repr)
-def test_no_figure_saves_an_unreliable_candidate(policy: AcceptancePolicy) -> None:
+def test_an_unreliable_candidate_is_rejected_whatever_its_figures(policy: AcceptancePolicy) -> None:
     broken = replace(SAME, candidate=replace(SAME.candidate, max_errored_fraction=-1.0))
     assert decision(policy, broken).reason.startswith("the candidate is unreliable")

@@ -16,7 +16,7 @@ from promptiter.policies.sigma_gain import SigmaGain
 
 
 class Strict:
-    """A user's own policy that keeps an error."""
+    """A custom policy that bounds false accepts."""
 
     alpha = 0.01
 
@@ -48,19 +48,19 @@ policies: st.SearchStrategy[AcceptancePolicy] = st.recursive(
 
 
 @pytest.mark.parametrize("policy", LOOSE, ids=repr)
-def test_lenient_policies_promise_nothing(policy: AcceptancePolicy) -> None:
+def test_lenient_policies_have_no_bound(policy: AcceptancePolicy) -> None:
     assert false_accept_rate(policy) is None
     assert list(check_false_accept_rate(policy, 0.05)) == []
 
 
-def test_a_policy_of_ones_own_may_promise_a_number() -> None:
+def test_a_custom_policy_may_have_a_bound() -> None:
     assert false_accept_rate(Strict()) == 0.01
     assert false_accept_rate(PairedGain(0.02) | Strict()) == pytest.approx(0.03)
     assert false_accept_rate(Unsure()) is None
 
 
 @given(parts=st.lists(policies, min_size=1, max_size=4))
-def test_or_adds_and_and_takes_the_least(parts: list[AcceptancePolicy]) -> None:
+def test_or_adds_the_bounds_and_and_takes_the_smallest(parts: list[AcceptancePolicy]) -> None:
     errors = [false_accept_rate(part) for part in parts]
     known = [error for error in errors if error is not None]
     assert false_accept_rate(AllOf(*parts)) == (min(known) if known else None)
@@ -73,7 +73,7 @@ def test_or_adds_and_and_takes_the_least(parts: list[AcceptancePolicy]) -> None:
 
 
 @given(one=policies, other=policies)
-def test_the_order_does_not_matter_and_joining_never_promises_more(
+def test_the_order_does_not_matter_and_combining_never_tightens_a_bound(
     one: AcceptancePolicy, other: AcceptancePolicy
 ) -> None:
     def errs(policy: AcceptancePolicy) -> float:
@@ -87,7 +87,7 @@ def test_the_order_does_not_matter_and_joining_never_promises_more(
 
 
 @given(policy=policies, level=st.floats(0.01, 0.5))
-def test_there_is_no_problem_exactly_if_the_error_is_kept_or_nothing_was_promised(
+def test_there_is_no_problem_exactly_if_the_bound_is_within_alpha_or_there_is_none(
     policy: AcceptancePolicy, level: float
 ) -> None:
     error = false_accept_rate(policy)
@@ -101,7 +101,7 @@ def test_there_is_no_problem_exactly_if_the_error_is_kept_or_nothing_was_promise
         assert all("bounds false accepts at" in each for each in problems)
 
 
-def test_a_sum_above_the_level_says_what_to_do() -> None:
+def test_a_sum_above_alpha_says_what_to_do() -> None:
     [problem] = check_false_accept_rate(PairedGain(0.04) | PairedGain(0.03), 0.05)
     assert problem == (
         "acceptance PairedGain(0.04, (2, 2, 2)) | PairedGain(0.03, (2, 2, 2)) allows false accepts in 7% of runs, "
@@ -112,7 +112,7 @@ def test_a_sum_above_the_level_says_what_to_do() -> None:
     assert list(check_false_accept_rate(PairedGain(0.1) & PairedGain(0.03), 0.05)) == []
 
 
-def test_a_promise_is_broken_by_what_promises_nothing() -> None:
+def test_a_bound_is_lost_by_or_with_an_unbounded_policy() -> None:
     [problem] = check_false_accept_rate(NoRegression() & (MinGain(0.1) | PairedGain()), 0.05)
     assert problem == (
         "acceptance PairedGain(0.05, (2, 2, 2)) bounds false accepts at 5% per run; | MinGain(0.1) removes the bound. "
@@ -141,7 +141,7 @@ SKIPS, HOLDS = SigmaGain(holdout="skip"), SigmaGain()
     ],
     ids=describe_policy,
 )
-def test_who_skips_the_hold_out_ignores_it_unless_another_part_weighs_it(
+def test_a_policy_that_skips_the_hold_out_ignores_it_unless_another_part_uses_it(
     policy: AcceptancePolicy, ignores: bool
 ) -> None:
     assert ignores_holdout(policy) == ignores

@@ -31,17 +31,17 @@ SAME = [PairedScores(case_id=str(at), before=(1.0,) * 6, after=(1.0,) * 6) for a
 BETTER = [PairedScores(case_id=str(at), before=(0.0,) * 6, after=(1.0,) * 6) for at in range(40)]
 
 
-def test_what_is_claimed_depends_on_the_goal() -> None:
+def test_the_goal_decides_what_the_final_test_shows() -> None:
     assert decide_for_goal(Goal(), SAME, blocks=BLOCKS, seed=0).outcome == "futile"
     assert decide_for_goal(Goal(), BETTER, blocks=BLOCKS, seed=3) == decide_for_these_cases(BETTER, seed=3)
     assert decide_on_test_set(Goal(), BETTER, alpha=0.05, seed=0) == decide_for_new_cases(BETTER)
-    claim = decide_for_goal(Goal(kind="fewer_tokens", margin=0.1), SAME, blocks=BLOCKS, seed=0)
-    assert (claim.scope, claim.outcome) == ("these cases", "shown")
-    sealed = decide_on_test_set(Goal(kind="cheaper", margin=0.15), SAME, alpha=0.05, seed=0)
-    assert (sealed.scope, sealed.outcome) == ("new cases", "shown")
+    result = decide_for_goal(Goal(kind="fewer_tokens", margin=0.1), SAME, blocks=BLOCKS, seed=0)
+    assert (result.scope, result.outcome) == ("these cases", "shown")
+    on_test_set = decide_on_test_set(Goal(kind="cheaper", margin=0.15), SAME, alpha=0.05, seed=0)
+    assert (on_test_set.scope, on_test_set.outcome) == ("new cases", "shown")
 
 
-def test_what_is_no_goal_is_told() -> None:
+def test_an_invalid_goal_is_refused() -> None:
     for wrong in ({"kind": "fame"}, {"margin": 0.0}, {"margin": 1.0}, {"kind": "cheaper", "models": "gpt"}):
         with pytest.raises(SetupError):
             Goal(**wrong)
@@ -49,7 +49,7 @@ def test_what_is_no_goal_is_told() -> None:
         Goal(kind="fewer_tokens", models=("small",))
 
 
-def test_the_models_of_a_goal_are_those_that_a_node_can_take() -> None:
+def test_the_models_of_a_goal_are_limited_to_what_a_node_accepts() -> None:
     free = Surface(node_id="n", type="model", value="large")
     bound = Surface(node_id="n", type="model", value="large", limits=Limits(choices=("large", "small")))
     goal = Goal(kind="cheaper", models=("small", "tiny", "large", "small"))
@@ -70,7 +70,7 @@ def engine(
 
 
 @pytest.mark.parametrize("wanted", ["small", "scripted"])
-async def test_a_price_that_nobody_knows_is_told_with_its_model_before_anything_is_spent(wanted: str) -> None:
+async def test_an_unknown_price_is_reported_with_its_model_before_anything_is_spent(wanted: str) -> None:
     prices = {name: CHEAP for name in ("small", "scripted") if name != wanted}
     goal = Goal(kind="cheaper", models=("small",))
     request = desk.request(goal=goal, acceptance=NonInferior(0.05, "usd"))
@@ -122,7 +122,7 @@ def test_a_search_for_another_goal_can_be_forecast(search: ModelDownsizing | Pro
     assert forecast.total.calls.high > forecast.total.calls.low
 
 
-async def test_steps_that_lose_a_little_each_must_stay_within_the_margin_together() -> None:
+async def test_the_losses_of_several_candidates_must_stay_within_the_margin_together() -> None:
     """Each instruction is shorter and loses one more of the 20 cases than the one before."""
     texts = ["Lose 0 of them, please, with some more words.", "Lose 1 of them, please.", "Lose 2 of them."]
 

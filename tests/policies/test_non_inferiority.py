@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.mean_usage import average_common_usage, average_usage
-from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.result import CaseRow, Evaluation, average_common_usage, average_usage
 from promptiter.evaluation.score import Score
 from promptiter.policies.acceptance import NoRegression
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
@@ -37,17 +36,17 @@ def arm(*repeats: Sequence[float | None], tokens: int | None = 100, usd: float |
 def decided(
     before: Evaluation, after: Evaluation, *, margin: float = 0.05, figure: Figure = "tokens", gained: float = 0.0
 ) -> AcceptanceDecision | MoreEvidence:
-    return NonInferior(margin, figure).decide(Evidence(baseline=before, candidate=after, accepted_gain=gained))
+    return NonInferior(margin, figure).decide(Evidence(accepted=before, candidate=after, accepted_gain=gained))
 
 
-def test_what_is_as_good_and_takes_less_is_kept() -> None:
+def test_a_candidate_that_is_as_good_and_takes_less_is_accepted() -> None:
     answer = decided(arm([1.0] * 20), arm([1.0] * 20, tokens=60))
     assert answer == AcceptanceDecision(
         accepted=True, delta=0.0, reason="gain +0.000 is within the margin 0.05; 110.0 to 70.0 tokens per run"
     )
 
 
-def test_what_is_as_good_and_takes_as_much_is_not() -> None:
+def test_a_candidate_that_is_as_good_and_takes_as_much_is_rejected() -> None:
     answer = decided(arm([1.0] * 4), arm([1.0] * 4))
     assert answer.reason == "110.0 to 110.0 tokens per run: nothing is saved"
 
@@ -60,7 +59,7 @@ def test_a_loss_within_the_margin_is_allowed_and_one_beyond_is_not() -> None:
     assert beyond == AcceptanceDecision(accepted=False, delta=-0.5, reason="gain -0.500 is beyond the margin 0.05")
 
 
-def test_losses_of_several_steps_add_up() -> None:
+def test_the_losses_of_several_candidates_add_up() -> None:
     answer = decided(arm([1.0] * 20), arm([0.0, *[1.0] * 19], tokens=60), gained=-0.04)
     assert isinstance(answer, MoreEvidence)
     settled = decided(arm(*[[1.0] * 20] * 3), arm(*[[0.0, *[1.0] * 19]] * 3, tokens=60), gained=-0.04)
@@ -69,7 +68,7 @@ def test_losses_of_several_steps_add_up() -> None:
     assert gained.reason == "gain -0.500 is beyond the margin 0.05"
 
 
-def test_a_loss_that_may_be_noise_is_looked_at_again_until_the_draws_show_that_there_is_none() -> None:
+def test_a_loss_that_may_be_noise_gets_more_repeats_until_they_show_no_noise() -> None:
     first = decided(arm([1.0] * 10), arm([0.0, *[1.0] * 9], tokens=60))
     assert first == MoreEvidence(repeats=1, reason="gain -0.100 is beyond the margin 0.05, but may be noise")
     again = decided(arm(*[[1.0] * 10] * 2), arm(*[[0.0, *[1.0] * 9]] * 2, tokens=60))
@@ -89,12 +88,12 @@ def test_an_unknown_price_is_never_a_saving(before: float | None, after: float |
     assert answer.reason == f"the dollars of {whose} are unknown, so a saving cannot be shown"
 
 
-def test_dollars_are_told_as_dollars() -> None:
+def test_dollars_are_printed_as_dollars() -> None:
     answer = decided(arm([1.0] * 4, usd=0.0123), arm([1.0] * 4, usd=0.001), figure="usd")
     assert answer.reason == "gain +0.000 is within the margin 0.05; $0.0123 to $0.001 per run"
 
 
-def test_where_nothing_can_be_lost_nothing_is_kept() -> None:
+def test_a_profile_that_scores_too_low_is_not_compared() -> None:
     answer = decided(arm([0.0] * 30), arm([0.0] * 30, tokens=1))
     assert answer.reason == "the accepted profile scores too low to lose the margin of 0.05"
 
@@ -102,13 +101,13 @@ def test_where_nothing_can_be_lost_nothing_is_kept() -> None:
 def test_it_composes() -> None:
     policy = NonInferior(0.2) & NoRegression()
     assert repr(policy) == "NonInferior(0.2, 'tokens', 3) & NoRegression()"
-    lost = Evidence(baseline=arm([1.0] * 10), candidate=arm([0.0, *[1.0] * 9], tokens=60))
+    lost = Evidence(accepted=arm([1.0] * 10), candidate=arm([0.0, *[1.0] * 9], tokens=60))
     answer = policy.decide(lost)
     assert isinstance(answer, AcceptanceDecision)
     assert not answer.accepted
 
 
-def test_what_is_no_margin_or_figure_is_told() -> None:
+def test_an_invalid_margin_or_figure_is_refused() -> None:
     for wrong in ({"margin": -0.1}, {"figure": "words"}, {"max_repeats": 0}):
         with pytest.raises(SetupError):
             NonInferior(**wrong)
@@ -121,7 +120,7 @@ def test_a_mean_over_runs_is_unknown_if_one_of_them_is() -> None:
     assert average_usage(both).tokens == 110.0
 
 
-def test_runs_that_failed_in_one_arm_do_not_count_in_the_other() -> None:
+def test_runs_that_failed_under_one_profile_do_not_count_under_the_other() -> None:
     before, after = arm([1.0, 1.0]), arm([1.0, None], tokens=50)
     long = row("c01", 1.0, tokens=1000)
     before = Evaluation(eval_set_id="v", profile_digest="p", rows=(before.rows[0], long), thresholds={"exact": 0.5})

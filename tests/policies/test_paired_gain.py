@@ -30,7 +30,7 @@ def of(cases: Repeats) -> Evaluation:
 
 
 def evidence(before: Repeats, after: Repeats, *, tried: int = 1, objective: Objective = "mean_score") -> Evidence:
-    return Evidence(baseline=of(before), candidate=of(after), candidates_tried=tried, objective=objective)
+    return Evidence(accepted=of(before), candidate=of(after), candidates_tried=tried, objective=objective)
 
 
 def decision(policy: PairedGain, seen: Evidence) -> AcceptanceDecision:
@@ -45,7 +45,7 @@ RIGHT = [[1.0, 1.0]] * 20
 
 
 @given(alpha=st.floats(0.001, 0.5), candidates=st.integers(1, 2_000))
-def test_the_shares_of_any_number_of_candidates_add_up_to_at_most_the_error(alpha: float, candidates: int) -> None:
+def test_the_shares_of_any_number_of_candidates_add_up_to_at_most_alpha(alpha: float, candidates: int) -> None:
     policy = PairedGain(alpha)
     shares = [policy.share(number) for number in range(1, candidates + 1)]
     assert sum(shares) == pytest.approx(alpha * candidates / (candidates + 1))
@@ -53,7 +53,7 @@ def test_the_shares_of_any_number_of_candidates_add_up_to_at_most_the_error(alph
     assert all(one > other > 0 for one, other in pairwise(shares))
 
 
-def test_a_gain_beyond_noise_is_accepted_in_words_with_numbers() -> None:
+def test_a_gain_beyond_noise_is_accepted_with_figures_in_the_reason() -> None:
     answer = decision(PairedGain(), evidence(NOISE + BETTER, NOISE + RIGHT))
     assert answer.accepted
     assert answer.reason == (
@@ -83,16 +83,16 @@ def test_a_later_candidate_needs_stronger_evidence() -> None:
     assert "> 0.000119048 after 2 repeats; candidate 20 may spend 0.00012 of alpha = 0.05" in answer.reason
 
 
-def test_no_gain_is_given_up_at_once() -> None:
+def test_a_candidate_without_a_gain_is_rejected_at_once() -> None:
     answer = decision(PairedGain(), evidence(NOISE, NOISE))
     assert not answer.accepted
     assert answer.reason.startswith("no gain; stopped after block 1 of 3")
 
 
-@pytest.mark.parametrize(("drawn", "wanted"), [(1, 1), (2, 2), (3, 1), (4, 2), (5, 1)])
-def test_further_blocks_are_asked_for_of_all_cases(drawn: int, wanted: int) -> None:
-    cases = [[0.0, 1.0, 0.0, 1.0, 0.0, 1.0][:drawn]] * 9
-    answer = PairedGain().decide(evidence([*cases, [0.0] * drawn], [*cases, [1.0] * drawn]))
+@pytest.mark.parametrize(("repeats", "wanted"), [(1, 1), (2, 2), (3, 1), (4, 2), (5, 1)])
+def test_further_blocks_are_requested_for_all_cases(repeats: int, wanted: int) -> None:
+    cases = [[0.0, 1.0, 0.0, 1.0, 0.0, 1.0][:repeats]] * 9
+    answer = PairedGain().decide(evidence([*cases, [0.0] * repeats], [*cases, [1.0] * repeats]))
     assert isinstance(answer, MoreEvidence)
     assert (answer.repeats, answer.cases, answer.on) == (wanted, (), "validation")
 
@@ -105,7 +105,7 @@ def test_at_the_last_look_there_is_a_decision() -> None:
 
 
 @given(extra=st.lists(st.floats(0, 1), min_size=1, max_size=4), data=st.data())
-def test_draws_beyond_a_look_are_not_used(extra: list[float], data: st.DataObject) -> None:
+def test_repeats_beyond_a_look_are_not_used(extra: list[float], data: st.DataObject) -> None:
     scores = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=2)
     before, after = (data.draw(st.lists(scores, min_size=5, max_size=5)) for _ in "ab")
     first = PairedGain(0.9).decide(evidence(before, after))
@@ -115,7 +115,7 @@ def test_draws_beyond_a_look_are_not_used(extra: list[float], data: st.DataObjec
         assert (again.accepted, again.reason) == (first.accepted, first.reason)
 
 
-def test_repeats_without_noise_are_no_evidence() -> None:
+def test_repeats_without_noise_are_not_evidence() -> None:
     answer = PairedGain().decide(evidence([[0.0, 0.0]], [[1.0, 1.0]]))
     assert isinstance(answer, MoreEvidence)
     assert "every case scored the same in 2 repeats" in answer.reason
@@ -130,12 +130,12 @@ def test_a_crash_is_the_worst_and_cannot_win() -> None:
         eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5}, max_errored_fraction=1.0
     )
     assert candidate.mean_score == 1.0
-    seen = Evidence(baseline=of([[1.0, 0.0]] * 6), candidate=candidate)
+    seen = Evidence(accepted=of([[1.0, 0.0]] * 6), candidate=candidate)
     assert decision(PairedGain(), seen).reason.startswith("no gain")
 
 
 @pytest.mark.slow
-def test_candidates_that_change_nothing_are_seldom_taken_in_a_whole_run() -> None:
+def test_candidates_that_change_nothing_are_rarely_accepted_in_a_whole_run() -> None:
     def repeats(chances: Sequence[float], random: Random) -> Repeats:
         return [[float(random.random() < chance) for _ in range(4)] for chance in chances]
 

@@ -13,7 +13,7 @@ from promptiter.policies.acceptance import (
     ComposablePolicy,
     MinGain,
     NoRegression,
-    find_opening,
+    find_first_request,
 )
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.policies.sequential import decide_sequentially
@@ -30,12 +30,12 @@ def of(*values: float) -> Evaluation:
     return Evaluation(eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5})
 
 
-BETTER = Evidence(baseline=of(0.2, 0.4), candidate=of(0.6, 0.4))
-WORSE = Evidence(baseline=of(0.6, 0.4), candidate=of(0.2, 0.4))
+BETTER = Evidence(accepted=of(0.2, 0.4), candidate=of(0.6, 0.4))
+WORSE = Evidence(accepted=of(0.6, 0.4), candidate=of(0.2, 0.4))
 
 
 class Gathers:
-    """Gives prepared evidence, look by look, and keeps the wishes it was given."""
+    """Returns prepared evidence, look by look, and records the requests."""
 
     def __init__(self, *evidence: Evidence) -> None:
         self.evidence = list(evidence)
@@ -48,10 +48,10 @@ class Gathers:
 
 @dataclass(frozen=True)
 class OnTrain(ComposablePolicy):
-    """Opens on train, and takes what is better there."""
+    """Starts on train, and accepts what is better there."""
 
     @property
-    def opening(self) -> MoreEvidence:
+    def first_request(self) -> MoreEvidence:
         return ON_TRAIN
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
@@ -67,16 +67,16 @@ class Never(ComposablePolicy):
 
 
 def unvalidated(train: Evidence) -> Evidence:
-    return Evidence(baseline=BETTER.baseline, candidate=of(), train=train)
+    return Evidence(accepted=BETTER.accepted, candidate=of(), train=train)
 
 
-async def test_a_policy_that_knows_enough_at_once_is_asked_once() -> None:
+async def test_a_policy_that_decides_at_once_is_called_once() -> None:
     gathers = Gathers(BETTER)
     answer = await decide_sequentially(AnyGain(), gathers)
     assert (answer.accepted, answer.delta, gathers.wishes) == (True, 0.2, [None])
 
 
-async def test_a_policy_gets_what_it_asks_for_as_often_as_is_allowed() -> None:
+async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
     gathers = Gathers(*[BETTER] * 8)
     answer = await decide_sequentially(Never(), gathers)
     assert answer == BETTER.reject("still undecided after 8 looks: once more")
@@ -86,7 +86,7 @@ async def test_a_policy_gets_what_it_asks_for_as_often_as_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "opening"),
+    ("policy", "first"),
     [
         (AnyGain() & NoRegression(), None),
         (OnTrain(), ON_TRAIN),
@@ -95,20 +95,20 @@ async def test_a_policy_gets_what_it_asks_for_as_often_as_is_allowed() -> None:
     ],
     ids=repr,
 )
-def test_a_policy_opens_on_train_if_one_of_its_parts_does(
-    policy: AcceptancePolicy, opening: MoreEvidence | None
+def test_a_policy_starts_on_train_if_one_of_its_parts_does(
+    policy: AcceptancePolicy, first: MoreEvidence | None
 ) -> None:
-    assert find_opening(policy) == opening
+    assert find_first_request(policy) == first
 
 
-async def test_what_is_settled_on_train_costs_no_validation_and_has_the_gain_of_train() -> None:
+async def test_a_decision_on_train_costs_no_validation_and_has_the_gain_of_train() -> None:
     gathers = Gathers(unvalidated(WORSE))
     answer = await decide_sequentially(OnTrain() & MinGain(), gathers)
     assert answer == AcceptanceDecision(accepted=False, delta=-0.2, reason="train does not")
     assert gathers.wishes == [ON_TRAIN]
 
 
-async def test_validation_is_run_as_soon_as_another_part_has_to_look_at_it() -> None:
+async def test_validation_runs_as_soon_as_another_part_needs_it() -> None:
     gathers = Gathers(unvalidated(BETTER), replace(BETTER, train=BETTER))
     answer = await decide_sequentially(MinGain(0.1) & OnTrain(), gathers)
     assert answer == AcceptanceDecision(accepted=True, delta=0.2, reason="gain +0.200 reaches 0.1; train gains")
@@ -116,14 +116,14 @@ async def test_validation_is_run_as_soon_as_another_part_has_to_look_at_it() -> 
 
 
 @pytest.mark.parametrize("validated", [True, False])
-async def test_what_failed_too_often_on_train_is_rejected(validated: bool) -> None:
-    broken = Evidence(baseline=BETTER.baseline, candidate=replace(of(0.6, 0.4), max_errored_fraction=-1.0))
+async def test_a_candidate_that_fails_too_often_on_train_is_rejected(validated: bool) -> None:
+    broken = Evidence(accepted=BETTER.accepted, candidate=replace(of(0.6, 0.4), max_errored_fraction=-1.0))
     seen = replace(BETTER, train=broken) if validated else unvalidated(broken)
     answer = await decide_sequentially(OnTrain(), Gathers(seen))
     assert not answer.accepted
     assert answer.reason.startswith("on train, the candidate is unreliable")
 
 
-def test_cases_of_a_wish_are_in_one_order() -> None:
+def test_the_cases_of_a_request_are_sorted() -> None:
     wished: Sequence[str] = MoreEvidence(cases=("b", "a", "b")).cases
     assert wished == ("a", "b")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.policies.acceptance import decide, find_opening
+from promptiter.policies.acceptance import decide, find_first_request
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.sigma_gain import Holdout, SigmaGain
 
@@ -27,8 +27,8 @@ def of(cases: Repeats, name: str = "v") -> Evaluation:
 
 
 def evidence(train: tuple[Repeats, Repeats] | None, held: tuple[Repeats, Repeats] = ((), ())) -> Evidence:
-    on_train = Evidence(baseline=of(train[0], "t"), candidate=of(train[1], "t")) if train is not None else None
-    return Evidence(baseline=of(held[0] or [[0.5]]), candidate=of(held[1]), train=on_train)
+    on_train = Evidence(accepted=of(train[0], "t"), candidate=of(train[1], "t")) if train is not None else None
+    return Evidence(accepted=of(held[0] or [[0.5]]), candidate=of(held[1]), train=on_train)
 
 
 def decision(policy: SigmaGain, seen: Evidence) -> AcceptanceDecision:
@@ -48,13 +48,13 @@ EVERY: tuple[Holdout, ...] = ("on_train_improve", "every_trial", "skip", "k_fold
 
 
 @pytest.mark.parametrize("holdout", EVERY)
-def test_it_opens_with_all_sweeps_of_train(holdout: Holdout) -> None:
-    opening = find_opening(SigmaGain(holdout=holdout, repeats=4))
-    assert opening is not None
-    assert (opening.repeats, opening.on, opening.cases) == (4, "train", ())
+def test_it_starts_with_all_sweeps_of_train(holdout: Holdout) -> None:
+    request = find_first_request(SigmaGain(holdout=holdout, repeats=4))
+    assert request is not None
+    assert (request.repeats, request.on, request.cases) == (4, "train", ())
 
 
-def test_a_gain_that_clears_its_noise_on_train_wants_to_see_the_hold_out() -> None:
+def test_a_gain_on_train_that_clears_its_noise_asks_for_the_hold_out() -> None:
     answer = wish(SigmaGain(), evidence((BEFORE, AFTER)))
     assert (answer.repeats, answer.on, answer.cases) == (3, "validation", ())
     assert answer.reason.startswith(
@@ -63,20 +63,20 @@ def test_a_gain_that_clears_its_noise_on_train_wants_to_see_the_hold_out() -> No
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "reason"),
     [
         (NOISY, "train gains 0.017, which is below its noise of 0.118 (1 sigma)"),
         (BEFORE, "train gains nothing"),
         ([[0.0, 0.0, 0.0]], "train loses 0.200"),
     ],
 )
-def test_what_does_not_improve_train_costs_no_hold_out(after: Repeats, told: str) -> None:
+def test_without_a_gain_on_train_the_hold_out_is_not_paid(after: Repeats, reason: str) -> None:
     answer = decision(SigmaGain(), evidence((BEFORE, after)))
-    assert (answer.accepted, answer.reason) == (False, told)
+    assert (answer.accepted, answer.reason) == (False, reason)
     assert wish(SigmaGain(holdout="every_trial"), evidence((BEFORE, after))).on == "validation"
 
 
-def test_sweeps_that_are_missing_are_asked_for() -> None:
+def test_missing_sweeps_are_requested() -> None:
     short = evidence(([case[:2] for case in BEFORE], [case[:2] for case in AFTER]))
     assert (wish(SigmaGain(), short).on, wish(SigmaGain(), short).repeats) == ("train", 1)
     held = evidence((BEFORE, AFTER), ([[0.5]], [[0.5]]))
@@ -85,7 +85,7 @@ def test_sweeps_that_are_missing_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "accepted", "told"),
+    ("held", "accepted", "reason"),
     [
         ((BEFORE, AFTER), True, "the hold-out gains 0.300"),
         ((BEFORE, [[0.1, 0.1, 0.3]]), True, "the hold-out loses 0.033, within its noise of 0.125"),
@@ -96,14 +96,14 @@ def test_sweeps_that_are_missing_are_asked_for() -> None:
 )
 @pytest.mark.parametrize("holdout", ["on_train_improve", "every_trial"])
 def test_the_hold_out_may_lose_no_more_than_its_own_noise(
-    held: tuple[Repeats, Repeats], accepted: bool, told: str, holdout: Holdout
+    held: tuple[Repeats, Repeats], accepted: bool, reason: str, holdout: Holdout
 ) -> None:
     answer = decision(SigmaGain(holdout=holdout), evidence((BEFORE, AFTER), held))
     assert answer.accepted == accepted
-    assert answer.reason == f"train gains 0.300, which clears its noise of 0.082 (1 sigma); {told}"
+    assert answer.reason == f"train gains 0.300, which clears its noise of 0.082 (1 sigma); {reason}"
 
 
-def test_every_trial_says_what_both_sets_say() -> None:
+def test_every_trial_reports_both_sets() -> None:
     answer = decision(SigmaGain(holdout="every_trial"), evidence((BEFORE, BEFORE), (BEFORE, AFTER)))
     assert (answer.accepted, answer.reason) == (False, "train gains nothing; the hold-out gains 0.300")
 
@@ -153,7 +153,7 @@ def test_folds_agree_where_all_cases_gain() -> None:
     )
 
 
-def test_a_gain_that_hangs_on_one_case_fails_in_the_fold_that_holds_it_out() -> None:
+def test_a_gain_from_one_case_fails_in_the_fold_that_holds_it_out() -> None:
     flat = [[0.5, 0.5, 0.5]] * 5
     seen = evidence(([[0.0] * 3, *flat], [[1.0] * 3, *flat]), (flat, flat))
     assert not decision(SigmaGain(holdout="k_fold", folds=11), seen).accepted
@@ -168,24 +168,24 @@ def test_a_fold_that_regresses_beyond_its_noise_is_enough_to_reject() -> None:
     assert "the fold loses 0.500, more than its noise of 0.000" in answer.reason
 
 
-def test_the_seed_deals_the_folds_and_the_same_seed_deals_them_alike() -> None:
+def test_the_seed_determines_the_folds() -> None:
     rising, falling = [[0.2] * 3], [[0.9] * 3]
     seen = evidence((rising * 3 + falling * 2, falling * 3 + rising * 2), (rising * 2, falling * 2))
-    told = [decision(SigmaGain(holdout="k_fold", folds=3, seed=seed), seen).reason for seed in range(9)]
-    assert told == [decision(SigmaGain(holdout="k_fold", folds=3, seed=seed), seen).reason for seed in range(9)]
-    assert len(set(told)) > 1
+    reasons = [decision(SigmaGain(holdout="k_fold", folds=3, seed=seed), seen).reason for seed in range(9)]
+    assert reasons == [decision(SigmaGain(holdout="k_fold", folds=3, seed=seed), seen).reason for seed in range(9)]
+    assert len(set(reasons)) > 1
 
 
-def test_folds_are_no_more_than_there_are_cases() -> None:
+def test_there_are_at_most_as_many_folds_as_cases() -> None:
     seen = evidence(([[0.2] * 3], [[0.8] * 3]), ([[0.2] * 3], [[0.8] * 3]))
     assert decision(SigmaGain(holdout="k_fold"), seen).reason.endswith("the cases outside each of 2 folds")
 
 
-# What cannot be made
+# Invalid settings
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"accept_sigma": -1}, "accept_sigma is -1; give a number that is not negative"),
         ({"repeats": 0}, "repeats is 0; give a whole number of at least 1"),
@@ -195,6 +195,6 @@ def test_folds_are_no_more_than_there_are_cases() -> None:
         ({"holdout": "sometimes"}, "holdout is 'sometimes'; give one of on_train_improve, every_trial, skip, k_fold"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], told: str) -> None:
-    with pytest.raises(SetupError, match=told):
+def test_invalid_settings_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
         SigmaGain(**changes)  # type: ignore[arg-type]

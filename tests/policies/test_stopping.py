@@ -93,7 +93,7 @@ class Says(ComposableStop):
 
 
 class Breached:
-    """A user's own class, with `decide` and nothing else, and a kind of its own."""
+    """A custom class with only `decide`, and a custom kind."""
 
     def decide(self, progress: Progress) -> StopDecision:
         return StopDecision(True, (StopReason("slo", f"latency is too high in round {progress.round}"),))
@@ -124,7 +124,7 @@ def test_on_the_baseline_only_metrics_target_and_user_stop_a_run() -> None:
 
 
 @given(order=st.permutations(list(ALL.values())))
-def test_all_that_hold_are_listed_in_one_order_however_they_were_composed(order: list[StopPolicy]) -> None:
+def test_all_reasons_are_listed_in_one_order_however_the_policies_were_composed(order: list[StopPolicy]) -> None:
     decision = StopOnAny(*order).decide(EVERYTHING)
     assert tuple(reason.kind for reason in decision.reasons) == STOP_KINDS
     assert StopOnAll(*order).decide(EVERYTHING) == decision
@@ -146,11 +146,11 @@ def test_all_that_hold_are_listed_in_one_order_however_they_were_composed(order:
     ],
     ids=repr,
 )
-def test_reasons_are_words_with_numbers(policy: StopPolicy, text: str) -> None:
+def test_reasons_have_figures(policy: StopPolicy, text: str) -> None:
     assert policy.decide(EVERYTHING).text == text
 
 
-def test_a_text_tells_neither_the_clock_nor_what_was_spent() -> None:
+def test_a_reason_contains_no_times_and_no_amounts_spent() -> None:
     policy = Deadline(seconds=1) | MaxEvaluations(1) | MaxCalls(1) | MaxTokens(1) | MaxUsd(1)
     slower = Progress(
         round=9, elapsed_s=9_001.0, evaluations=901, spent=Spending(calls=7, input_tokens=7, cost_usd=7.0)
@@ -186,7 +186,7 @@ def test_a_text_tells_neither_the_clock_nor_what_was_spent() -> None:
     ],
     ids=lambda value: repr(value) if isinstance(value, ComposableStop) else "",
 )
-def test_a_limit_holds_when_it_is_reached(policy: StopPolicy, below: Progress, at: Progress) -> None:
+def test_a_limit_stops_the_run_when_it_is_reached(policy: StopPolicy, below: Progress, at: Progress) -> None:
     assert not policy.decide(below).stop
     assert policy.decide(at).stop
 
@@ -208,7 +208,7 @@ def test_an_unknown_cost_is_not_compared_with_a_limit() -> None:
         (0.0, Progress(best=evaluation(None, limit=1.0)), ""),
     ],
 )
-def test_a_target_is_a_score_to_reach_or_a_loss_to_get_below(target: float, progress: Progress, text: str) -> None:
+def test_a_target_is_a_minimum_score_or_a_maximum_loss(target: float, progress: Progress, text: str) -> None:
     assert TargetScore(target).decide(progress).text == text
 
 
@@ -218,7 +218,7 @@ def test_a_mean_of_equal_scores_reaches_that_score(value: float, count: int) -> 
 
 
 @pytest.mark.parametrize("policy", [TargetScore(0.9), RequiredMetrics()], ids=repr)
-def test_an_unreliable_evaluation_reaches_nothing(policy: StopPolicy) -> None:
+def test_an_unreliable_evaluation_reaches_no_target(policy: StopPolicy) -> None:
     crashing = ((1.0, 1.0), (1.0, 1.0), None)
     assert not policy.decide(Progress(best=evaluation(*crashing, limit=0.25))).stop
     assert policy.decide(Progress(best=evaluation(*crashing, limit=0.5))).stop
@@ -277,7 +277,7 @@ def test_a_decision_lists_each_reason_once_in_a_fixed_order(held: list[str], ran
     assert known == sorted(known)
 
 
-def test_the_first_kind_is_the_stop_reason_and_own_kinds_come_last() -> None:
+def test_the_first_kind_is_the_stop_reason_and_custom_kinds_come_last() -> None:
     decision = StopOnAny(Breached(), MaxRounds(9), Patience(9)).decide(EVERYTHING)
     assert [reason.kind for reason in decision.reasons] == ["patience", "max_rounds", "slo"]
     assert decision.reason == "patience"
@@ -316,7 +316,7 @@ def test_and_and_or_are_associative_commutative_and_absorbing(a: Says, b: Says, 
     assert (a & (a | b)).decide(Progress()).stop == a.decide(Progress()).stop
 
 
-def test_or_lists_what_holds_and_and_waits_for_all() -> None:
+def test_or_lists_every_reason_and_and_waits_for_all() -> None:
     progress = Progress(round=4, rounds_without_acceptance=2)
     assert (MaxRounds(4) | Patience(2) | Deadline(minutes=1)).decide(progress).text == (
         "nothing was accepted in 2 rounds, the patience is 2; 4 rounds finished, of at most 4"
@@ -326,7 +326,7 @@ def test_or_lists_what_holds_and_and_waits_for_all() -> None:
     assert [r.kind for r in ((Patience(2) & MaxRounds(9)) | MaxRounds(4)).decide(progress).reasons] == ["max_rounds"]
 
 
-def test_a_repr_reads_like_the_expression_and_makes_the_same_policy() -> None:
+def test_a_repr_reads_like_the_expression_and_evaluates_to_the_same_policy() -> None:
     written = {
         "MaxRounds(8) | TargetScore(0.95) | Deadline(minutes=30)": MaxRounds(8)
         | TargetScore(0.95)
@@ -347,7 +347,7 @@ def test_a_class_with_only_decide_combines_from_either_side() -> None:
     assert (Breached() & MaxRounds(3)).decide(Progress(round=3)).reason == "max_rounds"
 
 
-# What cannot be made
+# Invalid arguments
 
 
 @pytest.mark.parametrize("policy", [MaxRounds, Patience, MaxEvaluations, MaxCalls, MaxTokens])
@@ -372,6 +372,6 @@ def test_a_count_is_a_whole_number_of_at_least_one(policy: Callable[[Any], StopP
         (StopOnAny, r"StopOnAny\(\) combines no policies; give at least one"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_to_give(make: Callable[[], object], advice: str) -> None:
+def test_invalid_arguments_are_refused_with_advice(make: Callable[[], object], advice: str) -> None:
     with pytest.raises(SetupError, match=advice):
         make()

@@ -20,8 +20,7 @@ from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import PatchSet, Profile, SurfacePatch
-from promptiter.runlog.candidate_codec import decode_candidate, encode_candidate
-from promptiter.runlog.codec import to_plain
+from promptiter.runlog.codec import decode_candidate, encode_candidate, to_plain
 from promptiter.runlog.events import Event, EventType, Phase
 from promptiter.runlog.fold import LazyRounds, fold, fold_lazily
 from promptiter.runlog.journal import MemoryJournal
@@ -68,7 +67,7 @@ def journal_of(events: Sequence[Event]) -> Counted:
 
 
 class Writer:
-    """Writes what a run might: valid events in any order, each of its findings unlike any other."""
+    """Writes events that a run might: valid ones in any order, each with different values."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -180,7 +179,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
 @pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(events=histories(), data=st.data())
-def test_rounds_in_a_journal_are_those_in_memory(events: list[Event], data: st.DataObject) -> None:
+def test_lazy_rounds_equal_rounds_in_memory(events: list[Event], data: st.DataObject) -> None:
     eager, lazy = fold(events), fold_lazily(journal_of(events))
     count = len(eager.rounds)
     assert isinstance(lazy.rounds, LazyRounds)
@@ -198,7 +197,7 @@ def test_rounds_in_a_journal_are_those_in_memory(events: list[Event], data: st.D
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(events=histories())
-def test_a_file_of_a_result_is_the_same_whether_its_rounds_are_in_memory_or_not(events: list[Event]) -> None:
+def test_result_json_is_the_same_with_lazy_rounds(events: list[Event]) -> None:
     result = fold(events)
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     document = {"schema_version": 2, **to_plain(result)}
@@ -232,7 +231,7 @@ def test_the_rounds_of_a_real_run_are_read_back_one_by_one(execute: Callable[[Me
         assert fold_lazily(journal).rounds[place] == result.rounds[place] == eager.rounds[place]
 
 
-def test_a_round_after_a_rejection_has_what_the_first_one_found() -> None:
+def test_a_round_after_a_rejection_reuses_the_train_results() -> None:
     journal = MemoryJournal()
     result = backprop(optimizer=Writes(careful)).run_sync(desk.request(max_rounds=9), journal=journal)
     first, _, third = fold_lazily(journal).rounds[:3]
@@ -242,7 +241,7 @@ def test_a_round_after_a_rejection_has_what_the_first_one_found() -> None:
     assert result.rounds[2].patches != first.patches
 
 
-def test_a_train_evaluation_of_its_own_stands_in_the_place_of_what_was_found_before() -> None:
+def test_a_new_train_evaluation_replaces_reused_train_results() -> None:
     writer = Writer()
     for step in (*WHOLE_ROUND, "reject", *WHOLE_ROUND, "reject"):
         writer.do(step)
@@ -268,7 +267,7 @@ def test_a_round_is_read_without_the_others() -> None:
     assert journal.events_read == len(writer.events) - 1
 
 
-def test_a_round_with_findings_of_its_own_is_read_without_those_before() -> None:
+def test_a_round_with_its_own_train_results_is_read_without_those_before() -> None:
     writer = Writer()
     for _ in range(50):
         for step in (*WHOLE_ROUND, "reject"):
@@ -300,7 +299,7 @@ def test_rounds_are_a_sequence() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 5])
-def test_a_journal_that_is_gone_is_told(kept: int, tmp_path: Path) -> None:
+def test_a_removed_journal_is_an_error(kept: int, tmp_path: Path) -> None:
     with FileJournal(tmp_path / "journal.jsonl") as journal:
         result = desk.engine(DRAFT, POLISH).run_sync(desk.request(), journal=journal)
     alone = RunResult.from_json(result.to_json())
@@ -312,7 +311,7 @@ def test_a_journal_that_is_gone_is_told(kept: int, tmp_path: Path) -> None:
     assert len(alone.rounds) == 2
 
 
-async def test_events_that_come_later_do_not_change_a_result() -> None:
+async def test_later_events_do_not_change_a_result() -> None:
     journal = MemoryJournal()
     writer = Writer()
     for step in WHOLE_ROUND:
@@ -330,7 +329,7 @@ async def test_events_that_come_later_do_not_change_a_result() -> None:
 
 
 @pytest.mark.parametrize("accepted", [True, False])
-def test_an_event_after_the_end_says_that_the_run_went_on(accepted: bool) -> None:
+def test_an_event_after_the_end_means_that_the_run_was_resumed(accepted: bool) -> None:
     writer = Writer()
     for step in (*WHOLE_ROUND, "accept" if accepted else "reject"):
         writer.do(step)
@@ -346,7 +345,7 @@ def test_an_event_after_the_end_says_that_the_run_went_on(accepted: bool) -> Non
     assert running.rounds == ended.rounds
 
 
-def test_what_a_strategy_does_before_its_first_round_is_no_part_of_one() -> None:
+def test_what_a_search_does_before_its_first_round_belongs_to_no_round() -> None:
     class Early(Tries):
         async def search(self, session: Session) -> None:
             await session.evaluate(session.train, session.accepted.profile, phase="train")
@@ -358,7 +357,7 @@ def test_what_a_strategy_does_before_its_first_round_is_no_part_of_one() -> None
     assert (result.verdict, [each.round for each in result.rounds]) == ("improved", [1])
 
 
-async def test_a_round_does_not_begin_while_an_evaluation_is_going_on() -> None:
+async def test_a_round_does_not_start_while_an_evaluation_is_running() -> None:
     class Hasty:
         async def search(self, session: Session) -> None:
             await session.begin_round()
@@ -375,7 +374,7 @@ async def test_a_round_does_not_begin_while_an_evaluation_is_going_on() -> None:
 
 
 class OneByOne(Sequence[RoundResult]):
-    """Rounds, and a file, that know whether each round was written before the next was taken."""
+    """Rounds and a file that check that each round is written before the next is read."""
 
     def __init__(self, rounds: Sequence[RoundResult]) -> None:
         self.rounds = rounds
@@ -416,7 +415,7 @@ def test_a_result_is_written_one_round_at_a_time() -> None:
     assert file.getvalue() == result.to_json()
 
 
-def test_a_candidate_is_its_parent_and_what_it_changes() -> None:
+def test_a_candidate_is_stored_as_its_parent_and_its_changes() -> None:
     journal = MemoryJournal()
     desk.engine(DRAFT, POLISH).run_sync(desk.request(), journal=journal)
     first, second = (event.data for event in journal.read() if event.type == "candidate")
@@ -429,7 +428,7 @@ def test_a_candidate_is_its_parent_and_what_it_changes() -> None:
     assert decode_candidate(second, accepted=accepted, structure=STRUCTURE) == Profile.of(STRUCTURE, DRAFT | POLISH)
 
 
-def test_a_surface_that_is_reset_has_the_value_of_the_baseline() -> None:
+def test_a_reset_surface_is_stored_with_the_baselines_value() -> None:
     accepted = Profile.of(STRUCTURE, DRAFT | POLISH)
     data, candidate = encode_candidate(
         Profile.of(STRUCTURE, POLISH), accepted=accepted, structure=STRUCTURE, redact=as_it_is
@@ -448,7 +447,7 @@ profiles = st.dictionaries(st.sampled_from(["draft#instruction", "polish#instruc
 
 
 @given(accepted=profiles, wanted=profiles)
-def test_a_candidate_is_read_as_it_was_run_also_if_it_overrides_with_the_same_value(
+def test_a_candidate_is_decoded_as_it_ran_even_if_it_overrides_with_the_same_value(
     accepted: Profile, wanted: Profile
 ) -> None:
     data, candidate = encode_candidate(wanted, accepted=accepted, structure=STRUCTURE, redact=as_it_is)
@@ -457,7 +456,7 @@ def test_a_candidate_is_read_as_it_was_run_also_if_it_overrides_with_the_same_va
     assert (data["profile_digest"] == data["parent"]) == (accepted.changes(wanted, STRUCTURE) == ())
 
 
-def test_a_candidate_that_a_surface_cannot_take_is_told_before_it_is_run() -> None:
+def test_an_invalid_value_of_a_candidate_is_an_error_before_it_runs() -> None:
     surface = Surface(node_id="n", type="instruction", value="a", limits=Limits(max_chars=3))
     structure = StructureSnapshot(nodes=(Node(id="n"),), surfaces=(surface,), entry="n")
     wanted = Profile(structure_id=structure.structure_id, overrides={surface.id: "much too long"})
@@ -470,7 +469,7 @@ def changed(events: list[Event], kind: EventType, **fields: Any) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "told"),
+    ("kind", "fields", "message"),
     [
         ("candidate", {"patches": WORSE}, "the patches of the candidate .* make"),
         ("candidate", {"patches": {"gone#instruction": ""}}, "does not fit the structure of its run: unknown surface"),
@@ -478,15 +477,15 @@ def changed(events: list[Event], kind: EventType, **fields: Any) -> list[Event]:
         ("round_started", {"profile_digest": "f" * 64}, "starts a round from the profile ffffffffffff…, but"),
     ],
 )
-def test_a_journal_whose_profiles_do_not_fit_is_told(kind: EventType, fields: dict[str, Any], told: str) -> None:
+def test_a_journal_with_mismatched_profiles_is_an_error(kind: EventType, fields: dict[str, Any], message: str) -> None:
     journal = MemoryJournal()
     desk.engine(DRAFT).run_sync(desk.request(), journal=journal)
-    with pytest.raises(JournalError, match=told):
+    with pytest.raises(JournalError, match=message):
         fold(changed(list(journal.read()), kind, **fields))
 
 
 @pytest.mark.parametrize("given_up", [True, False])
-async def test_another_candidate_than_the_first_time_is_noticed_before_it_is_run(given_up: bool) -> None:
+async def test_a_resumed_search_with_another_candidate_is_noticed_before_it_runs(given_up: bool) -> None:
     class Proposes:
         def __init__(self, values: dict[str, str]) -> None:
             self.values = values
@@ -509,7 +508,7 @@ async def test_another_candidate_than_the_first_time_is_noticed_before_it_is_run
 
 
 class AsksTwice:
-    """Wants one more repeat about each candidate, and takes none."""
+    """Asks for one more repeat of each candidate, and accepts none."""
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision | MoreEvidence:
         if all(row.repeat == 0 for row in evidence.candidate.rows):
@@ -517,7 +516,7 @@ class AsksTwice:
         return AcceptanceDecision(accepted=False, delta=evidence.gain, reason="no")
 
 
-def test_draws_that_a_candidate_is_compared_on_belong_to_its_round() -> None:
+def test_repeats_of_the_accepted_profile_belong_to_the_round_of_the_candidate() -> None:
     result = desk.engine(DRAFT, POLISH).run_sync(desk.request(acceptance=AsksTwice()))
     assert result.accepted is not None
     assert {row.repeat for row in result.accepted.rows} == {0}

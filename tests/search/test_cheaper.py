@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptiter.evaluation.mean_usage import average_usage
+from promptiter.evaluation.result import average_usage
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import Goal
 from promptiter.policies.non_inferiority import NonInferior
@@ -27,13 +27,13 @@ def request(**changes: object) -> RunRequest:
     return RunRequest(**(values | changes))  # type: ignore[arg-type]
 
 
-def tried(result: RunResult) -> list[tuple[object, bool]]:
+def list_tried(result: RunResult) -> list[tuple[object, bool]]:
     return [(patch.value, each.decision.accepted) for each in result.rounds if each.decision for patch in each.patches]
 
 
-async def test_a_cheaper_model_that_is_as_good_is_taken_and_one_that_is_worse_is_refused() -> None:
+async def test_an_equally_good_cheaper_model_is_accepted_and_a_worse_one_rejected() -> None:
     result = await shop.engine(ModelDownsizing(), shop.agent(), tiny=0.3).run(request())
-    assert tried(result) == [("tiny", False), ("small", True)]
+    assert list_tried(result) == [("tiny", False), ("small", True)]
     assert [(change.before, change.after) for change in result.changes] == [("large", "small")]
     assert (result.verdict, result.stop_reason, result.accepted_score) == ("improved", "exhausted", 1.0)
     assert result.baseline is not None
@@ -45,10 +45,10 @@ async def test_a_cheaper_model_that_is_as_good_is_taken_and_one_that_is_worse_is
     assert result.rounds[0].patches.patches[0].reason.startswith("tiny instead of large saves about $0.00")
 
 
-async def test_the_cheapest_that_is_as_good_ends_the_search_of_its_node() -> None:
+async def test_the_cheapest_equally_good_model_ends_the_search_of_its_node() -> None:
     watcher = Watcher()
     result = await shop.engine(ModelDownsizing(), shop.agent()).run(request(), observers=[watcher])
-    assert tried(result) == [("tiny", True)]
+    assert list_tried(result) == [("tiny", True)]
     assert watcher.types().count("evaluation_started") == 2
 
 
@@ -65,23 +65,23 @@ async def test_several_nodes_change_one_after_the_other() -> None:
 async def test_only_the_models_of_the_goal_are_tried() -> None:
     goal = Goal(kind="cheaper", models=("small",))
     result = await shop.engine(ModelDownsizing(), shop.agent()).run(request(goal=goal))
-    assert tried(result) == [("small", True)]
+    assert list_tried(result) == [("small", True)]
 
 
-async def test_a_dearer_model_is_never_tried() -> None:
+async def test_a_more_expensive_model_is_never_tried() -> None:
     built = shop.agent()
     start = Profile.of(built.describe(), {"clerk#model": "tiny"})
     result = await shop.engine(ModelDownsizing(), built).run(request(initial_profile=start))
     assert (result.rounds, result.verdict, result.stop_reason) == ((), "no_evidence", "exhausted")
 
 
-async def test_where_all_are_worse_nothing_changes() -> None:
+async def test_if_all_models_are_worse_nothing_changes() -> None:
     result = await shop.engine(ModelDownsizing(), shop.agent(), tiny=0.2, small=0.4).run(request())
     assert (result.verdict, result.changes) == ("no_evidence", ())
 
 
 @pytest.mark.slow
-async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut() -> None:
+async def test_a_resumed_run_ends_like_an_uninterrupted_one() -> None:
     whole = MemoryJournal()
     asked = request(validation=shop.eval_set("validation", 4))
     expected = await shop.engine(ModelDownsizing(), shop.agent(), tiny=0.3).run(asked, journal=whole)
@@ -97,7 +97,7 @@ async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cases", "verdict"), [(40, "improved"), (6, "underpowered")])
-async def test_what_was_kept_is_adopted_if_a_loss_of_the_margin_is_excluded(cases: int, verdict: str) -> None:
+async def test_an_accepted_model_is_adopted_if_a_loss_of_the_margin_is_ruled_out(cases: int, verdict: str) -> None:
     asked = request(validation=shop.eval_set("validation", cases), final_test=FinalTest())
     result = await shop.engine(ModelDownsizing(), shop.agent()).run(asked)
     assert (result.verdict, bool(result.changes)) == (verdict, verdict == "improved")

@@ -23,7 +23,7 @@ from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import BlameChecks, OptimizeRequest, OptimizeResult, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from tests.worlds.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
-from tests.worlds.results import without_measured
+from tests.worlds.results import drop_measured
 
 
 def verdicts(found: BlameChecks) -> dict[tuple[str, str], str]:
@@ -44,12 +44,12 @@ async def test_a_guilty_step_is_supported_and_innocent_ones_before_and_after_it_
         ("last", "c0"): "unsupported",
     }
     assert found.replays == 1
-    [told] = [each.reason for each in found.checks if each.verdict == "supported"]
-    assert told == "it lost 'Lyon'; with corrections the run scores right 1"
+    [reason] = [each.reason for each in found.checks if each.verdict == "supported"]
+    assert reason == "it lost 'Lyon'; with corrections the run scores right 1"
 
 
 async def test_the_last_step_is_not_supported_by_the_expected_answer_alone() -> None:
-    """What the answer lacks was lost before it, so whatever it had been told it could not have known."""
+    """What the answer lacks was lost earlier, so no instruction of the last step could have helped."""
     runs = await failed(office(second="keep order day"))
     assert verdicts(await check(runs, ("last", "c0"))) == {("last", "c0"): "unsupported"}
     runs = await failed(office(last="keep order day"))
@@ -99,7 +99,7 @@ async def test_blame_of_what_a_step_did_is_not_checked() -> None:
 
 
 class Opaque:
-    """An agent of which nobody can give a step another output."""
+    """An agent whose outputs cannot be substituted."""
 
     def __init__(self, inner: GraphAgent) -> None:
         self.inner = inner
@@ -138,21 +138,21 @@ class Says:
         return self.answer
 
 
-async def test_correctors_are_asked_in_turn_until_one_can_tell() -> None:
+async def test_correctors_are_asked_in_turn_until_one_knows() -> None:
     runs = await failed(office(second="keep order day"))
     silent, broken = Says(Correction(kind="unknown")), Says(RuntimeError("no idea"))
     right = Says(Correction(kind="corrected", output="order: A-1000\ncity: Lyon\nday: 2026-03-10"))
-    never = Says(AssertionError("nobody asks me"))
+    never = Says(AssertionError("must not be asked"))
     found = await GradientCheck(silent, broken, right, never).check([blame("second", "c0")], runs, rng=Random(0))
     assert verdicts(found) == {("second", "c0"): "supported"}
     assert [len(each.asked) for each in (silent, broken, right, never)] == [1, 1, 1, 0]
     assert right.asked[0].gradients[0].text == "keep what is needed"
-    nobody = await GradientCheck(broken).check([blame("second", "c0")], runs, rng=Random(0))
-    assert nobody.checks[0].reason.startswith("RuntimeError: no idea")
-    assert nobody.checks[0].verdict == "unknown"
+    found = await GradientCheck(broken).check([blame("second", "c0")], runs, rng=Random(0))
+    assert found.checks[0].reason.startswith("RuntimeError: no idea")
+    assert found.checks[0].verdict == "unknown"
 
 
-async def test_a_correction_that_does_harm_or_changes_nothing_is_no_support() -> None:
+async def test_a_correction_that_does_harm_or_changes_nothing_does_not_support_blame() -> None:
     runs = await failed(office(second="keep order day"))
     for output in ("nonsense", "order: A-1000\nday: 2026-03-10"):
         found = await GradientCheck(Says(Correction(kind="corrected", output=output))).check(
@@ -167,12 +167,12 @@ async def test_a_spent_budget_ends_a_check() -> None:
         await GradientCheck(Says(BudgetEndedError("spent"))).check([blame("second", "c0")], runs, rng=Random(0))
 
 
-def test_a_check_of_nothing_is_a_mistake() -> None:
+def test_a_check_needs_at_least_one_step() -> None:
     with pytest.raises(SetupError, match="at least one"):
         GradientCheck(most=0)
 
 
-class Mends:
+class KeepEverything:
     """An optimizer that tells clerks to keep everything."""
 
     def __init__(self) -> None:
@@ -180,12 +180,12 @@ class Mends:
 
     async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
         self.asked.append(request.surface.id)
-        told = f"answer {ALL}" if request.surface.node_id == "last" else f"please {ALL}"
-        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=told, reason="keep all"))
+        value = f"answer {ALL}" if request.surface.node_id == "last" else f"please {ALL}"
+        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="keep all"))
 
 
 def engine(
-    accused: Iterable[str], optimizer: Mends, *, check: GradientCheck | Literal["auto"] | None = "auto"
+    accused: Iterable[str], optimizer: KeepEverything, *, check: GradientCheck | Literal["auto"] | None = "auto"
 ) -> Engine:
     rounds = BackpropRounds(Accuser(*accused), None, optimizer, check=check)
     return Engine(office(second="keep order day"), evaluator(), search=rounds)
@@ -198,8 +198,8 @@ def request() -> RunRequest:
     )
 
 
-async def test_innocent_surfaces_are_left_alone_once_blame_is_checked() -> None:
-    unchecked, checked = Mends(), Mends()
+async def test_innocent_surfaces_do_not_change_once_blame_is_checked() -> None:
+    unchecked, checked = KeepEverything(), KeepEverything()
     accused = ("first", "second", "third", "last")
     await engine(accused, unchecked, check=None).run(request())
     result = await engine(accused, checked).run(request())
@@ -220,7 +220,7 @@ async def test_innocent_surfaces_are_left_alone_once_blame_is_checked() -> None:
 
 
 class Counted(GradientCheck):
-    """A check that knows how often it was made."""
+    """A check that counts its calls."""
 
     made = 0
 
@@ -230,23 +230,23 @@ class Counted(GradientCheck):
 
 
 @pytest.mark.slow
-async def test_a_run_that_was_cut_goes_on_without_checking_again() -> None:
+async def test_a_resumed_run_does_not_check_again() -> None:
     journal, accused = MemoryJournal(), ("second", "third")
-    whole = await engine(accused, Mends()).run(request(), journal=journal)
+    whole = await engine(accused, KeepEverything()).run(request(), journal=journal)
     events = list(journal.read())
     at = [event.type for event in events].index("gradient_check")
     for kept, made in ((at, 1), (at + 1, 0), (at + 2, 0)):
         cut, check = MemoryJournal(), Counted()
         for event in events[:kept]:
             await cut.append(event)
-        result = await engine(accused, Mends(), check=check).run(request(), journal=cut)
+        result = await engine(accused, KeepEverything(), check=check).run(request(), journal=cut)
         assert check.made == made
         assert _plain(result) == _plain(whole)
         assert [event.type for event in cut.read()] == [event.type for event in events]
 
 
 def _plain(result: RunResult) -> object:
-    return without_measured(orjson.loads(result.to_json()))
+    return drop_measured(orjson.loads(result.to_json()))
 
 
 def test_only_the_blame_of_models_is_checked_by_default() -> None:

@@ -14,7 +14,7 @@ CHEAP = Usage(input_tokens=90, output_tokens=10, cost_usd=0.001)
 
 
 def signal(name: str, support: float = 4.0, severity: Any = "P0") -> AggregateResult:
-    return AggregateResult(surface_id=f"{name}#instruction", text="mend it", severity=severity, support=support)
+    return AggregateResult(surface_id=f"{name}#instruction", text="fix it", severity=severity, support=support)
 
 
 def row(number: int, *read: str, usage: Usage = CHEAP) -> CaseRow:
@@ -26,7 +26,7 @@ def order(signals: list[AggregateResult], rows: list[CaseRow], **options: Any) -
     return [each.surface_id.partition("#")[0] for each in order_by_priority(signals, rows, **options)]
 
 
-def test_of_equal_losses_the_one_that_fewer_cases_read_comes_first() -> None:
+def test_of_equal_losses_the_surface_that_fewer_cases_read_comes_first() -> None:
     rows = [row(1, "a"), row(2, "a", "b"), row(3, "a")]
     assert order([signal("a"), signal("b")], rows) == ["b", "a"]
 
@@ -37,7 +37,7 @@ def test_of_equal_prices_the_larger_loss_comes_first() -> None:
     assert order(signals, rows) == ["c", "b", "a"]
 
 
-def test_a_loss_that_is_cheap_to_mend_comes_before_a_larger_one_that_is_dear() -> None:
+def test_a_loss_that_is_cheap_to_fix_comes_before_a_larger_expensive_one() -> None:
     rows = [row(1, "a", usage=DEAR), row(2, "a", usage=DEAR), row(3, "b")]
     assert order([signal("a", 8), signal("b", 1)], rows) == ["b", "a"]
 
@@ -56,7 +56,7 @@ def test_without_tokens_case_runs_count() -> None:
     assert order([signal("a"), signal("b")], rows) == ["a", "b"]
 
 
-def test_a_run_of_which_nobody_knows_what_it_read_counts_to_all() -> None:
+def test_a_run_with_unknown_reads_counts_for_every_surface() -> None:
     unread = CaseRow(case_id="c9", usage=DEAR)
     assert order([signal("a", 4), signal("b", 3)], [row(1, "a"), row(2, "b"), unread]) == ["a", "b"]
     rows = [row(1, "a"), row(2, "b", usage=DEAR)]
@@ -64,7 +64,7 @@ def test_a_run_of_which_nobody_knows_what_it_read_counts_to_all() -> None:
     assert order([signal("a", 2), signal("b", 4)], rows, unsure=["b"]) == ["b", "a"]
 
 
-def test_the_order_of_equals_is_fixed() -> None:
+def test_ties_have_a_fixed_order() -> None:
     signals = [signal(name) for name in ("d", "b", "c", "a")]
     assert order(signals, [row(1, "a", "b", "c", "d")]) == order(signals[::-1], [row(1, "a", "b", "c", "d")])
     assert order(signals, []) == ["a", "b", "c", "d"]

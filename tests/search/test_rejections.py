@@ -15,7 +15,7 @@ def rejection(number: int, surface_id: str = "a#instruction", kind: str = "tried
     return Rejection(surface_id=surface_id, value=f"text {number}", reason="no", kind=kind)  # type: ignore[arg-type]
 
 
-def test_only_the_latest_of_a_surface_are_kept_and_all_are_counted() -> None:
+def test_only_the_latest_rejections_of_a_surface_are_kept_and_all_are_counted() -> None:
     known = Rejections()
     for number in range(MANY):
         known.add([rejection(number), rejection(number, "b#instruction")])
@@ -27,9 +27,9 @@ def test_only_the_latest_of_a_surface_are_kept_and_all_are_counted() -> None:
 
 @pytest.mark.slow
 @given(st.lists(kinds, min_size=MANY // 2, max_size=MANY))
-def test_vetoes_stay_in_their_place(drawn: list[str]) -> None:
+def test_vetoes_are_kept_in_order(kinds: list[str]) -> None:
     known = Rejections()
-    many = [rejection(number, kind=kind) for number, kind in enumerate(drawn)]
+    many = [rejection(number, kind=kind) for number, kind in enumerate(kinds)]
     known.add(many)
     others = [each for each in many if each.kind != "vetoed"][-MOST_KEPT:]
     vetoed = [each for each in many if each.kind == "vetoed"]

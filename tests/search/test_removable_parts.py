@@ -69,7 +69,7 @@ def test_the_last_line_leaves_no_line_break_behind() -> None:
     assert pieces("One.\n\nTwo.\n\nThree.").drop([1]) == "One.\n\nThree."
 
 
-def test_examples_go_with_their_answers() -> None:
+def test_examples_are_removed_with_their_answers() -> None:
     talk = [{"role": role, "content": f"{role} {at}"} for at in range(3) for role in ("user", "assistant")]
     found = pieces(talk, "examples")
     assert len(found) == 3
@@ -85,7 +85,7 @@ def test_other_surfaces_have_no_pieces() -> None:
 
 
 @given(some.lists(some.sampled_from(("A b.", "C d!", "\n", " ", "- x y.", "{", "}", "```", "\t", "é。")), max_size=20))
-def test_pieces_cover_what_is_written_and_nothing_gone_changes_nothing(parts: list[str]) -> None:
+def test_pieces_cover_the_text_and_removing_none_changes_nothing(parts: list[str]) -> None:
     text = "".join(parts)
     found = pieces(text)
     assert found.drop(()) == text

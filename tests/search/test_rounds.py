@@ -52,12 +52,12 @@ async def test_a_fault_behind_another_is_found_in_the_same_round() -> None:
     assert len(optimizer.requests) == 2
 
 
-async def test_a_surface_that_is_no_target_is_never_touched() -> None:
+async def test_a_surface_that_is_not_a_target_never_changes() -> None:
     result = await engine().run(desk.request(targets=["polish#instruction"], max_rounds=1))
     assert [change.surface_id for change in result.changes] == ["polish#instruction"]
 
 
-async def test_after_a_rejection_nothing_known_is_paid_again_and_the_optimizer_hears_why() -> None:
+async def test_after_a_rejection_nothing_known_is_paid_again_and_the_optimizer_sees_the_reason() -> None:
     def write(request: OptimizeRequest) -> str:
         number = len(request.rejected) + 1
         return f"Attempt {number}." if number < 3 else f"{request.surface.value} Be careful."
@@ -104,7 +104,7 @@ async def test_an_optimizer_with_nothing_left_ends_the_search() -> None:
     assert result.rounds[0].decision is None
 
 
-async def test_a_veto_reaches_the_optimizer_and_an_edit_is_what_is_tried() -> None:
+async def test_a_veto_reaches_the_optimizer_and_an_edited_patch_is_tried() -> None:
     class Person:
         def __init__(self) -> None:
             self.seen: list[str] = []
@@ -148,7 +148,7 @@ async def test_a_stage_that_fails_on_some_cases_skips_those() -> None:
     assert errors == ["ValueError: no idea"]
 
 
-async def test_an_attributor_may_stand_where_a_backwarder_goes() -> None:
+async def test_an_attributor_may_be_given_instead_of_a_backwarder() -> None:
     class Points:
         async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
             step = request.trace.steps[0]
@@ -162,7 +162,7 @@ async def test_an_attributor_may_stand_where_a_backwarder_goes() -> None:
     assert [change.surface_id for change in result.changes] == ["draft#instruction"]
 
 
-async def test_a_surface_with_little_support_waits() -> None:
+async def test_a_surface_with_little_support_is_not_patched() -> None:
     class Uneven(Blames):
         async def backward(self, request: BackwardRequest) -> BackwardResult:
             result = await super().backward(request)
@@ -177,7 +177,7 @@ async def test_a_surface_with_little_support_waits() -> None:
     assert [signal.surface_id for signal in first.below_support] == ["polish#instruction"]
 
 
-async def test_the_surface_that_is_most_worth_it_is_written_and_run_again_first() -> None:
+async def test_the_surface_of_highest_priority_is_patched_and_re_run_first() -> None:
     """Both are read by all cases, so they cost the same: three bad cases are more than one very bad one."""
 
     class Uneven(Merges):
@@ -198,7 +198,7 @@ async def test_the_surface_that_is_most_worth_it_is_written_and_run_again_first(
 
 
 @pytest.mark.slow
-async def test_a_run_that_goes_on_asks_no_stage_again() -> None:
+async def test_a_resumed_run_asks_no_stage_again() -> None:
     whole, trace_store = MemoryJournal(), TraceStore()
     expected = await engine(BlamesTheEarliest(), trace_store=trace_store).run(
         desk.request(stop=TargetScore(1.0)), journal=whole
@@ -219,7 +219,7 @@ async def test_a_run_that_goes_on_asks_no_stage_again() -> None:
             assert not backwarder.asked
 
 
-async def test_a_round_of_vetoes_goes_on_to_the_next_and_the_optimizer_hears_why() -> None:
+async def test_after_a_round_of_vetoes_the_search_continues_and_the_optimizer_sees_the_reasons() -> None:
     class Strict:
         async def review(self, request: ReviewRequest) -> Review:
             wanted = len(str(request.patch.value)) > 40
@@ -255,11 +255,11 @@ async def test_the_good_half_of_a_rejected_pair_may_be_tried_again() -> None:
     assert [change.surface_id for change in result.changes] == ["polish#instruction"]
 
 
-async def test_what_an_attributor_makes_up_is_dropped() -> None:
+async def test_gradients_on_unknown_surfaces_and_steps_are_dropped() -> None:
     class Invents:
         async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
             step = request.trace.steps[-1].id
-            made = [("draft#instruction", step), ("nobody#instruction", step), ("polish#instruction", "no-step")]
+            made = [("draft#instruction", step), ("unknown#instruction", step), ("polish#instruction", "no-step")]
             gradients = [
                 SurfaceGradient(surface_id=surface, case_id="no-case", step_id=at, text="x") for surface, at in made
             ]
@@ -272,7 +272,7 @@ async def test_what_an_attributor_makes_up_is_dropped() -> None:
     assert {blame.results[0].dropped for blame in result.rounds[0].passes[0].blames} == {3}
 
 
-async def test_a_stage_that_worked_once_may_fail_later_without_losing_what_there_is() -> None:
+async def test_a_stage_that_worked_once_may_fail_later_without_losing_results() -> None:
     class Tires(BlamesTheEarliest):
         async def backward(self, request: BackwardRequest) -> BackwardResult:
             if len(self.asked) >= 6:
@@ -290,7 +290,7 @@ async def test_with_every_target_patched_nothing_more_is_blamed() -> None:
     assert len(backwarder.asked) == 3
 
 
-async def test_a_case_that_passes_over_its_draws_has_no_loss() -> None:
+async def test_a_case_that_passes_over_its_repeats_has_no_loss() -> None:
     repeats = iter(range(1000))
 
     def sometimes(_case: object, run: object) -> float:

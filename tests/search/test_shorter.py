@@ -11,8 +11,8 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.evaluation.result import average_usage
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.llm.models import ScriptedModel
@@ -87,14 +87,14 @@ async def test_placeholders_and_locked_parts_stay() -> None:
     assert change.after == f"The shop is old. The house {{house}} is blue. {' '.join(shop.MATTERS)}"
 
 
-async def test_a_placeholder_that_stands_twice_stays_once() -> None:
+async def test_a_placeholder_that_occurs_twice_stays_once() -> None:
     instruction = f"The house {{house}} is blue. {' '.join(shop.MATTERS)} We live in {{house}}."
     result = await shop.engine(PromptShortening(), shop.agent(instruction=instruction)).run(request())
     [change] = result.changes
     assert str(change.after).count("{house}") == 1
 
 
-async def test_where_every_sentence_matters_nothing_changes_and_nothing_is_validated() -> None:
+async def test_if_every_sentence_matters_nothing_changes_and_nothing_is_validated() -> None:
     watcher = Watcher()
     built = shop.agent(instruction=" ".join(shop.MATTERS))
     result = await shop.engine(PromptShortening(), built).run(request(), observers=[watcher])
@@ -109,7 +109,7 @@ async def test_where_every_sentence_matters_nothing_changes_and_nothing_is_valid
 
 
 @pytest.mark.slow
-async def test_what_validation_misses_is_tried_in_halves() -> None:
+async def test_a_rejected_candidate_is_tried_in_halves() -> None:
     """Train forgives everything, so only validation shows which sentence matters."""
 
     def forgiving(case: EvalCase, run: AgentRun) -> float:
@@ -134,7 +134,7 @@ async def test_a_text_is_never_emptied() -> None:
     assert not [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"]
 
 
-async def test_what_no_run_reads_costs_nothing_and_is_left_alone() -> None:
+async def test_a_surface_that_no_run_reads_costs_nothing_and_is_unchanged() -> None:
     [clerk] = shop.agent(instruction=" ".join(shop.MATTERS[:1])).nodes
     spare = ModelNode(name="spare", instruction="One thing. Another thing.", model="large")
     nowhere = Choice("clerk", lambda _view: None, {"there": "spare"})
@@ -147,7 +147,7 @@ async def test_what_no_run_reads_costs_nothing_and_is_left_alone() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("large", [1.0, 0.9])
-async def test_a_run_that_goes_on_ends_as_if_it_had_never_been_cut(large: float) -> None:
+async def test_a_resumed_run_ends_like_an_uninterrupted_one(large: float) -> None:
     asked = request(train=shop.eval_set("train", 4), validation=shop.eval_set("validation", 4))
     built = shop.agent(instruction=f"The shop is old. {' '.join(shop.MATTERS)} We sell tea.")
     whole = MemoryJournal()
@@ -179,7 +179,7 @@ def many_rules(count: int, needed: Sequence[int]) -> tuple[Engine, Watcher]:
 
 
 @pytest.mark.slow
-async def test_what_matters_is_found_with_fewer_runs_than_one_trial_for_each_sentence() -> None:
+async def test_the_search_takes_fewer_runs_than_one_trial_per_sentence() -> None:
     engine, watcher = many_rules(40, needed=[3, 4, 20, 33])
     asked = request(train=shop.eval_set("train", 24), validation=shop.eval_set("validation", 20))
     result = await engine.run(asked, observers=[watcher])
@@ -192,10 +192,10 @@ async def test_what_matters_is_found_with_fewer_runs_than_one_trial_for_each_sen
 
 
 @pytest.mark.slow
-async def test_without_noise_the_baseline_is_drawn_twice_and_no_candidate_is() -> None:
+async def test_without_noise_only_the_baseline_is_run_twice() -> None:
     engine, watcher = many_rules(8, needed=[1, 2, 3, 4, 5, 6])
     await engine.run(request(train=shop.eval_set("train", 24)), observers=[watcher])
     again = {e.data["profile_digest"] for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"}
-    drawn = [e.data["row"]["repeat"] for e in watcher.events if e.type == "case" and e.phase == "rerun"]
+    repeats = [e.data["row"]["repeat"] for e in watcher.events if e.type == "case" and e.phase == "rerun"]
     assert len(again) > 1
-    assert sum(repeat == 1 for repeat in drawn) in (0, 24)
+    assert sum(repeat == 1 for repeat in repeats) in (0, 24)

@@ -154,7 +154,7 @@ def traces(draw: st.DrawFn, max_steps: int = 14, *, rich: bool = True) -> Execut
     )
 
 
-def shuffled(trace: ExecutionTrace, seed: int) -> tuple[Step, ...]:
+def shuffle_steps(trace: ExecutionTrace, seed: int) -> tuple[Step, ...]:
     steps = list(trace.steps)
     random.Random(seed).shuffle(steps)
     return tuple(steps)

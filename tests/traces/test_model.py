@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.traces.strategies import shuffled, traces
+from tests.traces.strategies import shuffle_steps, traces
 from traces import (
     CycleError,
     DuplicateStepError,
@@ -32,7 +32,7 @@ def trace(*steps: Step) -> ExecutionTrace:
 @pytest.mark.slow
 @given(traces(), st.integers())
 def test_shuffled_steps_make_the_same_trace(original: ExecutionTrace, seed: int) -> None:
-    assert dataclasses.replace(original, steps=shuffled(original, seed)) == original
+    assert dataclasses.replace(original, steps=shuffle_steps(original, seed)) == original
 
 
 @given(traces(rich=False))

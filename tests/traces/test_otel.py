@@ -197,7 +197,7 @@ def test_spans_made_by_hand_need_only_a_node_id() -> None:
         ("plan~2", ("plan",)),
         ("end", ("plan", "plan~2")),
     ]
-    assert trace.status == "incomplete"  # its root span is not there
+    assert trace.status == "incomplete"  # its root span is missing
 
 
 def test_spans_that_are_not_steps_are_counted(spans: list[dict[str, Any]]) -> None:
@@ -370,14 +370,14 @@ def test_an_attribute_of_50_mb_is_read_whole(tmp_path: Path, name: str) -> None:
 def test_attributes_that_are_nested_too_deeply_are_refused(
     spans: list[dict[str, Any]], opening: bytes, depth: int
 ) -> None:
-    deep = nested(opening, depth)
+    deep = nest(opening, depth)
     with pytest.raises(UnreadableTraceError, match="nested"):
         read_otel(one_line(spans).replace(b'{"stringValue":"some-model"}', deep))
 
 
 @pytest.mark.parametrize("opening", [b'{"arrayValue":{"values":[', b'{"kvlistValue":{"values":[{"key":"k","value":'])
 def test_nested_attributes_are_read_whole(spans: list[dict[str, Any]], opening: bytes) -> None:
-    [trace] = read_otel(one_line(spans).replace(b'{"stringValue":"some-model"}', nested(opening, 99)))
+    [trace] = read_otel(one_line(spans).replace(b'{"stringValue":"some-model"}', nest(opening, 99)))
     [found] = [value for value in trace.steps[0].attributes.values() if isinstance(value, list | dict)]
     inner: Any = found
     for _ in range(99):
@@ -385,7 +385,7 @@ def test_nested_attributes_are_read_whole(spans: list[dict[str, Any]], opening: 
     assert inner == "deep"
 
 
-def nested(opening: bytes, depth: int) -> bytes:
+def nest(opening: bytes, depth: int) -> bytes:
     closing = opening[::-1].translate(bytes.maketrans(b"{[", b"}]"))
     return opening * depth + b'{"stringValue":"deep"}' + bytes(each for each in closing if each in b"}]") * depth
 

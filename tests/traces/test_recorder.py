@@ -450,7 +450,7 @@ async def test_a_recording_of_ten_thousand_steps_is_recorded_in_order() -> None:
     assert live.trace.steps[-1].id == "loop~10000"
 
 
-def generated(name: str) -> Generator[str]:
+def generate_step(name: str) -> Generator[str]:
     with step(name):
         yield name
         yield name
@@ -458,7 +458,7 @@ def generated(name: str) -> Generator[str]:
 
 def test_steps_after_a_generator_closed_out_of_order_are_not_nested_in_it() -> None:
     with recording() as live:
-        first, second = generated("a"), generated("b")
+        first, second = generate_step("a"), generate_step("b")
         next(first)
         next(second)
         first.close()

@@ -77,12 +77,12 @@ class _Span(msgspec.Struct, gc=False):
     status: _Status | None = None
 
 
-class _Scope(msgspec.Struct, gc=False):
+class _InstrumentationScope(msgspec.Struct, gc=False):
     name: str = ""
 
 
 class _ScopeSpans(msgspec.Struct, gc=False):
-    scope: _Scope | None = None
+    scope: _InstrumentationScope | None = None
     spans: list[_Span] = []
 
 

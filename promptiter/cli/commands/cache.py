@@ -35,7 +35,7 @@ def stats(
     from promptiter.cli.views.cache import cache_as_json, print_cache
     from promptiter.llm.cache.maintenance import CacheContents, read_contents
 
-    path = _path_of(cache)
+    path = _find_cache(cache)
     found = read_contents(path)
     if as_json:
         write_text(cache_as_json(found or CacheContents(path=path, bytes=0)), None)
@@ -54,13 +54,13 @@ def clear(
 
     They will be paid for again. Runs that are using the cache continue.
     """
-    from promptiter.cli.views.cache import answers
+    from promptiter.cli.views.cache import format_size
     from promptiter.cli.views.costs import price
     from promptiter.llm.cache.call_log import FILE_NAME as CALLS
     from promptiter.llm.cache.maintenance import clear_cache, read_contents
     from promptiter.runs.header import FILE_NAME as RUN_HEADER
 
-    path = _path_of(cache).resolve()
+    path = _find_cache(cache).resolve()
     if path.name == CALLS and (path.parent / RUN_HEADER).exists():
         raise SetupError(
             f"{str(path)!r} belongs to the run {path.parent.name!r}, which could not be resumed without it; "
@@ -70,37 +70,38 @@ def clear(
     if found is None or not found.total.calls:
         typer.echo(f"nothing is cached yet: {path_from_here(path)}")
         return
-    content = f"{answers(found)} in {path_from_here(path)} (to pay again: {price(found.total)})"
+    content = f"{format_size(found)} in {path_from_here(path)} (to pay again: {price(found.total)})"
     if not yes and not sys.stdin.isatty():
         raise SetupError(f"this would remove {content}; pass --yes to do it")
-    typer.echo(f"removes {content}")
+    typer.echo(f"removing {content}")
     if not yes and not typer.confirm("Continue?"):
-        typer.echo("nothing was removed")
+        typer.echo("nothing removed")
         raise typer.Exit(1)
     clear_cache(path)
 
 
-def _path_of(cache: Path | None) -> Path:
+def _find_cache(cache: Path | None) -> Path:
     """The cache file: the one given, or the one that a configuration names."""
     from promptiter.config.file import FILE_NAME, read_config
     from promptiter.llm.cache.storage import SUFFIXES
 
     if cache is None and not Path(FILE_NAME).exists():
         raise SetupError(
-            f"no {FILE_NAME} is here: name a cache ({', '.join(SUFFIXES)}), or a {FILE_NAME} that names it"
+            f"there is no {FILE_NAME} here: give a cache ({', '.join(SUFFIXES)}), or a {FILE_NAME} that names one"
         )
     where = cache or Path(FILE_NAME)
     if where.suffix in SUFFIXES and not where.is_dir():
         return where
     if not where.is_dir() and where.suffix not in (".yaml", ".yml"):
-        raise SetupError(f"cannot tell what {str(where)!r} is: give a cache ({', '.join(SUFFIXES)}), or a {FILE_NAME}")
+        suffixes = ", ".join(SUFFIXES)
+        raise SetupError(f"{str(where)!r} is not a cache: give one ({suffixes}), or a {FILE_NAME} that names one")
     found = read_config(where)
     if "cache" in found.broken:
         raise RequestError(found.problems)
     if found.config.cache == "memory":
         file = where / FILE_NAME if where.is_dir() else where
         raise SetupError(
-            f"{file} names no cache, so every run keeps its answers to itself; to share them between runs, write "
-            f"`cache: .promptiter/cache.sqlite` into it (the path is relative to the file)"
+            f"{file} names no cache, so runs do not share answers; to share them, add "
+            f"`cache: .promptiter/cache.sqlite` to it (the path is relative to the file)"
         )
     return Path(found.config.cache)

@@ -1,4 +1,4 @@
-"""`promptiter check`: whether an eval set can tell a better agent from a worse one."""
+"""`promptiter check`: find problems in eval sets before they are used."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import typer
 from promptiter.cli.load import read_subject, read_with_metrics
 from promptiter.cli.options import AsJson, ConfigOption, Output
 from promptiter.cli.output import console, write_text
-from promptiter.cli.views.check import Checked, findings_as_json, print_checked
 from promptiter.errors import SetupError
-from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
     from promptiter.agents.base import Agent
-    from promptiter.config.build import ConfiguredEvaluation
+    from promptiter.cli.views.check import CheckedSet
+    from promptiter.config.configured_run import ConfiguredEvaluation
     from promptiter.evaluation.evaluator import Evaluator
 
 JUDGE_REPEATS = 2
-"""So often each output is judged; with several cases and repeats that is enough to see a judge's noise."""
+"""Judgements of each output: with several cases and repeats, two show the noise of a judge."""
 
 INVALID_EVAL = 7
 
@@ -59,6 +58,7 @@ def check(
     Also finds contradicting or missing references and duplicates; with --agent, cases that always fail, always pass or
     flip. Exits 7 if references contradict each other, eval sets overlap, or no case can be scored.
     """
+    from promptiter.cli.views.check import CheckedSet, findings_as_json, print_findings
     from promptiter.evaluation.data.evalset import load_eval_set
     from promptiter.evaluation.data.health import check_cases, find_overlaps
 
@@ -69,11 +69,11 @@ def check(
     evaluators: list[Evaluator | None] = [each.evaluator for each in built]
     evaluators = evaluators or [given] * len(loaded)
     checked = [
-        Checked(source, eval_set, check_cases(eval_set, needs_reference=_needs_reference(evaluator)))
+        CheckedSet(source, eval_set, check_cases(eval_set, needs_reference=_needs_reference(evaluator)))
         for (source, eval_set), evaluator in zip(loaded, evaluators, strict=True)
     ]
     if built:
-        checked = asyncio.run(_measured(built[0].agent, checked, [each.evaluator for each in built], repeats=repeats))
+        checked = asyncio.run(_measure(built[0].agent, checked, [each.evaluator for each in built], repeats=repeats))
         for each in built:
             each.gateway.cache.close()
     shared = find_overlaps(loaded)
@@ -81,7 +81,7 @@ def check(
         write_text(findings_as_json(checked, shared), output)
     else:
         screen = console(output)
-        print_checked(screen, checked, shared)
+        print_findings(screen, checked, shared)
         if output is not None:
             screen.file.close()
     if shared or any(each.health.is_serious for each in checked):
@@ -89,7 +89,7 @@ def check(
 
 
 def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str], Path | None]:
-    """The files of the eval sets, and the configuration: those that were named, or the sets of the configuration."""
+    """The eval set files, and the configuration if one applies: the files given, or those of the configuration."""
     from promptiter.config.file import FILE_NAME
 
     project = eval_sets[0] if len(eval_sets) == 1 else None
@@ -100,7 +100,7 @@ def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str
     found = read_subject(None, config=config).config
     files = [str(file) for file in (*found.train, *found.validation, *found.test, *found.data)]
     if not files:
-        raise SetupError("the configuration names no eval sets; add train and validation to it, or name files here")
+        raise SetupError("the configuration has no eval sets; add train and validation to it, or give files here")
     return files, config
 
 
@@ -119,29 +119,30 @@ def _load_evaluator(metrics: Path) -> Evaluator:
 
 
 def _needs_reference(evaluator: Evaluator | None) -> bool:
-    """Whether a case without a reference is a finding: where the metrics are unknown, it is."""
+    """Whether a missing reference is a finding; yes if the metrics are unknown."""
     return evaluator is None or any(metric.needs_reference for metric in evaluator.metrics)
 
 
-async def _measured(
-    agent: Agent, checked: Sequence[Checked], evaluators: Sequence[Evaluator], *, repeats: int
-) -> list[Checked]:
-    from promptiter.cli.views.evaluation import progress
+async def _measure(
+    agent: Agent, checked: Sequence[CheckedSet], evaluators: Sequence[Evaluator], *, repeats: int
+) -> list[CheckedSet]:
+    from promptiter.cli.views.evaluation import show_progress
     from promptiter.evaluation.data.health import check_runs
     from promptiter.evaluation.stats.metric_noise import measure_metric_noise
+    from promptiter.llm.models import any_simulated
 
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):
-        with progress(len(each.eval_set.cases) * repeats, each.source) as on_row:
+        with show_progress(len(each.eval_set.cases) * repeats, each.source) as on_row:
             found = await measure_metric_noise(
                 evaluator, agent, each.eval_set, repeats=repeats, judge_repeats=JUDGE_REPEATS, on_row=on_row
             )
-        of_runs = check_runs([found.evaluation])
-        failing = sum(finding.kind == "always_errors" for finding in of_runs)
+        findings = check_runs([found.evaluation])
+        failing = sum(finding.kind == "always_errors" for finding in findings)
         health = replace(
             each.health,
             scorable=min(each.health.scorable, each.health.cases - failing),
-            findings=(*each.health.findings, *of_runs),
+            findings=(*each.health.findings, *findings),
         )
         is_simulated = any_simulated(evaluator.gateway.ledger.snapshot().by_model())
         measured.append(replace(each, health=health, noise=found, is_simulated=is_simulated))

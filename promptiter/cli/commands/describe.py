@@ -9,7 +9,7 @@ import typer
 
 from promptiter.cli.load import load_agent, read_subject
 from promptiter.cli.options import Output, Subject
-from promptiter.cli.output import View, console, json_text, view_of, write_text
+from promptiter.cli.output import OutputFormat, console, guess_format, json_text, new_table, write_text
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
@@ -21,8 +21,8 @@ from traces.text import cut, one_line
 
 def describe(
     subject: Subject = None,
-    view: Annotated[
-        View | None,
+    output_format: Annotated[
+        OutputFormat | None,
         typer.Option("--format", metavar="FORMAT", help="text, mermaid, svg or json; by default from --output."),
     ] = None,
     output: Output = None,
@@ -33,27 +33,27 @@ def describe(
     """
     config = read_subject(subject).config
     if not config.agent:
-        raise SetupError("the configuration names no agent; add `agent: module:attr`, or give one here")
-    snapshot = _safe(load_agent(config.agent, folders=config.python_path).describe())
-    match view or view_of(output):
-        case View.json:
+        raise SetupError("the configuration has no agent; add `agent: module:attr`, or give one here")
+    snapshot = _redact(load_agent(config.agent, folders=config.python_path).describe())
+    match output_format or guess_format(output):
+        case OutputFormat.json:
             write_text(json_text(snapshot.to_json()), output)
-        case View.svg:
-            write_text(to_svg(diagram_of(snapshot)), output)
-        case View.mermaid:
-            write_text(to_mermaid(diagram_of(snapshot)), output)
-        case View.text:
+        case OutputFormat.svg:
+            write_text(to_svg(draw_structure(snapshot)), output)
+        case OutputFormat.mermaid:
+            write_text(to_mermaid(draw_structure(snapshot)), output)
+        case OutputFormat.text:
             _print(snapshot, output)
 
 
-def _safe(snapshot: StructureSnapshot) -> StructureSnapshot:
-    """The structure without the secrets that are known; the same object when there are none, as there should be."""
+def _redact(snapshot: StructureSnapshot) -> StructureSnapshot:
+    """The structure without known secrets."""
     plain = snapshot.to_json()
     safe = process_redactor().redact_known_json(plain)
     return snapshot if safe is plain else StructureSnapshot.from_json(safe)
 
 
-def diagram_of(snapshot: StructureSnapshot) -> Diagram:
+def draw_structure(snapshot: StructureSnapshot) -> Diagram:
     """Draw the static graph, the entry first; hover shows the values of a node's surfaces."""
     boxes = tuple(
         Box(
@@ -72,7 +72,6 @@ def diagram_of(snapshot: StructureSnapshot) -> Diagram:
 
 
 def _print(snapshot: StructureSnapshot, output: Path | None) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     screen = console(output)
@@ -83,9 +82,7 @@ def _print(snapshot: StructureSnapshot, output: Path | None) -> None:
         )
     )
     screen.print(Text(f"structure {snapshot.structure_id[:12]}, baseline {snapshot.baseline_id[:12]}\n", "dim"))
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for name in ("node", "kind", "leads to"):
-        table.add_column(name, no_wrap=True)
+    table = new_table("node", "kind", "leads to")
     for node in snapshot.nodes:
         targets = [
             f"{edge.target} ({edge.condition})" if edge.condition else edge.target
@@ -96,8 +93,8 @@ def _print(snapshot: StructureSnapshot, output: Path | None) -> None:
         table.add_row(Text(one_line(node.id) + entry), node.kind, Text(one_line(", ".join(targets))))
     screen.print(table)
     screen.print()
-    table = Table(box=None, header_style="dim", pad_edge=False, expand=True)
-    table.add_column("surface", no_wrap=True)
+    table = new_table("surface")
+    table.expand = True
     table.add_column("value", no_wrap=True, overflow="ellipsis", ratio=1)
     for surface in snapshot.surfaces:
         table.add_row(Text(one_line(surface.id), "cyan"), Text(cut(one_line(str(surface.value)), 200)))

@@ -1,4 +1,4 @@
-"""`promptiter evaluate`: run an agent over an eval set and say how good it was."""
+"""`promptiter evaluate`: run an agent over an eval set and score it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def evaluate(
 ) -> None:
     """Run an agent over an eval set and score it.
 
-    Models, metrics and other settings come from promptiter.yaml, as for `promptiter run`; options win over it.
+    Models, metrics and other settings come from promptiter.yaml, as for `promptiter run`; options override it.
 
     Exits 1 if a metric's mean is below its threshold.
     """
@@ -77,9 +77,9 @@ def evaluate(
     for path in (junit, output):
         if path is not None and not path.absolute().parent.is_dir():
             raise SetupError(f"{str(path)!r} cannot be written: its folder does not exist")
-    settings = _without_none(
+    settings = _drop_none(
         initial_profile=_absolute(profile),
-        evaluation=_without_none(
+        evaluation=_drop_none(
             repeats=repeats,
             concurrency=concurrency,
             case_timeout_s=timeout_s,
@@ -87,27 +87,29 @@ def evaluate(
         ),
         cache=_absolute(Path(cache)) if cache not in (None, "memory") else cache,
         teacher=teacher,
-        budget=_without_none(max_usd=max_usd, allow_unknown_price=allow_unknown_price or None),
+        budget=_drop_none(max_usd=max_usd, allow_unknown_price=allow_unknown_price or None),
         seed=seed,
     )
     given = read_with_metrics(subject, eval_set, config=config, metrics=metrics, settings=settings)
     built = build_evaluation(given, eval_set)
     cases, evaluator, gateway = built.cases, built.evaluator, built.gateway
     if built.teacher is not None:
-        taught = asyncio.run(write_expected_answers(cases, built.teacher, gateway=gateway, seed=evaluator.options.seed))
-        cases = taught.eval_set
-        for case_id, error in taught.errors:
+        labelled = asyncio.run(
+            write_expected_answers(cases, built.teacher, gateway=gateway, seed=evaluator.options.seed)
+        )
+        cases = labelled.eval_set
+        for case_id, error in labelled.errors:
             typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)
-    with evaluation_view.progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
+    with evaluation_view.show_progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
         found = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
     if junit is not None:
-        write_text(evaluation_view.as_junit(found, cases), junit)
+        write_text(evaluation_view.evaluation_as_junit(found, cases), junit)
     if as_json:
-        write_text(evaluation_view.as_json(found, gateway), output)
+        write_text(evaluation_view.evaluation_as_json(found, gateway), output)
     else:
         screen = console(output)
         evaluation_view.print_evaluation(screen, found, cases, gateway)
-        evaluation_view.print_never_read(
+        evaluation_view.print_unread(
             screen, sorted(find_unread(built.agent.describe().surface_ids, (row.reads for row in found.rows)))
         )
     gateway.cache.close()
@@ -119,5 +121,5 @@ def _absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
 
 
-def _without_none(**values: Json) -> dict[str, Json]:
+def _drop_none(**values: Json) -> dict[str, Json]:
     return {name: value for name, value in values.items() if value not in (None, {})}

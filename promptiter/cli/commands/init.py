@@ -1,4 +1,4 @@
-"""`promptiter init`: a starter that runs as it is, to look at and to change."""
+"""`promptiter init`: write a starter project."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def init(
 
     It has a promptiter.yaml, an agent, eval sets and metrics, and needs no key and no network.
     """
-    starter = dict(_starter(files("promptiter") / "starter", PurePosixPath()))
+    starter = dict(_list_files(files("promptiter") / "starter", PurePosixPath()))
     taken = [str(path) for path in starter if (folder / path).exists()]
     if taken and not force:
         raise SetupError(f"{str(folder)!r} already has {', '.join(taken)}; choose another folder, or pass --force")
@@ -37,19 +37,19 @@ def init(
     typer.echo("  promptiter run promptiter.yaml")
 
 
-def _starter(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """The starter's files in order, those of folders last."""
+def _list_files(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Yield the files of the starter in order, folders last."""
     for item in sorted(folder.iterdir(), key=lambda item: (item.is_dir(), item.name)):
         if item.is_file():
             yield below / item.name, item.read_bytes()
         elif item.name != "__pycache__":
-            yield from _starter(item, below / item.name)
+            yield from _list_files(item, below / item.name)
 
 
 def _write(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SetupError(f"{str(path.parent)!r} cannot be made: {error.strerror or error}") from error
+        raise SetupError(f"{str(path.parent)!r} cannot be created: {error.strerror or error}") from error
     with write_atomically(path) as file:
         file.write(content)

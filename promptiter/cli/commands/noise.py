@@ -1,4 +1,4 @@
-"""`promptiter noise`: an A/A run. How noisy is the eval set, which gains can it show, what does a wanted gain need?"""
+"""`promptiter noise`: measure the noise of an eval set, and which gains could be detected on it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.commands.run import settings_of
+from promptiter.cli.commands.run import collect_settings
 from promptiter.cli.options import Concurrency, Config, ConfiguredJson, InitialProfile, MaxUsd, Quiet, Seed
-from promptiter.cli.output import console, say_error, write_text
+from promptiter.cli.output import console, print_error, write_text
 from promptiter.errors import SetupError
 from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
-    from promptiter.config.build import ConfiguredRun
+    from promptiter.config.configured_run import ConfiguredRun
     from promptiter.evaluation.stats.noise import NoiseReport
 
 
 def noise(
     config: Config = Path("promptiter.yaml"),
     repeats: Annotated[
-        int, typer.Option(metavar="N", help="Runs of each case; 6 is what the final test takes for each profile.")
+        int, typer.Option(metavar="N", help="Runs of each case; the final test takes 6 for each profile.")
     ] = 6,
     gain: Annotated[
         float | None,
-        typer.Option(
-            metavar="GAIN", help="Exit 4 if a gain of this size could not be detected; by default only report it."
-        ),
+        typer.Option(metavar="GAIN", help="Exit with 4 if a gain of this size could not be detected."),
     ] = None,
     max_usd: MaxUsd = None,
     concurrency: Concurrency = None,
@@ -40,8 +38,8 @@ def noise(
 ) -> None:
     """Measure noise, and which gains could be detected.
 
-    Runs the baseline several times on the validation cases (an A/A test). No candidate is tried. Options win over the
-    keys of the same name in CONFIG.
+    Runs the baseline several times on the validation cases (an A/A test). No candidate is tried. Options override
+    the keys of the same name in CONFIG.
 
     After Ctrl-C, or when the budget ends, reports what was measured so far. Exits 7 if too many runs or scores failed.
     """
@@ -51,8 +49,8 @@ def noise(
     from promptiter.policies.final_test import FinalTest
 
     if gain is not None and not gain > 0:
-        raise SetupError(f"--gain is {gain:g}; give the gain that you want to see, such as 0.1")
-    settings = settings_of(
+        raise SetupError(f"--gain is {gain:g}; give a gain above 0, such as 0.1")
+    settings = collect_settings(
         budget={"max_usd": max_usd} if max_usd is not None else None,
         concurrency=concurrency,
         seed=seed,
@@ -61,36 +59,36 @@ def noise(
         as_json=as_json,
         quiet=quiet,
     )
-    with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints: standard output is for the report
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the report, not for what an agent prints
         configured = build_run(read_config(config, settings=settings))
         try:
-            report = _measured(configured, repeats)
+            report = _measure(configured, repeats)
         finally:
             configured.gateway.cache.close()
     is_simulated = any_simulated(configured.gateway.ledger.snapshot().by_model())
     wanted = gain or (configured.request.final_test or FinalTest()).min_detectable_gain
-    reach = None if report.problem else report.estimate_required_size(wanted)
-    code = noise_view.exit_code(report, None if gain is None else reach)
-    if problem := noise_view.problem_of(report):
-        say_error(problem)
+    required = None if report.problem else report.estimate_required_size(wanted)
+    code = noise_view.choose_exit_code(report, None if gain is None else required)
+    if problem := noise_view.describe_problem(report):
+        print_error(problem)
     if configured.config.as_json:
-        write_text(noise_view.noise_as_json(report, reach, is_simulated=is_simulated, code=code), None)
-    elif reach is not None and configured.config.quiet:
-        noise_view.print_wanted(console(), report, reach)
-    elif reach is not None:
-        noise_view.print_noise(console(), report, reach, is_simulated=is_simulated)
+        write_text(noise_view.noise_as_json(report, required, is_simulated=is_simulated, code=code), None)
+    elif required is not None and configured.config.quiet:
+        noise_view.print_wanted(console(), report, required)
+    elif required is not None:
+        noise_view.print_noise(console(), report, required, is_simulated=is_simulated)
     raise typer.Exit(code)
 
 
-def _measured(configured: ConfiguredRun, repeats: int) -> NoiseReport:
-    from promptiter.cli.views.evaluation import progress
+def _measure(configured: ConfiguredRun, repeats: int) -> NoiseReport:
+    from promptiter.cli.views.evaluation import show_progress
     from promptiter.engine.request_checks import merge_eval_sets
 
-    def tell(_: str) -> None:
-        typer.echo("stopping after the case in flight; a second one stops at once", err=True)
+    def notify(_: str) -> None:
+        typer.echo("stopping after the current case; press Ctrl-C again to stop at once", err=True)
 
     if configured.config.quiet:
-        return configured.noise(repeats=repeats, notify=tell)
+        return configured.noise(repeats=repeats, notify=notify)
     cases = merge_eval_sets(configured.request.validation, name="validation")
-    with progress(len(cases.cases) * repeats, cases.id) as on_row:
-        return configured.noise(repeats=repeats, on_row=on_row, notify=tell)
+    with show_progress(len(cases.cases) * repeats, cases.id) as on_row:
+        return configured.noise(repeats=repeats, on_row=on_row, notify=notify)

@@ -1,4 +1,4 @@
-"""`promptiter run`, `resume` and `rerun`: optimize an agent as promptiter.yaml says, and show the outcome."""
+"""`promptiter run`, `resume` and `rerun`: optimize the agent of a promptiter.yaml, and show the outcome."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from promptiter.cli.options import (
     Seed,
     find_run_folder,
 )
-from promptiter.cli.output import SteadyConsole, console, say_error, write_text
+from promptiter.cli.output import SteadyConsole, console, print_error, write_text
 from promptiter.errors import SetupError
 from traces.model import Json
 
 if TYPE_CHECKING:
-    from promptiter.config.build import ConfiguredRun
+    from promptiter.config.configured_run import ConfiguredRun
     from promptiter.config.file import ReadConfig
     from promptiter.runlog.results import RunResult
     from promptiter.runs.directory import RunDirectory
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def run(
     config: Config = Path("promptiter.yaml"),
     max_rounds: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Rounds at most; 0 only evaluates the baseline.")
+        int | None, typer.Option(min=0, metavar="N", help="Maximum number of rounds; 0 only evaluates the baseline.")
     ] = None,
     max_usd: MaxUsd = None,
     concurrency: Concurrency = None,
@@ -67,7 +67,7 @@ def run(
     During the search any gain is accepted. At the end baseline and best are run again, and one significance test
     decides what is adopted (`final_test` in CONFIG).
 
-    Options win over the keys of the same name in CONFIG.
+    Options override the keys of the same name in CONFIG.
 
     The first Ctrl-C finishes the current round, the second stops at once; `promptiter resume` continues either.
 
@@ -76,7 +76,7 @@ def run(
     from promptiter.config.file import read_config
 
     names = [name.strip() for each in targets or () for name in each.split(",") if name.strip()]
-    settings = settings_of(
+    settings = collect_settings(
         max_rounds=max_rounds,
         budget={"max_usd": max_usd} if max_usd is not None else None,
         concurrency=concurrency,
@@ -89,7 +89,7 @@ def run(
         quiet=quiet,
     )
     if dry_run:
-        _forecast(read_config(config, settings=settings))
+        _print_forecast(read_config(config, settings=settings))
         return
     _execute(read_config(config, settings=settings), costs=costs)
 
@@ -110,13 +110,13 @@ def resume(
 
     Recorded model answers are reused at no cost.
 
-    The configuration, the eval sets and the agent must be the ones that the run began with; if they changed, the error
-    says what did. Options may differ. To look at a run, use `promptiter show`.
+    The configuration, the eval sets and the agent must not have changed since the run began; if they have, the error
+    names the changes. Options may differ. To look at a run, use `promptiter show`.
     """
     from promptiter.api import read_config_to_resume
 
     folder = find_run_folder(run, runs)
-    settings = settings_of(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
+    settings = collect_settings(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
     _execute(read_config_to_resume(folder, settings=settings), folder=folder, test_now=final_test, costs=costs)
 
 
@@ -136,11 +136,11 @@ def rerun(
     from promptiter.api import read_config_to_rerun
 
     folder = find_run_folder(run, runs)
-    settings = settings_of(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
+    settings = collect_settings(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
     _execute(read_config_to_rerun(folder, settings=settings), costs=costs)
 
 
-def settings_of(
+def collect_settings(
     *,
     concurrency: int | None,
     review: bool | None,
@@ -149,7 +149,7 @@ def settings_of(
     quiet: bool | None,
     **others: Json,
 ) -> dict[str, Json]:
-    """The options that were given, under the keys of a configuration file."""
+    """The options that were given, under their keys in promptiter.yaml."""
     given = {
         **others,
         "evaluation": {"concurrency": concurrency} if concurrency is not None else None,
@@ -161,15 +161,15 @@ def settings_of(
     return {key: value for key, value in given.items() if value is not None}
 
 
-def _forecast(found: ReadConfig) -> None:
-    """Show the effective configuration as YAML that can be run, and the forecast on standard error. Spends nothing."""
+def _print_forecast(found: ReadConfig) -> None:
+    """Print the effective configuration as YAML that can be run, and the forecast to standard error."""
     import yaml
 
     from promptiter.cli.views import forecast as forecast_view
     from promptiter.config.effective_config import build_effective_config
 
-    with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints
-        configured = _prepared(found)
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the YAML, not for what an agent prints
+        configured = _prepare(found)
         try:
             effective, forecast = build_effective_config(configured), configured.forecast()
         finally:
@@ -188,24 +188,24 @@ def _forecast(found: ReadConfig) -> None:
 
 
 def _execute(found: ReadConfig, *, folder: Path | None = None, test_now: bool = False, costs: bool = False) -> NoReturn:
-    """Run to the end, show the outcome, and exit with its code. A run that has a folder is resumed."""
+    """Run to the end, show the outcome, and exit with its code. With a folder, resume that run."""
     from promptiter.cli.exit_codes import EXIT_CODES
     from promptiter.cli.views import run as run_view
     from promptiter.cli.views.costs import print_costs
     from promptiter.runs.summary import summarize
 
-    with contextlib.redirect_stdout(sys.stderr):  # whatever an agent prints: standard output is for the summary
-        configured = _prepared(found)
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the summary, not for what an agent prints
+        configured = _prepare(found)
         try:
             directory = configured.begin() if folder is None else configured.resume(folder)
-            result = _result(configured, directory, test_now=test_now)
+            result = _run(configured, directory, test_now=test_now)
         finally:
             configured.gateway.cache.close()
     for note in directory.notes:
         typer.secho(f"note: {note}", fg="yellow", err=True)
     summary = summarize(result, directory.path)
     if configured.config.as_json:
-        write_text(run_view.as_json(result, directory.path), None)
+        write_text(run_view.result_as_json(result, directory.path), None)
     elif configured.config.quiet:
         run_view.print_line(console(), summary)
     else:
@@ -215,8 +215,8 @@ def _execute(found: ReadConfig, *, folder: Path | None = None, test_now: bool = 
     raise typer.Exit(EXIT_CODES[summary.outcome])
 
 
-def _prepared(found: ReadConfig) -> ConfiguredRun:
-    """The run, ready to start. All problems are reported together."""
+def _prepare(found: ReadConfig) -> ConfiguredRun:
+    """Build the run. All problems are reported together."""
     from promptiter.cli.review import check_terminal
     from promptiter.config.build import build_run
     from promptiter.runs.directory import check_folder
@@ -234,8 +234,8 @@ def _prepared(found: ReadConfig) -> ConfiguredRun:
     return build_run(found, problems=problems)
 
 
-def _result(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:
-    """The result of the run; of one that failed, what it found until then."""
+def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:
+    """Run, and return the result; of a failed run, the result so far."""
     from promptiter.cli.review import TerminalReviewer
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.run import RunFailedError
@@ -245,7 +245,7 @@ def _result(configured: ConfiguredRun, directory: RunDirectory, *, test_now: boo
     config, ledger = configured.config, configured.gateway.ledger
     screen = SteadyConsole()
     progress = RunProgress(screen, spent=lambda: ledger.snapshot().of_models)
-    reviewer = TerminalReviewer(screen, paused=progress.paused) if config.review else None
+    reviewer = TerminalReviewer(screen, pause=progress.pause) if config.review else None
     try:
         with contextlib.nullcontext() if config.quiet else progress:
             if not config.quiet:
@@ -258,6 +258,6 @@ def _result(configured: ConfiguredRun, directory: RunDirectory, *, test_now: boo
                 notify=progress.say,
             )
     except RunFailedError as error:
-        if config.as_json:  # else the summary names the cause
-            say_error(str(error))
+        if config.as_json:  # otherwise the summary names the cause
+            print_error(str(error))
         return error.result

@@ -1,4 +1,4 @@
-"""`promptiter runs`: which runs there are, how they ended, and what they cost."""
+"""`promptiter runs`: list runs, how they ended, and what they cost."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def runs(
     from promptiter.runlog.codec import to_plain
     from promptiter.runs.listing import list_runs
 
-    there = find_runs(folder)
-    found = list_runs(there)
+    path = find_runs(folder)
+    found = list_runs(path)
     if as_json:
         write_text(json_text([to_plain(each) for each in found]), None)
     elif not found:
-        typer.echo(f"no runs in {there}")
+        typer.echo(f"no runs in {path}")
     else:
         print_runs(console(), found)

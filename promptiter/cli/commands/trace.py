@@ -12,8 +12,9 @@ import typer
 
 from promptiter.cli.help import PlainCommand
 from promptiter.cli.options import AsJson, Output, find_run_folder
-from promptiter.cli.output import View, console, json_text, view_of, write_text
+from promptiter.cli.output import OutputFormat, console, guess_format, json_text, write_text
 from promptiter.llm.redaction import process_redactor
+from promptiter.wording import join_names, plural
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
 from traces.draw.diagram import Diagram
 from traces.files import from_json, to_json
@@ -33,7 +34,7 @@ File = Annotated[
 
 
 class Encoding(StrEnum):
-    """What `trace export` can write."""
+    """The formats that `trace export` writes."""
 
     json = "json"
     otlp_json = "otlp-json"
@@ -60,8 +61,8 @@ def show(
     trace_id: Annotated[
         str | None, typer.Option("--trace", metavar="ID", help="Which trace, if the file has several.")
     ] = None,
-    view: Annotated[
-        View | None,
+    output_format: Annotated[
+        OutputFormat | None,
         typer.Option("--format", metavar="FORMAT", help="text, mermaid, svg or json; by default from --output."),
     ] = None,
     by_node: Annotated[
@@ -86,28 +87,28 @@ def show(
     from traces.draw.mermaid import to_mermaid
     from traces.draw.svg import to_svg
 
-    view = view or view_of(output)
+    output_format = output_format or guess_format(output)
     if case is not None:
-        chosen, before = _of_case(find_run_folder(str(file), None), case, number, trace_id)
-    elif trace_id is None and view is View.text:
+        chosen, before = _read_case_traces(find_run_folder(str(file), None), case, number, trace_id)
+    elif trace_id is None and output_format is OutputFormat.text:
         chosen, before = list(_read(file)), None
     else:
         chosen, before = [_choose(_read(file), trace_id, file)], None
-    match view:
-        case View.text if case is None and len(chosen) != 1:
+    match output_format:
+        case OutputFormat.text if case is None and len(chosen) != 1:
             trace_view.print_list(console(output), chosen, limit=limit)
-        case View.text:
+        case OutputFormat.text:
             screen = console(output)
             if before is not None:
                 screen.print(before)
                 screen.print()
             for trace in chosen:
                 trace_view.print_trace(screen, trace, limit=limit)
-        case View.json:
+        case OutputFormat.json:
             write_text(to_json(chosen[-1]).decode() + "\n", output)
         case _:
             drawing = _draw(chosen[-1], by_node=by_node, unfold=unfold)
-            write_text(to_svg(drawing) if view is View.svg else to_mermaid(drawing), output)
+            write_text(to_svg(drawing) if output_format is OutputFormat.svg else to_mermaid(drawing), output)
 
 
 @app.command(cls=PlainCommand)
@@ -142,7 +143,7 @@ def export(
     ] = None,
 ) -> None:
     """Convert traces to JSON lines or OTLP spans."""
-    encoding = encoding or _encoding_of(output)
+    encoding = encoding or _choose_encoding(output)
     chosen = _read(file) if trace_id is None else iter([_choose(_read(file), trace_id, file)])
     if encoding is Encoding.json:
         typer.echo(f"{write_traces(output, chosen):,} traces written to {output}")
@@ -151,17 +152,17 @@ def export(
         typer.echo(f"{spans:,} spans written to {output}")
 
 
-def _of_case(
+def _read_case_traces(
     folder: Path, case_id: str, number: int | None, trace_id: str | None
 ) -> tuple[list[ExecutionTrace], RenderableType]:
-    """The traces of one run of a case, one for each turn, and a table of all its runs."""
+    """Read the traces of one run of a case, one per turn, and a table of all its runs."""
     from promptiter.cli.views.case import runs_table
     from promptiter.runs.case_history import read_case, read_traces
 
     history = read_case(folder, case_id)
     count = len(history.runs)
     if (number is not None and number > count) or not count:
-        raise TraceError(f"{case_id!r} was run {count} times so far; --run takes one of these runs")
+        raise TraceError(f"case {case_id!r} has {plural(count, 'run')} so far; choose one of them with --run")
     chosen = number or count
     found = read_traces(folder, history.runs[chosen - 1])
     if not found:
@@ -186,7 +187,7 @@ def _draw(trace: ExecutionTrace, *, by_node: bool | None, unfold: bool) -> Diagr
 
 
 def _read(file: Path) -> Iterator[ExecutionTrace]:
-    """The traces of a file, without secrets of the environment: what is shown or converted is handed on."""
+    """Read the traces of a file, without secrets of the environment, since output may be shared."""
     if (file / "run.json").is_file():
         raise TraceError(f"{file} is a run; choose a case with --case ID, or use `promptiter show {file}`")
     redactor = process_redactor()
@@ -196,32 +197,28 @@ def _read(file: Path) -> Iterator[ExecutionTrace]:
         yield trace if safe is raw else from_json(safe)
 
 
-def _encoding_of(output: Path) -> Encoding:
+def _choose_encoding(output: Path) -> Encoding:
     if guess_encoding(output) == "protobuf":
         return Encoding.otlp_protobuf
     name = output.name.removesuffix(".gz")
     if not name.endswith((".json", ".jsonl")):
-        raise TraceError(f"no format is known for {output.name!r}; name it .jsonl, .otlp.jsonl or .pb, or use --to")
+        raise TraceError(f"unknown format: {output.name!r}; name it .jsonl, .otlp.jsonl or .pb, or use --to")
     return Encoding.otlp_json if ".otlp." in name else Encoding.json
 
 
 def _choose(found: Iterator[ExecutionTrace], trace_id: str | None, file: Path) -> ExecutionTrace:
-    """The trace of that id, or the only one."""
+    """The trace with this id, or the only one."""
     ids = []
     for trace in found:
         if trace.id == trace_id:
             return trace
         ids.append(trace.id)
     if not ids:
-        raise TraceError(f"{file} holds no traces")
+        raise TraceError(f"{file} has no traces")
     if trace_id is None and len(ids) == 1:
         return trace
     if trace_id is None:
-        raise TraceError(f"{file} has {len(ids):,} traces: choose one with --trace ID ({_some(ids)})")
+        raise TraceError(f"{file} has {len(ids):,} traces: choose one with --trace ID ({join_names(ids, limit=5)})")
     nearest = get_close_matches(trace_id, ids[:2_000], n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {_some(ids)}"
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"it has {join_names(ids, limit=5)}"
     raise TraceError(f"{file} has no trace {trace_id!r}; {hint}")
-
-
-def _some(ids: list[str]) -> str:
-    return ", ".join(ids[:5]) + (", …" if len(ids) > 5 else "")

@@ -1,13 +1,12 @@
-"""What a cache of model answers holds, for people and for machines."""
+"""The contents of a cache of model answers, for people and for machines."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import json_text
+from promptiter.cli.output import json_text, new_table
 from promptiter.cli.views.costs import price
 from promptiter.llm.cache.maintenance import CacheContents
 from promptiter.llm.ledger import Spending
@@ -16,14 +15,11 @@ from traces.model import Json
 
 
 def print_cache(screen: Console, found: CacheContents) -> None:
-    """How much a cache holds, and for each role how many answers, tokens and dollars."""
-    screen.print(Text.assemble((str(path_from_here(found.path)), "bold"), f"  {answers(found)}"), soft_wrap=True)
+    """Print the size of a cache, and for each role the number of answers, tokens and dollars."""
+    screen.print(Text.assemble((str(path_from_here(found.path)), "bold"), f"  {format_size(found)}"), soft_wrap=True)
     if not found.by_role:
         return
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    table.add_column("role")
-    for name in ("answers", "tokens", "to pay again"):
-        table.add_column(name, justify="right")
+    table = new_table("role", ">answers", ">tokens", ">to pay again")
     rows = dict(found.by_role) | ({"total": found.total} if len(found.by_role) > 1 else {})
     for role, spent in rows.items():
         table.add_row(role, f"{spent.calls:,}", _tokens(spent), price(spent), style="bold" if role == "total" else None)
@@ -32,7 +28,7 @@ def print_cache(screen: Console, found: CacheContents) -> None:
 
 
 def cache_as_json(found: CacheContents) -> str:
-    """The same for machines."""
+    """The contents of a cache as JSON."""
     document = {
         "schema_version": 1,
         "path": str(found.path),
@@ -53,7 +49,7 @@ def _figures(spent: Spending) -> dict[str, Json]:
     }
 
 
-def answers(found: CacheContents) -> str:
+def format_size(found: CacheContents) -> str:
     """`12 answers, 34.5 kB`."""
     return f"{plural(found.total.calls, 'answer')}, {decimal(found.bytes)}"
 

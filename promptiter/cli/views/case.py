@@ -1,4 +1,4 @@
-"""One case of a run: each of its runs with the score, then what the baseline and the last profile answered."""
+"""One case of a run: all of its runs with their scores, then the first and the last answer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import print_indented
-from promptiter.cli.views.run import figure, in_a_line
+from promptiter.cli.output import new_table, print_indented
+from promptiter.cli.views.run import format_score, shorten_reason
 from promptiter.evaluation.result import CaseRow
 from promptiter.runlog.events import Phase
 from promptiter.runs.case_history import CaseHistory, CaseRun
 from promptiter.wording import path_from_here, plural
 from traces.text import one_line
 
-LONGEST_OUTPUT = 2000
+MAX_OUTPUT = 2000
 
 PHASES: dict[Phase, str] = {
     "rerun": "train, patched",
@@ -25,11 +25,11 @@ PHASES: dict[Phase, str] = {
     "final_test": "final test",
     "test": "test set",
 }
-"""What is printed for a phase, where that is not its own name."""
+"""Names of phases, where they differ from the phase itself."""
 
 
 def print_case(screen: Console, history: CaseHistory, folder: Path) -> None:
-    """All runs of the case as a table, the first and the last answer, and how to see the traces."""
+    """Print all runs of the case, the first and the last answer, and the command that shows the traces."""
     screen.print(Text.assemble((one_line(history.case_id), "bold"), f"  {plural(len(history.runs), 'run')}"))
     if not history.runs:
         return
@@ -44,14 +44,8 @@ def print_case(screen: Console, history: CaseHistory, folder: Path) -> None:
 
 
 def runs_table(history: CaseHistory, *, chosen: int | None = None) -> Table:
-    """A line a run, numbered: where it was made, under which profile, and how it scored; the chosen one is marked."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("run", justify="right", no_wrap=True)
-    for name in ("round", "phase", "profile"):
-        table.add_column(name, no_wrap=True)
-    for name in ("repeat", "score"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    """A numbered table of the runs: phase, profile and score; the chosen one is marked."""
+    table = new_table(">run", "round", "phase", "profile", ">repeat", ">score", "", gap=3)
     for number, run in enumerate(history.runs, start=1):
         passed = run.row.error is None and all(score.passed for score in run.row.scores)
         table.add_row(
@@ -60,7 +54,7 @@ def runs_table(history: CaseHistory, *, chosen: int | None = None) -> Table:
             phase_name(run.phase),
             run.profile,
             str(run.row.repeat),
-            figure(mean_score(run.row)),
+            format_score(mean_score(run.row)),
             Text("pass", "green") if passed else Text("error" if run.row.error is not None else "fail", "red"),
         )
     return table
@@ -80,11 +74,11 @@ def _print_answer(screen: Console, run: CaseRun) -> None:
     screen.print()
     screen.print(Text(f"{run.profile} ({phase_name(run.phase)})", "bold"))
     if run.row.error is not None:
-        print_indented(screen, Text(in_a_line(str(run.row.error)), "red"))
+        print_indented(screen, Text(shorten_reason(str(run.row.error)), "red"))
         return
     output = run.row.output
-    more = f" … {plural(len(output) - LONGEST_OUTPUT, 'more character')}" if len(output) > LONGEST_OUTPUT else ""
-    print_indented(screen, Text(one_line(output[:LONGEST_OUTPUT]) + more))
+    more = f" … {plural(len(output) - MAX_OUTPUT, 'more character')}" if len(output) > MAX_OUTPUT else ""
+    print_indented(screen, Text(one_line(output[:MAX_OUTPUT]) + more))
     for score in run.row.scores:
-        text = f"{one_line(score.metric)} {figure(score.value)}: {in_a_line(score.error or score.reason)}"
+        text = f"{one_line(score.metric)} {format_score(score.value)}: {shorten_reason(score.error or score.reason)}"
         print_indented(screen, Text(text, "dim" if score.passed else "red"))

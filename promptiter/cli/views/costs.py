@@ -1,11 +1,11 @@
-"""What was spent: one line, or the whole account beside the forecast. Calls are calls of models, tools are apart."""
+"""Costs: one line, or the whole account beside the forecast. Model calls and tool calls are counted separately."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.text import Text
 
-from promptiter.cli.output import heading, print_indented
+from promptiter.cli.output import print_heading, print_indented
 from promptiter.cli.views.forecast import describe_difference, print_stages
 from promptiter.forecast.forecast import read_forecast
 from promptiter.forecast.stage_costs import spent_by_stage
@@ -15,9 +15,9 @@ from promptiter.wording import dollars, plural
 
 
 def print_costs(screen: Console, summary: RunSummary) -> None:
-    """What was spent, by role and by stage, beside what was expected."""
+    """Print what was spent, by role and by stage, beside the forecast."""
     costs, folder = summary.costs, summary.folder
-    heading(screen, "Cost")
+    print_heading(screen, "Cost")
     print_indented(screen, Text(cost_line(costs)))
     if costs.case_runs:
         cached = f", {costs.cached_case_runs:,} of them cached" if costs.cached_case_runs else ""
@@ -32,15 +32,15 @@ def print_costs(screen: Console, summary: RunSummary) -> None:
     forecast = None if folder is None else read_forecast(folder)
     if folder is None or forecast is None:
         return
-    heading(screen, "Compared with the forecast")
+    print_heading(screen, "Compared with the forecast")
     print_indented(screen, Text(describe_difference(forecast, costs.models, seconds=costs.duration_s)))
     screen.print()
     print_stages(screen, forecast, spent_by_stage(folder))
 
 
 def cost_line(costs: Costs) -> str:
-    """`$0.0312, 1,085 model calls, 48.0 s`: dollars, calls of models, those of tools, and the time."""
-    parts = [_price(costs), plural(costs.models.calls, "model call")]
+    """`$0.0312, 1,085 model calls, 48.0 s`: cost, model calls, tool calls if there were any, and time."""
+    parts = [_format_cost(costs), plural(costs.models.calls, "model call")]
     if costs.tools.calls:
         parts.append(plural(costs.tools.calls, "tool call"))
     return ", ".join((*parts, f"{costs.duration_s:.1f} s"))
@@ -51,15 +51,15 @@ def spending_line(costs: Costs) -> str:
     parts = [plural(costs.models.calls, "model call"), f"{costs.models.cache_hits:,} cached"]
     if costs.tools.calls:
         parts.append(plural(costs.tools.calls, "tool call"))
-    return ", ".join((*parts, f"{costs.models.tokens:,} tokens", f"cost {_price(costs)}"))
+    return ", ".join((*parts, f"{costs.models.tokens:,} tokens", f"cost {_format_cost(costs)}"))
 
 
-def _price(costs: Costs) -> str:
-    return f"{price(costs.models)}{' (simulated)' if costs.is_simulated else ''}"
+def _format_cost(costs: Costs) -> str:
+    return f"{price(costs.models)}{' (offline model)' if costs.is_simulated else ''}"
 
 
 def price(spent: Spending) -> str:
-    """Dollars, as far as they are known."""
+    """The cost, as far as it is known."""
     if spent.cost_usd is None:
         return "unknown"
     unknown = f" + {plural(spent.unpriced_calls, 'call')} of unknown price" if spent.unpriced_calls else ""

@@ -1,4 +1,4 @@
-"""How a surface changed, on a terminal: sentence by sentence, for a prompt is often one long line."""
+"""The diff of a surface, sentence by sentence, since a prompt is often one long line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from traces.model import Json
 from traces.text import one_line
 
 CONTEXT = 1
-"""So many unchanged sentences are shown around a change."""
+"""Number of unchanged sentences shown around a change."""
 
 
-def diff(before: Json, after: Json) -> Table:
-    """The sentences that went (-) and came (+), with what stands around them."""
+def diff_table(before: Json, after: Json) -> Table:
+    """The removed (-) and added (+) sentences, with their context."""
     old, new = _sentences(_text(before)), _sentences(_text(after))
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, width=1)
@@ -36,16 +36,16 @@ def _lines(
     group: Sequence[tuple[str, int, int, int, int]], old: Sequence[str], new: Sequence[str]
 ) -> Iterator[tuple[str, Text]]:
     for what, old_start, old_end, new_start, new_end in group:
-        gone, come = old[old_start:old_end], new[new_start:new_end]
+        removed, added = old[old_start:old_end], new[new_start:new_end]
         if what == "equal":
-            yield from ((" ", _line(line, " ")) for line in gone)
+            yield from ((" ", _line(line, " ")) for line in removed)
             continue
-        yield from (("-", _line(line, "-", other)) for line, other in zip_longest(gone, come[: len(gone)]))
-        yield from (("+", _line(line, "+", other)) for line, other in zip_longest(come, gone[: len(come)]))
+        yield from (("-", _line(line, "-", other)) for line, other in zip_longest(removed, added[: len(removed)]))
+        yield from (("+", _line(line, "+", other)) for line, other in zip_longest(added, removed[: len(added)]))
 
 
 def _line(line: str, sign: str, other: str | None = None) -> Text:
-    """A sentence; the words that its counterpart does not have stand out."""
+    """A sentence; words that its counterpart does not have are bold."""
     if other is None:
         return Text(one_line(line), _STYLES[sign])
     words, theirs = _WORD.findall(line), _WORD.findall(other)

@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import json_text
+from promptiter.cli.output import json_text, new_table
 from promptiter.cli.views.costs import spending_line
+from promptiter.cli.views.run import format_score
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
@@ -25,12 +25,12 @@ from promptiter.wording import join_names, plural
 from traces.model import Json
 from traces.text import cut, one_line
 
-SHOWN_FAILURES = 10
+MAX_FAILURES = 10
 
 
 @contextmanager
-def progress(total: int, title: str) -> Iterator[Callable[[CaseRow], None]]:
-    """A bar on standard error while people watch: cases done, the mean so far, the time left."""
+def show_progress(total: int, title: str) -> Iterator[Callable[[CaseRow], None]]:
+    """Show a progress bar on a terminal: cases done, the mean so far, the time left."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[mean]}"))
     bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
     bar.disable = not sys.stderr.isatty()
@@ -54,44 +54,41 @@ def reaches_thresholds(found: Evaluation) -> bool:
 
 
 def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway: Gateway) -> None:
-    """The figures, and the cases that did not pass with what they were told."""
+    """Print the figures, and the cases that did not pass, with the reasons."""
     passed = sum(case.passed for case in found.cases)
     screen.print(
         Text.assemble(
             (one_line(found.eval_set_id), "bold"),
             f"  {passed} of {len(found.cases)} cases pass ({_share(found.pass_rate)}), mean score ",
-            (_figure(found.mean_score), "bold"),
+            (format_score(found.mean_score), "bold"),
         )
     )
     costs = summarize_costs(gateway.ledger.snapshot())
     screen.print(Text(f"{plural(len(found.rows), 'run')}, {spending_line(costs)}", "dim"))
     if not found.is_reliable:
-        told = f"unreliable: {_share(found.errored_fraction)} of the runs or scores failed"
-        screen.print(Text(told, "bold red"))
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    table.add_column("metric")
-    for name in ("mean", "threshold"):
-        table.add_column(name, justify="right")
+        text = f"unreliable: {_share(found.errored_fraction)} of the runs or scores failed"
+        screen.print(Text(text, "bold red"))
+    table = new_table("metric", ">mean", ">threshold")
     for name, mean in found.metric_means.items():
         is_good = mean is not None and mean >= found.thresholds[name]
         table.add_row(
-            Text(one_line(name)), Text(_figure(mean), "green" if is_good else "red"), f"{found.thresholds[name]:g}"
+            Text(one_line(name)), Text(format_score(mean), "green" if is_good else "red"), f"{found.thresholds[name]:g}"
         )
     screen.print()
     screen.print(table)
     _print_failures(screen, found, cases)
 
 
-def print_never_read(screen: Console, surface_ids: Sequence[str]) -> None:
-    """Surfaces that no run has read, in a line; nothing if there are none."""
+def print_unread(screen: Console, surface_ids: Sequence[str]) -> None:
+    """Print the surfaces that no run has read, if there are any."""
     if surface_ids:
         text = f"Never read: {join_names(surface_ids, limit=12)}; a patch there cannot change anything"
         screen.print()
         screen.print(Text(one_line(text), "yellow"))
 
 
-def as_json(found: Evaluation, gateway: Gateway) -> str:
-    """Everything, for machines; clocks stand under `measured`."""
+def evaluation_as_json(found: Evaluation, gateway: Gateway) -> str:
+    """The whole evaluation; what differs from run to run is under `measured`."""
     document = {
         "schema_version": 1,
         "eval_set_id": found.eval_set_id,
@@ -104,7 +101,7 @@ def as_json(found: Evaluation, gateway: Gateway) -> str:
         },
         "errored_fraction": found.errored_fraction,
         "is_reliable": found.is_reliable,
-        "is_simulated": _is_simulated(gateway),
+        "is_simulated": any_simulated(gateway.ledger.snapshot().by_model()),
         "usage": found.usage,
         "rows": found.rows,
         "measured": {"ledger": gateway.ledger.snapshot()},
@@ -112,8 +109,8 @@ def as_json(found: Evaluation, gateway: Gateway) -> str:
     return json_text(document)
 
 
-def as_junit(found: Evaluation, cases: EvalSet) -> str:
-    """A test suite with a test a case; a failure's message is JSON with all that is needed to look into it."""
+def evaluation_as_junit(found: Evaluation, cases: EvalSet) -> str:
+    """A JUnit test suite with one test per case; the message of a failure is JSON with all details."""
     by_id = {case.id: case for case in cases.cases}
     failed = sum(case.is_scored and not case.passed for case in found.cases)
     errors = sum(not case.is_scored for case in found.cases)
@@ -124,11 +121,8 @@ def as_junit(found: Evaluation, cases: EvalSet) -> str:
         failures=str(failed),
         errors=str(errors),
     )
-    by_case: dict[str, list[CaseRow]] = {}
-    for row in found.rows:
-        by_case.setdefault(row.case_id, []).append(row)
     for case in found.cases:
-        rows = by_case[case.case_id]
+        rows = found.rows_by_case[case.case_id]
         seconds = sum(row.measured.duration_s for row in rows)
         test = ElementTree.SubElement(
             suite,
@@ -139,14 +133,19 @@ def as_junit(found: Evaluation, cases: EvalSet) -> str:
         )
         if case.passed:
             continue
-        told = [_told(by_id[case.case_id], row, score) for row in rows for score in row.scores if not score.passed]
-        message = orjson.dumps(told, option=orjson.OPT_INDENT_2).decode()
+        details = [
+            _describe_failure(by_id[case.case_id], row, score)
+            for row in rows
+            for score in row.scores
+            if not score.passed
+        ]
+        message = orjson.dumps(details, option=orjson.OPT_INDENT_2).decode()
         kind = "failure" if case.is_scored else "error"
         ElementTree.SubElement(test, kind, message=cut(_xml_text(message), 4000)).text = _xml_text(message)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _told(case: EvalCase, row: CaseRow, score: Score) -> dict[str, Json]:
+def _describe_failure(case: EvalCase, row: CaseRow, score: Score) -> dict[str, Json]:
     return {
         "input": [turn.user for turn in case.turns],
         "expected": [turn.expected for turn in case.turns],
@@ -165,10 +164,10 @@ def _print_failures(screen: Console, found: Evaluation, cases: EvalSet) -> None:
         return
     screen.print()
     shown = [row for row in found.rows if row.case_id in failing and any(not score.passed for score in row.scores)]
-    for row in shown[:SHOWN_FAILURES]:
-        asked = " / ".join(turn.user for turn in by_id[row.case_id].turns)
+    for row in shown[:MAX_FAILURES]:
+        question = " / ".join(turn.user for turn in by_id[row.case_id].turns)
         screen.print(
-            Text.assemble(("✗ ", "bold red"), (one_line(row.case_id), "bold"), f"  {cut(one_line(asked), 100)}")
+            Text.assemble(("✗ ", "bold red"), (one_line(row.case_id), "bold"), f"  {cut(one_line(question), 100)}")
         )
         if row.error:
             screen.print(Text(f"  failed: {cut(one_line(str(row.error)), 300)}", "red"))
@@ -176,18 +175,10 @@ def _print_failures(screen: Console, found: Evaluation, cases: EvalSet) -> None:
         screen.print(Text(f"  answer  {cut(one_line(row.output), 200)}", "dim"))
         for score in row.scores:
             if not score.passed:
-                told = f"  {score.metric} {_figure(score.value)}: {score.error or score.reason}"
-                screen.print(Text(cut(one_line(told), 300), "red"))
-    if len(shown) > SHOWN_FAILURES:
-        screen.print(Text(f"… {len(shown) - SHOWN_FAILURES} more; --json and --junit have all", "dim"))
-
-
-def _is_simulated(gateway: Gateway) -> bool:
-    return any_simulated(gateway.ledger.snapshot().by_model())
-
-
-def _figure(value: float | None) -> str:
-    return "unscored" if value is None else f"{value:.3f}"
+                text = f"  {score.metric} {format_score(score.value)}: {score.error or score.reason}"
+                screen.print(Text(cut(one_line(text), 300), "red"))
+    if len(shown) > MAX_FAILURES:
+        screen.print(Text(f"… {len(shown) - MAX_FAILURES} more; --json and --junit list all", "dim"))
 
 
 def _share(value: float | None) -> str:
@@ -195,5 +186,5 @@ def _share(value: float | None) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Text without what XML cannot hold."""
+    """Text without characters that XML does not allow."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "�" for letter in text)

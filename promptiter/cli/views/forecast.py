@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import json_text, print_rows
+from promptiter.cli.output import json_text, new_table, print_rows
 from promptiter.forecast.costs import NO_COST, Cost, Range
 from promptiter.forecast.forecast import Forecast
 from promptiter.forecast.stage_costs import STAGES, Stage
@@ -24,9 +23,9 @@ def forecast_as_json(forecast: Forecast, configuration: dict[str, Json]) -> str:
 
 
 def print_forecast(screen: Console, forecast: Forecast) -> None:
-    """Every figure of a typical run, with those of a short and a long one."""
+    """Print the figures of a typical run, with those of a short and a long one."""
     screen.print(Text.assemble(("Forecast", "bold"), f"  {one_line(forecast.source)}"))
-    rounds = f"  {_range(forecast.rounds, _count)} rounds; each figure is that of a typical run (short to long run)"
+    rounds = f"  {_range(forecast.rounds, _count)} rounds; figures are for a typical run (short to long run)"
     screen.print(rounds, style="dim")
     _print_costs(screen, "stage", [*forecast.stages.items(), ("all", forecast.total)])
     _print_costs(screen, "node", forecast.nodes.items())
@@ -39,7 +38,7 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
 
 
 def describe_difference(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
-    """What model calls took and the forecast of it: calls, dollars, seconds."""
+    """Calls, dollars and seconds beside their forecast."""
     expected = forecast.total
     figures = [f"{spent.calls:,} calls, expected {_range(expected.calls, _count)}"]
     if expected.usd is not None and (expected.usd.high or spent.cost_usd):
@@ -49,7 +48,7 @@ def describe_difference(forecast: Forecast, spent: Spending, *, seconds: float) 
 
 
 def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[Json]:
-    """Every stage that was forecast or made a call."""
+    """The stages that were forecast or made a call."""
     return [
         {
             "stage": stage,
@@ -61,9 +60,9 @@ def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[
 
 
 def print_stages(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spending]) -> None:
-    """What each stage took beside its forecast: calls, and dollars if they are known, else tokens."""
+    """Print what each stage took beside its forecast: calls, and dollars if they are known, otherwise tokens."""
     has_dollars = forecast.total.usd is not None and forecast.total.usd.high > 0
-    table = _new_table("stage", "calls", "expected", "cost" if has_dollars else "tokens", "expected")
+    table = new_table("stage", ">calls", ">expected", ">cost" if has_dollars else ">tokens", ">expected")
     for stage, actual in _by_stage(forecast, spent):
         cost = forecast.stages.get(stage, NO_COST)
         paid = (_paid(actual), _dollars(cost)) if has_dollars else (_count(actual.tokens), _range(cost.tokens, _count))
@@ -72,12 +71,12 @@ def print_stages(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spen
 
 
 def _by_stage(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[tuple[Stage, Spending]]:
-    """The stages that were forecast to call a model or did, in the order of a run."""
+    """The stages that were forecast to call a model or did so, in the order of a run."""
     return [(stage, spent.get(stage, NOTHING)) for stage in STAGES if stage in (forecast.stages.keys() | spent.keys())]
 
 
 def _print_costs(screen: Console, kind: str, lines: Iterable[tuple[str, Cost]]) -> None:
-    table = _new_table(kind, "calls", "tokens", "cost", "time")
+    table = new_table(kind, ">calls", ">tokens", ">cost", ">time")
     for name, cost in lines:
         calls, tokens = _range(cost.calls, _count), _range(cost.tokens, _thousands)
         style = "bold" if name == "all" else None
@@ -86,16 +85,8 @@ def _print_costs(screen: Console, kind: str, lines: Iterable[tuple[str, Cost]]) 
     screen.print(table)
 
 
-def _new_table(first: str, *others: str) -> Table:
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
 def _range(figures: Range, show: Callable[[float], str]) -> str:
-    """`192 (135 to 311)`; one figure where all are the same."""
+    """`192 (135 to 311)`, or a single figure if all are the same."""
     low, typical, high = show(figures.low), show(figures.typical), show(figures.high)
     return typical if low == high else f"{typical} ({low} to {high})"
 

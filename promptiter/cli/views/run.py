@@ -1,4 +1,4 @@
-"""The end of a run, for people and for machines: the changes, the outcome in a line, the cost, what to do next."""
+"""The end of a run, for people and for machines: the changes, the outcome, the cost, and the next commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from promptiter.cli.exit_codes import EXIT_CODES
 from promptiter.cli.output import print_indented
 from promptiter.cli.views.costs import cost_line
-from promptiter.cli.views.diff import diff
+from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.forecast import stages_as_json
 from promptiter.forecast.forecast import read_forecast
 from promptiter.forecast.stage_costs import spent_by_stage
@@ -24,10 +24,10 @@ from promptiter.runs.summary import Change, FigureChange, RunSummary
 from promptiter.wording import join_names, plural
 from traces.text import cut, one_line
 
-LONGEST_REASON = 400
-LONGEST_CAUSE = 1000
+MAX_REASON = 400
+MAX_CAUSE = 1000
 FIRST_DIFF_LINES = 8
-"""Lines of the first diff that the end of a run shows; `promptiter show --diff` has all."""
+"""Lines of the first diff that are printed; `promptiter show --diff` prints all."""
 
 MARKS = {
     "improved": ("✓", "bold green"),
@@ -40,8 +40,8 @@ MARKS = {
 OTHER_MARK = ("●", "bold yellow")
 
 
-def as_json(result: RunResult, path: Path) -> str:
-    """The result, with where it was written, what it was expected to take, by stage too, and the exit code."""
+def result_as_json(result: RunResult, path: Path) -> str:
+    """The result, with its folder, the forecast in total and by stage, and the exit code."""
     forecast = read_forecast(path)
     document = {
         **orjson.loads(result.to_json()),
@@ -56,14 +56,16 @@ def as_json(result: RunResult, path: Path) -> str:
 
 
 def print_line(screen: Console, summary: RunSummary) -> None:
-    """One line: the agent, the outcome, the score and the reason."""
+    """Print one line: the agent, the outcome, the score and the reason."""
     style = MARKS.get(summary.outcome, OTHER_MARK)[1]
     name = one_line(summary.agent)
-    screen.print(Text.assemble((f"{name}: ", "bold"), (summary.headline, style), _because(summary)), soft_wrap=True)
+    screen.print(
+        Text.assemble((f"{name}: ", "bold"), (summary.headline, style), _format_reason(summary)), soft_wrap=True
+    )
 
 
 def print_end(screen: Console, summary: RunSummary) -> None:
-    """About 15 lines: the first diff, the headline, what still fails, the cost, and commands to paste."""
+    """Print about 15 lines: the first diff, the headline, what still fails, the cost, and commands to paste."""
     if summary.changes:
         _print_first_change(screen, summary)
         screen.print()
@@ -76,27 +78,27 @@ def print_end(screen: Console, summary: RunSummary) -> None:
 
 
 def print_headline(screen: Console, summary: RunSummary) -> None:
-    """The outcome, the score before and after, and the p-value or the reason."""
+    """Print the outcome, the score before and after, and the p-value or the reason."""
     mark, style = MARKS.get(summary.outcome, OTHER_MARK)
-    text = Text.assemble((summary.headline, style), _because(summary))
-    screen.print(hanging(Text(mark, style), text))
+    text = Text.assemble((summary.headline, style), _format_reason(summary))
+    screen.print(hanging_indent(Text(mark, style), text))
 
 
-def _because(summary: RunSummary) -> Text:
-    """`: mean score 0.500 → 1.000 (p = 0.008)`, as far as it is known."""
+def _format_reason(summary: RunSummary) -> Text:
+    """`: mean score 0.500 → 1.000 (p = 0.008)`, as far as known."""
     text = Text()
     if summary.score is not None and summary.outcome not in ("failed", "invalid_eval"):
         where = " on validation" if summary.headline.endswith("new cases") else ""
-        text.append(f": {figure_change(summary.score)}{where}")
+        text.append(f": {format_change(summary.score)}{where}")
     if summary.reason:
         is_long = summary.outcome not in ("improved", "no_evidence", "underpowered", "overfit_risk")
-        reason = cut(one_line(" ".join(summary.reason.split())), LONGEST_CAUSE)
+        reason = shorten_reason(summary.reason, limit=MAX_CAUSE)
         text.append(f" ({reason})" if not is_long else f"; {reason}" if text else f": {reason}")
     return text
 
 
 def failing_line(summary: RunSummary) -> str:
-    """How many validation cases fail under the accepted profile."""
+    """The number of validation cases that fail under the accepted profile."""
     found = summary.validation
     if found is None:
         return ""
@@ -125,7 +127,7 @@ def _amount(figure: FigureChange, value: float | None) -> str:
 
 
 def print_warnings(screen: Console, summary: RunSummary) -> None:
-    """What a person should know besides: calls that were lost, problems, surfaces that are never read."""
+    """Print calls that were lost, surfaces that are never read, and problems."""
     if lost := summary.costs.models.lost_calls + summary.costs.tools.lost_calls:
         text = f"{plural(lost, 'call')} in flight when the run was killed: made again, possibly paid twice"
         print_indented(screen, Text(text, "yellow"))
@@ -133,36 +135,36 @@ def print_warnings(screen: Console, summary: RunSummary) -> None:
         text = f"never read: {join_names(summary.unread, limit=4)}; a patch there cannot change anything"
         print_indented(screen, Text(one_line(text), "yellow"))
     for problem in summary.problems:
-        print_indented(screen, Text(f"problem: {in_a_line(problem)}", "yellow"))
+        print_indented(screen, Text(f"problem: {shorten_reason(problem)}", "yellow"))
 
 
 def print_commands(screen: Console, summary: RunSummary) -> None:
-    """Commands to paste, one a line, never wrapped."""
+    """Print commands to paste, one per line, never wrapped."""
     for each in summary.commands:
         screen.print(Text.assemble((f"  {each.purpose}: ", "dim"), each.command), soft_wrap=True)
 
 
 def _print_first_change(screen: Console, summary: RunSummary) -> None:
-    first, *more = sorted(summary.changes, key=_support, reverse=True)
+    first, *more = sorted(summary.changes, key=_rank, reverse=True)
     screen.print(Text(changes_title(summary), "bold"))
     screen.print(Text(f"  {one_line(first.surface_id)}", "cyan"))
-    _print_first_lines(screen, Padding(diff(first.before, first.after), (0, 0, 0, 4), expand=False))
+    _print_first_lines(screen, Padding(diff_table(first.before, first.after), (0, 0, 0, 4), expand=False))
     if first.reasons:
-        print_indented(screen, Text(f"why: {cut(in_a_line(first.reasons[-1].text), 150)}", "dim"), by=4)
+        print_indented(screen, Text(f"why: {cut(shorten_reason(first.reasons[-1].text), 150)}", "dim"), by=4)
     if more:
         names = join_names([one_line(each.surface_id) for each in more], limit=3)
         print_indented(screen, Text(f"and {plural(len(more), 'more surface')}: {names}"))
 
 
 def changes_title(summary: RunSummary) -> str:
-    """`What changed: 2 of 6 surfaces`, or what was accepted and is not adopted."""
+    """`What changed: 2 of 6 surfaces`, or a title for accepted changes that are not adopted."""
     if summary.adopted:
         return f"What changed: {len(summary.changes)} of {plural(len(summary.targets), 'surface')}"
     is_open = summary.outcome in ("running", "interrupted", "stopped", "cancelled", "failed", "budget_ended")
     return "Accepted so far, not tested yet" if is_open else "Accepted by the search, not adopted"
 
 
-def _support(change: Change) -> tuple[float, int]:
+def _rank(change: Change) -> tuple[float, int]:
     return change.gain or 0.0, len(change.reasons[-1].case_ids) if change.reasons else 0
 
 
@@ -174,23 +176,23 @@ def _print_first_lines(screen: Console, content: RenderableType) -> None:
         screen.print(f"    … {plural(len(lines) - FIRST_DIFF_LINES, 'more line')}", style="dim")
 
 
-def figure_change(change: FigureChange) -> str:
-    """`mean score 0.500 → 1.000`; one figure if there is no other."""
+def format_change(change: FigureChange) -> str:
+    """`mean score 0.500 → 1.000`, or a single figure if it did not change."""
     after = "" if change.after is None or change.after == change.before else f" → {change.after:.3f}"
-    return f"{change.name} {figure(change.before)}{after}"
+    return f"{change.name} {format_score(change.before)}{after}"
 
 
-def figure(value: float | None) -> str:
+def format_score(value: float | None) -> str:
     return "unscored" if value is None else f"{value:.3f}"
 
 
-def in_a_line(text: str) -> str:
-    """A reason without line breaks, cut if it is long."""
-    return cut(one_line(" ".join(text.split())), LONGEST_REASON)
+def shorten_reason(text: str, *, limit: int = MAX_REASON) -> str:
+    """A reason on a single line, cut if it is long."""
+    return cut(one_line(" ".join(text.split())), limit)
 
 
-def hanging(mark: Text, text: Text) -> Table:
-    """A mark, with the wrapped lines of a text to its right."""
+def hanging_indent(mark: Text, text: Text) -> Table:
+    """A mark, and to its right a text that may wrap."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")

@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from promptiter.cli.output import new_table
 from promptiter.cli.views.costs import price
 from promptiter.cli.views.run import MARKS, OTHER_MARK
 from promptiter.runs.listing import ListedRun
 from promptiter.wording import path_from_here, plural
 from traces.text import cut, one_line
 
-LONGEST_ERROR = 200
+MAX_ERROR = 200
 
 
 def print_runs(screen: Console, found: Sequence[ListedRun]) -> None:
-    """A line a run, errors below, and how to resume the last that can be."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("run", "outcome"):
-        table.add_column(name, no_wrap=True)
-    for name in ("rounds", "score", "cost", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
+    """Print one line per run, then errors, and how to resume the last run that can be resumed."""
+    table = new_table("run", "outcome", ">rounds", ">score", ">cost", ">time")
     for each in found:
         table.add_row(
             each.run_id,
@@ -44,9 +40,9 @@ def print_runs(screen: Console, found: Sequence[ListedRun]) -> None:
 
 
 def _note(each: ListedRun) -> str:
-    """What went wrong with a run, or who works on it."""
+    """The error of a run, or the process that is working on it."""
     if each.error is not None:
-        return cut(one_line(each.error), LONGEST_ERROR)
+        return cut(one_line(each.error), MAX_ERROR)
     return f"process {each.holder.pid} on {each.holder.host}" if each.holder is not None else ""
 
 

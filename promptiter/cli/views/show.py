@@ -1,4 +1,4 @@
-"""`promptiter show`: a run in full, or one side of it: the diffs, the rounds, the blame, the costs."""
+"""`promptiter show`: a whole run, or one part of it: the diffs, the rounds, the blame."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import heading, print_indented
+from promptiter.cli.output import new_table, print_heading, print_indented
 from promptiter.cli.views.costs import cost_line
-from promptiter.cli.views.diff import diff
+from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.run import (
     changes_title,
     failing_line,
-    figure,
-    in_a_line,
+    format_score,
     print_commands,
     print_headline,
     print_warnings,
+    shorten_reason,
 )
-from promptiter.runs.round_summary import BlameOutcome, Figures, Rejected
+from promptiter.runs.round_summary import BlameOutcome, Figures, RejectionSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import join_names, plural
 from traces.text import one_line
 
-SHOWN_NAMES = 12
-SHOWN_REJECTIONS = 5
+MAX_NAMES = 12
+MAX_REJECTIONS = 5
 
 BLAME_OUTCOMES: dict[BlameOutcome, tuple[str, str]] = {
     "adopted": ("changed", "green"),
@@ -37,7 +37,7 @@ BLAME_OUTCOMES: dict[BlameOutcome, tuple[str, str]] = {
 
 
 def print_summary(screen: Console, summary: RunSummary) -> None:
-    """Everything but the accounting, in the order of the questions."""
+    """Print everything but the accounting, most important first."""
     print_title(screen, summary)
     _print_scores(screen, summary)
     _print_evidence(screen, summary)
@@ -45,7 +45,7 @@ def print_summary(screen: Console, summary: RunSummary) -> None:
     _print_unchanged(screen, summary)
     print_blame(screen, summary, is_short=True)
     _print_rejections(screen, summary)
-    heading(screen, "Cost")
+    print_heading(screen, "Cost")
     print_indented(screen, Text(cost_line(summary.costs)))
     print_warnings(screen, summary)
     screen.print()
@@ -53,52 +53,49 @@ def print_summary(screen: Console, summary: RunSummary) -> None:
 
 
 def print_title(screen: Console, summary: RunSummary) -> None:
-    """The agent and the run, and the outcome in a line."""
+    """Print the agent, the run, and the outcome."""
     screen.print(Text.assemble((one_line(summary.agent), "bold"), f"  {one_line(summary.run_id)}"))
     print_headline(screen, summary)
 
 
 def print_changes(screen: Console, summary: RunSummary) -> None:
-    """Each changed surface: its diff, and the reasons for the patches."""
+    """Print each changed surface: its diff, and the reasons for its patches."""
     if not summary.changes:
-        heading(screen, "Nothing changed")
+        print_heading(screen, "Nothing changed")
         return
-    heading(screen, changes_title(summary))
+    print_heading(screen, changes_title(summary))
     for number, change in enumerate(summary.changes):
         if number:
             screen.print()
         gain = "" if change.gain is None else f"  {-change.gain:+.3f} without it"
         screen.print(Text.assemble((f"  {one_line(change.surface_id)}", "cyan"), (gain, "dim")))
-        screen.print(Padding(diff(change.before, change.after), (0, 0, 0, 4), expand=False))
+        screen.print(Padding(diff_table(change.before, change.after), (0, 0, 0, 4), expand=False))
         for reason in change.reasons:
-            print_indented(screen, Text(f"why (round {reason.round}): {in_a_line(reason.text)}", "dim"), by=4)
+            print_indented(screen, Text(f"why (round {reason.round}): {shorten_reason(reason.text)}", "dim"), by=4)
 
 
 def print_rounds(screen: Console, summary: RunSummary) -> None:
-    """A line a round, and the reason for each decision."""
-    heading(screen, "Rounds")
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("round", no_wrap=True, justify="right")
-    for name in ("train", "validation"):
-        table.add_column(name, no_wrap=True)
+    """Print one line per round, with the reason for its decision."""
+    print_heading(screen, "Rounds")
+    table = new_table(">round", "train", "validation", gap=3)
     table.add_column("decision", overflow="fold")
     table.add_row("0", "", _figures(summary.baseline), Text("baseline", "dim"))
     for each in summary.rounds:
         word, style = {True: ("accepted", "green"), False: ("rejected", "yellow"), None: ("", "dim")}[each.accepted]
-        patched = f"{join_names(each.patched, limit=SHOWN_NAMES)}: " if each.patched else ""
-        reason = in_a_line(f"{patched}{each.reason}" if each.reason else patched)
+        patched = f"{join_names(each.patched, limit=MAX_NAMES)}: " if each.patched else ""
+        reason = shorten_reason(f"{patched}{each.reason}" if each.reason else patched)
         decision = Text.assemble((word, style), " " if word and reason else "", reason)
         table.add_row(str(each.round), _figures(each.train), _figures(each.validation), decision)
     screen.print(table)
     if summary.stopped:
-        screen.print(f"\nstopped: {in_a_line(summary.stopped)}", markup=False)
+        screen.print(f"\nstopped: {shorten_reason(summary.stopped)}", markup=False)
 
 
 def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False) -> None:
-    """Which surfaces were blamed, by how many cases, why, and what came of it."""
+    """Print the blamed surfaces: by how many cases, why, and with what result."""
     if not summary.blame and not summary.no_blame:
         return
-    heading(screen, "Blame")
+    print_heading(screen, "Blame")
     if summary.no_blame:
         print_indented(screen, Text(f"no surface was blamed: {summary.no_blame}"))
     for each in summary.blame:
@@ -113,9 +110,9 @@ def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False)
         if is_short and each.outcome == "adopted":  # its reason is printed with the change
             continue
         for reason in each.reasons[-1:] if is_short else each.reasons:
-            print_indented(screen, Text(f"round {reason.round}: {in_a_line(reason.text)}", "dim"), by=4)
+            print_indented(screen, Text(f"round {reason.round}: {shorten_reason(reason.text)}", "dim"), by=4)
             if not is_short:
-                print_indented(screen, Text(f"cases: {join_names(reason.case_ids, limit=SHOWN_NAMES)}", "dim"), by=4)
+                print_indented(screen, Text(f"cases: {join_names(reason.case_ids, limit=MAX_NAMES)}", "dim"), by=4)
 
 
 def _print_scores(screen: Console, summary: RunSummary) -> None:
@@ -123,17 +120,13 @@ def _print_scores(screen: Console, summary: RunSummary) -> None:
     if before is None or after is None:
         return
     is_changed = summary.adopted or bool(summary.changes)
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("validation")
-    table.add_column("baseline", justify="right")
-    if is_changed:
-        table.add_column("adopted" if summary.adopted else "accepted", justify="right")
-    table.add_column("")
-    rows = [("mean score", figure(before.score), figure(after.score), "")]
+    new_column = [">adopted" if summary.adopted else ">accepted"] if is_changed else []
+    table = new_table("validation", ">baseline", *new_column, "", gap=3)
+    rows = [("mean score", format_score(before.score), format_score(after.score), "")]
     rows.append(("cases that pass", f"{before.passed}/{before.cases}", f"{after.passed}/{after.cases}", ""))
     if len(summary.metrics) > 1:
         rows += [
-            (each.name, figure(each.before), figure(each.after), f"threshold {each.limit:g}")
+            (each.name, format_score(each.before), format_score(each.after), f"threshold {each.limit:g}")
             for each in summary.metrics
         ]
     for name, old, new, note in rows:
@@ -141,44 +134,44 @@ def _print_scores(screen: Console, summary: RunSummary) -> None:
     screen.print()
     screen.print(table)
     if summary.failing:
-        text = f"{failing_line(summary)}: {join_names(summary.failing, limit=SHOWN_NAMES)}"
+        text = f"{failing_line(summary)}: {join_names(summary.failing, limit=MAX_NAMES)}"
         screen.print(Text(one_line(text), "dim"))
 
 
 def _print_evidence(screen: Console, summary: RunSummary) -> None:
     if not summary.evidence:
         return
-    heading(screen, "Evidence")
+    print_heading(screen, "Evidence")
     for reason in summary.evidence:
-        print_indented(screen, Text(in_a_line(reason)))
+        print_indented(screen, Text(shorten_reason(reason)))
     if summary.removed:
-        print_indented(screen, Text(f"removed, no worse without: {join_names(summary.removed, limit=SHOWN_NAMES)}"))
+        print_indented(screen, Text(f"removed, no loss without: {join_names(summary.removed, limit=MAX_NAMES)}"))
 
 
 def _print_unchanged(screen: Console, summary: RunSummary) -> None:
     if summary.rounds and summary.unchanged and summary.changes:
-        heading(screen, f"Unchanged: {len(summary.unchanged)} of {plural(len(summary.targets), 'surface')}")
-        print_indented(screen, Text(one_line(join_names(summary.unchanged, limit=SHOWN_NAMES)), "dim"))
+        print_heading(screen, f"Unchanged: {len(summary.unchanged)} of {plural(len(summary.targets), 'surface')}")
+        print_indented(screen, Text(one_line(join_names(summary.unchanged, limit=MAX_NAMES)), "dim"))
 
 
 def _print_rejections(screen: Console, summary: RunSummary) -> None:
     found = summary.rejections
     if not found:
         return
-    heading(screen, "Rejected")
-    if len(found) > SHOWN_REJECTIONS:
-        screen.print(f"  the last {SHOWN_REJECTIONS} of {len(found):,}; --rounds has all", style="dim")
+    print_heading(screen, "RejectionSummary")
+    if len(found) > MAX_REJECTIONS:
+        screen.print(f"  the last {MAX_REJECTIONS} of {len(found):,}; --rounds shows all", style="dim")
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for each in found[-SHOWN_REJECTIONS:]:
-        table.add_row(f"round {each.round}", Text(in_a_line(_rejected(each))))
+    for each in found[-MAX_REJECTIONS:]:
+        table.add_row(f"round {each.round}", Text(shorten_reason(_format_rejection(each))))
     screen.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
-def _rejected(each: Rejected) -> str:
+def _format_rejection(each: RejectionSummary) -> str:
     return f"{', '.join(each.surface_ids)}: {each.reason}" if each.surface_ids else each.reason
 
 
 def _figures(figures: Figures | None) -> str:
-    return "" if figures is None else f"{figure(figures.score)}, {figures.passed}/{figures.cases} pass"
+    return "" if figures is None else f"{format_score(figures.score)}, {figures.passed}/{figures.cases} pass"

@@ -19,19 +19,19 @@ from traces.text import cut_middle, format_duration, one_line, preview
 KIND_STYLES = {"agent": "magenta", "llm": "blue", "function": "default", "tool": "yellow"}
 STATUS_STYLES = {"completed": "green", "incomplete": "yellow", "failed": "red"}
 TIMELINE = 24
-NARROWEST_NOTE = 20
+MIN_NOTE = 20
 GAP = 2
 FIGURES = ("time", "tokens", "cost")
-WIDEST_GRAPH = 40
-"""Columns of lanes; instead of a wider graph, a column names the predecessors."""
+MAX_GRAPH = 40
+"""Maximum width of the graph; if it is wider, a column names the predecessors instead."""
 
 
 def print_trace(console: Console, trace: ExecutionTrace, *, limit: int) -> None:
-    """The whole picture: a summary, the graph with its figures, the failures."""
+    """Print a summary, the graph with its figures, and the failures."""
     graph = TraceGraph(trace)
     path = graph.failing_path()
     _print_summary(console, trace, graph)
-    shown = trace.steps if not limit or len(trace.steps) <= limit else _most_telling(trace, path, limit)
+    shown = trace.steps if not limit or len(trace.steps) <= limit else _choose_steps(trace, path, limit)
     console.print(_graph_table(trace, graph, shown, {step.id for step in path}, width=console.width))
     if len(shown) < len(trace.steps):
         hidden = len(trace.steps) - len(shown)
@@ -40,7 +40,7 @@ def print_trace(console: Console, trace: ExecutionTrace, *, limit: int) -> None:
 
 
 def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int) -> None:
-    """Several traces, a line each."""
+    """Print several traces, one per line."""
     if not traces:
         console.print("no traces")
         return
@@ -64,14 +64,14 @@ def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int
     console.print(table)
     if len(shown) < len(traces):
         console.print(f"… {len(traces) - len(shown):,} more; --limit 0 lists all", style="dim")
-    console.print(f"{plural(len(traces), 'trace')}; look at one with --trace ID", style="dim")
+    console.print(f"{plural(len(traces), 'trace')}; show one with --trace ID", style="dim")
 
 
 def print_statistics(console: Console, found: TraceStatistics) -> None:
-    """A summary line, and a table of nodes."""
+    """Print a summary line and a table of nodes."""
     statuses = ", ".join(f"{count:,} {status}" for status, count in found.by_status.items())
-    told = f" ({statuses})" if statuses else ""
-    console.print(f"[bold]{plural(found.traces, 'trace')}[/]{told}, {plural(found.steps, 'step')}", end="")
+    by_status = f" ({statuses})" if statuses else ""
+    console.print(f"[bold]{plural(found.traces, 'trace')}[/]{by_status}, {plural(found.steps, 'step')}", end="")
     console.print(f", longest {found.longest_trace_steps:,}, with loops {found.traces_with_loops:,}")
     if not found.traces:
         return
@@ -95,8 +95,8 @@ def print_statistics(console: Console, found: TraceStatistics) -> None:
         )
     console.print(table)
     if found.errors:
-        told = ", ".join(f"{one_line(kind) or 'unnamed'} ×{count:,}" for kind, count in found.errors.items())
-        console.print(Text.assemble("\n", ("errors: ", "red"), told))
+        errors = ", ".join(f"{one_line(kind) or 'unnamed'} ×{count:,}" for kind, count in found.errors.items())
+        console.print(Text.assemble("\n", ("errors: ", "red"), errors))
 
 
 def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -> None:
@@ -118,17 +118,17 @@ def _print_summary(console: Console, trace: ExecutionTrace, graph: TraceGraph) -
             f"critical path: {_chain([step.id for step in graph.critical_path()])}", style="dim", markup=False
         )
     if skipped := trace.attributes.get("promptiter.skipped_spans"):
-        console.print(Text(f"{skipped} spans of the export are no steps and are not shown", "yellow"))
+        console.print(Text(f"{skipped} spans of the export are not steps and are not shown", "yellow"))
     console.print()
 
 
 def _graph_table(
     trace: ExecutionTrace, graph: TraceGraph, shown: Sequence[Step], path: set[str], *, width: int
 ) -> Table:
-    """A row per step. A narrow terminal shows fewer columns, but those are readable."""
+    """One row per step. A narrow terminal shows fewer columns, but keeps them readable."""
     lanes = None
     if len(shown) == len(trace.steps):
-        lanes = to_lanes(graph, shown, widest=min(WIDEST_GRAPH, width // 3))
+        lanes = to_lanes(graph, shown, widest=min(MAX_GRAPH, width // 3))
     rows: Sequence[tuple[str, Step | None]] = lanes or [("✗" if step.error else "●", step) for step in shown]
     cells = {step.id: _cells(step) for step in shown}
     columns = _measure(list(cells.values()), rows, is_drawn=lanes is not None, is_timed=bool(trace.duration_ns))
@@ -147,7 +147,7 @@ def _graph_table(
         style = "bold red" if step.error else "red" if step.id in path else ""
         found = cells[step.id]
         row = {
-            "drawing": _marked(drawing, style),
+            "drawing": _style_marks(drawing, style),
             "step": Text(cut_middle(found.name, columns.step), style),
             "kind": Text(step.kind, KIND_STYLES[step.kind]),
             "after": Text(cut_middle(found.after, columns.after), "dim"),
@@ -163,7 +163,7 @@ def _graph_table(
 
 @dataclass(slots=True)
 class _Columns:
-    """How wide the columns of the table of steps are, from left to right; 0 leaves one out."""
+    """The widths of the columns, from left to right; 0 omits a column."""
 
     drawing: int
     step: int
@@ -176,12 +176,12 @@ class _Columns:
     note: int
 
     def narrow(self, width: int) -> None:
-        """Give up what is missed least, until everything fits."""
-        for name, most in _NARROWING:
+        """Narrow or omit columns, the least important first, until everything fits."""
+        for name, limit in _NARROWING:
             wanted = [size for size in astuple(self) if size]
             if sum(wanted) + GAP * (len(wanted) - 1) <= width:
                 return
-            setattr(self, name, min(getattr(self, name), most))
+            setattr(self, name, min(getattr(self, name), limit))
 
 
 _NARROWING = (
@@ -196,11 +196,11 @@ _NARROWING = (
     ("step", 16),
     ("when", 0),
 )
-"""How a table that is too wide is narrowed, one column after the other."""
+"""The order in which columns are narrowed, and to which width."""
 
 
 class _Cells(NamedTuple):
-    """What the row of a step says."""
+    """The texts in the row of a step."""
 
     name: str
     kind: str
@@ -225,7 +225,7 @@ def _cells(step: Step) -> _Cells:
 def _measure(
     cells: Sequence[_Cells], rows: Sequence[tuple[str, Step | None]], *, is_drawn: bool, is_timed: bool
 ) -> _Columns:
-    """The columns that the steps would like; predecessors are named only where no lanes show them."""
+    """The widths that the steps need; predecessors are named only if no lanes show them."""
     return _Columns(
         drawing=max(len(drawing) for drawing, _ in rows),
         step=min(36, _widest("step", (each.name for each in cells))),
@@ -235,7 +235,7 @@ def _measure(
         time=_widest("time", (each.time for each in cells)),
         tokens=_widest("tokens", (each.tokens for each in cells)),
         cost=_widest("cost", (each.cost for each in cells)),
-        note=min(NARROWEST_NOTE, _widest("", (each.note for each in cells))),
+        note=min(MIN_NOTE, _widest("", (each.note for each in cells))),
     )
 
 
@@ -263,14 +263,14 @@ def _print_failures(console: Console, trace: ExecutionTrace, path: Sequence[Step
         console.print(f"… and {len(failed) - 5:,} more failed steps", style="dim")
 
 
-def _most_telling(trace: ExecutionTrace, path: Sequence[Step], limit: int) -> list[Step]:
-    """The first steps, and those on the way to the failure."""
+def _choose_steps(trace: ExecutionTrace, path: Sequence[Step], limit: int) -> list[Step]:
+    """The first steps, and those on the path to the failure."""
     wanted = {step.id for step in (*path[-limit:], *(step for step in trace.steps if step.error))}
-    room = max(0, limit - len(wanted))
-    return [step for number, step in enumerate(trace.steps) if number < room or step.id in wanted][: max(limit, 1)]
+    first = max(0, limit - len(wanted))
+    return [step for number, step in enumerate(trace.steps) if number < first or step.id in wanted][: max(limit, 1)]
 
 
-def _marked(drawing: str, style: str) -> Text:
+def _style_marks(drawing: str, style: str) -> Text:
     text = Text(drawing, "dim")
     for at, letter in enumerate(drawing):
         if letter in "●✗○":

@@ -35,14 +35,14 @@ class Judge:
 
 def build_judges(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -> tuple[Judge, ...]:
     """Register the models in the gateway. A model that is listed twice gets separate samples."""
-    drawn: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
     judges = []
     for model in models:
         options = build_request_options(model, place=place)
         name = _register_model(gateway, model)
         key = digest([name, options])
-        repeats = range(drawn[key], drawn[key] + model.num_samples)
-        drawn[key] = repeats.stop
+        repeats = range(taken[key], taken[key] + model.num_samples)
+        taken[key] = repeats.stop
         judges.append(Judge(model=name, options=options, repeats=repeats, weight=model.weight))
     return tuple(judges)
 

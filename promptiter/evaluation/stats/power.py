@@ -3,7 +3,7 @@
 Everything is planned from runs of one profile against itself, never from an observed gain: power at the observed gain
 only restates its p-value. Three figures describe the runs: the mean score, the variance between repeats of a case, and
 the squared distance of cases from the best score. A gain is modelled as fixed failures: a candidate with gain g gives
-the best score with probability g / (best - mean), and otherwise the baseline's score. For *these cases* this is drawn
+the best score with probability g / (best - mean), and otherwise the baseline's score. For *these cases* this is sampled
 in each repeat, which adds run noise; for *new cases* once per case, which makes cases differ more. A candidate that
 also makes some cases worse needs more. The mean gain is taken as normal; with 6 cases or more the power is within 0.06
 of that of the exact test.

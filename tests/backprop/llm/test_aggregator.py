@@ -23,7 +23,7 @@ from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import AggregateRequest, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
 from tests.backprop.llm.test_prompts import INSTRUCTION, prompt_tokens
-from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, run_server
 
 RULES = ("Repeat the order id in the answer.", "Give dates in ISO form.", "Name the carrier of the parcel.")
 
@@ -53,7 +53,7 @@ async def test_a_single_gradient_is_the_signal_without_a_call() -> None:
     assert (result.categories, result.case_ids, result.support) == ({"format": 1}, ("c1",), 1.0)
 
 
-async def test_what_all_gradients_say_is_the_signal_without_a_call() -> None:
+async def test_a_text_that_all_gradients_share_is_the_signal_without_a_call() -> None:
     stage, _ = aggregator([])
     result = await stage.aggregate(request(*(gradient("Repeat  the id.", f"c{n}") for n in range(37))))
     assert result.text == "Repeat  the id."
@@ -66,7 +66,7 @@ async def test_no_gradients_make_an_empty_signal() -> None:
     assert (result.text, result.support, result.case_ids) == ("", 0.0, ())
 
 
-async def test_several_points_take_one_call_that_shows_how_many_say_each() -> None:
+async def test_several_points_take_one_call_with_their_counts() -> None:
     stage, model = aggregator([answer(" 1. Repeat the id. ")])
     said = [gradient(RULES[0], f"c{n}", severity="P1") for n in range(37)]
     said += [gradient(RULES[1], "c1", severity="P0", category="format"), gradient(RULES[2], "c2", severity="P3")]
@@ -98,7 +98,7 @@ async def test_the_order_of_gradients_makes_no_difference() -> None:
     assert len(set(asked)) == 1
 
 
-def test_near_equal_texts_are_one_point_in_the_words_said_most_often() -> None:
+def test_near_equal_texts_are_one_point_with_the_most_frequent_wording() -> None:
     base = "The answer has to repeat the order id that the customer gave in the first message"
     said = [gradient(base, "c1"), gradient(base, "c2"), gradient(base + " again", "c3", severity="P0")]
     (point,) = collect_points([*said, gradient(base.upper() + "!", "c4")])
@@ -116,11 +116,11 @@ def test_near_equal_texts_are_one_point_in_the_words_said_most_often() -> None:
         ("Repeat the id.", "Repeat the date."),
     ],
 )
-def test_what_says_the_opposite_is_never_one_point(one: str, other: str) -> None:
+def test_opposite_texts_are_never_merged(one: str, other: str) -> None:
     assert len(collect_points([gradient(one), gradient(other)])) == 2
 
 
-def test_half_a_surrogate_pair_is_spelled_out() -> None:
+def test_a_lone_surrogate_is_escaped() -> None:
     texts = {point.text for point in collect_points([gradient("half \ud83d"), gradient("whole 😀 of it")])}
     assert texts == {"half \\ud83d", "whole 😀 of it"}
 
@@ -150,7 +150,7 @@ async def test_counts_are_of_cases_and_weigh_each_by_its_best_confidence() -> No
     assert list(result.categories) == ["format", "response"]
 
 
-async def test_one_freak_among_many_cases_does_not_set_the_severity() -> None:
+async def test_one_outlier_among_many_cases_does_not_set_the_severity() -> None:
     stage, _ = aggregator([answer("text")] * 2)
     freak = gradient(RULES[1], "freak", severity="P0")
     few = await stage.aggregate(request(freak, *(gradient(RULES[0], f"c{n}", severity="P2") for n in range(8))))
@@ -159,14 +159,14 @@ async def test_one_freak_among_many_cases_does_not_set_the_severity() -> None:
 
 
 @pytest.mark.parametrize("empty", [answer(""), answer("  \n")])
-async def test_an_empty_answer_falls_back_to_what_was_said(empty: str) -> None:
+async def test_an_empty_answer_falls_back_to_the_points(empty: str) -> None:
     stage, _ = aggregator([empty])
     result = await stage.aggregate(request(gradient(RULES[0]), gradient(RULES[1])))
     assert result.text == f"- 1 case, P1, other: {RULES[1]}\n- 1 case, P1, other: {RULES[0]}"
     assert result.error is None
 
 
-async def test_a_model_that_fails_leaves_what_was_said_and_the_error() -> None:
+async def test_a_failing_model_leaves_the_points_and_the_error() -> None:
     stage, _ = aggregator(["no JSON"] * 4)
     result = await stage.aggregate(request(gradient(RULES[0]), gradient(RULES[1])))
     assert RULES[0] in result.text
@@ -192,7 +192,7 @@ def distinct(count: int, *, words: int, seed: int = 0) -> list[SurfaceGradient]:
     ]
 
 
-def counted(most: int) -> Callable[[ModelRequest], str]:
+def count_points(most: int) -> Callable[[ModelRequest], str]:
     """A model that refuses a prompt above the limit, and says how many points it saw."""
 
     def reply(asked: ModelRequest) -> str:
@@ -209,18 +209,18 @@ async def test_ten_thousand_gradients_fit_and_take_a_bounded_number_of_calls(
     count: int, words: int, limit: int
 ) -> None:
     gradients = distinct(count, words=words)
-    stage, model = aggregator(counted(limit), max_prompt_tokens=limit)
+    stage, model = aggregator(count_points(limit), max_prompt_tokens=limit)
     result = await stage.aggregate(request(*gradients))
     assert result.error is None
     assert "merged" in result.text
     assert len(result.case_ids) == 997
     assert 2 < len(model.requests) <= MOST_BATCHES + MOST_BATCHES // 2
-    again, other = aggregator(counted(limit), max_prompt_tokens=limit)
+    again, other = aggregator(count_points(limit), max_prompt_tokens=limit)
     assert await again.aggregate(request(*gradients[::-1])) == result
     assert sorted(each.digest for each in other.requests) == sorted(each.digest for each in model.requests)
 
 
-async def test_ten_thousand_gradients_that_say_few_things_take_one_call() -> None:
+async def test_ten_thousand_gradients_with_few_distinct_texts_take_one_call() -> None:
     rng = random.Random(1)
     stage, model = aggregator([answer("text")])
     await stage.aggregate(request(*(gradient(rng.choice(RULES), f"c{n}") for n in range(10_000))))
@@ -243,7 +243,7 @@ async def test_a_batch_that_fails_is_replaced_by_its_own_texts() -> None:
     assert result.text == "merged" or "word-0" in result.text
 
 
-async def test_an_own_prompt_gets_the_request_whole() -> None:
+async def test_a_custom_prompt_gets_the_whole_request() -> None:
     def render(asked: AggregateRequest) -> tuple[Message, ...]:
         return (Message("user", "\n".join(each.text for each in asked.gradients)),)
 
@@ -281,18 +281,18 @@ async def test_faults_of_a_real_server_change_no_signal() -> None:
         assert {result.error for result in results} == {None}
         return [result.text for result in results]
 
-    with serving(LoopbackServer(respond)) as server:
+    with run_server(LoopbackServer(respond)) as server:
         expected = await signals(server)
-    with serving(LoopbackServer(respond, fault_rate=0.5, seed=2)) as server:
+    with run_server(LoopbackServer(respond, fault_rate=0.5, seed=2)) as server:
         assert await signals(server) == expected
         assert set(CONTENT_FAULTS) <= set(server.faults)
 
 
 @pytest.mark.slow
-async def test_fewer_cases_leave_first_when_not_all_points_fit() -> None:
+async def test_points_with_the_fewest_cases_are_left_out_first() -> None:
     rare = distinct(1_500, words=60, seed=4)
     shared = [gradient("Shared by many: " + RULES[0], f"s{n}", severity="P0") for n in range(50)]
-    stage, model = aggregator(counted(MIN_PROMPT_TOKENS), max_prompt_tokens=MIN_PROMPT_TOKENS)
+    stage, model = aggregator(count_points(MIN_PROMPT_TOKENS), max_prompt_tokens=MIN_PROMPT_TOKENS)
     await stage.aggregate(replace(request(*rare, *shared), failed_cases=0, all_cases=0))
     first = next(each for each in model.requests if "Shared by many" in each.text)
     assert "×50, 50 cases, P0" in first.text

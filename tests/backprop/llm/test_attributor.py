@@ -35,7 +35,7 @@ def attributor(*answers: str, **options: Any) -> tuple[LLMAttributor, ScriptedMo
     return LLMAttributor("m", gateway=Gateway(models={"m": model}), **options), model
 
 
-def blamed(results: list[BackwardResult]) -> list[tuple[str, str]]:
+def list_blame(results: list[BackwardResult]) -> list[tuple[str, str]]:
     return [(each.step_id, each.surface_id) for result in results for each in result.gradients]
 
 
@@ -65,15 +65,15 @@ async def test_the_model_sees_the_ids_that_it_may_use_as_enums() -> None:
     assert fields["surface"]["enum"] == ["S1", "S2", "S3"]
 
 
-async def test_ids_that_were_made_up_are_dropped_and_counted_without_another_call() -> None:
+async def test_unknown_ids_are_dropped_and_counted_without_another_call() -> None:
     made_up = [gradient("T9"), gradient("T3", "S9"), gradient("T1", "S3"), gradient("T4", "S3"), gradient("mail", "S3")]
     stage, _ = attributor(answer(*made_up, gradient("t3", "s3")))
     results = await stage.attribute(ATTRIBUTE_REQUEST)
-    assert blamed(results) == [("writer", "writer#instruction")]
+    assert list_blame(results) == [("writer", "writer#instruction")]
     assert [result.dropped for result in results] == [5, 0]
 
 
-async def test_what_was_made_up_is_counted_also_where_nothing_is_blamed() -> None:
+async def test_unknown_ids_are_counted_even_if_nothing_is_blamed() -> None:
     stage, _ = attributor(answer(gradient("T9")))
     results = await stage.attribute(ATTRIBUTE_REQUEST)
     assert [(result.step_id, result.dropped) for result in results] == [("mailer", 1), ("writer", 0)]
@@ -81,26 +81,26 @@ async def test_what_was_made_up_is_counted_also_where_nothing_is_blamed() -> Non
 
 async def test_full_ids_are_understood_too() -> None:
     stage, _ = attributor(answer(gradient("writer", "writer#instruction")))
-    assert blamed(await stage.attribute(ATTRIBUTE_REQUEST)) == [("writer", "writer#instruction")]
+    assert list_blame(await stage.attribute(ATTRIBUTE_REQUEST)) == [("writer", "writer#instruction")]
 
 
 @pytest.mark.parametrize("blank", ["", " ", None])
-async def test_what_is_left_blank_is_filled_in_where_only_one_surface_is_possible(blank: str | None) -> None:
+async def test_blank_ids_are_filled_in_if_only_one_surface_is_possible(blank: str | None) -> None:
     said = [gradient("T1", blank), gradient(blank, "S2"), gradient("T3", blank), gradient(blank, "S9")]
     stage, _ = attributor(answer(*said))
     results = await stage.attribute(ATTRIBUTE_REQUEST)
-    assert blamed(results) == [("writer", "router#instruction"), ("router", "router#instruction")]
+    assert list_blame(results) == [("writer", "router#instruction"), ("router", "router#instruction")]
     assert results[0].dropped == 2
 
 
-async def test_words_outside_the_closed_sets_fall_back_to_the_worst_loss_that_reaches_the_step() -> None:
+async def test_unknown_severities_and_categories_fall_back_to_the_worst_loss_that_reaches_the_step() -> None:
     odd = gradient(severity="high", category="style", confidence=7)
     stage, _ = attributor(answer(odd))
     (found,) = (await stage.attribute(ATTRIBUTE_REQUEST))[1].gradients
     assert (found.severity, found.category, found.confidence) == ("P1", "format", 1.0)
 
 
-async def test_a_step_hears_of_the_losses_behind_it_only() -> None:
+async def test_a_step_gets_only_the_losses_downstream_of_it() -> None:
     request = request_of([step("left"), step("right"), step("end", "right")], losses=["left", "end"])
     losses = request.case_loss.losses
     other = replace(losses[1], findings=(MISSING_ID,), severity="P3")
@@ -111,14 +111,14 @@ async def test_a_step_hears_of_the_losses_behind_it_only() -> None:
     assert (found.findings, found.severity) == ((MISSING_ID,), "P3")
 
 
-async def test_nothing_is_asked_where_nothing_may_be_blamed() -> None:
+async def test_without_blamable_surfaces_the_model_is_not_asked() -> None:
     stage, _ = attributor()
     assert await stage.attribute(replace(ATTRIBUTE_REQUEST, targets=frozenset())) == []
 
 
 async def test_an_answer_that_does_not_fit_is_shown_to_the_model_as_wrong() -> None:
     stage, model = attributor("It is S1.", '{"blame": 1}', answer(gradient(text=" ")), answer(gradient()))
-    assert blamed(await stage.attribute(ATTRIBUTE_REQUEST)) == [("writer", "writer#instruction")]
+    assert list_blame(await stage.attribute(ATTRIBUTE_REQUEST)) == [("writer", "writer#instruction")]
     corrections = [request.messages[-1].content for request in model.requests[1:]]
     assert "it holds no JSON" in corrections[0]
     assert "it has no gradients; give an empty list" in corrections[1]
@@ -132,7 +132,7 @@ async def test_a_model_that_cannot_answer_is_a_model_error() -> None:
     assert isinstance(caught.value, ModelError)
 
 
-async def test_an_own_prompt_is_used_as_it_is() -> None:
+async def test_a_custom_prompt_is_used_as_it_is() -> None:
     def render(request: AttributeRequest) -> tuple[Message, ...]:
         return (Message("user", f"Who is to blame for {request.case_loss.input}? " + "x" * 900_000),)
 
@@ -161,7 +161,7 @@ def test_without_a_limit_a_prompt_may_fill_most_of_the_context_of_the_model() ->
 
 
 class Slow:
-    """Answers every question alike, after all who will ask have asked."""
+    """Gives the same answer to every question, once all questions have been asked."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -180,7 +180,7 @@ def same_trace_of(case_id: str, *, repeat: int = 0) -> AttributeRequest:
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-async def test_equal_questions_of_different_cases_are_one_call_also_at_the_same_time(is_whole: bool) -> None:
+async def test_equal_questions_of_different_cases_are_one_call_even_at_the_same_time(is_whole: bool) -> None:
     if is_whole:
         model = Slow(answer(gradient()))
     else:
@@ -199,7 +199,7 @@ async def test_equal_questions_of_different_cases_are_one_call_also_at_the_same_
     assert asked == (1 if is_whole else 3)
     later = await stage.attribute(same_trace_of("c3"))
     assert len(model.requests) == asked
-    assert blamed(first) == blamed(second) == blamed(again) == blamed(later) != []
+    assert list_blame(first) == list_blame(second) == list_blame(again) == list_blame(later) != []
     found = [
         [(each.case_id, each.repeat) for each in results[1].gradients] for results in (first, second, again, later)
     ]

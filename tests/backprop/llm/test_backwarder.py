@@ -16,7 +16,7 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import BackwardRequest, GradientPacket
 from tests.backprop.llm.test_prompts import BACKWARD_REQUEST, MISSING_ID
-from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, run_server
 from traces import Snapshot
 from traces.model import Json
 
@@ -82,7 +82,7 @@ async def test_a_list_that_can_hold_nothing_is_not_asked_for() -> None:
     assert (result.packets, result.dropped) == ((), 1)
 
 
-async def test_ids_that_were_made_up_are_dropped_and_counted_without_another_call() -> None:
+async def test_unknown_ids_are_dropped_and_counted_without_another_call() -> None:
     made_up = answer(gradients=[gradient("S9"), gradient("s1"), gradient("")], packets=[packet("mailer"), packet("")])
     stage, _ = backwarder(made_up)
     result = await stage.backward(TWO_SURFACES)
@@ -120,7 +120,7 @@ async def test_repeated_predecessors_become_one_packet_as_severe_as_the_worst() 
     assert second.target == "router"
 
 
-async def test_words_outside_the_closed_sets_fall_back_to_the_worst_report() -> None:
+async def test_unknown_severities_and_categories_fall_back_to_the_worst_report() -> None:
     odd = gradient(severity="high", category="style", confidence=7)
     bare = {"surface": "S1", "text": "Repeat the id."}
     stage, _ = backwarder(answer(gradients=[odd, bare]))
@@ -158,7 +158,7 @@ async def test_a_model_that_cannot_answer_is_a_model_error() -> None:
     assert isinstance(caught.value, ModelError)
 
 
-async def test_an_own_prompt_is_used_as_it_is() -> None:
+async def test_a_custom_prompt_is_used_as_it_is() -> None:
     def render(request: BackwardRequest) -> tuple[Message, ...]:
         return (Message("user", f"Who is to blame in {request.step.id}? " + "x" * 90_000),)
 
@@ -175,7 +175,7 @@ async def test_calls_count_for_the_backwarder_and_its_node() -> None:
     assert (list(spent.by_role()), list(spent.by_node())) == (["backwarder"], ["writer"])
 
 
-async def test_the_same_question_is_asked_once_whatever_the_draw() -> None:
+async def test_the_same_question_is_asked_once_whatever_the_repeat() -> None:
     stage, model = backwarder(answer(gradients=[gradient()]))
     first = await stage.backward(BACKWARD_REQUEST)
     second = await stage.backward(replace(BACKWARD_REQUEST, case_id="c2", repeat=1))
@@ -195,7 +195,7 @@ async def test_faults_of_a_real_server_change_no_result() -> None:
     def respond(body: dict[str, Any]) -> str:
         shown = body["messages"][1]["content"]
         number = shown.split('<data name="output">\nanswer ')[1].split("\n")[0]
-        return answer(gradients=[gradient(text=f"Mend {number}.")], packets=[packet()])
+        return answer(gradients=[gradient(text=f"Fix {number}.")], packets=[packet()])
 
     async def results(server: LoopbackServer) -> list[Any]:
         model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=10)
@@ -204,9 +204,9 @@ async def test_faults_of_a_real_server_change_no_result() -> None:
         stage = LLMBackwarder("openai/local", gateway=gateway, model_options={"temperature": 0})
         return await asyncio.gather(*map(stage.backward, requests(40)))
 
-    with serving(LoopbackServer(respond)) as server:
+    with run_server(LoopbackServer(respond)) as server:
         expected = await results(server)
-    with serving(LoopbackServer(respond, fault_rate=0.5, seed=5)) as server:
+    with run_server(LoopbackServer(respond, fault_rate=0.5, seed=5)) as server:
         assert await results(server) == expected
         assert set(CONTENT_FAULTS) <= set(server.faults)
-    assert expected[7].gradients[0].text == "Mend 7."
+    assert expected[7].gradients[0].text == "Fix 7."

@@ -49,7 +49,7 @@ def test_a_single_step_is_walked() -> None:
 
 
 def test_steps_that_pass_their_packets_on_cost_a_walk_nothing() -> None:
-    """One step may be blamed, behind many that only hand on: a walk asks one question."""
+    """One step may be blamed, before many that only pass packets on: a walk asks one question."""
     steps = [step("writer"), *(step(f"f{n}", f"f{n - 1}" if n else "writer", reads=[]) for n in range(20))]
     choice = cheapest().choose(request_of(steps))
     assert (choice.how, "in 1.0 calls" in choice.reason) == ("walk", True)
@@ -71,11 +71,11 @@ def test_a_trace_that_does_not_fit_is_walked() -> None:
     assert cheapest(whole_limit=10**9).choose(chain(MOST_STEPS + 1)).how == "walk"
 
 
-def test_where_nothing_may_be_blamed_nothing_is_compared() -> None:
+def test_without_blamable_surfaces_nothing_is_compared() -> None:
     assert cheapest().choose(replace(chain(3), targets=frozenset())).how == "walk"
 
 
-def test_own_prompts_are_counted_as_they_are() -> None:
+def test_custom_prompts_are_counted_as_they_are() -> None:
     def long(_: AttributeRequest) -> tuple[Message, ...]:
         return (Message("user", "word " * 10_000),)
 
@@ -89,7 +89,7 @@ def test_own_prompts_are_counted_as_they_are() -> None:
     assert hows == ["walk", "walk"]
 
 
-async def test_what_was_chosen_is_done_and_noted() -> None:
+async def test_the_chosen_method_is_used_and_noted() -> None:
     model = ScriptedModel([NOTHING_IN_IT])
     stage: Attributor = cheapest(model)
     assert isinstance(stage, Attributor)
@@ -127,7 +127,7 @@ async def test_a_trace_that_the_model_finds_too_long_is_walked() -> None:
     assert result.note == "walked: the model gave no usable answer about the whole trace (BadRequestError)"
 
 
-async def test_a_model_that_is_not_there_is_not_asked_again_step_by_step() -> None:
+async def test_an_unavailable_model_is_not_asked_again_step_by_step() -> None:
     def answers(_: ModelRequest) -> str:
         raise RateLimitedError("not now")
 

@@ -16,7 +16,7 @@ from tests.backprop.llm.test_prompts import BACKWARD_REQUEST
 NOTHING = '{"gradients": [], "packets": []}'
 
 
-def test_the_stages_fit_their_contracts() -> None:
+def test_the_stages_satisfy_their_protocols() -> None:
     stages: tuple[Backwarder, Aggregator, Optimizer] = LLMBackwarder("m"), LLMAggregator("m"), LLMOptimizer("m")
     assert [getattr(stage, "role", None) for stage in stages] == ["backwarder", "aggregator", "optimizer"]
 

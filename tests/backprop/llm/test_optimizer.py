@@ -17,7 +17,7 @@ from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import OptimizeRequest
 from promptiter.structure import Limits, Surface
 from tests.backprop.llm.test_prompts import INSTRUCTION, OPTIMIZE_REQUEST, prompt_tokens
-from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, run_server
 from traces.model import Json
 
 BETTER = "You answer customers of a shop.\nBe brief and polite. Repeat the order id. Order: {order}"
@@ -69,16 +69,16 @@ async def test_a_patch_has_the_value_the_reason_and_the_cases_behind_it() -> Non
         ('{"reason": "r", "value": "You answer customers of a shop. {order} \\ud83d"}', "not plain text or JSON"),
     ],
 )
-async def test_what_the_surface_cannot_take_is_told_to_the_model(wrong: str, problem: str) -> None:
+async def test_a_value_that_the_surface_rejects_is_repaired_by_the_model(wrong: str, problem: str) -> None:
     stage, model = optimizer(wrong, answer(BETTER))
     patch = (await stage.optimize(OPTIMIZE_REQUEST)).patch
     assert patch is not None
     assert patch.value == BETTER
-    (told,) = corrections(model)
-    assert problem in told
+    (correction,) = corrections(model)
+    assert problem in correction
 
 
-async def test_an_emptied_text_is_told_to_the_model() -> None:
+async def test_an_emptied_text_is_repaired_by_the_model() -> None:
     stage, model = optimizer(answer("\n"), answer("Be kind."))
     await stage.optimize(of(Surface(node_id="a", type="instruction", value="Be good.")))
     assert "the value is empty" in corrections(model)[0]
@@ -172,7 +172,7 @@ async def test_a_text_too_long_to_be_shown_whole_is_changed_by_edits() -> None:
     assert prompt_tokens(model.requests[0].messages) <= stage.max_prompt_tokens
 
 
-async def test_edits_that_do_not_fit_are_told_to_the_model() -> None:
+async def test_edits_that_do_not_fit_are_repaired_by_the_model() -> None:
     def edits(find: str, replacement: str) -> str:
         return json.dumps({"reason": "r", "edits": [{"find": find, "replace": replacement}]})
 
@@ -196,7 +196,7 @@ def test_edits_apply_one_after_the_other() -> None:
         apply_edits("a", [("", "b")])
 
 
-async def test_a_value_too_long_that_is_no_text_stays_as_it_is() -> None:
+async def test_a_value_that_is_not_text_and_too_long_is_not_patched() -> None:
     stage, _ = optimizer()
     many = [{"role": "user", "content": "Hi " * 30_000}]
     result = await stage.optimize(of(Surface(node_id="a", type="examples", value=many)))
@@ -204,7 +204,7 @@ async def test_a_value_too_long_that_is_no_text_stays_as_it_is() -> None:
     assert "raise max_prompt_tokens" in result.reason
 
 
-async def test_an_own_prompt_is_used_as_it_is_and_asks_for_the_value() -> None:
+async def test_a_custom_prompt_is_used_as_it_is_and_asks_for_the_value() -> None:
     def render(request: OptimizeRequest) -> tuple[Message, ...]:
         return (Message("user", f"Improve {request.surface.value}"),)
 
@@ -216,7 +216,7 @@ async def test_an_own_prompt_is_used_as_it_is_and_asks_for_the_value() -> None:
     assert model.requests[0].messages == render(request)
 
 
-async def test_marks_that_quoting_escapes_come_back_as_the_surface_writes_them() -> None:
+async def test_escaped_data_marks_are_restored_in_values() -> None:
     value = "Read <data>{text}</data>."
     surface = Surface(node_id="a", type="instruction", value=value, limits=Limits(locked=("<data>{text}</data>",)))
     stage, model = optimizer(answer("Read &lt;data>{text}&lt;/data> twice."))
@@ -232,7 +232,7 @@ async def test_marks_that_quoting_escapes_come_back_as_the_surface_writes_them()
     assert patch.value == "Always write &lt;data> for a mark."
 
 
-async def test_a_long_value_gets_room_for_its_answer_unless_the_options_say_how_much() -> None:
+async def test_a_long_value_raises_the_output_limit_unless_the_options_set_it() -> None:
     surface = Surface(node_id="a", type="file", value="Rules " * 2_000)
     stage, model = optimizer(answer("Be kind."))
     await stage.optimize(of(surface))
@@ -264,9 +264,9 @@ async def test_faults_of_a_real_server_change_no_patch() -> None:
         results = await asyncio.gather(*(stage.optimize(of(surface)) for surface in surfaces))
         return [result.patch.value for result in results if result.patch is not None]
 
-    with serving(LoopbackServer(respond)) as server:
+    with run_server(LoopbackServer(respond)) as server:
         expected = await values(server)
-    with serving(LoopbackServer(respond, fault_rate=0.5, seed=2)) as server:
+    with run_server(LoopbackServer(respond, fault_rate=0.5, seed=2)) as server:
         assert await values(server) == expected
         assert set(CONTENT_FAULTS) <= set(server.faults)
     assert len(expected) == 40

@@ -69,7 +69,7 @@ def write(folder: Path, name: str, content: object) -> Path:
     return path
 
 
-def changed(path: str, value: object) -> dict[str, Any]:
+def change_document(path: str, value: object) -> dict[str, Any]:
     """The document with one value changed, or removed when it is `...`."""
     document = copy.deepcopy(DOCUMENT)
     *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
@@ -113,7 +113,7 @@ def test_the_format_may_also_be_written_as_yaml(tmp_path: Path) -> None:
 
 def turn_of(tmp_path: Path, **invocation: object) -> Turn:
     fields = {"user_content": {"parts": [{"text": "hi"}]}} | invocation
-    path = write(tmp_path, "one.json", changed("eval_cases.0.conversation", [fields]))
+    path = write(tmp_path, "one.json", change_document("eval_cases.0.conversation", [fields]))
     return load_eval_set(path).cases[0].turns[0]
 
 
@@ -189,7 +189,7 @@ def test_context_messages_keep_tool_requests_and_their_answers(tmp_path: Path) -
         {"role": "model", "parts": [{"text": "wait"}, {"function_call": {"id": "1", "name": "f", "args": {"x": 1}}}]},
         {"role": "user", "parts": [{"function_response": {"id": "1", "name": "f", "response": {"y": 2}}}]},
     ]
-    path = write(tmp_path, "c.json", changed("eval_cases.0.context_messages", contents))
+    path = write(tmp_path, "c.json", change_document("eval_cases.0.context_messages", contents))
     assert load_eval_set(path).cases[0].context == (
         Message("assistant", "wait", tool_requests=(ToolRequest("1", "f", {"x": 1}),)),
         Message("tool", '{"y":2}', tool_request_id="1"),
@@ -200,7 +200,9 @@ def test_trace_mode_keeps_the_recording_and_the_reference(tmp_path: Path) -> Non
     said = {"user_content": {"content": "hi"}, "final_response": {"content": "hello"}}
     case = {"eval_id": "a", "eval_mode": "trace", "actual_conversation": [said]}
     with_reference = case | {"eval_id": "b", "conversation": [{"user_content": {"content": "hi"}}]}
-    first, second = load_eval_set(write(tmp_path, "t.json", changed("eval_cases", [case, with_reference]))).cases
+    first, second = load_eval_set(
+        write(tmp_path, "t.json", change_document("eval_cases", [case, with_reference]))
+    ).cases
     assert (first.mode, first.actual, first.turns) == ("trace", (Turn(user="hi", expected="hello"),), ())
     assert (second.actual, second.turns) == (first.actual, (Turn(user="hi"),))
 
@@ -208,7 +210,7 @@ def test_trace_mode_keeps_the_recording_and_the_reference(tmp_path: Path) -> Non
 def test_a_scenario_is_read(tmp_path: Path) -> None:
     scenario = {"starting_prompt": "hi", "conversation_plan": "ask for a refund"}
     case = {"eval_id": "a", "conversation_scenario": scenario, "eval_mode": None}
-    (loaded,) = load_eval_set(write(tmp_path, "s.json", changed("eval_cases", [case]))).cases
+    (loaded,) = load_eval_set(write(tmp_path, "s.json", change_document("eval_cases", [case]))).cases
     assert loaded == EvalCase(id="a", scenario=Scenario(starting_prompt="hi", plan="ask for a refund"))
 
 
@@ -286,7 +288,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, path: str, value: object, message: str) -> None:
-    file = write(tmp_path, "bad.json", changed(path, value))
+    file = write(tmp_path, "bad.json", change_document(path, value))
     with pytest.raises(EvalSetError, match=message) as caught:
         load_eval_set(file)
     assert str(caught.value).startswith(f"{file}: ")
@@ -301,20 +303,20 @@ def test_a_case_in_trace_mode_cannot_have_a_scenario(tmp_path: Path) -> None:
         "conversation_scenario": scenario,
     }
     with pytest.raises(EvalSetError, match=r"eval_cases\[0\]: 'conversation_scenario' has no meaning in trace mode"):
-        load_eval_set(write(tmp_path, "t.json", changed("eval_cases", [case])))
+        load_eval_set(write(tmp_path, "t.json", change_document("eval_cases", [case])))
 
 
 def test_a_duplicate_id_names_both_places(tmp_path: Path) -> None:
     twice = [CASE, CASE | {"eval_id": "b"}, CASE]
     with pytest.raises(EvalSetError, match=r"eval_cases\[2\]: the id 'oslo' is already that of eval_cases\[0\]; give"):
-        load_eval_set(write(tmp_path, "d.json", changed("eval_cases", twice)))
+        load_eval_set(write(tmp_path, "d.json", change_document("eval_cases", twice)))
     lines = '{"id": "a", "input": "x"}\n\n{"id": "a", "input": "y"}\n'
     with pytest.raises(EvalSetError, match=r"d.jsonl, line 3: the id 'a' is already that of line 1; give"):
         load_eval_set(write(tmp_path, "d.jsonl", lines))
 
 
 def test_a_case_id_after_the_path_selects_that_case(tmp_path: Path) -> None:
-    path = write(tmp_path, "d.json", changed("eval_cases", [CASE, CASE | {"eval_id": "b:2"}]))
+    path = write(tmp_path, "d.json", change_document("eval_cases", [CASE, CASE | {"eval_id": "b:2"}]))
     selected = load_eval_set(f"{path}:b:2")
     assert ([case.id for case in selected.cases], selected.id) == (["b:2"], "weather")
     assert len(load_eval_set(str(path)).cases) == 2

@@ -47,7 +47,7 @@ def eval_set(*cases: EvalCase) -> EvalSet:
     return EvalSet(id="set", cases=cases)
 
 
-def found(kind: HealthKind, *cases: EvalCase) -> list[tuple[str, ...]]:
+def find_cases(kind: HealthKind, *cases: EvalCase) -> list[tuple[str, ...]]:
     return [finding.case_ids for finding in check_cases(eval_set(*cases)).findings if finding.kind == kind]
 
 
@@ -63,7 +63,7 @@ def found(kind: HealthKind, *cases: EvalCase) -> list[tuple[str, ...]]:
 )
 def test_case_whitespace_and_punctuation_do_not_make_another_question(one: str, other: str) -> None:
     assert normalize_text(one) == normalize_text(other)
-    assert found("contradiction", case("a", one, "1"), case("b", other, "2")) == [("a", "b")]
+    assert find_cases("contradiction", case("a", one, "1"), case("b", other, "2")) == [("a", "b")]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_case_whitespace_and_punctuation_do_not_make_another_question(one: str, 
     [("is 3.5 more", "is 35 more"), ("in C", "in C++"), ("3 - 4", "3 4"), (".5 of it", "5 of it"), ("???", "!!!")],
 )
 def test_meaningful_punctuation_makes_another_question(one: str, other: str) -> None:
-    assert found("contradiction", case("a", one, "1"), case("b", other, "2")) == []
+    assert find_cases("contradiction", case("a", one, "1"), case("b", other, "2")) == []
 
 
 @given(st.text())
@@ -99,13 +99,13 @@ def test_the_same_message_in_another_context_or_state_is_another_question() -> N
 
 def test_equivalent_answers_are_duplicates_and_not_a_contradiction() -> None:
     same = [case("a", "q", '{"x": 1, "y": 2}'), case("b", "Q?", '{"y":2,"x":1}')]
-    assert found("contradiction", *same) == []
-    assert found("duplicate", *same) == [("a", "b")]
-    assert found("duplicate", case("a", "q", "Paris."), case("b", "q", "paris")) == [("a", "b")]
+    assert find_cases("contradiction", *same) == []
+    assert find_cases("duplicate", *same) == [("a", "b")]
+    assert find_cases("duplicate", case("a", "q", "Paris."), case("b", "q", "paris")) == [("a", "b")]
 
 
 def test_a_case_without_a_reference_contradicts_nothing() -> None:
-    assert found("contradiction", case("a", "q", "1"), case("b", "q", None), case("c", "q", " ")) == []
+    assert find_cases("contradiction", case("a", "q", "1"), case("b", "q", None), case("c", "q", " ")) == []
 
 
 def test_expected_tool_calls_can_contradict_each_other() -> None:
@@ -113,16 +113,16 @@ def test_expected_tool_calls_can_contradict_each_other() -> None:
         call = ExpectedToolCall(name="weather", arguments={"city": city}, id=call_id)
         return EvalCase(id=case_id, turns=(Turn(user="q", expected_tool_calls=(call,)),))
 
-    assert found("contradiction", calling("a", "Rome", "1"), calling("b", "Bonn", "2")) == [("a", "b")]
-    assert found("duplicate", calling("a", "Rome", "1"), calling("b", "Rome", "2")) == [("a", "b")]
+    assert find_cases("contradiction", calling("a", "Rome", "1"), calling("b", "Bonn", "2")) == [("a", "b")]
+    assert find_cases("duplicate", calling("a", "Rome", "1"), calling("b", "Rome", "2")) == [("a", "b")]
 
 
 def test_two_recordings_of_one_question_are_not_duplicates() -> None:
-    def recorded(case_id: str, answer: str) -> EvalCase:
+    def recording(case_id: str, answer: str) -> EvalCase:
         return replace(case(case_id, "q"), mode="trace", actual=(Turn(user="q", expected=answer),))
 
-    assert check_cases(eval_set(recorded("a", "one"), recorded("b", "two"))).findings == ()
-    assert found("duplicate", recorded("a", "one"), recorded("b", "one")) == [("a", "b")]
+    assert check_cases(eval_set(recording("a", "one"), recording("b", "two"))).findings == ()
+    assert find_cases("duplicate", recording("a", "one"), recording("b", "one")) == [("a", "b")]
 
 
 def test_near_duplicates_are_grouped_with_their_similarity() -> None:
@@ -134,7 +134,7 @@ def test_near_duplicates_are_grouped_with_their_similarity() -> None:
 
 
 def test_similar_questions_in_another_state_are_not_near_duplicates() -> None:
-    assert found("near_duplicate", case("a", f"{LONG} week"), case("b", f"{LONG} month", state={"x": 1})) == []
+    assert find_cases("near_duplicate", case("a", f"{LONG} week"), case("b", f"{LONG} month", state={"x": 1})) == []
 
 
 def brute_force(sets: list[frozenset[int]]) -> list[list[int]]:
@@ -216,22 +216,22 @@ def test_an_empty_set_is_serious() -> None:
 
 
 def test_an_answer_that_is_part_of_the_question_is_a_leak() -> None:
-    assert found("leaked_reference", case("a", "Repeat: twelve chars", "twelve chars")) == [("a",)]
-    assert found("leaked_reference", case("a", "Repeat: eleven char", "eleven char")) == []
-    assert found("leaked_reference", case("a", "Repeat: Twelve chars", "twelve chars")) == []
+    assert find_cases("leaked_reference", case("a", "Repeat: twelve chars", "twelve chars")) == [("a",)]
+    assert find_cases("leaked_reference", case("a", "Repeat: eleven char", "eleven char")) == []
+    assert find_cases("leaked_reference", case("a", "Repeat: Twelve chars", "twelve chars")) == []
     later = EvalCase(
         id="a", turns=(Turn(user="my name is Ann Bartholomew"), Turn(user="?", expected="Ann Bartholomew"))
     )
-    assert found("leaked_reference", later) == [("a",)]
+    assert find_cases("leaked_reference", later) == [("a",)]
     earlier = replace(later, turns=later.turns[::-1])
-    assert found("leaked_reference", earlier) == []
+    assert find_cases("leaked_reference", earlier) == []
 
 
 def test_an_input_is_long_compared_with_the_others() -> None:
     short = [case(letter, letter * 100) for letter in string.ascii_lowercase]
-    assert found("long_input", *short, case("long", "word " * 500)) == [("long",)]
-    assert found("long_input", *short, case("long", "word " * 400)) == []
-    assert found("long_input", *(case(letter, letter * 5_000) for letter in "ab")) == []
+    assert find_cases("long_input", *short, case("long", "word " * 500)) == [("long",)]
+    assert find_cases("long_input", *short, case("long", "word " * 400)) == []
+    assert find_cases("long_input", *(case(letter, letter * 5_000) for letter in "ab")) == []
 
 
 def test_cases_with_the_same_input_in_several_sets_overlap() -> None:
@@ -249,7 +249,7 @@ def row(case_id: str, repeat: int, value: float | None) -> CaseRow:
 
 
 def evaluation(**values: list[float | None]) -> Evaluation:
-    rows = [row(case_id, repeat, value) for case_id, drawn in values.items() for repeat, value in enumerate(drawn)]
+    rows = [row(case_id, repeat, value) for case_id, scores in values.items() for repeat, value in enumerate(scores)]
     return Evaluation(eval_set_id="set", profile_digest="", rows=tuple(rows), thresholds={"m": 1.0})
 
 
@@ -285,7 +285,7 @@ def test_one_run_of_each_case_is_an_error() -> None:
         ([[[1, 3], [5, 7]]], 7.0, 2.0),  # squares 16 between (1 df), 4 within (2 df): (16 - 2) / 2
         ([[[0, 2], [1, 1]]], 0.0, 1.0),  # (0 - 1) / 2 is below 0
         ([[[1, 3], [6]]], pytest.approx(6.5), 2.0),  # squares 32/3 and 2, 1 df each, 4/3 judgements: (32/3 - 2) / (4/3)
-        ([[[1, 3], [5, 7]], [[11, 13], [15, 17]]], 7.0, 2.0),  # cases that differ are no noise
+        ([[[1, 3], [5, 7]], [[11, 13], [15, 17]]], 7.0, 2.0),  # differences between cases are not noise
         ([[[0.1] * 3, [0.1] * 3, [0.1] * 3]], 0.0, 0.0),
         ([[[0.1] * 3, [0.7] * 3]], pytest.approx(0.18), 0.0),
         ([[[1, 2]], [[], [3]]], None, 0.5),
@@ -310,8 +310,8 @@ def test_variances_of_a_simulation_are_recovered(agent_sd: float, judge_sd: floa
     assert judge_variance == pytest.approx(judge_sd**2, rel=0.1)
 
 
-class Drawing:
-    """A model whose answer is drawn for each request and repeat; it counts what it is asked."""
+class RandomModel:
+    """A model with a random answer for each request and repeat; it counts its calls."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = answers
@@ -328,7 +328,7 @@ async def steady(text: str) -> str:
 
 
 @agent(instruction="Answer.")
-async def drawing(text: str) -> str:
+async def random_agent(text: str) -> str:
     return await ask(text, model="agent")
 
 
@@ -350,7 +350,7 @@ VERDICTS = ('{"reason": "r", "valid": true}', '{"reason": "r", "valid": false}')
 
 @pytest.mark.slow
 async def test_a_steady_agent_leaves_all_noise_to_the_judge_which_is_asked_again() -> None:
-    model = Drawing(*VERDICTS)
+    model = RandomModel(*VERDICTS)
     gateway = Gateway(models={"judge": model})
     subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)
     report = await measure_metric_noise(subject, steady, QUESTIONS, repeats=3, judge_repeats=4)
@@ -366,9 +366,9 @@ async def test_a_steady_agent_leaves_all_noise_to_the_judge_which_is_asked_again
 
 @pytest.mark.slow
 async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:
-    gateway = Gateway(models={"agent": Drawing("yes", "no"), "judge": Drawing(VERDICTS[0])})
+    gateway = Gateway(models={"agent": RandomModel("yes", "no"), "judge": RandomModel(VERDICTS[0])})
     subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)
-    report = await measure_metric_noise(subject, drawing, QUESTIONS, repeats=4, judge_repeats=2)
+    report = await measure_metric_noise(subject, random_agent, QUESTIONS, repeats=4, judge_repeats=2)
     judged, exact = report.metrics
     assert judged == MetricNoise(metric="llm_final_response", agent_variance=0.0, judge_variance=0.0)
     assert exact.agent_variance == pytest.approx(0.25 / 9, rel=0.15)
@@ -376,7 +376,7 @@ async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:
 
 
 async def test_a_judge_of_several_samples_gets_new_ones_each_time() -> None:
-    model = Drawing(*VERDICTS)
+    model = RandomModel(*VERDICTS)
     gateway = Gateway(models={"judge": model})
     await measure_metric_noise(
         Evaluator([judge(gateway, num_samples=3)], gateway=gateway), steady, QUESTIONS, repeats=2, judge_repeats=2
@@ -389,7 +389,7 @@ async def test_a_user_metric_that_uses_the_gateway_is_asked_again() -> None:
         request = ModelRequest(model="judge", messages=(Message("user", run.output),))
         return float((await current_gateway().ask(request, CallSite(role="judge"))).text)
 
-    model = Drawing("0", "1")
+    model = RandomModel("0", "1")
     subject = Evaluator([FunctionMetric(name="own", function=by_model)], gateway=Gateway(models={"judge": model}))
     report = await measure_metric_noise(subject, steady, QUESTIONS, repeats=2, judge_repeats=3)
     assert model.asked == 20 * 2 * 3
@@ -398,12 +398,12 @@ async def test_a_user_metric_that_uses_the_gateway_is_asked_again() -> None:
 
 async def test_the_evaluation_of_a_metric_noise_report_has_as_many_repeats() -> None:
     def subject(repeats: int) -> Evaluator:
-        gateway = Gateway(models={"agent": Drawing("yes", "no")})
+        gateway = Gateway(models={"agent": RandomModel("yes", "no")})
         options = EvaluationOptions(repeats=repeats, concurrency=3)
         return Evaluator([FunctionMetric(name="exact", function=is_yes)], gateway=gateway, options=options)
 
-    report = await measure_metric_noise(subject(1), drawing, QUESTIONS, repeats=3, judge_repeats=2)
-    assert report.evaluation == await subject(3).evaluate(drawing, QUESTIONS)
+    report = await measure_metric_noise(subject(1), random_agent, QUESTIONS, repeats=3, judge_repeats=2)
+    assert report.evaluation == await subject(3).evaluate(random_agent, QUESTIONS)
     assert (report.judge_repeats, len(report.evaluation.rows)) == (2, 60)
 
 

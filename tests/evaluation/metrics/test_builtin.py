@@ -31,13 +31,13 @@ def case(*expected: str | None, calls: tuple[tuple[ExpectedToolCall, ...] | None
     return EvalCase(id="c1", turns=tuple(turns))
 
 
-def said(*outputs: str, **more: Any) -> AgentRun:
+def run_with(*outputs: str, **more: Any) -> AgentRun:
     if len(outputs) == 1:
         return AgentRun(output=outputs[0], **more)
     return AgentRun(output=outputs[-1], turns=tuple(AgentRun(output=output) for output in outputs), **more)
 
 
-def called(*names: str) -> AgentRun:
+def run_with_calls(*names: str) -> AgentRun:
     step = Step(id="a", node_id="a", tool_calls=tuple(ToolCall(name=name, arguments={}) for name in names))
     return AgentRun(output="done", trace=ExecutionTrace(id="t", steps=(step,)))
 
@@ -52,7 +52,7 @@ def final_response(**criterion: Json) -> Metric:
 
 
 async def test_a_score_is_the_mean_over_turns() -> None:
-    score = await metric("exact_match")(case("a", "b", "c"), said("a", "x", "c"))
+    score = await metric("exact_match")(case("a", "b", "c"), run_with("a", "x", "c"))
     assert score.value == pytest.approx(2 / 3)
     assert not score.passed
     assert score.findings == (
@@ -62,27 +62,27 @@ async def test_a_score_is_the_mean_over_turns() -> None:
 
 
 async def test_the_reason_of_a_match_says_so() -> None:
-    assert (await metric("exact_match")(case("a"), said("a"))).reason == "as expected"
-    assert (await metric("exact_match")(case("a", "b"), said("a", "b"))).reason == "all 2 turns are as expected"
+    assert (await metric("exact_match")(case("a"), run_with("a"))).reason == "as expected"
+    assert (await metric("exact_match")(case("a", "b"), run_with("a", "b"))).reason == "all 2 turns are as expected"
 
 
 async def test_a_missing_turn_scores_0_with_a_finding() -> None:
-    score = await metric("exact_match")(case("a", "b"), said("a"))
+    score = await metric("exact_match")(case("a", "b"), run_with("a"))
     assert score.value == 0.5
     assert score.findings == (Finding(kind="missing", expected="b", predicate="turn", turn=1),)
 
 
 async def test_extra_turns_are_counted_and_reported() -> None:
-    score = await metric("exact_match")(case("a"), said("a", "b"))
+    score = await metric("exact_match")(case("a"), run_with("a", "b"))
     assert score.value == 0.5
     assert score.findings == (Finding(kind="unexpected", actual="b", predicate="turn", turn=1),)
-    of_length = await metric("length", max=3)(case("a"), said("a", "too long"))
+    of_length = await metric("length", max=3)(case("a"), run_with("a", "too long"))
     assert of_length.value == 0.5
     assert [finding.predicate for finding in of_length.findings] == ["turn", "max_length"]
 
 
 async def test_turns_without_a_reference_are_not_counted() -> None:
-    score = await metric("exact_match")(case(None, "b"), said("anything", "b"))
+    score = await metric("exact_match")(case(None, "b"), run_with("anything", "b"))
     assert (score.value, score.findings) == (1.0, ())
 
 
@@ -105,7 +105,7 @@ async def test_a_case_without_a_needed_reference_is_unscored(name: str) -> None:
     judged = metric(name)
     assert judged.needs_reference
     for empty in (case(None), EvalCase(id="c1")):
-        score = await judged(empty, called())
+        score = await judged(empty, run_with_calls())
         assert (score.value, score.error) == (None, f"{name} needs a reference and case 'c1' has none")
         assert not score.passed
 
@@ -132,52 +132,52 @@ async def test_a_failed_run_is_unscored_by_latency_cost_and_functions() -> None:
 
 
 async def test_an_empty_reference_under_contains_does_not_pass() -> None:
-    score = await final_response(text={"match": "contains"})(case(""), said("anything"))
+    score = await final_response(text={"match": "contains"})(case(""), run_with("anything"))
     assert score.value is None
     assert "empty reference" in str(score.error)
     assert "turn 0 of case 'c1'" in str(score.error)
 
 
 async def test_threshold_0_is_0() -> None:
-    score = await metric("exact_match", threshold=0)(case("a"), said("b"))
+    score = await metric("exact_match", threshold=0)(case("a"), run_with("b"))
     assert (score.threshold, score.value, score.passed) == (0, 0.0, True)
 
 
 async def test_text_json_and_rouge_of_a_final_response_must_all_match() -> None:
     judged = final_response(text={"match": "contains", "length": {"max": 20}}, json={"schema": {"required": ["a"]}})
-    assert (await judged(case('{"a": 1}'), said('{"a": 1}'))).value == 1
-    score = await judged(case('{"b": 1}'), said('{"b":   1}'))
+    assert (await judged(case('{"a": 1}'), run_with('{"a": 1}'))).value == 1
+    score = await judged(case('{"b": 1}'), run_with('{"b":   1}'))
     assert (score.value, [finding.predicate for finding in score.findings]) == (0, ["contains", "json_schema"])
     near = final_response(rouge={"type": "rouge-L", "threshold": 0.5})
-    assert (await near(case("a b c d"), said("a b x y"))).value == 1
-    assert (await near(case("a b c d"), said("a x y z"))).value == 0
+    assert (await near(case("a b c d"), run_with("a b x y"))).value == 1
+    assert (await near(case("a b c d"), run_with("a x y z"))).value == 0
 
 
 async def test_unparsable_json_scores_0_with_a_finding_even_if_the_reference_is_the_same_text() -> None:
-    score = await metric("json_match")(case("oops"), said("oops"))
+    score = await metric("json_match")(case("oops"), run_with("oops"))
     assert (score.value, score.findings[0].predicate) == (0, "valid_json")
-    unusable = await metric("json_match")(case("oops"), said("{}"))
+    unusable = await metric("json_match")(case("oops"), run_with("{}"))
     assert unusable.value is None
     assert "the reference 'oops' is not JSON" in str(unusable.error)
 
 
 async def test_fenced_json_and_equal_numbers_match() -> None:
-    score = await metric("json_match")(case('{"n": 1}'), said('Sure:\n```json\n{"n": 1.0}\n```'))
+    score = await metric("json_match")(case('{"n": 1}'), run_with('Sure:\n```json\n{"n": 1.0}\n```'))
     assert score.value == 1
 
 
 async def test_response_match_score_is_graded() -> None:
-    score = await metric("response_match_score", threshold=0.5)(case("the cat sat"), said("the cat ran"))
+    score = await metric("response_match_score", threshold=0.5)(case("the cat sat"), run_with("the cat ran"))
     assert score.value == pytest.approx(2 / 3)
     assert (score.passed, score.findings) == (True, ())
-    low = await metric("response_match_score", threshold=0.9)(case("the cat sat"), said("the cat ran"))
+    low = await metric("response_match_score", threshold=0.9)(case("the cat sat"), run_with("the cat ran"))
     assert low.reason == "rouge1: ['sat'] is missing; rouge1: ['ran'] is not expected"
-    assert (await metric("rouge", type="rouge2")(case("a b c"), said("a b x"))).value == 0.5
+    assert (await metric("rouge", type="rouge2")(case("a b c"), run_with("a b x"))).value == 0.5
 
 
 async def test_a_number_is_compared_within_its_tolerance() -> None:
-    assert (await metric("numeric", tolerance=0.5)(case("42"), said("It is 42.4"))).value == 1
-    score = await metric("numeric")(case("42"), said("It is 42.4"))
+    assert (await metric("numeric", tolerance=0.5)(case("42"), run_with("It is 42.4"))).value == 1
+    score = await metric("numeric")(case("42"), run_with("It is 42.4"))
     assert score.reason == "number: expected 42, got 42.4 at characters 6-10"
     assert not metric("numeric", expected=7).needs_reference
 
@@ -185,14 +185,14 @@ async def test_a_number_is_compared_within_its_tolerance() -> None:
 async def test_tool_calls_are_scored_per_turn() -> None:
     wanted = (ExpectedToolCall(name="search", arguments={}),)
     references = case("x", "y", "z", calls=(wanted, None, ()))
-    run = AgentRun(output="z", turns=(called("search"), called("anything"), called("search")))
+    run = AgentRun(output="z", turns=(run_with_calls("search"), run_with_calls("anything"), run_with_calls("search")))
     score = await metric("tool_trajectory_avg_score")(references, run)
     assert score.value == 0.5
     assert [(finding.turn, finding.where) for finding in score.findings] == [(2, "tool call 0")]
 
 
 async def test_a_run_without_a_trace_has_unknown_tool_calls_and_not_none() -> None:
-    score = await metric("tool_trajectory")(case("x", calls=((),)), said("x"))
+    score = await metric("tool_trajectory")(case("x", calls=((),)), run_with("x"))
     assert score.value is None
     assert "has no trace" in str(score.error)
 
@@ -239,13 +239,13 @@ async def test_a_cost_that_is_partly_unknown_is_unscored() -> None:
     [(0.5, 0.5, ""), (True, 1.0, ""), (False, 0.0, ""), (1, 1.0, ""), ((0.25, "too short"), 0.25, "too short")],
 )
 async def test_a_function_may_return_a_number_a_bool_or_a_pair(answer: Any, value: float, reason: str) -> None:
-    score = await FunctionMetric(name="f", function=lambda *_: answer, threshold=0.3)(case("a"), said("a"))
+    score = await FunctionMetric(name="f", function=lambda *_: answer, threshold=0.3)(case("a"), run_with("a"))
     assert (score.metric, score.value, score.reason, score.threshold) == ("f", value, reason, 0.3)
 
 
 async def test_a_function_may_return_a_score_which_gets_the_metrics_name_and_threshold() -> None:
     own = Score(metric="?", value=0.5, reason="half", findings=(Finding(kind="missing"),))
-    score = await FunctionMetric(name="f", function=lambda *_: own, threshold=0.4)(case("a"), said("a"))
+    score = await FunctionMetric(name="f", function=lambda *_: own, threshold=0.4)(case("a"), run_with("a"))
     assert score == Score(metric="f", value=0.5, threshold=0.4, reason="half", findings=own.findings)
 
 
@@ -260,15 +260,15 @@ async def test_an_async_function_is_awaited_and_a_sync_one_leaves_the_loop_free(
         return 0.5
 
     first, second = await asyncio.gather(
-        FunctionMetric(name="sync", function=waits)(case("a"), said("a")),
-        FunctionMetric(name="async", function=answers)(case("a"), said("a")),
+        FunctionMetric(name="sync", function=waits)(case("a"), run_with("a")),
+        FunctionMetric(name="async", function=answers)(case("a"), run_with("a")),
     )
     assert (first.value, second.value) == (1.0, 0.5)
 
 
 @pytest.mark.parametrize("answer", [None, "0.5", float("nan"), float("inf"), (1, "a", "b"), object()])
 async def test_a_function_that_returns_no_score_makes_the_case_unscored(answer: Any) -> None:
-    score = await FunctionMetric(name="f", function=lambda *_: answer)(case("a"), said("a"))
+    score = await FunctionMetric(name="f", function=lambda *_: answer)(case("a"), run_with("a"))
     assert score.value is None
     assert str(score.error).startswith("TypeError: f returned ")
 
@@ -277,7 +277,7 @@ async def test_a_metric_that_errors_makes_the_case_unscored_and_not_passed() -> 
     def fails(case: EvalCase, run: AgentRun) -> float:
         raise KeyError("city")
 
-    score = await FunctionMetric(name="f", function=fails, threshold=0)(case("a"), said("a"))
+    score = await FunctionMetric(name="f", function=fails, threshold=0)(case("a"), run_with("a"))
     assert (score.value, score.error, score.passed) == (None, "KeyError: 'city'", False)
 
 
@@ -286,7 +286,7 @@ async def test_cancelling_a_function_metric_is_not_its_error() -> None:
         await asyncio.sleep(60)
         return 1.0
 
-    task = asyncio.ensure_future(FunctionMetric(name="f", function=sleeps)(case("a"), said("a")))
+    task = asyncio.ensure_future(FunctionMetric(name="f", function=sleeps)(case("a"), run_with("a")))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -294,7 +294,7 @@ async def test_cancelling_a_function_metric_is_not_its_error() -> None:
 
 
 async def test_many_findings_are_cut_and_counted() -> None:
-    score = await metric("json_match")(case("[]"), said(str(list(range(250)))))
+    score = await metric("json_match")(case("[]"), run_with(str(list(range(250)))))
     assert len(score.findings) == MAX_FINDINGS
     assert score.reason.endswith("and 247 more")
 
@@ -319,14 +319,14 @@ async def test_a_users_function_is_found_by_name_by_path_or_by_configuration(eva
     )
     [judged] = build_metrics(config, registry=registry)
     assert judged.name == "w"
-    assert (await judged(case("a"), said("one two three"))).value == 1
-    assert (await judged(case("a"), said("one two"))).value == 0
+    assert (await judged(case("a"), run_with("one two three"))).value == 1
+    assert (await judged(case("a"), run_with("one two"))).value == 0
 
 
 async def test_a_users_builder_is_given_the_configuration() -> None:
     config = parse_eval_config([{"metric_name": f"{__name__}:build_always", "threshold": 0.5}])
     [judged] = build_metrics(config)
-    assert (judged.threshold, (await judged(case("a"), said("b"))).value) == (0.5, 1.0)
+    assert (judged.threshold, (await judged(case("a"), run_with("b"))).value) == (0.5, 1.0)
 
 
 def test_options_that_a_function_does_not_take_are_an_error_before_anything_runs() -> None:

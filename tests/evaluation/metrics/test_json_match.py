@@ -128,16 +128,16 @@ def test_a_value_equals_itself_after_a_round_trip(value: Any) -> None:
 
 @given(JSON, JSON)
 def test_without_tolerance_there_is_a_finding_exactly_when_values_differ(first: Any, second: Any) -> None:
-    def tagged(value: Any) -> Any:
+    def tag_types(value: Any) -> Any:
         """Python's own equality, with booleans distinct from numbers."""
         if isinstance(value, dict):
-            return {key: tagged(item) for key, item in value.items()}
+            return {key: tag_types(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [tagged(item) for item in value]
+            return [tag_types(item) for item in value]
         return ("bool", value) if isinstance(value, bool) else value
 
     findings = compare_json(first, second, JsonCriterion(number_tolerance=0))
-    assert bool(findings) == (tagged(first) != tagged(second))
+    assert bool(findings) == (tag_types(first) != tag_types(second))
 
 
 def test_deep_values_are_compared_without_recursion() -> None:

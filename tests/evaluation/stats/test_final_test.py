@@ -124,27 +124,27 @@ def test_equal_arms_are_shown_no_more_often_than_the_blocks_spend(chances: tuple
     """All outcomes of two cases in two blocks of one and one repeat, and of one case in two blocks of two."""
     for count, repeats in ((2, 1), (1, 2)):
         blocks = [Block(repeats=repeats, alpha=0.2), Block(repeats=repeats, alpha=0.2)]
-        claimed = 0.0
+        shown = 0.0
         for scores in product([0.0, 1.0], repeat=4 * count * repeats):
             likely, some, size = 1.0, [], 2 * repeats
             for at in range(count):
                 mine = scores[2 * size * at : 2 * size * (at + 1)]
                 likely *= prod(chances[at] if score else 1 - chances[at] for score in mine)
                 some.append(PairedScores(case_id=str(at), before=mine[:size], after=mine[size:]))
-            claimed += likely * decide_for_these_cases(some, blocks=blocks).is_shown
-        assert claimed <= 0.4
+            shown += likely * decide_for_these_cases(some, blocks=blocks).is_shown
+        assert shown <= 0.4
 
 
 def test_a_profile_is_rarely_better_than_itself() -> None:
-    random, claimed = Random(11), 0
+    random, shown = Random(11), 0
     for _ in range(300):
         some = []
         for at in range(12):
             chance = random.betavariate(0.6, 0.4)
             scores = tuple(float(random.random() < chance) for _ in range(12))
             some.append(PairedScores(case_id=str(at), before=scores[:6], after=scores[6:]))
-        claimed += decide_for_these_cases(some).is_shown
-    assert claimed <= 24  # 5% of 300, and three standard errors
+        shown += decide_for_these_cases(some).is_shown
+    assert shown <= 24  # 5% of 300, and three standard errors
 
 
 def test_new_cases_are_tested_by_the_signs_of_their_changes() -> None:

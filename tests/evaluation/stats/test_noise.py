@@ -79,15 +79,15 @@ def test_the_worst_value_is_the_lowest_score_if_scores_fall_below_0() -> None:
 @given(
     st.lists(st.lists(st.none() | st.sampled_from([0.0, 0.25, 1.0]), min_size=3, max_size=3), min_size=1, max_size=5)
 )
-def test_gains_between_repeats_are_those_that_a_decision_sees(drawn: list[Values]) -> None:
+def test_gains_between_repeats_are_those_that_a_decision_sees(sampled: list[Values]) -> None:
     """A repeat against the next, case by case, as a policy would see two profiles with one repeat each."""
-    cases = {f"c{at}": values for at, values in enumerate(drawn)}
-    if any(all(values[repeat] is None for values in drawn) for repeat in range(2)):
+    cases = {f"c{at}": values for at, values in enumerate(sampled)}
+    if any(all(values[repeat] is None for values in sampled) for repeat in range(2)):
         return  # no figure, and so no gain
     before, after = (evaluation({name: [values[repeat]] for name, values in cases.items()}) for repeat in range(2))
     figures = [case.figures for case in report(cases).cases]
     gain = fmean(after - before for before, after, _ in figures)
-    assert Evidence(baseline=before, candidate=after).gain == pytest.approx(gain)
+    assert Evidence(accepted=before, candidate=after).gain == pytest.approx(gain)
 
 
 def test_settled_flipping_and_noisiest_cases_are_named() -> None:
@@ -122,8 +122,8 @@ def test_a_a_runs_exceed_their_floor_in_about_1_of_20() -> None:
 
 @pytest.mark.slow
 def test_the_smallest_gain_is_shown_in_four_of_five() -> None:
-    """Cases are measured once; then candidates that mend so many failures are claimed, or not, by the exact test."""
-    random, claimed, runs, count = Random(3), 0, 400, 24
+    """Cases are measured once; then the exact test decides about candidates that fix a share of the failures."""
+    random, shown, runs, count = Random(3), 0, 400, 24
     chances = [random.betavariate(0.6, 0.4) for _ in range(count)]
 
     def arm(chance: float, repeats: int = REPEATS) -> tuple[float, ...]:
@@ -133,14 +133,13 @@ def test_the_smallest_gain_is_shown_in_four_of_five() -> None:
     found = report({f"c{at:02}": list(arm(q, 60)) for at, q in enumerate(chances)})
     gain = found.smallest_gain()
     assert gain is not None
-    mended = gain / (1 - fmean(chances))
+    fixed = gain / (1 - fmean(chances))
     for _ in range(runs):
         pairs = [
-            PairedScores(case_id=str(at), before=arm(q), after=arm(q + mended * (1 - q)))
-            for at, q in enumerate(chances)
+            PairedScores(case_id=str(at), before=arm(q), after=arm(q + fixed * (1 - q))) for at, q in enumerate(chances)
         ]
-        claimed += decide_for_these_cases(pairs).is_shown
-    assert claimed / runs == pytest.approx(0.8, abs=0.07)
+        shown += decide_for_these_cases(pairs).is_shown
+    assert shown / runs == pytest.approx(0.8, abs=0.07)
 
 
 def test_more_cases_show_smaller_gains() -> None:

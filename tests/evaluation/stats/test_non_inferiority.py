@@ -45,7 +45,7 @@ WORLDS = (
 )
 
 
-def drawn(rng: Random, world: str, count: int, loss: float, *, repeats: int = 6) -> list[PairedScores]:
+def sample_cases(rng: Random, world: str, count: int, loss: float, *, repeats: int = 6) -> list[PairedScores]:
     def arm(chance: float) -> tuple[float, ...]:
         return tuple(float(rng.random() < chance) for _ in range(repeats))
 
@@ -53,9 +53,11 @@ def drawn(rng: Random, world: str, count: int, loss: float, *, repeats: int = 6)
     return [PairedScores(case_id=str(at), before=arm(before), after=arm(after)) for at, (before, after) in pairs]
 
 
-def claimed(world: str, count: int, *, loss: float, margin: float, trials: int) -> float:
+def share_shown(world: str, count: int, *, loss: float, margin: float, trials: int) -> float:
     rng = Random(f"{world} {count} {loss} {margin}")
-    found = sum(decide_non_inferiority(drawn(rng, world, count, loss), margin=margin).is_shown for _ in range(trials))
+    found = sum(
+        decide_non_inferiority(sample_cases(rng, world, count, loss), margin=margin).is_shown for _ in range(trials)
+    )
     return found / trials
 
 
@@ -66,14 +68,14 @@ def claimed(world: str, count: int, *, loss: float, margin: float, trials: int) 
 def test_a_true_loss_of_the_margin_passes_in_at_most_5_percent(
     world: str, count: int, trials: int, margin: float
 ) -> None:
-    assert claimed(world, count, loss=margin, margin=margin, trials=trials) <= 0.05
+    assert share_shown(world, count, loss=margin, margin=margin, trials=trials) <= 0.05
 
 
 def test_flipping_the_signs_of_shifted_changes_would_pass_far_too_often() -> None:
     """Why the test is no other: nothing fails in 24 runs, and each such picture looks like proof."""
     rng = Random(0)
-    drawn_pairs = (drawn(rng, "rare failures of a perfect baseline", 12, 0.05, repeats=2) for _ in range(200))
-    shifted = ([case.gain + 0.05 for case in pairs] for pairs in drawn_pairs)
+    samples = (sample_cases(rng, "rare failures of a perfect baseline", 12, 0.05, repeats=2) for _ in range(200))
+    shifted = ([case.gain + 0.05 for case in pairs] for pairs in samples)
     assert sum(sign_flip(changes).p_value <= 0.01 for changes in shifted) > 40
 
 
@@ -93,7 +95,7 @@ def test_flipping_the_signs_of_shifted_changes_would_pass_far_too_often() -> Non
     ],
 )
 def test_power_when_nothing_is_lost(world: str, count: int, margin: float, least: float, most: float) -> None:
-    assert least <= claimed(world, count, loss=0.0, margin=margin, trials=200) <= most
+    assert least <= share_shown(world, count, loss=0.0, margin=margin, trials=200) <= most
 
 
 def test_the_test_for_new_cases_keeps_its_alpha() -> None:

@@ -27,7 +27,7 @@ GRADES = st.sampled_from([0.0, 0.25, 0.5, 1.0])
 DELTAS = st.lists(st.sampled_from([-1.0, -0.5, -0.2, 0.0, 0.1, 0.2, 0.7]), min_size=1, max_size=8)
 
 
-def paired(*arms: tuple[tuple[float, ...], tuple[float, ...]]) -> list[PairedScores]:
+def pair_arms(*arms: tuple[tuple[float, ...], tuple[float, ...]]) -> list[PairedScores]:
     return [PairedScores(case_id=f"c{at}", before=before, after=after) for at, (before, after) in enumerate(arms)]
 
 
@@ -40,7 +40,7 @@ def within(cases: list[PairedScores]) -> PermutationTest:
 @st.composite
 def noisy_cases(draw: st.DrawFn, scores: st.SearchStrategy[float] = GRADES, most: int = 4) -> list[PairedScores]:
     arm = st.lists(scores, min_size=1, max_size=3).map(tuple)
-    cases = paired(*draw(st.lists(st.tuples(arm, arm), min_size=1, max_size=most)))
+    cases = pair_arms(*draw(st.lists(st.tuples(arm, arm), min_size=1, max_size=most)))
     assume(has_run_noise(cases))
     return cases
 
@@ -83,14 +83,14 @@ def test_one_case_agrees_with_scipys_permutation_test() -> None:
             alternative="greater",
             n_resamples=ALL,
         )
-        ours = within(paired((tuple(before), tuple(after))))
+        ours = within(pair_arms((tuple(before), tuple(after))))
         assert ours.p_value == pytest.approx(oracle.pvalue)
         assert ours.gain == pytest.approx(oracle.statistic)
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=6), st.lists(st.booleans(), min_size=2, max_size=6))
 def test_one_case_of_passes_agrees_with_fishers_exact_test(before: list[bool], after: list[bool]) -> None:
-    cases = paired((tuple(before), tuple(after)))
+    cases = pair_arms((tuple(before), tuple(after)))
     assume(has_run_noise(cases))
     table = [[sum(after), len(after) - sum(after)], [sum(before), len(before) - sum(before)]]
     assert within(cases).p_value == pytest.approx(stats.fisher_exact(numpy.array(table), alternative="greater").pvalue)
@@ -99,7 +99,7 @@ def test_one_case_of_passes_agrees_with_fishers_exact_test(before: list[bool], a
 def test_a_hundred_cases_agree_with_convolved_hypergeometric_distributions() -> None:
     random = Random(7)
     chances = [random.random() for _ in range(100)]
-    cases = paired(
+    cases = pair_arms(
         *(
             (tuple(random.random() < q for _ in range(6)), tuple(random.random() < q + 0.05 for _ in range(6)))
             for q in chances
@@ -166,7 +166,7 @@ def test_the_observed_assignment_counts_among_the_sampled_ones() -> None:
 def test_cases_with_many_repeats_of_many_digits_are_sampled() -> None:
     random = Random(3)
     arms = [tuple(random.gauss(shift, 1) for _ in range(20)) for shift in (0.0, 0.5)]
-    test = within(paired((arms[0], arms[1])))
+    test = within(pair_arms((arms[0], arms[1])))
     oracle = stats.permutation_test(
         (arms[1], arms[0]),
         lambda x, y, axis: numpy.mean(x, axis=axis) - numpy.mean(y, axis=axis),
@@ -185,7 +185,7 @@ def test_a_p_value_is_above_0_and_at_most_1(cases: list[PairedScores]) -> None:
 
 
 def test_the_p_value_of_an_overwhelming_gain_is_not_0() -> None:
-    cases = paired(*[((0.0,) * 6, (1.0,) * 6)] * 200, ((0.0, 1.0), (0.0, 1.0)))
+    cases = pair_arms(*[((0.0,) * 6, (1.0,) * 6)] * 200, ((0.0, 1.0), (0.0, 1.0)))
     assert within(cases).p_value > 0
 
 
@@ -216,7 +216,7 @@ def test_the_order_of_cases_does_not_matter(cases: list[PairedScores], random: R
 def test_the_order_of_cases_does_not_matter_when_assignments_are_sampled() -> None:
     random = Random(5)
     arms = [tuple(random.random() for _ in range(6)) for _ in range(24)]
-    cases = paired(*zip(arms[::2], arms[1::2], strict=True))
+    cases = pair_arms(*zip(arms[::2], arms[1::2], strict=True))
     test = within(cases)
     assert test.std_error > 0
     assert within(cases[::-1]) == test
@@ -240,7 +240,7 @@ def test_equal_arms_reach_no_level_more_often_than_it_says(chances: tuple[float,
             first = chance if before else 1 - chance
             likely *= first * (shared * (before == after) + (1 - shared) * (chance if after else 1 - chance))
         arms = [tuple(zip(*outcome[at : at + 2], strict=True)) for at in (0, 2)]
-        test = within_case_permutation(paired((arms[0][0], arms[0][1]), (arms[1][0], arms[1][1])))
+        test = within_case_permutation(pair_arms((arms[0][0], arms[0][1]), (arms[1][0], arms[1][1])))
         found[test.p_value] = found.get(test.p_value, 0.0) + likely
     for level in found:
         assert sum(likely for p_value, likely in found.items() if p_value <= level) <= level + 1e-12
@@ -259,16 +259,16 @@ def test_three_thirds_are_as_good_as_one() -> None:
 
 
 def test_run_noise_is_a_case_with_different_scores() -> None:
-    cases = paired(((0.0, 0.0), (1.0, 1.0)), ((1.0, 1.0), (1.0, 1.0)), ((0.0,), (1.0,)))
+    cases = pair_arms(((0.0, 0.0), (1.0, 1.0)), ((1.0, 1.0), (1.0, 1.0)), ((0.0,), (1.0,)))
     assert not has_run_noise(cases)
     assert within_case_permutation(cases).p_value == 1 / 12
-    assert has_run_noise([*cases, *paired(((0.0, 0.0), (1.0, 0.0)))])
+    assert has_run_noise([*cases, *pair_arms(((0.0, 0.0), (1.0, 0.0)))])
 
 
 def test_invalid_scores_are_errors() -> None:
     with pytest.raises(SetupError, match="'c0' has no repeat"):
-        paired(((), (1.0,)))
+        pair_arms(((), (1.0,)))
     with pytest.raises(SetupError, match="score nan"):
-        paired(((0.5,), (float("nan"),)))
+        pair_arms(((0.5,), (float("nan"),)))
     with pytest.raises(SetupError, match="no cases"):
         sign_flip([])

@@ -104,9 +104,9 @@ def test_power_for_these_cases_is_that_of_the_exact_test(
     random, shown, runs = Random(3), 0, 500
     for _ in range(runs):
         before = chances(count, random, spread=spread)
-        mended = min(1.0, gain / (1 - sum(before) / count))
+        fixed = min(1.0, gain / (1 - sum(before) / count))
         some = [
-            PairedScores(case_id=str(at), before=arm(q, random), after=arm(q + mended * (1 - q), random))
+            PairedScores(case_id=str(at), before=arm(q, random), after=arm(q + fixed * (1 - q), random))
             for at, q in enumerate(before)
         ]
         shown += decide_for_these_cases(some).is_shown

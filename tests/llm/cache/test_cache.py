@@ -71,8 +71,8 @@ ROOT = Path(__file__).parents[3]
 ON_DISK = ["cache.jsonl", "cache.sqlite", "calls.jsonl", "sharing.jsonl"]
 
 
-def opened(path: Path) -> Cache:
-    """The cache that a path stands for: two of them are logs of a run, one of which shares a cache."""
+def open_at(path: Path) -> Cache:
+    """Open the cache at a path: two of them are logs of a run, one of which shares a cache."""
     if path.name == "calls.jsonl":
         return CallLog(path)
     return CallLog(path, shared=open_cache(path.with_suffix(".db"))) if path.stem == "sharing" else open_cache(path)
@@ -80,7 +80,7 @@ def opened(path: Path) -> Cache:
 
 @pytest.fixture(params=["memory", *ON_DISK])
 def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cache]:
-    cache = open_cache("memory") if request.param == "memory" else opened(tmp_path / request.param)
+    cache = open_cache("memory") if request.param == "memory" else open_at(tmp_path / request.param)
     yield cache
     cache.close()
 
@@ -90,7 +90,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / str(request.param)
 
 
-def test_a_path_says_which_cache_it_is(tmp_path: Path) -> None:
+def test_the_suffix_of_a_path_selects_the_cache(tmp_path: Path) -> None:
     for name, kind in (("a.jsonl", FileCache), ("a.sqlite", SqliteCache), ("a.db", SqliteCache)):
         found = open_cache(tmp_path / name)
         found.close()
@@ -113,11 +113,11 @@ def test_every_field_of_an_agent_call_is_part_of_its_key() -> None:
     assert CacheKey.of(CallSite(case_id="c", repeat=1, step_id="planner~2", number=3), "d") == KEY
 
 
-def test_the_digest_of_a_key_stays_what_it_was_when_caches_were_written() -> None:
+def test_key_digests_stay_the_same_across_releases() -> None:
     assert KEY.digest == "21f0e79ff466b188b950efcb0a1d6ac379eadb075d6c88685d86111dd0d1a4bc"
 
 
-def test_other_roles_ask_the_same_question_once_per_draw() -> None:
+def test_other_roles_ask_the_same_question_once_per_repeat() -> None:
     first = CacheKey.of(CallSite(role="judge", case_id="a", step_id="x", number=1), "d")
     second = CacheKey.of(CallSite(role="judge", case_id="b", step_id="y", number=2), "d")
     assert (first, first.digest) == (second, second.digest)
@@ -130,13 +130,13 @@ def test_answers_come_back_equal(
     tmp_path_factory: pytest.TempPathFactory, many: list[tuple[CacheKey, StoredAnswer]]
 ) -> None:
     async def check(where: str | Path) -> None:
-        cache = opened(where) if isinstance(where, Path) else open_cache(where)
+        cache = open_at(where) if isinstance(where, Path) else open_cache(where)
         first: dict[CacheKey, StoredAnswer] = {}
         for at, answer in many:
             assert await cache.put(at, answer) == first.setdefault(at, answer)
         if isinstance(where, Path):
             cache.close()
-            cache = opened(where)
+            cache = open_at(where)
         assert {at: await cache.get(at) for at in first} == first
         assert cache.stats().entries == cache.stats().hits == len(first)
         cache.close()
@@ -157,7 +157,7 @@ async def test_the_first_answer_of_a_key_wins(cache: Cache) -> None:
     assert cache.stats().bytes > 0
 
 
-async def test_put_gives_what_a_replay_will_get(cache: Cache) -> None:
+async def test_put_returns_what_a_replay_will_get(cache: Cache) -> None:
     value = {"pair": (1, 2), "proxy": MappingProxyType({"a": 1})}
     kept = await cache.put(KEY, ToolAnswer(value))
     assert kept == await cache.get(KEY) == ToolAnswer({"pair": [1, 2], "proxy": {"a": 1}})
@@ -165,12 +165,12 @@ async def test_put_gives_what_a_replay_will_get(cache: Cache) -> None:
     assert kept == await cache.get(KEY)
 
 
-async def test_half_an_emoji_does_not_lose_an_answer_that_was_paid(cache: Cache) -> None:
+async def test_half_an_emoji_does_not_lose_a_paid_answer(cache: Cache) -> None:
     assert await cache.put(KEY, ModelReply(text="good \ud83d")) == ModelReply(text="good ?")
 
 
 @pytest.mark.parametrize("value", [math.nan, [{"a": math.inf}], object(), {1: 2}, 2**64])
-async def test_what_json_cannot_hold_is_refused(cache: Cache, value: object) -> None:
+async def test_values_that_json_cannot_represent_are_rejected(cache: Cache, value: object) -> None:
     with pytest.raises(SetupError, match="an answer of 'planner~2' "):
         await cache.put(KEY, ToolAnswer(value))
     assert await cache.get(KEY) is None
@@ -182,7 +182,7 @@ async def test_many_tasks_that_put_one_key_get_one_answer(cache: Cache) -> None:
 
 
 async def test_a_cancelled_put_is_kept(path: Path) -> None:
-    cache = opened(path)
+    cache = open_at(path)
     tasks = [asyncio.ensure_future(cache.put(key(number), REPLY)) for number in range(50)]
     await asyncio.sleep(0)
     for task in tasks:
@@ -192,8 +192,8 @@ async def test_a_cancelled_put_is_kept(path: Path) -> None:
     cache.close()
 
 
-async def test_another_cache_on_the_same_path_sees_an_answer_at_once(path: Path) -> None:
-    first, second = opened(path), opened(path)
+async def test_an_answer_is_visible_at_once_to_another_cache_on_the_same_path(path: Path) -> None:
+    first, second = open_at(path), open_at(path)
     assert await second.get(KEY) is None
     await first.put(KEY, REPLY)
     await first.sync()
@@ -209,7 +209,7 @@ def write_200(
     path: str, worker: int, meet: Callable[[float], object], results: multiprocessing.Queue[list[str]]
 ) -> None:
     async def write() -> list[str]:
-        cache = opened(Path(path))
+        cache = open_at(Path(path))
         got = []
         for number in range(200):
             meet(60.0)  # so that all four write this key at once
@@ -236,40 +236,40 @@ def test_four_processes_agree_on_every_answer(path: Path) -> None:
         worker.join()
     assert len(got[0]) == 200
     assert got == [got[0]] * 4
-    cache = opened(path)
+    cache = open_at(path)
     assert cache.stats().entries == 200
     cache.close()
     if path.suffix == ".jsonl":
         assert len(path.read_bytes().splitlines()) == 200
 
 
-def write_forever(path: str, told: Connection) -> None:
+def write_forever(path: str, written: Connection) -> None:
     async def write() -> None:
-        cache = opened(Path(path))
+        cache = open_at(Path(path))
         for number in count():
             await cache.put(key(number), ModelReply(text=f"{number} " * 1000))
-            told.send(number)
+            written.send(number)
 
     asyncio.run(write())
 
 
 @pytest.mark.slow
-async def test_what_put_returned_survives_a_sigkill(path: Path) -> None:
+async def test_stored_answers_survive_a_sigkill(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     hear, tell = context.Pipe(duplex=False)
     writer = context.Process(target=write_forever, args=(str(path), tell))
     writer.start()
     tell.close()
-    told = [hear.recv() for _ in range(100)]
+    numbers = [hear.recv() for _ in range(100)]
     writer.kill()
     writer.join()
     with suppress(EOFError):
         while True:
-            told.append(hear.recv())
-    cache = opened(path)
-    kept = [await cache.get(key(number)) for number in told]
-    assert kept == [ModelReply(text=f"{number} " * 1000) for number in told]
-    assert len(told) <= cache.stats().entries <= len(told) + 1
+            numbers.append(hear.recv())
+    cache = open_at(path)
+    kept = [await cache.get(key(number)) for number in numbers]
+    assert kept == [ModelReply(text=f"{number} " * 1000) for number in numbers]
+    assert len(numbers) <= cache.stats().entries <= len(numbers) + 1
     cache.close()
 
 
@@ -312,7 +312,7 @@ async def test_a_line_torn_at_any_byte_is_dropped_and_repaired(tmp_path: Path) -
         assert len(path.read_bytes().splitlines()) == 3
 
 
-async def test_a_damaged_line_is_skipped_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_line_is_skipped_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "calls.jsonl"
     cache = FileCache(path)
     for number in range(3):
@@ -327,7 +327,7 @@ async def test_a_damaged_line_is_skipped_and_said(tmp_path: Path, caplog: pytest
     cache.close()
 
 
-async def test_a_file_cut_while_in_use_is_a_typed_error(tmp_path: Path) -> None:
+async def test_a_file_truncated_while_in_use_is_a_typed_error(tmp_path: Path) -> None:
     cache = FileCache(tmp_path / "calls.jsonl")
     await cache.put(key(1), REPLY)
     os.truncate(tmp_path / "calls.jsonl", 20)
@@ -338,7 +338,7 @@ async def test_a_file_cut_while_in_use_is_a_typed_error(tmp_path: Path) -> None:
     cache.close()
 
 
-async def test_the_file_is_indexed_not_held(tmp_path: Path) -> None:
+async def test_the_file_is_indexed_and_not_held_in_memory(tmp_path: Path) -> None:
     cache = FileCache(tmp_path / "calls.jsonl")
     for number in range(100):
         await cache.put(key(number), ModelReply(text="x" * 200_000))
@@ -398,7 +398,7 @@ async def test_a_long_file_is_indexed_as_a_stream(tmp_path: Path) -> None:
     cache.close()
 
 
-async def test_of_two_lines_with_one_key_the_first_counts(tmp_path: Path) -> None:
+async def test_the_first_of_two_lines_with_the_same_key_wins(tmp_path: Path) -> None:
     path = tmp_path / "joined.jsonl"
     path.write_bytes(b"".join(format_line(encode_answer(KEY, ModelReply(text=text))) for text in ("one", "two")))
     cache = FileCache(path)
@@ -413,10 +413,10 @@ from pathlib import Path
 from promptiter.errors import SetupError
 from promptiter.llm.cache.cache import CacheKey
 from promptiter.llm.messages import ModelReply
-from tests.llm.cache.test_cache import opened
+from tests.llm.cache.test_cache import open_at
 
 async def main():
-    cache = opened(Path(sys.argv[1]))
+    cache = open_at(Path(sys.argv[1]))
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     key = lambda number: CacheKey(role="agent", request_digest=str(number))
     kept = []
@@ -432,7 +432,7 @@ async def main():
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     late = await cache.put(key(number), ModelReply(text="late"))
     cache.close()
-    again = opened(Path(sys.argv[1]))
+    again = open_at(Path(sys.argv[1]))
     assert [await again.get(key(number)) for number in range(len(kept))] == kept
     assert await again.get(key(number)) == late
     assert again.stats().entries == len(kept) + 1
@@ -507,7 +507,7 @@ def test_a_path_that_cannot_be_opened_is_a_typed_error(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.sqlite"])
-def test_folders_that_are_missing_are_made(tmp_path: Path, name: str) -> None:
+def test_missing_folders_are_created(tmp_path: Path, name: str) -> None:
     open_cache(tmp_path / ".promptiter" / "shared" / name).close()
     assert (tmp_path / ".promptiter" / "shared" / name).exists()
 
@@ -522,6 +522,7 @@ async def test_a_cache_that_is_not_closed_closes_with_its_last_reference(tmp_pat
     files, database = FileCache(tmp_path / "a.jsonl"), SqliteCache(tmp_path / "a.db")
     for cache in (files, database):
         await cache.put(KEY, REPLY)
+        cache._worker.submit(int).result()  # until now the worker's thread may hold a reference from the last call
     file, index, connection = files._file, files._index, database._database
     del cache, files, database
     gc.collect()

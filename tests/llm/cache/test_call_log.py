@@ -56,7 +56,7 @@ def kinds(path: Path) -> list[str]:
 
 
 async def others() -> None:
-    """Let all other tasks end, the flights too that nobody waits for."""
+    """Let all other tasks end, also calls in flight that no caller waits for."""
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(left)
 
@@ -88,7 +88,7 @@ class Unwritable(MemoryCache):
         raise SetupError("the shared cache is full")
 
 
-async def test_a_line_says_what_was_paid(log: CallLog, path: Path) -> None:
+async def test_a_line_records_what_was_paid(log: CallLog, path: Path) -> None:
     async with log.asking(key(), model="m", node_id="bot"):
         pass
     await log.put(key(), REPLY, paid=PAID)
@@ -104,7 +104,7 @@ async def test_a_line_says_what_was_paid(log: CallLog, path: Path) -> None:
     assert log.ledger() == ledger_at(path) == LedgerSnapshot((PAID,))
 
 
-async def test_the_log_says_what_the_ledger_says(path: Path) -> None:
+async def test_the_log_agrees_with_the_ledger(path: Path) -> None:
     def search(query: str) -> str:
         return query
 
@@ -123,7 +123,7 @@ async def test_the_log_says_what_the_ledger_says(path: Path) -> None:
     assert counted.of_models.calls == 3
 
 
-async def test_the_plain_cache_of_the_same_file_passes_over_what_is_no_answer(log: CallLog, path: Path) -> None:
+async def test_a_plain_cache_on_the_same_file_skips_lines_that_are_not_answers(log: CallLog, path: Path) -> None:
     async with log.asking(key(), model="m", node_id=""):
         pass
     await log.put(key(), REPLY, paid=PAID)
@@ -132,7 +132,7 @@ async def test_the_plain_cache_of_the_same_file_passes_over_what_is_no_answer(lo
         assert cache.stats().entries == log.stats().entries == 1
 
 
-async def test_answers_of_older_logs_count_nothing(path: Path) -> None:
+async def test_answers_of_older_logs_cost_nothing(path: Path) -> None:
     with closing(FileCache(path)) as cache:
         await cache.put(key(), REPLY)
     assert ledger_at(path) == LedgerSnapshot()
@@ -174,7 +174,7 @@ async def test_a_call_that_was_cancelled_is_not_lost(path: Path, turns: int | No
     assert lost_at(path) == 0
 
 
-async def test_who_waits_for_a_slot_is_not_asked_for(path: Path) -> None:
+async def test_a_call_that_waits_for_a_slot_is_not_logged_as_asked(path: Path) -> None:
     both = asyncio.Barrier(3)
 
     async def hang(_: list[dict[str, Any]]) -> str:
@@ -194,11 +194,11 @@ async def test_who_waits_for_a_slot_is_not_asked_for(path: Path) -> None:
         await others()
 
 
-def run_until_killed(path: str, told: Connection) -> None:
+def run_until_killed(path: str, started: Connection) -> None:
     async def run() -> None:
         async def answer(messages: list[dict[str, Any]]) -> ModelReply:
             if "hang" in messages[-1]["content"]:
-                told.send("in flight")
+                started.send("in flight")
                 await asyncio.sleep(NEVER)
             return REPLY
 
@@ -230,7 +230,7 @@ async def test_calls_in_flight_at_a_kill_are_counted_and_made_again(path: Path) 
     assert ledger_at(path).total.calls == 3
 
 
-async def test_a_resumed_run_has_the_budget_that_is_left(path: Path) -> None:
+async def test_a_resumed_run_continues_with_the_remaining_budget(path: Path) -> None:
     with closing(CallLog(path)) as log:
         await Gateway(models={"m": ScriptedModel([REPLY])}, cache=log).ask(request("1"), AGENT)
     with closing(CallLog(path)) as log:
@@ -257,7 +257,7 @@ async def test_the_last_line_may_be_torn_at_any_byte(path: Path) -> None:
         assert (total.calls, total.lost_calls) == ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))[complete]
 
 
-async def test_a_torn_line_does_not_make_what_comes_after_it_lost(path: Path) -> None:
+async def test_a_torn_line_does_not_lose_the_lines_after_it(path: Path) -> None:
     write(path, b'{"sum":"torn' * 100)
     with closing(CallLog(path)) as log:
         async with log.asking(key(), model="m", node_id="bot"):
@@ -276,7 +276,7 @@ async def test_a_damaged_answer_is_a_lost_call(path: Path, caplog: pytest.LogCap
     assert "is damaged" in caplog.text
 
 
-async def test_what_is_paid_twice_counts_twice_and_is_not_lost(path: Path, log: CallLog) -> None:
+async def test_an_answer_paid_twice_counts_twice_and_is_not_lost(path: Path, log: CallLog) -> None:
     other = ModelReply(text="no", usage=Usage(input_tokens=1, output_tokens=1, cost_usd=0.02))
     paid = LedgerEntry(role="agent", model="m", node_id="bot", spent=Spending.of_call(other.usage))
     for answer, receipt in ((REPLY, PAID), (other, paid)):
@@ -287,7 +287,7 @@ async def test_what_is_paid_twice_counts_twice_and_is_not_lost(path: Path, log: 
     assert ledger_at(path).total == PAID.spent + paid.spent
 
 
-async def test_an_answer_that_cannot_be_kept_was_paid_all_the_same(path: Path, log: CallLog) -> None:
+async def test_an_answer_that_cannot_be_stored_still_counts_as_paid(path: Path, log: CallLog) -> None:
     async with log.asking(key(), model="tool:t", node_id="bot"):
         pass
     with pytest.raises(SetupError, match="NaN"):
@@ -296,7 +296,7 @@ async def test_an_answer_that_cannot_be_kept_was_paid_all_the_same(path: Path, l
     assert ledger_at(path).total == PAID.spent
 
 
-async def test_runs_share_answers_and_each_pays_its_own(tmp_path: Path) -> None:
+async def test_runs_share_answers_and_each_accounts_for_what_it_paid(tmp_path: Path) -> None:
     shared = tmp_path / "shared.sqlite"
     script = ["one", "two"]
     for run, (known, calls) in enumerate([(0, 2), (2, 0)]):
@@ -307,7 +307,7 @@ async def test_runs_share_answers_and_each_pays_its_own(tmp_path: Path) -> None:
             assert log.stats().entries == 2
         assert ledger_at(tmp_path / f"{run}.jsonl").total.calls == calls
     shared.unlink()
-    with closing(CallLog(tmp_path / "1.jsonl")) as log:  # the run needs the shared cache no more
+    with closing(CallLog(tmp_path / "1.jsonl")) as log:  # the run no longer needs the shared cache
         door = Gateway(models={"m": ScriptedModel([])}, cache=log)
         assert [(await door.ask(request(text), AGENT)).text for text in "12"] == script
 
@@ -324,7 +324,7 @@ async def test_the_first_answer_of_the_shared_cache_wins_and_what_was_paid_stays
     assert ledger_at(tmp_path / "calls.jsonl") == LedgerSnapshot((PAID,))
 
 
-async def test_an_answer_that_the_shared_cache_cannot_take_is_in_the_log(path: Path) -> None:
+async def test_an_answer_that_the_shared_cache_refuses_is_in_the_log(path: Path) -> None:
     with closing(CallLog(path, shared=Unwritable())) as log:
         with pytest.raises(SetupError, match="the shared cache is full"):
             await log.put(key(), REPLY, paid=PAID)
@@ -357,7 +357,7 @@ async def test_a_call_is_not_made_if_it_cannot_be_logged(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda _: MemoryCache(), FileCache, lambda path: open_cache(path.with_suffix(".db"))])
-async def test_other_caches_write_nothing_for_a_call_that_is_asked(path: Path, make: Callable[[Path], Cache]) -> None:
+async def test_other_caches_write_nothing_when_a_call_starts(path: Path, make: Callable[[Path], Cache]) -> None:
     with closing(make(path)) as cache:
         before = cache.stats().bytes
         async with cache.asking(key(), model="m", node_id="bot"):

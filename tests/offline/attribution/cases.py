@@ -28,7 +28,7 @@ from promptiter.stages.contracts import AttributeRequest, BackwardResult, Peer, 
 from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Snapshot, Step
-from traces.model import sort_canonically
+from traces.canonical_order import sort_canonically
 
 JSON = FinalResponseMetric(name="json", criterion=FinalResponseCriterion(json=JsonCriterion()))
 EXACT = FinalResponseMetric(name="exact", criterion=FinalResponseCriterion(text=TextCriterion()))

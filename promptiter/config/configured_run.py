@@ -1,0 +1,101 @@
+"""Configured runs and evaluations: everything that promptiter.yaml describes, built and ready to start."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from promptiter.agents.base import Agent
+from promptiter.config.file import RunConfig
+from promptiter.engine.aa_test import measure_noise
+from promptiter.engine.engine import Engine
+from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
+from promptiter.forecast.forecast import Forecast, forecast_run, write_forecast
+from promptiter.llm.gateway import Gateway
+from promptiter.profile import Profile
+from promptiter.runlog.results import RunRequest
+from promptiter.runs.directory import RunDirectory
+from promptiter.runs.header import Configuration
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredRun:
+    """A run that is ready to start. Its gateway holds the ledger and the shared cache, if there is one.
+
+    `run.engine.run_sync(run.request)` writes nothing to disk. `run.begin().run_sync()` has a folder and can be resumed.
+    """
+
+    config: RunConfig
+    engine: Engine
+    request: RunRequest
+    gateway: Gateway
+    configuration: Configuration | None = None
+
+    def begin(self) -> RunDirectory:
+        """Create a folder for the run, below `runs` of the configuration, with its forecast."""
+        forecast = self._try_to_forecast()
+        directory = RunDirectory.begin(
+            self.config.runs,
+            self.engine,
+            self.request,
+            configuration=self.configuration,
+            keep_traces=self.config.keep_traces,
+        )
+        if forecast is not None:
+            write_forecast(directory.path, forecast)
+        return directory
+
+    def forecast(self) -> Forecast:
+        """Estimate what the run will take, using matching earlier runs if there are any. Makes no calls."""
+        return forecast_run(self.engine, self.request, runs=self.config.runs)
+
+    def noise(
+        self,
+        *,
+        repeats: int = REPEATS,
+        on_row: Callable[[CaseRow], None] | None = None,
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> NoiseReport:
+        """Measure the noise of the baseline on the validation cases. Writes nothing but cached answers.
+
+        After Ctrl-C, or when the budget ends, the report covers what was measured so far.
+        """
+        stopping = Interrupt()
+        return run_blocking(
+            lambda: measure_noise(self.engine, self.request, repeats=repeats, on_row=on_row, interrupt=stopping),
+            stopping,
+            notify=notify,
+        )
+
+    def resume(self, path: str | os.PathLike[str]) -> RunDirectory:
+        """Open the folder of this run to resume it. ChangedInputsError if its inputs have changed."""
+        return RunDirectory.resume(
+            path, self.engine, self.request, configuration=self.configuration, keep_traces=self.config.keep_traces
+        )
+
+    def _try_to_forecast(self) -> Forecast | None:
+        try:
+            return self.forecast()
+        except Exception as error:  # noqa: BLE001 - it calls the user's code, and a run can start without a forecast
+            logger.warning("the run starts without a forecast: %s", type(error).__name__)
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredEvaluation:
+    """An agent, its cases and its evaluator, ready to be evaluated: a run without the search."""
+
+    agent: Agent
+    cases: EvalSet
+    evaluator: Evaluator
+    gateway: Gateway
+    profile: Profile | None = None
+    teacher: Agent | str | None = None
