@@ -48,7 +48,7 @@ def build_signal(request: AggregateRequest, *, text: str, severity: Severity) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class SharedReason:
     """What several gradients have in common; `text` is that of the most confident one."""
 
     text: str
@@ -58,13 +58,13 @@ class Reason:
     support: float
 
 
-def merge(gradients: Iterable[SurfaceGradient]) -> tuple[Reason, ...]:
+def merge(gradients: Iterable[SurfaceGradient]) -> tuple[SharedReason, ...]:
     """Merge gradients into reasons, the best supported first."""
     alike: defaultdict[tuple[str, ...], list[SurfaceGradient]] = defaultdict(list)
     for gradient in gradients:
         alike[_build_merge_key(gradient)].append(gradient)
     reasons = [
-        Reason(
+        SharedReason(
             text=min(same, key=lambda each: (-each.confidence, each.case_id, each.repeat, each.turn, each.text)).text,
             category=same[0].category,
             severity=min(each.severity for each in same),
@@ -114,7 +114,7 @@ _LITERAL = re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|\b
 _REPEATED = re.compile(r"…(?:(?:,| and)? …)+")
 
 
-def _describe_reasons(reasons: Sequence[Reason], request: AggregateRequest) -> str:
+def _describe_reasons(reasons: Sequence[SharedReason], request: AggregateRequest) -> str:
     lines = [
         f"{_describe_cases(reason, request)} ({reason.category}): {reason.text}" for reason in reasons[:MOST_REASONS]
     ]
@@ -123,7 +123,7 @@ def _describe_reasons(reasons: Sequence[Reason], request: AggregateRequest) -> s
     return "\n".join(lines)
 
 
-def _describe_cases(reason: Reason, request: AggregateRequest) -> str:
+def _describe_cases(reason: SharedReason, request: AggregateRequest) -> str:
     count = len(reason.case_ids)
     if request.failed_cases:
         return f"{count} of {request.failed_cases} failed cases"

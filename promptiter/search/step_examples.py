@@ -96,8 +96,8 @@ class EvaluatedRuns:
         return StepExample(
             case_id=row.case_id,
             step_id=step.id,
-            input=render_snapshot(step.input),
-            output=render_snapshot(step.output),
+            input=describe_snapshot(step.input),
+            output=describe_snapshot(step.output),
             passed=passed,
             expected=_find_expected(given),
             case_input=given.user if given is not None else "",
@@ -119,10 +119,10 @@ def _is_answer(step: Step, trace: ExecutionTrace) -> bool:
 
 
 def _normalize_output(step: Step) -> str:
-    return " ".join(render_snapshot(step.output).split()).rstrip(" .")
+    return " ".join(describe_snapshot(step.output).split()).rstrip(" .")
 
 
-def render_snapshot(snapshot: Snapshot) -> str:
+def describe_snapshot(snapshot: Snapshot) -> str:
     """The input or output of a step as text."""
     if snapshot.text is not None:
         return snapshot.text

@@ -49,10 +49,11 @@ class Metric(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TurnScore:
-    """The judgement of one turn. Its findings need not name the turn."""
+    """The judgement of one turn. Its findings need not name the turn. `reasons` are those of a judge for failures."""
 
     value: float
     findings: tuple[Finding, ...] = ()
+    reasons: tuple[str, ...] = ()
 
 
 TurnJudge: TypeAlias = Callable[[Turn | None, AgentRun], TurnScore]

@@ -27,7 +27,7 @@ import orjson
 from promptiter.errors import SetupError
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.cache.file import FileCache
-from promptiter.llm.cache.index import Place
+from promptiter.llm.cache.index import LinePlace
 from promptiter.llm.cache.keys import SCHEMA_VERSION, CacheKey, StoredAnswer, encode_answer, read_answer, usage_of
 from promptiter.llm.cache.lines import is_intact
 from promptiter.llm.cache.storage import run_in_worker
@@ -143,7 +143,7 @@ class CallLog(FileCache):
             self._read_tail()
             self._append(note)
 
-    def _append(self, body: bytes) -> Place:
+    def _append(self, body: bytes) -> LinePlace:
         if self._own_start is None:
             self._own_start = self._seen
         return super()._append(body)
@@ -173,13 +173,11 @@ class CallLog(FileCache):
         return paid.snapshot()
 
 
-def read_paid_calls(path: str | os.PathLike[str]) -> Iterator[LedgerEntry]:
-    """The cost of each call in a log, in the order of the file. Reads a stream and skips damaged lines."""
-    return (entry for _, entry in read_paid_calls_with_offsets(path))
+def read_paid_calls(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerEntry]]:
+    """The offset and the cost of each call in a log. Reads a stream and skips damaged lines.
 
-
-def read_paid_calls_with_offsets(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerEntry]]:
-    """The same with the offset of each line: calls that were paid after a `mark` are at that offset or later."""
+    Calls that were paid after a `mark` are at that offset or later.
+    """
     start = 0
     with Path(path).open("rb") as file:
         for line in file:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from promptiter.errors import SetupError
-from promptiter.llm.cache.index import CacheIndex, Place
+from promptiter.llm.cache.index import CacheIndex, LinePlace
 from promptiter.llm.cache.keys import CacheKey, CacheStats, StoredAnswer, decode_answer, encode_answer
 from promptiter.llm.cache.lines import format_line, is_intact, read_key
 from promptiter.llm.cache.storage import NoAccount, explain_errors, run_in_worker, write_error
@@ -70,10 +70,10 @@ class FileCache(NoAccount):
         self._worker.shutdown(wait=True)
         self._close_files()
 
-    def _read(self, place: Place) -> StoredAnswer:
+    def _read(self, place: LinePlace) -> StoredAnswer:
         return decode_answer(self._line(place))
 
-    def _line(self, place: Place) -> bytes:
+    def _line(self, place: LinePlace) -> bytes:
         offset, length = place
         with explain_errors(self._path):
             line = os.pread(self._file.fileno(), length, offset)
@@ -81,7 +81,7 @@ class FileCache(NoAccount):
             raise SetupError(f"{str(self._path)!r} was changed at byte {offset} while in use; run again")
         return line
 
-    def _store(self, raw_key: bytes, body: bytes, *, note: bytes | None = None) -> Place:
+    def _store(self, raw_key: bytes, body: bytes, *, note: bytes | None = None) -> LinePlace:
         """Write an answer, or only the note if the key has one already. Returns the place of the answer."""
         with self._locked(exclusive=True):
             self._read_tail()
@@ -93,7 +93,7 @@ class FileCache(NoAccount):
                 self._append(note)
             return place
 
-    def _append(self, body: bytes) -> Place:
+    def _append(self, body: bytes) -> LinePlace:
         """Write a line. The caller holds the lock and has read all lines."""
         self._cut_incomplete_line()
         line, start = format_line(body), self._seen
