@@ -37,7 +37,7 @@ check: $(VENV)/.dev   ## lint, types, import contract
 docs: $(VENV)/.docs   ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-bench: $(VENV)/.dev   ## measure, side by side with the floor of the same run
+bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_traces
 	$(BIN)/python -m benchmarks.bench_evaluate
 	$(BIN)/python -m benchmarks.bench_backward
@@ -47,6 +47,7 @@ bench: $(VENV)/.dev   ## measure, side by side with the floor of the same run
 	$(BIN)/python -m benchmarks.bench_bars
 	$(BIN)/python -m benchmarks.bench_forecast
 	$(BIN)/python -m benchmarks.bench_honesty
+	$(BIN)/python -m benchmarks.bench_affected_cases
 
 clean:           ## remove everything that make made
 	rm -rf .venv .venv-* site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

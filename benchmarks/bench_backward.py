@@ -1,9 +1,9 @@
-"""What the backward walk costs per step, and how close it comes to a bare asyncio walk of the same graph.
+"""What the backward walk costs per step, compared with a plain asyncio walk of the same graph.
 
-The model answers at once, or after 20 ms, with one gradient and one packet for each predecessor. The bare walk is the
-simplest code that is right: a task for each step, which waits for the futures of those that follow it; it knows no
-surfaces, checks nothing and hands on plain texts. Both walk in turn, in one running loop, and the best of several
-tries counts. Goals: at most 60 microseconds per step with the instant model, and 1.25 times the bare walk with 20 ms.
+The model answers at once, or after 20 ms, with one gradient and one packet for each predecessor. The plain walk is the
+simplest correct code: a task for each step, which waits for the futures of the steps that follow it. It knows no
+surfaces, checks nothing and passes plain texts. Both walks take turns in one event loop, and the best of several tries
+counts. Goals: at most 60 microseconds per step with the instant model, and 1.25 times the plain walk with 20 ms.
 
     python -m benchmarks.bench_backward [--quick]
 """
@@ -21,7 +21,7 @@ from math import inf
 from random import Random
 from typing import TypeAlias
 
-from benchmarks.measure import goal
+from benchmarks.measure import format_goal
 from promptiter.backprop.propagate import propagate
 from promptiter.profile import Profile
 from promptiter.stages.contracts import (
@@ -39,15 +39,15 @@ Graph: TypeAlias = Mapping[str, tuple[str, ...]]
 """The predecessors of each step, in the order of execution."""
 
 WAIT_S = 0.02
-MOST_MICROSECONDS, MOST_TIMES = 60.0, 1.25
-MOST_NODES = 1_000
-"""Longer traces visit their nodes again and again."""
+MAX_MICROSECONDS, MAX_RATIO = 60.0, 1.25
+MAX_NODES = 1_000
+"""Longer traces visit their nodes repeatedly."""
 
 PEERS = """
-peers on such graphs, measured on another machine:
+peers on the same graphs, measured on another machine:
   instant model, us per step: TextGrad 79 to 403 (16 to 103 with its log off; a recursion error on a chain of 1,000),
-      Trace 28 to 37,000, growing with the graph, AdalFlow 33,000 to 226,000, a bare asyncio walk 11 to 43
-  20 ms model, layered, 1,000 steps, critical path 0.42 s: TextGrad 60 s, AdalFlow 156 s, a bare asyncio walk 0.45 s"""
+      Trace 28 to 37,000, growing with the graph, AdalFlow 33,000 to 226,000, a plain asyncio walk 11 to 43
+  20 ms model, layered, 1,000 steps, critical path 0.42 s: TextGrad 60 s, AdalFlow 156 s, a plain asyncio walk 0.45 s"""
 
 
 def main() -> None:
@@ -60,62 +60,66 @@ async def compare(*, quick: bool) -> None:
     sizes = (10, 100) if quick else (10, 100, 1_000)
     graphs = {f"{name}, {size:,} steps": shape(size) for name, shape in SHAPES.items() for size in sizes}
     long = 10_000 if quick else 100_000
-    print(f"instant model\n\n{'':24}{'us/step':>9}{'bare':>9}{'x bare':>9}")
-    found = await best_of_both(graphs, wait_s=None, tries=30)
-    found |= await best_of_both({f"chain, {long:,} steps": chain(long)}, wait_s=None, tries=3)
+    print(f"instant model\n\n{'':24}{'us/step':>9}{'plain':>9}{'x plain':>9}")
+    found = await measure_both(graphs, wait_s=None, tries=30)
+    found |= await measure_both({f"chain, {long:,} steps": make_chain(long)}, wait_s=None, tries=3)
     for name, both in found.items():
-        ours, bare = both.per_step_us
-        print(f"{name:24}{ours:9.1f}{bare:9.1f}{both.times:9.2f}")
-    print("\nworst: " + goal("us per step", max(both.per_step_us[0] for both in found.values()), MOST_MICROSECONDS))
+        ours, plain = both.per_step_us
+        print(f"{name:24}{ours:9.1f}{plain:9.1f}{both.ratio:9.2f}")
+    print(
+        "\nworst: " + format_goal("us per step", max(both.per_step_us[0] for both in found.values()), MAX_MICROSECONDS)
+    )
 
-    print(f"\nmodel that takes {WAIT_S * 1e3:.0f} ms\n\n{'':24}{'seconds':>9}{'bare':>9}{'x bare':>9}{'least':>9}")
-    found = await best_of_both(graphs, wait_s=WAIT_S, tries=3 if quick else 12)
+    print(f"\nmodel that takes {WAIT_S * 1e3:.0f} ms\n\n{'':24}{'seconds':>9}{'plain':>9}{'x plain':>9}{'least':>9}")
+    found = await measure_both(graphs, wait_s=WAIT_S, tries=3 if quick else 12)
     for name, both in found.items():
-        print(f"{name:24}{both.ours_s:9.3f}{both.bare_s:9.3f}{both.times:9.2f}{longest_s(graphs[name]):9.2f}")
-    print("\nworst: " + goal("times the bare walk", max(both.times for both in found.values()), MOST_TIMES))
+        print(
+            f"{name:24}{both.ours_s:9.3f}{both.plain_s:9.3f}{both.ratio:9.2f}{find_critical_path_s(graphs[name]):9.2f}"
+        )
+    print("\nworst: " + format_goal("times the plain walk", max(both.ratio for both in found.values()), MAX_RATIO))
     print(PEERS)
 
 
 @dataclass
 class Both:
-    """The best seconds of propagate and of the bare walk."""
+    """The best seconds of propagate and of the plain walk."""
 
     steps: int
     ours_s: float = inf
-    bare_s: float = inf
+    plain_s: float = inf
 
     @property
-    def times(self) -> float:
-        return self.ours_s / self.bare_s
+    def ratio(self) -> float:
+        return self.ours_s / self.plain_s
 
     @property
     def per_step_us(self) -> tuple[float, float]:
-        return self.ours_s / self.steps * 1e6, self.bare_s / self.steps * 1e6
+        return self.ours_s / self.steps * 1e6, self.plain_s / self.steps * 1e6
 
 
-async def best_of_both(graphs: Mapping[str, Graph], *, wait_s: float | None, tries: int) -> dict[str, Both]:
-    """Every graph is walked both ways before any is walked again, so that a busy minute of the machine hits all alike.
+async def measure_both(graphs: Mapping[str, Graph], *, wait_s: float | None, tries: int) -> dict[str, Both]:
+    """Each try walks every graph both ways, so that load on the machine affects all alike.
 
-    A walk that only waits for long is tried once.
+    A walk that takes long only because it waits is tried once.
     """
-    requests = {name: request_of(graph) for name, graph in graphs.items()}
+    requests = {name: make_request(graph) for name, graph in graphs.items()}
     found = {name: Both(len(graph)) for name, graph in graphs.items()}
     gc.collect()
     gc.freeze()
     for number in range(tries):
         for name, graph in graphs.items():
-            if number and wait_s is not None and longest_s(graph) > 1:
+            if number and wait_s is not None and find_critical_path_s(graph) > 1:
                 continue
             both, limit = found[name], asyncio.Semaphore(len(graph))
             ours = propagate(requests[name], Model(wait_s), limit=limit)
-            both.ours_s = min(both.ours_s, await seconds_of(ours, len(graph)))
-            both.bare_s = min(both.bare_s, await seconds_of(bare_walk(graph, wait_s=wait_s), len(graph)))
+            both.ours_s = min(both.ours_s, await time_walk(ours, len(graph)))
+            both.plain_s = min(both.plain_s, await time_walk(walk_plainly(graph, wait_s=wait_s), len(graph)))
     gc.unfreeze()
     return found
 
 
-async def seconds_of(walk: Awaitable[Sized], steps: int) -> float:
-    """Neither walk pays for the garbage of the other."""
+async def time_walk(walk: Awaitable[Sized], steps: int) -> float:
+    """The seconds of a walk, without garbage collection of an earlier one."""
     gc.collect()
     start = time.perf_counter()
     answers = await walk
@@ -126,7 +130,7 @@ async def seconds_of(walk: Awaitable[Sized], steps: int) -> float:
 
 
 class Model:
-    """A Backwarder that blames the step's surface and all predecessors. None: it does not even yield."""
+    """A Backwarder that blames the step's surface and all predecessors. If `wait_s` is None, it does not yield."""
 
     def __init__(self, wait_s: float | None) -> None:
         self.wait_s = wait_s
@@ -144,7 +148,7 @@ class Model:
         return BackwardResult(step_id=step_id, gradients=(gradient,), packets=tuple(packets))
 
 
-async def bare_walk(graph: Graph, *, wait_s: float | None) -> dict[str, str]:
+async def walk_plainly(graph: Graph, *, wait_s: float | None) -> dict[str, str]:
     """The gradient of each step."""
     followers: dict[str, list[str]] = {step_id: [] for step_id in graph}
     for step_id, sources in graph.items():
@@ -170,18 +174,18 @@ async def bare_walk(graph: Graph, *, wait_s: float | None) -> dict[str, str]:
     return gradients
 
 
-def chain(size: int) -> Graph:
+def make_chain(size: int) -> Graph:
     ids = [f"s{number}" for number in range(size)]
     return {ids[0]: (), **{after: (before,) for before, after in pairwise(ids)}}
 
 
-def wide(size: int) -> Graph:
-    """One step, all others side by side, and one that joins them."""
+def make_fan(size: int) -> Graph:
+    """One step, parallel steps after it, and one that joins them."""
     branches = [f"branch[{number}]" for number in range(size - 2)]
     return {"split": (), **dict.fromkeys(branches, ("split",)), "join": tuple(branches)}
 
 
-def layered(size: int) -> Graph:
+def make_layers(size: int) -> Graph:
     """Layers of 10 to 50 steps (smaller in small graphs), each with two or three edges back to the layer before."""
     rng = Random(size)
     widest = min(50, max(2, size // 5))
@@ -195,20 +199,20 @@ def layered(size: int) -> Graph:
     return graph
 
 
-SHAPES: Mapping[str, Callable[[int], Graph]] = {"chain": chain, "wide": wide, "layered": layered}
+SHAPES: Mapping[str, Callable[[int], Graph]] = {"chain": make_chain, "wide": make_fan, "layered": make_layers}
 
 
-def longest_s(graph: Graph) -> float:
-    """The seconds of the longest path: no walk can take less."""
+def find_critical_path_s(graph: Graph) -> float:
+    """The seconds of the longest path, which no walk can beat."""
     depths: dict[str, int] = {}
     for step_id, sources in graph.items():
         depths[step_id] = 1 + max((depths[source] for source in sources), default=0)
     return max(depths.values()) * WAIT_S
 
 
-def request_of(graph: Graph) -> AttributeRequest:
-    """A failed run of that graph: a loss on each terminal, an instruction behind each step."""
-    nodes = [f"n{number}" for number in range(min(len(graph), MOST_NODES))]
+def make_request(graph: Graph) -> AttributeRequest:
+    """A failed run of this graph: a loss on each terminal, an instruction for each step."""
+    nodes = [f"n{number}" for number in range(min(len(graph), MAX_NODES))]
     snapshot = StructureSnapshot(
         nodes=tuple(Node(id=node) for node in nodes),
         surfaces=tuple(Surface(node_id=node, type="instruction", value=f"You are {node}.") for node in nodes),

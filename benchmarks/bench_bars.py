@@ -1,10 +1,10 @@
-"""The bars of the loop on 20 seeds of every scenario: faults found, fixed and proven, and nothing else touched.
+"""The goals of the loop on 20 seeds of every scenario: faults are found, fixed and shown, and nothing else changes.
 
-The scenarios, the runs and the bars are those of the tests (`tests/worlds`), which take four seeds. Goals: each run
-reaches every bar, with the stages that need no model and with the LLM stages (a scripted expert answers for the model).
-With a model that does not always obey, 20 runs of two rounds come within 0.05 of the ceiling and change at most 5 of
-the 160 surfaces that are not faulty. Every scenario fails on all of its cases, but those that a partial fault spares,
-until all of its faults are fixed.
+Scenarios, runs and goals are those of the tests (`tests/worlds`), which use four seeds. Each run should reach every
+goal, both with the stages that need no model and with the LLM stages (a scripted expert replaces the model). With a
+model that does not always obey, 20 runs of two rounds should come within 0.05 of the ceiling and change at most 5 of
+the 160 surfaces without a fault. All cases of a scenario fail until all of its faults are fixed, except those that a
+partial fault spares.
 
     python -m benchmarks.bench_bars [--quick]
 """
@@ -20,19 +20,20 @@ from multiprocessing import get_context
 from statistics import fmean
 from typing import TypeVar
 
+from benchmarks.measure import format_reached
 from promptiter.backprop.llm.attributor import LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.stages.contracts import Attributor, Backwarder
 from tests.worlds.bars import (
     NoisyOutcome,
-    missed_bars,
+    find_missed_bars,
+    find_unexpected_scores,
     run_with_a_disobedient_model,
     run_with_expert,
     run_without_models,
-    unexpected_scores,
 )
-from tests.worlds.scenarios import NAMES, SEEDS, scenario
+from tests.worlds.scenarios import NAMES, SEEDS, make_scenario
 
 STAGES = ("no model", "walk", "whole traces", "cheapest")
 DISOBEDIENT_SEEDS = range(4)
@@ -46,22 +47,22 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two seeds instead of 20")
     seeds = SEEDS[:2] if parser.parse_args().quick else SEEDS
     with ProcessPoolExecutor(max_workers=WORKERS, mp_context=get_context("spawn")) as pool:
-        report_runs(list(pool.map(missed_in_run, product(STAGES, NAMES, seeds))), runs=len(seeds))
-        report_disobedient(list(pool.map(disobedient_run, product(NAMES, DISOBEDIENT_SEEDS[: len(seeds)]))))
-        report_scenarios(list(pool.map(unexpected_in, product(NAMES, seeds))))
+        report_runs(list(pool.map(check_run, product(STAGES, NAMES, seeds))), runs=len(seeds))
+        report_disobedient(list(pool.map(run_disobedient, product(NAMES, DISOBEDIENT_SEEDS[: len(seeds)]))))
+        report_scenarios(list(pool.map(check_scenario, product(NAMES, seeds))))
 
 
-def missed_in_run(which: tuple[str, str, int]) -> tuple[str, str, list[str]]:
+def check_run(which: tuple[str, str, int]) -> tuple[str, str, list[str]]:
     stages, name, seed = which
-    made = scenario(name, seed)
+    made = make_scenario(name, seed)
     if stages == "no model":
         outcome = asyncio.run(run_without_models(made))
     else:
-        outcome = asyncio.run(run_with_expert(made, blame_by(stages)))
-    return stages, name, [f"seed {seed}: {missed}" for missed in missed_bars(outcome, made)]
+        outcome = asyncio.run(run_with_expert(made, make_blame_stage(stages)))
+    return stages, name, [f"seed {seed}: {missed}" for missed in find_missed_bars(outcome, made)]
 
 
-def blame_by(stages: str) -> Backwarder | Attributor:
+def make_blame_stage(stages: str) -> Backwarder | Attributor:
     whole, walk = LLMAttributor("expert"), LLMBackwarder("expert")
     if stages == "cheapest":
         return CheapestAttributor(whole, walk)
@@ -72,41 +73,39 @@ def report_runs(found: Iterable[tuple[str, str, list[str]]], *, runs: int) -> No
     by_kind: dict[tuple[str, str], list[list[str]]] = {}
     for stages, name, missed in found:
         by_kind.setdefault((stages, name), []).append(missed)
-    print(f"runs that reach every bar, of {runs}\n")
+    print(f"runs that reach every goal, of {runs}\n")
     print(f"{'':14}" + "".join(f"{name:>14}" for name in NAMES))
     for stages in STAGES:
         print(f"{stages:14}" + "".join(f"{sum(not each for each in by_kind[stages, name]):14}" for name in NAMES))
-    every_miss = [f"{stages}, {name}, {what}" for (stages, name), each in by_kind.items() for what in flat(each)]
-    print("\n".join(["", *every_miss, f"{len(every_miss)} bars missed; goal: none: {reached(not every_miss)}"]))
+    every_miss = [f"{stages}, {name}, {what}" for (stages, name), each in by_kind.items() for what in flatten(each)]
+    print("\n".join(["", *every_miss, f"{len(every_miss)} goals missed; at most 0: {format_reached(not every_miss)}"]))
 
 
-def disobedient_run(which: tuple[str, int]) -> NoisyOutcome:
+def run_disobedient(which: tuple[str, int]) -> NoisyOutcome:
     return asyncio.run(run_with_a_disobedient_model(*which))
 
 
 def report_disobedient(found: list[NoisyOutcome]) -> None:
     short = fmean(each.ceiling for each in found) - fmean(each.score for each in found)
-    innocent = flat(each.innocent_changes for each in found)
+    innocent = flatten(each.innocent_changes for each in found)
     print(f"\na model that does not always obey, {len(found)} runs of two rounds")
-    print(f"{short:.3f} below the ceiling; goal: at most 0.05: {reached(short <= 0.05)}")
-    print(f"{len(innocent)} surfaces changed that are not faulty; goal: at most 5: {reached(len(innocent) <= 5)}")
+    print(f"{short:.3f} below the ceiling; goal: at most 0.05: {format_reached(short <= 0.05)}")
+    print(f"{len(innocent)} surfaces without a fault changed; goal: at most 5: {format_reached(len(innocent) <= 5)}")
 
 
-def unexpected_in(which: tuple[str, int]) -> list[str]:
-    return asyncio.run(unexpected_scores(scenario(*which)))
+def check_scenario(which: tuple[str, int]) -> list[str]:
+    return asyncio.run(find_unexpected_scores(make_scenario(*which)))
 
 
 def report_scenarios(found: list[list[str]]) -> None:
-    wrong = flat(found)
-    print("\n".join(["", *wrong, f"{len(found)} scenarios, all cases: as described: {reached(not wrong)}"]))
+    wrong = flatten(found)
+    print(
+        "\n".join(["", *wrong, f"{len(found)} scenarios, all cases: scores as described: {format_reached(not wrong)}"])
+    )
 
 
-def flat(parts: Iterable[Iterable[T]]) -> list[T]:
+def flatten(parts: Iterable[Iterable[T]]) -> list[T]:
     return [each for part in parts for each in part]
-
-
-def reached(is_reached: bool) -> str:
-    return "reached" if is_reached else "MISSED"
 
 
 if __name__ == "__main__":

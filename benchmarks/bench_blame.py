@@ -1,19 +1,18 @@
-"""Who is blamed for planted faults, and what that costs: by a walk over a failed trace, and by one call for all of it.
+"""Precision, recall and cost of blame on planted faults: a walk over a failed trace, or one call for the whole trace.
 
-The faults and the traces are those of the loop's scenarios; the model is their scripted expert, which knows the faults.
-So that not everything is right, it also errs at a fifth of the steps that it is shown, at the same ones either way; in
-a walk, whoever blames an innocent surface looks no further. This says what the two ways make of the same eyes, not how
-good a real model's eyes are in a long prompt.
+Faults and traces are those of the loop's scenarios. The model is their scripted expert, which knows the faults but errs
+at a share of the steps it is shown, at the same steps with every method; in a walk, a step that blames a surface
+without a fault sends no packets upstream. The benchmark compares methods with the same model; it does not show how well
+a real model reads a long prompt.
 
-Precision and recall are over pairs of a failed case and a surface, and over the surfaces that have enough support for a
-patch. A walk asks every predecessor, or goes straight to the fault. Each way stands alone, and with a gradient check of
-a dozen of its gradients: by the reference alone, or by a teacher too where the reference cannot tell, who says what a
-step would have given under the right instruction and errs as often as the expert. A pair counts as blamed unless a
-replay says that it is not supported. Replays are runs from a corrected step on; `paid` are their model calls.
+Precision and recall are over pairs of a failed case and a surface, and over the surfaces with enough support for a
+patch. A walk asks every predecessor, or goes straight to the fault. Each method is measured alone, and with a gradient
+check of a dozen of its gradients: by the reference alone, or also by a teacher where the reference is not enough. The
+teacher knows what a step would output under the correct instruction, and errs as often as the expert. A pair counts as
+blamed unless a replay does not support it. Replays run from a corrected step on; `paid` are their model calls.
 
-Goals: with an expert that does not err both ways blame the same; one call for each trace takes less than half of the
-tokens of the straightest walk; a check raises the precision of what is patched where the expert errs, without loss of
-recall.
+Goals: with an expert that does not err, all methods blame the same; one call per trace takes at most half of the tokens
+of the straightest walk; where the expert errs, a check raises the precision of what is patched without loss of recall.
 
     python -m benchmarks.bench_blame [--quick]
 """
@@ -26,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from benchmarks.measure import format_reached
 from promptiter.backprop.blame_check import weight_gradients
 from promptiter.backprop.corrections import Corrector
 from promptiter.backprop.llm.attributor import LLMAttributor
@@ -44,12 +44,12 @@ from promptiter.search.blame import MIN_CASE_SHARE
 from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.stages.contracts import AggregateRequest, AttributeRequest, Attributor, SurfaceGradient
 from tests.worlds.expert import Expert, Teacher
-from tests.worlds.scenarios import NAMES, Scenario, scenario
+from tests.worlds.scenarios import NAMES, Scenario, make_scenario
 from traces import Usage
 
 ERROR_RATES = (0.0, 0.1, 0.2, 0.4)
 MIN_SUPPORT = 0.25
-MOST_SHARE = 0.5
+MAX_SHARE = 0.5
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 async def report(seeds: Sequence[int]) -> None:
-    failures = [await failures_of(scenario(name, seed)) for name in NAMES for seed in seeds]
+    failures = [await collect_failures(make_scenario(name, seed)) for name in NAMES for seed in seeds]
     traces = sum(len(each.requests) for each in failures)
     print(f"{len(NAMES)} scenarios, {len(seeds)} seeds each, {traces} failed traces of about ten steps\n")
     found: dict[tuple[str, str, float], Tally] = {}
@@ -69,52 +69,50 @@ async def report(seeds: Sequence[int]) -> None:
             f"{'':16}{'check':12}{'calls':>7}{'tokens':>11}{'replays':>9}{'paid':>6}{'teacher':>9}"
             f"{'precision':>11}{'recall':>8}{'patched: precision':>20}{'recall':>8}"
         )
-        for way in WAYS:
-            for check in CHECKS if way in CHECKED else CHECKS[:1]:
-                tally = found[way, check, rate] = Tally()
+        for method in METHODS:
+            for check in CHECKS if method in CHECKED else CHECKS[:1]:
+                tally = found[method, check, rate] = Tally()
                 for each in failures:
-                    await blame(each, way, tally, error_rate=rate, check=check)
+                    await blame(each, method, tally, error_rate=rate, check=check)
                 print(
-                    f"{way:16}{check:12}{tally.calls:7,}{tally.tokens:11,}{tally.replays:9,}{tally.paid:6,}"
+                    f"{method:16}{check:12}{tally.calls:7,}{tally.tokens:11,}{tally.replays:9,}{tally.paid:6,}"
                     f"{tally.taught:9,}{tally.traces}   {'':9}{tally.patches}"
                 )
         print()
-    same = len({found[way, "none", 0.0].blamed for way in WAYS}) == 1
-    print(f"goal: an expert that does not err blames the same in all ways: {_reached(same)}")
+    same = len({found[method, "none", 0.0].blamed for method in METHODS}) == 1
+    print(f"goal: an expert that does not err blames the same with all methods: {format_reached(same)}")
     share = found["whole trace", "none", 0.0].tokens / found["walk, straight", "none", 0.0].tokens
-    is_cheap = _reached(share <= MOST_SHARE)
-    print(f"{share:.2f} of the tokens of the straightest walk; goal: at most {MOST_SHARE:g}: {is_cheap}")
+    is_cheap = format_reached(share <= MAX_SHARE)
+    print(f"{share:.2f} of the tokens of the straightest walk; goal: at most {MAX_SHARE:g}: {is_cheap}")
     for check in CHECKS[1:]:
-        pairs = [(found[way, check, rate], found[way, "none", rate]) for way in CHECKED for rate in ERROR_RATES]
+        pairs = [
+            (found[method, check, rate], found[method, "none", rate]) for method in CHECKED for rate in ERROR_RATES
+        ]
         keeps = all(checked.patches.recall >= plain.patches.recall for checked, plain in pairs)
         raises = all(
             checked.patches.precision > plain.patches.precision
             for checked, plain in pairs
             if plain.patches.precision < 1.0
         )
-        print(f"goal: a check by {check} raises the precision of what is patched: {_reached(raises)}")
-        print(f"goal: and keeps its recall: {_reached(keeps)}")
+        print(f"goal: a check by {check} raises the precision of what is patched: {format_reached(raises)}")
+        print(f"goal: and keeps its recall: {format_reached(keeps)}")
 
 
-def _reached(is_so: bool) -> str:
-    return "reached" if is_so else "MISSED"
-
-
-WAYS = ("walk", "walk, straight", "whole trace", "cheapest")
+METHODS = ("walk", "walk, straight", "whole trace", "cheapest")
 CHECKED = ("walk", "whole trace")
 CHECKS = ("none", "reference", "teacher")
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The failed train cases of a scenario under its baseline, and where they can be run again."""
+    """The failed train cases of a scenario under its baseline, and what is needed to replay them."""
 
     made: Scenario
     requests: tuple[AttributeRequest, ...]
     runs: ReplayContext
 
 
-async def failures_of(made: Scenario) -> Failures:
+async def collect_failures(made: Scenario) -> Failures:
     evaluator, snapshot = made.evaluator(), made.agent.describe()
     evaluation = await evaluator.evaluate(made.agent, made.train)
     losses = extract_losses(evaluation, made.train, evaluator.trace_store.get)
@@ -136,25 +134,25 @@ async def failures_of(made: Scenario) -> Failures:
 
 @dataclass(slots=True)
 class Hits:
-    """How many were blamed, how many of them rightly, and how many should have been."""
+    """How many were blamed, how many of them correctly, and how many should have been."""
 
     blamed: int = 0
-    right: int = 0
-    wanted: int = 0
+    correct: int = 0
+    expected: int = 0
 
-    def add(self, blamed: Iterable[object], wanted: Iterable[object]) -> None:
-        blamed, wanted = set(blamed), set(wanted)
+    def add(self, blamed: Iterable[object], expected: Iterable[object]) -> None:
+        blamed, expected = set(blamed), set(expected)
         self.blamed += len(blamed)
-        self.right += len(blamed & wanted)
-        self.wanted += len(wanted)
+        self.correct += len(blamed & expected)
+        self.expected += len(expected)
 
     @property
     def precision(self) -> float:
-        return self.right / self.blamed if self.blamed else 1.0
+        return self.correct / self.blamed if self.blamed else 1.0
 
     @property
     def recall(self) -> float:
-        return self.right / self.wanted
+        return self.correct / self.expected
 
     def __str__(self) -> str:
         return f"{self.precision:11.2f}{self.recall:8.2f}"
@@ -162,7 +160,7 @@ class Hits:
 
 @dataclass(slots=True)
 class Tally:
-    """What one way of blaming found over all scenarios, and what it cost."""
+    """What one method found over all scenarios, and what it cost."""
 
     calls: int = 0
     tokens: int = 0
@@ -178,8 +176,8 @@ class Tally:
         return frozenset(self.pairs)
 
 
-class Counted:
-    """A model whose answers say how many tokens they took, by the estimate that prompts are cut by."""
+class TokenCounter:
+    """A model that reports the tokens of its calls, by the estimate that truncates prompts."""
 
     def __init__(self, expert: Expert) -> None:
         self.expert = expert
@@ -190,34 +188,34 @@ class Counted:
         return replace(reply, usage=Usage(input_tokens=asked, output_tokens=approximate_tokens(reply.text)))
 
 
-async def blame(failures: Failures, way: str, tally: Tally, *, error_rate: float, check: str = "none") -> None:
+async def blame(failures: Failures, method: str, tally: Tally, *, error_rate: float, check: str = "none") -> None:
     made = failures.made
-    expert = Expert(made, error_rate=error_rate, seed=made.seed, goes_straight=way == "walk, straight")
-    gateway = Gateway(models={"expert": Counted(expert)})
-    attributor = attributor_of(way, gateway)
+    expert = Expert(made, error_rate=error_rate, seed=made.seed, goes_straight=method == "walk, straight")
+    gateway = Gateway(models={"expert": TokenCounter(expert)})
+    attributor = make_attributor(method, gateway)
     answers = await asyncio.gather(*map(attributor.attribute, failures.requests))
     gradients = [gradient for results in answers for result in results for gradient in result.gradients]
     spent = gateway.ledger.snapshot().total
     tally.calls += spent.calls
     tally.tokens += spent.tokens
     if check != "none":
-        gradients = await checked(gradients, failures, tally, error_rate=error_rate, check=check)
-    said = [each for each in gradients if each.check != "unsupported"]
-    tally.pairs |= {(made.agent.name, each.case_id, each.step_id, each.surface_id) for each in said}
+        gradients = await check_gradients(gradients, failures, tally, error_rate=error_rate, check=check)
+    supported = [each for each in gradients if each.check != "unsupported"]
+    tally.pairs |= {(made.agent.name, each.case_id, each.step_id, each.surface_id) for each in supported}
     planted = {
         (request.case_loss.case_id, surface_id)
         for request in failures.requests
         for step in request.trace.steps
         for surface_id in made.faulty & set(step.surface_reads or ())
     }
-    tally.traces.add(((each.case_id, each.surface_id) for each in said), planted)
-    tally.patches.add(await with_support(gradients, failures), {surface_id for _, surface_id in planted})
+    tally.traces.add(((each.case_id, each.surface_id) for each in supported), planted)
+    tally.patches.add(await find_supported_surfaces(gradients, failures), {surface_id for _, surface_id in planted})
 
 
-async def checked(
+async def check_gradients(
     gradients: Sequence[SurfaceGradient], failures: Failures, tally: Tally, *, error_rate: float, check: str
 ) -> list[SurfaceGradient]:
-    """The gradients as a check leaves them. Each check has a cache of its own, in which the failed runs are known."""
+    """The gradients after a check. Each check has a cache of its own that holds the failed runs."""
     made = failures.made
     teacher = Teacher(made, error_rate=error_rate, seed=made.seed)
     evaluator = made.evaluator()
@@ -238,14 +236,14 @@ async def checked(
     return [gradient for each in weight_gradients(by_surface, found.checks).values() for gradient in each]
 
 
-def attributor_of(way: str, gateway: Gateway) -> Attributor:
+def make_attributor(method: str, gateway: Gateway) -> Attributor:
     backwarder, whole = LLMBackwarder("expert", gateway=gateway), LLMAttributor("expert", gateway=gateway)
-    if way == "cheapest":
+    if method == "cheapest":
         return CheapestAttributor(whole, backwarder)
-    return whole if way == "whole trace" else StepwiseAttributor(backwarder)
+    return whole if method == "whole trace" else StepwiseAttributor(backwarder)
 
 
-async def with_support(gradients: Sequence[SurfaceGradient], failures: Failures) -> set[str]:
+async def find_supported_surfaces(gradients: Sequence[SurfaceGradient], failures: Failures) -> set[str]:
     """The surfaces that a round would patch."""
     surfaces = failures.made.agent.describe()
     signals = [

@@ -1,6 +1,6 @@
-"""What the machinery costs per case: 10,000 cases with an agent that answers at once, and whether memory stays flat.
+"""Overhead per case, with 10,000 cases of an agent that answers at once, and whether memory stays flat.
 
-The floor is the same function called under asyncio with the same concurrency: no profile, trace, score or row.
+The lower bound calls the same function under asyncio with the same concurrency: no profile, trace, score or row.
 
     python -m benchmarks.bench_evaluate [--cases 10000]
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from benchmarks.measure import Measurement, side_by_side
+from benchmarks.measure import Measurement, measure_in_turn
 from promptiter import EvalCase, EvalSet, Evaluator, Gateway, ModelNode, Profile
 from promptiter.agents import agent, chain
 from promptiter.agents.base import AgentRun
@@ -28,25 +28,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000)
     count = parser.parse_args().cases
-    print(f"{count:,} cases, an agent that answers at once (best of 3 in turn)\n")
+    print(f"{count:,} cases, an agent that answers at once (best of 3 tries)\n")
     print(f"{'':34}{'seconds':>9}{'us/case':>9}{'peak MB':>9}")
     for cases in (count // 10, count):
-        bare, rows = side_by_side([bare_loop, stream_of_rows], cases, tries=3)
-        row(f"{cases:,} cases: bare asyncio", bare, cases)
-        row(f"{cases:,} cases: rows as a stream", rows, cases)
-    what_a_candidate_pays(200)
+        bare, rows = measure_in_turn([run_bare_loop, stream_rows], cases, tries=3)
+        print_row(f"{cases:,} cases: bare asyncio", bare, cases)
+        print_row(f"{cases:,} cases: stream of rows", rows, cases)
+    report_paid_calls(200)
 
 
 async def answer_by_request(request: ModelRequest, *, repeat: int) -> ModelReply:
     return ModelReply(text=f"{request.messages[0].content}({request.messages[-1].content}) {repeat}")
 
 
-def what_a_candidate_pays(cases: int) -> None:
-    """Model calls of a candidate that changes one node of a chain of six, against evaluating it from nothing."""
+def report_paid_calls(cases: int) -> None:
+    """Model calls of a candidate that changes one node of a chain of six, compared with an evaluation without cache."""
     nodes = tuple(ModelNode(name=f"n{number}", instruction=f"n{number}", model="m") for number in range(6))
     subject = chain("six", *nodes)
     questions = tuple(EvalCase(id=f"c{number}", turns=(Turn(user=str(number)),)) for number in range(cases))
-    print(f"\na candidate that changes one of six nodes in a chain, {cases} cases: calls of a full evaluation\n")
+    print(f"\na candidate that changes one of six nodes in a chain, {cases} cases: calls paid\n")
     for changed in range(6):
         gateway = Gateway(models={"m": answer_by_request})
         evaluator = Evaluator([FunctionMetric(name="any", function=lambda _, run: bool(run.output))], gateway=gateway)
@@ -58,11 +58,11 @@ def what_a_candidate_pays(cases: int) -> None:
         print(f"  n{changed}: {paid:5} of {6 * cases} calls")
 
 
-def row(name: str, found: Measurement, cases: int) -> None:
+def print_row(name: str, found: Measurement, cases: int) -> None:
     print(f"{name:34}{found.seconds:9.2f}{found.seconds / cases * 1e6:9.1f}{found.grown_bytes / 1e6:9.1f}")
 
 
-def bare_loop(cases: int) -> int:
+def run_bare_loop(cases: int) -> int:
     async def run() -> int:
         slots = asyncio.Semaphore(CONCURRENCY)
 
@@ -75,8 +75,8 @@ def bare_loop(cases: int) -> int:
     return asyncio.run(run())
 
 
-def stream_of_rows(cases: int) -> int:
-    """Every case is run, recorded, scored and spooled; no row is kept."""
+def stream_rows(cases: int) -> int:
+    """Runs, records and scores every case, and keeps no row."""
     subject = agent(instruction="shout")(answer)
     eval_set = EvalSet(
         id="bench",

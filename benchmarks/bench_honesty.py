@@ -1,24 +1,28 @@
-"""How often each rule claims what is not there, how often it finds what is, and what that costs in case runs.
+"""False positives and power of acceptance rules, and what they cost in case runs.
 
-First policies alone, without an engine. A case passes a run with a chance of its own, drawn from Beta(0.6, 0.4): most
-cases are nearly settled, some are coin flips; six runs in ten pass, and a run has a variance of 0.12. Scores are 0 or
-1, and all runs are independent unless said otherwise. A real candidate mends failing runs, so many that the mean over
-these cases rises by just its gain. A placebo rewrite gives each case a new chance: it helps some and hurts as many.
+First the rules alone, without an engine. Each case passes a run with a probability of its own, taken from
+Beta(0.6, 0.4): most cases nearly always pass or fail, some are coin flips; 60% of all runs pass, and a run has a
+variance of 0.12. Scores are 0 or 1, and all runs are independent unless stated otherwise. A real candidate fixes
+failing runs so that the mean over these cases rises by exactly its gain. A placebo rewrite gives each case a new
+probability: it helps some cases and hurts as many.
 
-    default        as the Engine does it: the first candidate is held against the baseline's record, each later one runs
-                   beside the working profile, one fresh repeat of both, and a gain above 0 is kept; then parts that do
-                   no good are taken out, and there is one claim
-    common repeats   the default, where one random number decides a repeat of a case in both arms while searching
-    on record      the default, but what was kept is not run again: its lucky record stands in the way of the next
-    mean gain      one run of each case, held against the recorded mean of the best: a gain above 0.01 is accepted
-    sigma rule     3 sweeps over train and as many hold-out cases, 1 pooled std, held against the recorded best
-    sigma / sqrt 2 the same with the other meaning of a pooled std: the root of the mean square, not of the sum
-    paired 1 SE    one run of each case, paired with the recorded runs of the best: the gain exceeds its standard error
+    default         as the Engine does it: the first candidate is compared with the recorded baseline, each later one
+                    runs beside the accepted profile, one new repeat of both, and any gain is kept; then ablation and
+                    one final test
+    common repeats  the default, except that during the search one random number decides a repeat of a case in both arms
+    on record       the default, except that an accepted profile is not run again: the next candidate has to beat its
+                    lucky record
+    mean gain       one run of each case, compared with the recorded mean of the best: a gain above 0.01 is accepted
+    sigma rule      3 sweeps over train and as many holdout cases, 1 pooled std, compared with the recorded best
+    sigma / sqrt 2  the same with the other meaning of pooled: the root of the mean square, not of the sum
+    paired 1 SE     one run of each case, paired with the recorded runs of the best: the gain exceeds its standard error
 
-The default claims when its test does; the others whenever they accept. Then the same through the Engine, where both
-arms are always run afresh, also for the rules that others use (see `honest_runs`). Goals: the default claims in at most
-5% of the runs in which nothing changes, and as few placebos are claimed for new cases. That fails if more runs claim
-than 5% make in about one benchmark of a hundred: above 66 of 1,000, above 7 of 50.
+The default reports an improvement if its final test shows one; the other rules report one whenever they accept. Then
+the same through the Engine, where both arms are always run again, also for the other rules (see `honesty_runs`).
+
+Goals: if nothing changes, the default reports an improvement in at most 5% of the runs, and for placebos an improvement
+on new cases in at most 5%. A goal is missed if more runs do than a rate of 5% yields in about 1 of 100 benchmarks:
+more than 66 of 1,000, more than 7 of 50.
 
     python -m benchmarks.bench_honesty [--quick] [--engine-runs N]
 """
@@ -35,8 +39,8 @@ from random import Random
 from statistics import fmean, stdev
 from typing import TypeAlias
 
-from benchmarks.honest_runs import through_the_engine
-from benchmarks.tables import GAINS, SIZES, goal, head, row
+from benchmarks.honesty_runs import report_engine_runs
+from benchmarks.tables import GAINS, SIZES, format_goal, print_header, print_row
 from promptiter.engine.ablation import choose_part_to_drop
 from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_new_cases, decide_for_these_cases
 from promptiter.evaluation.stats.permutation import PairedScores, sign_flip
@@ -45,22 +49,22 @@ from tests.worlds.chances import BETA, CANDIDATES, ROUNDS
 
 SWEEPS = 3
 ROUNDING = 1e-12
-"""A gain that just equals its bar is accepted, whatever the last digit of a float says."""
+"""A gain that equals its threshold is accepted despite rounding errors."""
 
 REPEATS = sum(block.repeats for block in BLOCKS)
 
 Chances: TypeAlias = list[float]
-"""A profile: with which chance each case passes."""
+"""A profile: the probability that each case passes."""
 
 Patch: TypeAlias = Callable[[Chances], Chances]
-"""What a candidate makes of the profile that was kept last."""
+"""What a candidate makes of the accepted profile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether a run of the policy ended in a claim, for which profile, and how often it ran a case."""
+    """Whether a run of a rule reported an improvement, for which profile, and how many case runs it took."""
 
-    claimed: bool
+    improved: bool
     profile: Chances
     case_runs: int
 
@@ -75,96 +79,94 @@ def main() -> None:
     options = parser.parse_args()
     runs = 100 if options.quick else 1_000
     engine_runs = (10 if options.quick else 50) if options.engine_runs is None else options.engine_runs
-    print(f"{runs:,} runs of each, cases that pass by Beta{BETA}")
+    print(f"{runs:,} runs of each, pass rates of cases from Beta{BETA}")
     started = time.perf_counter()
-    nothing_changes(runs)
-    placebos(runs)
-    one_of_ten(runs)
-    touched_only(runs)
+    report_null_patches(runs)
+    report_placebos(runs)
+    report_power(runs)
+    report_affected_cases(runs)
     if engine_runs:
-        through_the_engine(engine_runs)
+        report_engine_runs(engine_runs)
     print(f"\n{time.perf_counter() - started:.0f} s")
 
 
-def nothing_changes(runs: int) -> None:
-    print(f"\nA/A: {ROUNDS} patches that change nothing; runs that claim a gain\n")
-    head("cases", *RULES)
+def report_null_patches(runs: int) -> None:
+    print(f"\nA/A: {ROUNDS} patches that change nothing; runs that report an improvement\n")
+    print_header("cases", *RULES)
     for size in SIZES:
         rates = []
         for name, rule in RULES.items():
             random = Random(f"nothing {size} {name}")
-            claimed = 0
+            improved = 0
             for _ in range(runs):
-                claimed += rule(new_chances(size, random), [nothing] * ROUNDS, random).claimed
-            rates.append(claimed / runs)
-        row(f"{size}", *(f"{rate:.1%}" for rate in rates))
-        print(goal("claimed by the default", round(rates[0] * runs), runs))
+                improved += rule(sample_chances(size, random), [change_nothing] * ROUNDS, random).improved
+            rates.append(improved / runs)
+        print_row(f"{size}", *(f"{rate:.1%}" for rate in rates))
+        print(format_goal("reported by the default", round(rates[0] * runs), runs))
     print("reference: default at most 5%, mean gain 91 to 93%, sigma rule 54 to 67%, paired 1 SE 68%")
 
 
-def placebos(runs: int) -> None:
-    """Sealed cases have chances of their own under each profile, that no search has seen."""
+def report_placebos(runs: int) -> None:
+    """The test cases have pass rates of their own under each profile, which no search has seen."""
     print(f"\nplacebo: {ROUNDS} rewrites that reshuffle which cases pass; as many test cases, 2 repeats\n")
-    head("cases", "these cases", "new cases", "both claimed")
+    print_header("cases", "these cases", "new cases", "both")
     for size in SIZES:
         random = Random(f"placebo {size}")
         these = new = both = 0
         for _ in range(runs):
-            rewrites = [reshuffled(new_chances(size, random)) for _ in range(ROUNDS)]
-            found = default(new_chances(size, random), rewrites, random)
-            sealed = paired(new_chances(size, random), new_chances(size, random), random, repeats=2)
-            is_new = decide_for_new_cases(sealed).is_shown
-            these, new, both = these + found.claimed, new + is_new, both + (is_new and found.claimed)
-        row(f"{size}", f"{these / runs:.1%}", f"{new / runs:.1%}", f"{both / runs:.1%}")
-        print(goal("claimed for new cases", new, runs))
-    print("these cases: the kept rewrite was picked because it fits them, and really does; new cases: at most 5%")
+            rewrites = [replace_by(sample_chances(size, random)) for _ in range(ROUNDS)]
+            found = search_by_default(sample_chances(size, random), rewrites, random)
+            unseen = pair_runs(sample_chances(size, random), sample_chances(size, random), random, repeats=2)
+            is_new = decide_for_new_cases(unseen).is_shown
+            these, new, both = these + found.improved, new + is_new, both + (is_new and found.improved)
+        print_row(f"{size}", f"{these / runs:.1%}", f"{new / runs:.1%}", f"{both / runs:.1%}")
+        print(format_goal("reported for new cases", new, runs))
+    print("these cases: the accepted rewrite was selected because it fits them, and it does; new cases: at most 5%")
 
 
-def one_of_ten(runs: int) -> None:
+def report_power(runs: int) -> None:
     rules: dict[str, Rule] = {
-        "default": default,
-        "common repeats": on_common_draws,
-        "on record": against_record,
+        "default": search_by_default,
+        "common repeats": search_on_common_repeats,
+        "on record": search_against_record,
         "sigma rule": RULES["sigma rule"],
     }
-    print(f"\npower: 1 real candidate of {CANDIDATES}, the others change nothing; found and claimed, and case runs\n")
-    head("cases, gain", *rules, *(f"runs: {name}" for name in rules if name != "common repeats"))
+    print(f"\npower: 1 real candidate of {CANDIDATES}, the others change nothing; found, and case runs\n")
+    print_header("cases, gain", *rules, *(f"runs: {name}" for name in rules if name != "common repeats"))
     for size in SIZES:
         for gain in GAINS:
-            results = {name: found_and_paid(rule, name, size, gain, runs) for name, rule in rules.items()}
+            results = {name: measure_power(rule, name, size, gain, runs) for name, rule in rules.items()}
             paid = [f"{cost:,.0f}" for name, (_, cost) in results.items() if name != "common repeats"]
-            row(f"{size}, +{gain}", *(f"{rate:.2f}" for rate, _ in results.values()), *paid)
-    print("reference for the default at +0.2: .82, .98, 1.0; a claim counts if the claimed profile has the real patch")
+            print_row(f"{size}, +{gain}", *(f"{rate:.2f}" for rate, _ in results.values()), *paid)
+    print("reference for the default at +0.2: .82, .98, 1.0; an improvement counts if its profile has the real patch")
 
 
-def found_and_paid(rule: Rule, name: str, size: int, gain: float, runs: int) -> tuple[float, float]:
+def measure_power(rule: Rule, name: str, size: int, gain: float, runs: int) -> tuple[float, float]:
     random = Random(f"power {size} {gain} {name}")
     found, paid = 0, 0
     for _ in range(runs):
-        baseline = new_chances(size, random)
-        patches: list[Patch] = [nothing] * CANDIDATES
-        patches[random.randrange(CANDIDATES)] = mended(gain)
+        baseline = sample_chances(size, random)
+        patches: list[Patch] = [change_nothing] * CANDIDATES
+        patches[random.randrange(CANDIDATES)] = fix_by(gain)
         outcome = rule(baseline, patches, random)
-        found += outcome.claimed and outcome.profile != baseline
+        found += outcome.improved and outcome.profile != baseline
         paid += outcome.case_runs
     return found / runs, paid / runs
 
 
-def touched_only(runs: int) -> None:
-    """Failed cases are touched; a patch that changes nothing is tested on them alone, by the sign-flip test at 5%."""
-    print(
-        "\ntouched only: one patch that changes nothing, tried on the cases whose record failed, sign-flip test at 5%\n"
-    )
-    head("cases", "on record", "both arms afresh")
+def report_affected_cases(runs: int) -> None:
+    """A patch that changes nothing affects the failed cases and is compared on them alone."""
+    print("\naffected cases: a patch that changes nothing, run on the cases that failed, sign-flip test at 5%\n")
+    print_header("cases", "on record", "both arms again")
     for size in SIZES:
         random = Random(f"touched {size}")
-        naive = afresh = 0
+        naive = fair = 0
         for _ in range(runs):
-            touched = [chance for chance in new_chances(size, random) if random.random() >= chance]
-            again, other = run(touched, random), run(touched, random)
+            affected = [chance for chance in sample_chances(size, random) if random.random() >= chance]
+            again, other = run_cases(affected, random), run_cases(affected, random)
             naive += shows_gain([float(passed) for passed in again])
-            afresh += shows_gain([float(a) - float(b) for a, b in zip(again, other, strict=True)])
-        row(f"{size}", f"{naive / runs:.1%}", f"{afresh / runs:.1%}")
+            fair += shows_gain([float(a) - float(b) for a, b in zip(again, other, strict=True)])
+        print_row(f"{size}", f"{naive / runs:.1%}", f"{fair / runs:.1%}")
     print("reference against the record: 20 to 47% with 30 cases, 98% with 100")
 
 
@@ -172,144 +174,144 @@ def shows_gain(deltas: Sequence[float]) -> bool:
     return bool(deltas) and sign_flip(deltas).p_value <= 0.05
 
 
-def default(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
-    """Keep leniently, both arms afresh but for the first, take out what does no good, and claim once."""
+def search_by_default(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
+    """Accept leniently, run both arms again for all but the first candidate, ablate, and test once."""
     working, kept = baseline, list[Patch]()
-    beside = sum(run(baseline, random))
+    beside = sum(run_cases(baseline, random))
     for patch in patches:
         candidate = patch(working)
-        if sum(run(candidate, random)) > beside:
+        if sum(run_cases(candidate, random)) > beside:
             working = candidate
             kept.append(patch)
-        beside = sum(run(working, random))
-    return claimed_once(baseline, kept, 2 * len(patches) * len(baseline), random)
+        beside = sum(run_cases(working, random))
+    return test_once(baseline, kept, 2 * len(patches) * len(baseline), random)
 
 
-def on_common_draws(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
+def search_on_common_repeats(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
     working, kept = baseline, list[Patch]()
     for patch in patches:
         candidate = patch(working)
         repeats = [random.random() for _ in baseline]
-        if passes(candidate, repeats) > passes(working, repeats):
+        if count_passes(candidate, repeats) > count_passes(working, repeats):
             working = candidate
             kept.append(patch)
-    return claimed_once(baseline, kept, 2 * len(patches) * len(baseline), random)
+    return test_once(baseline, kept, 2 * len(patches) * len(baseline), random)
 
 
-def against_record(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
-    working, record, kept = baseline, sum(run(baseline, random)), list[Patch]()
+def search_against_record(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
+    working, record, kept = baseline, sum(run_cases(baseline, random)), list[Patch]()
     for patch in patches:
         candidate = patch(working)
-        if (found := sum(run(candidate, random))) > record:
+        if (found := sum(run_cases(candidate, random))) > record:
             working, record = candidate, found
             kept.append(patch)
-    return claimed_once(baseline, kept, (1 + len(patches)) * len(baseline), random)
+    return test_once(baseline, kept, (1 + len(patches)) * len(baseline), random)
 
 
-def claimed_once(baseline: Chances, kept: Sequence[Patch], runs: int, random: Random) -> Outcome:
+def test_once(baseline: Chances, kept: Sequence[Patch], runs: int, random: Random) -> Outcome:
     if not kept:
-        return Outcome(claimed=False, profile=baseline, case_runs=runs)
-    working, ablation_runs = ablated(baseline, kept, random)
-    claim = decide_for_these_cases(paired(baseline, working, random, repeats=REPEATS))
-    runs += ablation_runs + 2 * len(baseline) * claim.looks[-1].repeats
-    return Outcome(claimed=claim.is_shown, profile=working, case_runs=runs)
+        return Outcome(improved=False, profile=baseline, case_runs=runs)
+    working, ablation_runs = ablate(baseline, kept, random)
+    final_test = decide_for_these_cases(pair_runs(baseline, working, random, repeats=REPEATS))
+    runs += ablation_runs + 2 * len(baseline) * final_test.looks[-1].repeats
+    return Outcome(improved=final_test.is_shown, profile=working, case_runs=runs)
 
 
-def ablated(baseline: Chances, kept: Sequence[Patch], random: Random) -> tuple[Chances, int]:
-    """The profile without the parts that do no good, one after the other, and the case runs that it took.
+def ablate(baseline: Chances, kept: Sequence[Patch], random: Random) -> tuple[Chances, int]:
+    """Drop the patches that do not help, one after the other; also return the case runs that this took.
 
-    Each patch is a part of its own. One that seems useless on the first repeat is looked at on a second one.
+    A patch that seems useless on the first repeat gets a second one.
     """
     left = tuple(range(len(kept)))
     known: dict[tuple[tuple[int, ...], int], int] = {}
 
-    def passed(parts: tuple[int, ...], repeat: int) -> int:
+    def count_passed(parts: tuple[int, ...], repeat: int) -> int:
         if (parts, repeat) not in known:
-            known[parts, repeat] = sum(run(with_parts(baseline, kept, parts), random))
+            known[parts, repeat] = sum(run_cases(apply_parts(baseline, kept, parts), random))
         return known[parts, repeat]
 
-    def loss(part: int) -> float:
+    def measure_loss(part: int) -> float:
         rest = tuple(each for each in left if each != part)
-        seen = passed(left, 0) - passed(rest, 0)
-        return seen if seen > 0 else (seen + passed(left, 1) - passed(rest, 1)) / 2
+        seen = count_passed(left, 0) - count_passed(rest, 0)
+        return seen if seen > 0 else (seen + count_passed(left, 1) - count_passed(rest, 1)) / 2
 
-    while len(left) > 1 and (gone := choose_part_to_drop({part: loss(part) for part in left})) is not None:
+    while len(left) > 1 and (gone := choose_part_to_drop({part: measure_loss(part) for part in left})) is not None:
         left = tuple(part for part in left if part != gone)
-    return with_parts(baseline, kept, left), len(known) * len(baseline)
+    return apply_parts(baseline, kept, left), len(known) * len(baseline)
 
 
-def with_parts(baseline: Chances, kept: Sequence[Patch], parts: Sequence[int]) -> Chances:
+def apply_parts(baseline: Chances, kept: Sequence[Patch], parts: Sequence[int]) -> Chances:
     return reduce(lambda profile, part: kept[part](profile), parts, baseline)
 
 
-def above_mean(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
-    return on_record(baseline, patches, random, lambda best, found: fmean(found) - fmean(best) > 0.01)
+def accept_above_mean(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
+    return compare_with_record(baseline, patches, random, lambda best, found: fmean(found) - fmean(best) > 0.01)
 
 
-def above_error(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
+def accept_above_error(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
     def accepts(best: Sequence[bool], found: Sequence[bool]) -> bool:
         deltas = [after - before for before, after in zip(best, found, strict=True)]
         return fmean(deltas) > stdev(deltas) / sqrt(len(deltas))
 
-    return on_record(baseline, patches, random, accepts)
+    return compare_with_record(baseline, patches, random, accepts)
 
 
-def on_record(
+def compare_with_record(
     baseline: Chances,
     patches: Sequence[Patch],
     random: Random,
     accepts: Callable[[Sequence[bool], Sequence[bool]], bool],
 ) -> Outcome:
-    """Each candidate runs once and is held against the recorded runs of the best so far."""
-    best, record, claimed = baseline, run(baseline, random), False
+    """Each candidate runs once and is compared with the recorded runs of the best so far."""
+    best, record, improved = baseline, run_cases(baseline, random), False
     for patch in patches:
         candidate = patch(best)
-        found = run(candidate, random)
+        found = run_cases(candidate, random)
         if accepts(record, found):
-            best, record, claimed = candidate, found, True
-    return Outcome(claimed=claimed, profile=best, case_runs=len(baseline) * (1 + len(patches)))
+            best, record, improved = candidate, found, True
+    return Outcome(improved=improved, profile=best, case_runs=len(baseline) * (1 + len(patches)))
 
 
-def sigma_rule(sigma: float) -> Rule:
-    """Document 000: a train gain of one pooled std, hold-out no worse than by its own; hold-out runs if train improves.
+def make_sigma_rule(sigma: float) -> Rule:
+    """Accept a train gain of one pooled std if the holdout loses at most its own; the holdout runs if train improves.
 
-    The hold-out cases behave like the train cases under each profile.
+    The holdout cases behave like the train cases under each profile.
     """
 
     def rule(baseline: Chances, patches: Sequence[Patch], random: Random) -> Outcome:
-        best, claimed = baseline, False
-        train, held = sweeps(baseline, SWEEPS, random), sweeps(baseline, SWEEPS, random)
+        best, improved = baseline, False
+        train, held = run_sweeps(baseline, SWEEPS, random), run_sweeps(baseline, SWEEPS, random)
         runs = 2 * SWEEPS * len(baseline)
         for patch in patches:
             candidate = patch(best)
-            found = sweeps(candidate, SWEEPS, random)
+            found = run_sweeps(candidate, SWEEPS, random)
             runs += SWEEPS * len(baseline)
             gain = fmean(found) - fmean(train)
             if gain <= 0 or gain < noise_bar(train, found, sigma=sigma) - ROUNDING:
                 continue
-            on_held = sweeps(candidate, SWEEPS, random)
+            on_held = run_sweeps(candidate, SWEEPS, random)
             runs += SWEEPS * len(baseline)
             if fmean(held) - fmean(on_held) <= noise_bar(held, on_held, sigma=sigma) + ROUNDING:
-                best, train, held, claimed = candidate, found, on_held, True
-        return Outcome(claimed=claimed, profile=best, case_runs=runs)
+                best, train, held, improved = candidate, found, on_held, True
+        return Outcome(improved=improved, profile=best, case_runs=runs)
 
     return rule
 
 
 RULES: dict[str, Rule] = {
-    "default": default,
-    "mean gain": above_mean,
-    "sigma rule": sigma_rule(1.0),
-    "sigma / sqrt 2": sigma_rule(sqrt(0.5)),
-    "paired 1 SE": above_error,
+    "default": search_by_default,
+    "mean gain": accept_above_mean,
+    "sigma rule": make_sigma_rule(1.0),
+    "sigma / sqrt 2": make_sigma_rule(sqrt(0.5)),
+    "paired 1 SE": accept_above_error,
 }
 
 
-def nothing(profile: Chances) -> Chances:
+def change_nothing(profile: Chances) -> Chances:
     return profile
 
 
-def mended(gain: float) -> Patch:
+def fix_by(gain: float) -> Patch:
     def patch(profile: Chances) -> Chances:
         share = min(1.0, gain / (1 - fmean(profile)))
         return [chance + share * (1 - chance) for chance in profile]
@@ -317,30 +319,30 @@ def mended(gain: float) -> Patch:
     return patch
 
 
-def reshuffled(chances: Chances) -> Patch:
+def replace_by(chances: Chances) -> Patch:
     return lambda _: chances
 
 
-def new_chances(size: int, random: Random) -> Chances:
+def sample_chances(size: int, random: Random) -> Chances:
     return [random.betavariate(*BETA) for _ in range(size)]
 
 
-def run(chances: Chances, random: Random) -> list[bool]:
-    draw = random.random
-    return [draw() < chance for chance in chances]
+def run_cases(chances: Chances, random: Random) -> list[bool]:
+    sample = random.random
+    return [sample() < chance for chance in chances]
 
 
-def passes(chances: Chances, repeats: Sequence[float]) -> int:
+def count_passes(chances: Chances, repeats: Sequence[float]) -> int:
     return sum(repeat < chance for repeat, chance in zip(repeats, chances, strict=True))
 
 
-def sweeps(chances: Chances, repeats: int, random: Random) -> list[float]:
-    return [fmean(run(chances, random)) for _ in range(repeats)]
+def run_sweeps(chances: Chances, repeats: int, random: Random) -> list[float]:
+    return [fmean(run_cases(chances, random)) for _ in range(repeats)]
 
 
-def paired(before: Chances, after: Chances, random: Random, *, repeats: int) -> list[PairedScores]:
-    befores = zip(*(run(before, random) for _ in range(repeats)), strict=True)
-    afters = zip(*(run(after, random) for _ in range(repeats)), strict=True)
+def pair_runs(before: Chances, after: Chances, random: Random, *, repeats: int) -> list[PairedScores]:
+    befores = zip(*(run_cases(before, random) for _ in range(repeats)), strict=True)
+    afters = zip(*(run_cases(after, random) for _ in range(repeats)), strict=True)
     return [
         PairedScores(case_id=f"{number:03}", before=b, after=a)
         for number, (b, a) in enumerate(zip(befores, afters, strict=True))

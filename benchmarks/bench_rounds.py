@@ -1,9 +1,9 @@
-"""What a long run costs: through the real engine, with a journal on disk and an agent that takes no time.
+"""What a long run costs in the real engine, with a journal on disk and an agent that takes no time.
 
-A round is what a strategy does in one: three train cases, a candidate, two validation cases, a decision, and whether
-to stop. Every hundredth candidate is accepted. Goals for 10,000 rounds: the last tenth of the appends costs at most
-1.5 times the first; a run that was cut off at its last event goes on within seconds; and no more than 200 bytes of
-memory stay per round, while it runs and with its result in hand.
+A round evaluates three train cases, validates a candidate on two cases, decides, and checks whether to stop. Every
+hundredth candidate is accepted. Goals for 10,000 rounds: an append in the last tenth costs at most 1.5 times one in the
+first; a run that was killed before its last event resumes within 15 seconds; and at most 200 bytes of memory are kept
+per round, during the run and with its result.
 
     python -m benchmarks.bench_rounds [--quick]
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measure import goal, measure, of_rounds
+from benchmarks.measure import format_goal, measure, report_rounds
 from promptiter.agents.function import agent
 from promptiter.agents.nodes import surface
 from promptiter.engine.engine import Engine
@@ -35,92 +35,92 @@ from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.file_journal import DECISIONS, FileJournal
 
 TENTHS = 10
-MOST_TIMES, MOST_SECONDS, MOST_BYTES = 1.5, 15.0, 200
+MAX_RATIO, MAX_SECONDS, MAX_BYTES = 1.5, 15.0, 200
 SURFACE = "answer#instruction"
 TEXT = "Answer the customer in a friendly tone, name the order, and say what happens next. " * 10
 
 
 def report(folder: Path, rounds: int) -> None:
     path = folder / "journal.jsonl"
-    ran = measure(run_whole, str(path), rounds)
+    ran = measure(time_run, str(path), rounds)
     appends, whole = ran.result
     lines = sum(1 for _ in path.open("rb"))
     print(f"{rounds:,} rounds, {lines:,} events, {path.stat().st_size / 1e6:.0f} MB, {ran.seconds:.0f} s\n")
     print(f"append, us per event: first tenth {appends[0] * 1e6:.1f}, last tenth {appends[-1] * 1e6:.1f}")
-    print(goal("times the first tenth of the appends", appends[-1] / appends[0], MOST_TIMES))
+    print(format_goal("times the first tenth of the appends", appends[-1] / appends[0], MAX_RATIO))
     print(f"a whole round, ms: first tenth {whole[0] * 1e3:.1f}, last tenth {whole[-1] * 1e3:.1f}")
 
-    cut_off(path)
-    resumed = measure(resume, str(path), rounds)
-    print(f"\n{goal('s to go on from the last event', resumed.result, MOST_SECONDS)}")
-    once, far, written = measure(looked_at, str(path)).result
-    print(f"with the result in hand: {once:.2f} s to go through its rounds, {far * 1e3:.1f} ms for one of them,")
+    drop_last_event(path)
+    resumed = measure(time_resume, str(path), rounds)
+    print(f"\n{format_goal('s to resume at the last event', resumed.result, MAX_SECONDS)}")
+    all_rounds, one_round, written = measure(time_result, str(path)).result
+    print(f"the result: {all_rounds:.2f} s to iterate over its rounds, {one_round * 1e3:.1f} ms to read one of them,")
     print(f"{written:.2f} s to write result.json")
 
-    running, held = measure(memory_kept, str(folder / "memory.jsonl"), rounds).result
-    print("\n" + goal("bytes of memory kept per round while it runs", running, MOST_BYTES))
-    print(goal("bytes with the result in hand", held, MOST_BYTES))
+    running, held = measure(measure_memory, str(folder / "memory.jsonl"), rounds).result
+    print("\n" + format_goal("bytes of memory kept per round during the run", running, MAX_BYTES))
+    print(format_goal("bytes of memory kept per round with the result", held, MAX_BYTES))
 
-    _, synced = measure(run_whole, str(folder / "synced.jsonl"), rounds // 20, tuple(DECISIONS)).result
-    print(f"\nwith the disk waited for at decisions: {median(synced) * 1e3:.1f} ms a round")
+    _, synced = measure(time_run, str(folder / "synced.jsonl"), rounds // 20, tuple(DECISIONS)).result
+    print(f"\nsynced to disk at decisions: {median(synced) * 1e3:.1f} ms a round")
 
 
-def run_whole(path: str, rounds: int, fsync: Collection[str] = ()) -> tuple[list[float], list[float]]:
-    """The seconds of one append, and of one round, in each tenth of the run: medians, so that a hiccup is no trend."""
+def time_run(path: str, rounds: int, fsync: Collection[str] = ()) -> tuple[list[float], list[float]]:
+    """The seconds of one append, and of one round, in each tenth of the run: medians, so that outliers do not count."""
     appends, whole = [], []
     last = time.perf_counter()
 
-    def at_round(journal: Timed) -> None:
+    def at_round(journal: TimedJournal) -> None:
         nonlocal last
         appends.append(journal.seconds / journal.events)
         whole.append(time.perf_counter() - last)
         journal.seconds, journal.events, last = 0.0, 0, time.perf_counter()
 
-    with Timed(path, fsync=fsync) as journal:
-        asyncio.run(engine(lambda: at_round(journal)).run(request(rounds), journal=journal))
-    return by_tenth(appends), by_tenth(whole)
+    with TimedJournal(path, fsync=fsync) as journal:
+        asyncio.run(make_engine(lambda: at_round(journal)).run(make_request(rounds), journal=journal))
+    return take_medians(appends), take_medians(whole)
 
 
-def by_tenth(figures: list[float]) -> list[float]:
+def take_medians(figures: list[float]) -> list[float]:
     step = max(1, len(figures) // TENTHS)
     return [median(figures[start : start + step]) for start in range(0, step * TENTHS, step)]
 
 
-def cut_off(path: Path) -> None:
-    """The journal without its last event."""
+def drop_last_event(path: Path) -> None:
+    """Cut the last event off the journal, as if the run had been killed before it."""
     raw = path.read_bytes()
     path.write_bytes(raw[: raw.rindex(b"\n", 0, -1) + 1])
 
 
-def resume(path: str, rounds: int) -> float:
+def time_resume(path: str, rounds: int) -> float:
     started = time.perf_counter()
     with FileJournal(path, fsync=()) as journal:
-        result = asyncio.run(engine().run(request(rounds), journal=journal))
+        result = asyncio.run(make_engine().run(make_request(rounds), journal=journal))
     seconds = time.perf_counter() - started
-    check(result, rounds)
+    check_result(result, rounds)
     return seconds
 
 
-def looked_at(path: str) -> tuple[float, float, float]:
-    """The seconds to go through all rounds of a finished run, to read one of them, and to write it to a file."""
+def time_result(path: str) -> tuple[float, float, float]:
+    """The seconds to iterate over all rounds of a finished run, to read one of them, and to write the result."""
     with FileJournal(path, fsync=()) as journal:
-        result = asyncio.run(engine().run(request(0), journal=journal))
+        result = asyncio.run(make_engine().run(make_request(0), journal=journal))
     rounds = len(result.rounds)
     started = time.perf_counter()
     assert sum(1 for _ in result.rounds) == rounds
-    once = time.perf_counter() - started
+    all_rounds = time.perf_counter() - started
     places = [rounds * part // 7 for part in (6, 1, 4, 2, 5, 3)]
     started = time.perf_counter()
     assert [result.rounds[place].round for place in places] == [place + 1 for place in places]
-    far = (time.perf_counter() - started) / len(places)
+    one_round = (time.perf_counter() - started) / len(places)
     started = time.perf_counter()
     with tempfile.TemporaryFile() as file:
         result.write_json(file)
-    return once, far, time.perf_counter() - started
+    return all_rounds, one_round, time.perf_counter() - started
 
 
-def memory_kept(path: str, rounds: int) -> tuple[float, float]:
-    """How many bytes stay in memory for each round after the first tenth; and how many more a round with the result."""
+def measure_memory(path: str, rounds: int) -> tuple[float, float]:
+    """The bytes of memory that are kept per round after the first tenth, during the run and with its result."""
     seen: list[int] = []
     first = rounds // TENTHS
 
@@ -128,29 +128,29 @@ def memory_kept(path: str, rounds: int) -> tuple[float, float]:
         nonlocal first
         first -= 1
         if first == 0:
-            seen.append(now_in_memory())
+            seen.append(count_traced_bytes())
 
     with FileJournal(path, fsync=()) as journal:
         tracemalloc.start()
-        searching = engine(at_round, at_end=lambda: seen.append(now_in_memory()))
-        result = asyncio.run(searching.run(request(rounds), journal=journal))
-        held = now_in_memory()
-    check(result, rounds)
+        searching = make_engine(at_round, at_end=lambda: seen.append(count_traced_bytes()))
+        result = asyncio.run(searching.run(make_request(rounds), journal=journal))
+        held = count_traced_bytes()
+    check_result(result, rounds)
     later = rounds - rounds // TENTHS
     return (seen[1] - seen[0]) / later, (held - seen[0]) / later
 
 
-def now_in_memory() -> int:
+def count_traced_bytes() -> int:
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
 
-def check(result: RunResult, rounds: int) -> None:
+def check_result(result: RunResult, rounds: int) -> None:
     assert (result.status, len(result.rounds)) == ("succeeded", rounds), (result.status, result.error)
 
 
-class Timed(FileJournal):
-    """A journal that says how long appends took."""
+class TimedJournal(FileJournal):
+    """A journal that measures how long appends take."""
 
     seconds = 0.0
     events = 0
@@ -162,8 +162,8 @@ class Timed(FileJournal):
         self.events += 1
 
 
-class Tries:
-    """A strategy that changes a number in the text, and learns nothing."""
+class CountingSearch:
+    """A search that only changes a number in the text."""
 
     def __init__(self, at_round: Callable[[], None], at_end: Callable[[], None]) -> None:
         self.at_round = at_round
@@ -186,19 +186,19 @@ async def answer(question: str) -> str:
 
 
 def score(_case: EvalCase, run: object) -> float:
-    """A little more at every hundredth number."""
+    """A score that rises a little with every hundredth number."""
     return int(str(getattr(run, "output", "")).rstrip(".").rsplit(maxsplit=1)[1]) // 100 / 1000
 
 
-def engine(at_round: Callable[[], None] = lambda: None, *, at_end: Callable[[], None] = lambda: None) -> Engine:
+def make_engine(at_round: Callable[[], None] = lambda: None, *, at_end: Callable[[], None] = lambda: None) -> Engine:
     evaluator = Evaluator([FunctionMetric(name="number", function=score)])
-    return Engine(answer, evaluator, search=Tries(at_round, at_end))
+    return Engine(answer, evaluator, search=CountingSearch(at_round, at_end))
 
 
-def request(rounds: int) -> RunRequest:
+def make_request(rounds: int) -> RunRequest:
     return RunRequest(
-        train=cases("train", 3),
-        validation=cases("validation", 2),
+        train=make_eval_set("train", 3),
+        validation=make_eval_set("validation", 2),
         max_rounds=rounds,
         acceptance=MinGain(0.0005),
         stop=TargetScore(1.0),
@@ -206,10 +206,10 @@ def request(rounds: int) -> RunRequest:
     )
 
 
-def cases(name: str, count: int) -> EvalSet:
+def make_eval_set(name: str, count: int) -> EvalSet:
     turns = [Turn(user=f"{name} question {number}", expected="1") for number in range(count)]
     return EvalSet(id=name, cases=tuple(EvalCase(id=f"{name}-{n}", turns=(turn,)) for n, turn in enumerate(turns)))
 
 
 if __name__ == "__main__":
-    of_rounds(report, __doc__)
+    report_rounds(report, __doc__)

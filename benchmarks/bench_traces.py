@@ -1,8 +1,8 @@
-"""How fast read_otel is, against the floor of the same run.
+"""How fast read_otel is, compared with a lower bound measured in the same run.
 
-The floor does what nobody can avoid: JSON lines through orjson, or protobuf into flat tuples, and a bare networkx graph
-of the steps, with the garbage collector paused as read_otel pauses it. read_otel must also check every field, build the
-steps, and order and verify each trace. Goal: at most twice the floor.
+The lower bound does only what is unavoidable: it parses JSON lines with orjson or protobuf into flat tuples, and builds
+a plain networkx graph of the steps, with the garbage collector paused as in read_otel. read_otel also checks every
+field, builds the steps, and orders and verifies each trace. Goal: at most twice the lower bound.
 
     python -m benchmarks.bench_traces [--spans 100000] [--steps 1000000]
 """
@@ -21,7 +21,7 @@ import networkx as nx
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from benchmarks.measure import Measurement, measure, side_by_side
+from benchmarks.measure import Measurement, measure, measure_in_turn
 from traces import (
     ExecutionTrace,
     Snapshot,
@@ -45,64 +45,64 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000, help="steps in one trace")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        many(Path(folder), chosen.spans)
-        one(Path(folder), chosen.steps)
+        report_many_traces(Path(folder), chosen.spans)
+        report_long_trace(Path(folder), chosen.steps)
 
 
-def many(folder: Path, spans: int) -> None:
-    print(f"{spans:,} spans in traces of {STEPS_PER_TRACE} steps (best of 5 in turn, each try in its own process)\n")
-    print(f"{'':34}{'seconds':>9}{'us/span':>9}{'x floor':>9}{'peak B/span':>13}")
-    for name, floor in (("jsonl", floor_json), ("pb", floor_protobuf)):
+def report_many_traces(folder: Path, spans: int) -> None:
+    print(f"{spans:,} spans in traces of {STEPS_PER_TRACE} steps (best of 5 tries, each in its own process)\n")
+    print(f"{'':34}{'seconds':>9}{'us/span':>9}{'x bound':>9}{'peak B/span':>13}")
+    for name, bound in (("jsonl", load_json), ("pb", load_protobuf)):
         path = folder / f"spans.{name}"
-        write_otel(path, sample_traces(spans // (STEPS_PER_TRACE + 1)))
-        base, bare, graphs = side_by_side([floor, read, read_and_graph], str(path))
-        row(f"{name}, {path.stat().st_size / 1e6:.0f} MB: floor", base, spans, base)
-        row(f"{name}: read_otel", bare, spans, base)
-        row(f"{name}: read_otel and TraceGraph", graphs, spans, base)
+        write_otel(path, make_traces(spans // (STEPS_PER_TRACE + 1)))
+        base, bare, graphs = measure_in_turn([bound, read_spans, read_graphs], str(path))
+        print_row(f"{name}, {path.stat().st_size / 1e6:.0f} MB: bound", base, spans, base)
+        print_row(f"{name}: read_otel", bare, spans, base)
+        print_row(f"{name}: read_otel and TraceGraph", graphs, spans, base)
     path = folder / "traces.jsonl"
-    write_traces(path, sample_traces(spans // (STEPS_PER_TRACE + 1)))
-    base, bare = side_by_side([floor_lines, read_own], str(path))
-    row(f"own JSON lines, {path.stat().st_size / 1e6:.0f} MB: orjson", base, spans, base)
-    row("own JSON lines: read_traces", bare, spans, base)
+    write_traces(path, make_traces(spans // (STEPS_PER_TRACE + 1)))
+    base, bare = measure_in_turn([load_lines, read_lines], str(path))
+    print_row(f"own JSON lines, {path.stat().st_size / 1e6:.0f} MB: orjson", base, spans, base)
+    print_row("own JSON lines: read_traces", bare, spans, base)
 
 
-def one(folder: Path, steps: int) -> None:
+def report_long_trace(folder: Path, steps: int) -> None:
     path = folder / "one.pb"
     print(f"\none trace of {steps:,} steps\n")
     print(f"{'':34}{'seconds':>9}{'us/step':>9}{'':9}{'peak B/step':>13}")
-    row("build and write protobuf", measure(write_one, str(path), steps), steps)
-    row("read_otel", measure(read, str(path)), steps)
-    row("read_otel and TraceGraph", measure(read_and_graph, str(path)), steps)
+    print_row("build and write protobuf", measure(write_long_trace, str(path), steps), steps)
+    print_row("read_otel", measure(read_spans, str(path)), steps)
+    print_row("read_otel and TraceGraph", measure(read_graphs, str(path)), steps)
 
 
-def row(name: str, found: Measurement, count: int, base: Measurement | None = None) -> None:
+def print_row(name: str, found: Measurement, count: int, base: Measurement | None = None) -> None:
     ratio = f"{found.seconds / base.seconds:9.2f}" if base else " " * 9
     print(f"{name:34}{found.seconds:9.2f}{found.seconds / count * 1e6:9.1f}{ratio}{found.grown_bytes / count:13.0f}")
 
 
-def read(path: str) -> int:
+def read_spans(path: str) -> int:
     return sum(len(trace.steps) for trace in read_otel(path))
 
 
-def read_and_graph(path: str) -> int:
+def read_graphs(path: str) -> int:
     return sum(len(TraceGraph(trace).terminals) for trace in read_otel(path))
 
 
-def read_own(path: str) -> int:
+def read_lines(path: str) -> int:
     return sum(len(trace.steps) for trace in list(read_traces(path)))
 
 
-def write_one(path: str, steps: int) -> int:
-    return write_otel(path, [sample_trace("one", steps)])
+def write_long_trace(path: str, steps: int) -> int:
+    return write_otel(path, [make_trace("one", steps)])
 
 
-def floor_lines(path: str) -> int:
+def load_lines(path: str) -> int:
     gc.disable()
     with Path(path).open("rb") as file:
         return len([orjson.loads(line) for line in file])
 
 
-def floor_json(path: str) -> int:
+def load_json(path: str) -> int:
     gc.disable()
     kept: list[dict[str, Any]] = []
     with Path(path).open("rb") as file:
@@ -111,19 +111,19 @@ def floor_json(path: str) -> int:
                 for scope in resource["scopeSpans"]:
                     kept.extend(scope["spans"])
     edges = [(link["spanId"], span["spanId"]) for span in kept for link in span.get("links", ())]
-    return bare_graph([span["spanId"] for span in kept], edges)
+    return build_graph([span["spanId"] for span in kept], edges)
 
 
-def floor_protobuf(path: str) -> int:
+def load_protobuf(path: str) -> int:
     gc.disable()
     kept: list[tuple[Any, ...]] = []
     for resource in TracesData.FromString(Path(path).read_bytes()).resource_spans:
         for scope in resource.scope_spans:
-            kept.extend(flat(span) for span in scope.spans)
-    return bare_graph([span[1] for span in kept], [(link, span[1]) for span in kept for link in span[-1]])
+            kept.extend(flatten(span) for span in scope.spans)
+    return build_graph([span[1] for span in kept], [(link, span[1]) for span in kept for link in span[-1]])
 
 
-def flat(span: Any) -> tuple[Any, ...]:
+def flatten(span: Any) -> tuple[Any, ...]:
     return (
         span.trace_id.hex(),
         span.span_id.hex(),
@@ -138,18 +138,18 @@ def flat(span: Any) -> tuple[Any, ...]:
     )
 
 
-def bare_graph(nodes: list[str], edges: list[tuple[str, str]]) -> int:
+def build_graph(nodes: list[str], edges: list[tuple[str, str]]) -> int:
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(nodes)
     graph.add_edges_from(edges)
     return len(graph)
 
 
-def sample_traces(count: int) -> Iterator[ExecutionTrace]:
-    return (sample_trace(f"run-{number}", STEPS_PER_TRACE, seed=number) for number in range(count))
+def make_traces(count: int) -> Iterator[ExecutionTrace]:
+    return (make_trace(f"run-{number}", STEPS_PER_TRACE, seed=number) for number in range(count))
 
 
-def sample_trace(trace_id: str, steps: int, *, seed: int = 0) -> ExecutionTrace:
+def make_trace(trace_id: str, steps: int, *, seed: int = 0) -> ExecutionTrace:
     """A layered run with fan-out, joins and loops; three of four steps are model calls with messages."""
     rng = random.Random(seed)
     prompts = {node: digest(f"You are the {node}.") for node in WORDS}
@@ -175,23 +175,26 @@ def sample_trace(trace_id: str, steps: int, *, seed: int = 0) -> ExecutionTrace:
                     **common,
                     kind="llm",
                     input=Snapshot(
-                        data=[message("system", f"You are the {node}."), message("user", sentence(rng, 40))]
+                        data=[
+                            make_message("system", f"You are the {node}."),
+                            make_message("user", make_sentence(rng, 40)),
+                        ]
                     ),
-                    output=Snapshot(data=[message("assistant", sentence(rng, 60))]),
+                    output=Snapshot(data=[make_message("assistant", make_sentence(rng, 60))]),
                     usage=Usage(input_tokens=rng.randint(50, 900), output_tokens=rng.randint(5, 300), cost_usd=0.0004),
                     attributes={"gen_ai.request.model": "gpt-5-mini", "gen_ai.request.temperature": 0.2},
                 )
             )
         else:
-            made.append(Step(**common, input=Snapshot(sentence(rng, 20)), output=Snapshot(sentence(rng, 20))))
+            made.append(Step(**common, input=Snapshot(make_sentence(rng, 20)), output=Snapshot(make_sentence(rng, 20))))
     return ExecutionTrace(id=trace_id, steps=tuple(made), conversation_id=f"thread-{seed % 97}")
 
 
-def message(role: str, text: str) -> dict[str, Any]:
+def make_message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
-def sentence(rng: random.Random, words: int) -> str:
+def make_sentence(rng: random.Random, words: int) -> str:
     return " ".join(rng.choices(WORDS, k=words))
 
 

@@ -1,4 +1,4 @@
-"""Time and peak memory of one piece of work, each try in a fresh process, so that none disturbs another."""
+"""Time and peak memory of a function. Each try runs in a new process, so that tries do not affect each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one piece of work took."""
+    """What one call of a function took."""
 
     seconds: float
     peak_bytes: int
@@ -29,23 +29,27 @@ class Measurement:
 
 
 def measure(work: Callable[..., Any], *arguments: Any) -> Measurement:
-    """Run `work(*arguments)` in a fresh process. It must be importable, and its result picklable and small."""
+    """Run `work(*arguments)` in a new process. `work` must be importable, and its result picklable and small."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_once, work, arguments).result()
+        return pool.submit(_measure_here, work, arguments).result()
 
 
-def side_by_side(works: Sequence[Callable[..., Any]], *arguments: Any, tries: int = 5) -> list[Measurement]:
-    """The best of several tries of each, in turn, so that a busy moment of the machine hits all alike."""
+def measure_in_turn(works: Sequence[Callable[..., Any]], *arguments: Any, tries: int = 5) -> list[Measurement]:
+    """The best of several tries of each function. They take turns, so that load on the machine affects all alike."""
     rounds = [[measure(work, *arguments) for work in works] for _ in range(tries)]
     return [min(found, key=lambda measurement: measurement.seconds) for found in zip(*rounds, strict=True)]
 
 
-def goal(what: str, worst: float, most: float) -> str:
-    """A figure beside the most that it may be."""
-    return f"{worst:.2f} {what}; goal: at most {most:g}: {'reached' if worst <= most else 'MISSED'}"
+def format_goal(what: str, found: float, limit: float) -> str:
+    """A figure beside its limit."""
+    return f"{found:.2f} {what}; goal: at most {limit:g}: {format_reached(found <= limit)}"
 
 
-def of_rounds(report: Callable[[Path, int], None], description: str | None) -> None:
+def format_reached(is_reached: bool) -> str:
+    return "reached" if is_reached else "MISSED"
+
+
+def report_rounds(report: Callable[[Path, int], None], description: str | None) -> None:
     """Report on 10,000 rounds in a temporary folder; with --quick, on 1,000."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="1,000 rounds")
@@ -54,7 +58,7 @@ def of_rounds(report: Callable[[Path, int], None], description: str | None) -> N
         report(Path(folder), rounds)
 
 
-def _once(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Measurement:
+def _measure_here(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Measurement:
     base = _peak_bytes()
     start = time.perf_counter()
     result = work(*arguments)

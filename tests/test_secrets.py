@@ -50,7 +50,7 @@ from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from tests.worlds import desk
-from tests.worlds.model_server import LoopbackServer, serving
+from tests.worlds.model_server import LoopbackServer, run_server
 from traces import ExecutionTrace, Failure, Step, write_traces
 from traces.model import Json, Snapshot
 
@@ -138,7 +138,7 @@ class Gossip(LoopbackServer):
 @contextmanager
 def gossiping() -> Iterator[Gossip]:
     server = Gossip(lambda _: "")
-    with serving(server):
+    with run_server(server):
         yield server
 
 

@@ -124,7 +124,7 @@ class _Extraction:
         for turn, trace_digest in enumerate(row.trace_digests):
             if turn in failed:
                 trace = self.trace_of(trace_digest)
-                terminals = _find_terminals(trace)
+                terminals = [step.id for step in trace.terminals]
                 placed = [
                     (self._build_loss(case, score, findings), self._find_placed_steps(score.metric, trace) or terminals)
                     for score, findings in failed[turn]
@@ -139,9 +139,8 @@ class _Extraction:
         if trace.status == "completed" and len(row.trace_digests) != len(case.turns):
             return  # the next turn or the simulated user failed, and neither has a trace
         loss = Loss(metric="", step_id="", severity="P0", category="error", text=str(error))
-        yield _build_case_loss(
-            row, case, trace, turn=turn, placed=[(loss, _find_failed_step(trace, error) or _find_terminals(trace))]
-        )
+        steps = _find_failed_step(trace, error) or [step.id for step in trace.terminals]
+        yield _build_case_loss(row, case, trace, turn=turn, placed=[(loss, steps)])
 
     def _build_loss(self, case: EvalCase, score: Score, findings: tuple[Finding, ...]) -> Loss:
         hints = self.hints_of.get((case.id, score.metric), ())
@@ -195,12 +194,6 @@ def _build_case_loss(
             replace(loss, step_id=step_id, expected=expected) for loss, step_ids in placed for step_id in step_ids
         ),
     )
-
-
-def _find_terminals(trace: ExecutionTrace) -> tuple[str, ...]:
-    """The steps without successors, in one pass: a trace may have 100,000 steps, so no graph is built."""
-    followed = {source for step in trace.steps for source in step.predecessors}
-    return tuple(step.id for step in trace.steps if step.id not in followed)
 
 
 def _find_failed_step(trace: ExecutionTrace, error: Failure) -> tuple[str, ...]:

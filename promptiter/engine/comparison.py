@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from promptiter.engine.audit import find_undeclared_reads
@@ -64,8 +62,6 @@ class ValidatorContext(Protocol):
 
     def report(self, problem: str) -> None: ...
 
-    async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None: ...
-
     async def record(self, kind: type[P], work: Callable[[], Awaitable[P]], *, request: Json = None) -> P: ...
 
 
@@ -88,7 +84,7 @@ class PairedEvaluation:
 
         Unaffected cases cannot differ between the profiles, so their run-to-run noise must not hide what does.
         """
-        repeats = max((len(rows) for rows in _by_case(self.accepted.rows).values()), default=0)
+        repeats = max((len(rows) for rows in self.accepted.rows_by_case.values()), default=0)
         return replace(
             self, accepted=self._renumber(self.accepted, repeats), candidate=self._renumber(self.candidate, repeats)
         )
@@ -105,8 +101,8 @@ class PairedEvaluation:
 
     def _renumber(self, arm: Evaluation, repeats: int) -> Evaluation:
         found = []
-        for case_id, rows in _by_case(arm.rows).items():
-            again = [rows[0]] * repeats if case_id in self.unaffected else rows
+        for case_id, rows in arm.rows_by_case.items():
+            again = rows[:1] * repeats if case_id in self.unaffected else rows
             found += [replace(row, repeat=repeat) for repeat, row in enumerate(again)]
         return replace(arm, rows=tuple(found))
 
@@ -169,14 +165,14 @@ class Validator:
     def _build_evidence(self, pair: PairedEvaluation) -> Evidence:
         session, pair = self._session, pair.renumber_repeats()
         return Evidence(
-            baseline=pair.accepted,
+            accepted=pair.accepted,
             candidate=pair.candidate,
             objective=session.request.objective,
             round=session.round,
             candidates_tried=session.state.candidates_tried + 1,
             protected=session.request.protected,
             accepted_gain=session.state.accepted_gain,
-            opening=self.repeats,
+            first_look_repeats=self.repeats,
         )
 
     def build_record(
@@ -189,7 +185,7 @@ class Validator:
             round=session.round,
             candidates_tried=session.state.candidates_tried + 1,
             protected=tuple(sorted(session.request.protected)),
-            opening=self.repeats,
+            first_look_repeats=self.repeats,
             characters=self._count_characters(candidate),
             accepted_gain=session.state.accepted_gain,
         )
@@ -300,7 +296,7 @@ class Validator:
 
         async def find() -> ReadsAudited:
             for rows, profile in zip(zip(*differing, strict=True), (session.accepted.profile, candidate), strict=True):
-                await session.restore_traces(replace(found, rows=rows), session.validation, profile)
+                await session.evaluations.restore_traces(replace(found, rows=rows), session.validation, profile)
             return ReadsAudited(undeclared=find_undeclared_reads(differing, session.trace))
 
         audited = await session.record(ReadsAudited, find, request=[[row.case_id, row.repeat] for row, _ in differing])
@@ -324,10 +320,6 @@ def _refer(pair: PairedEvaluation) -> dict[str, Any]:
         "candidate": pair.candidate_from,
         "unaffected": tuple(sorted(pair.unaffected)),
     }
-
-
-def _by_case(rows: Iterable[CaseRow]) -> dict[str, list[CaseRow]]:
-    return {case_id: list(group) for case_id, group in groupby(rows, key=attrgetter("case_id"))}
 
 
 def _is_comparable(record: Evaluation, affected: frozenset[str]) -> bool:

@@ -103,9 +103,8 @@ def on_signals(
         return
     loop = asyncio.get_running_loop()
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    before = {
-        number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN
-    }  # nohup ignores SIGHUP
+    # What nohup or a script ignores stays ignored.
+    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
     for number in before:
         name = "Ctrl-C" if number is signal.SIGINT else number.name
         loop.add_signal_handler(number, interrupt.on_signal, name, stop_now, notify)

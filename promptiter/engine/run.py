@@ -18,7 +18,7 @@ from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.policies.combine import describe_policy
 from promptiter.policies.final_test import Verdict
 from promptiter.policies.goals import check_scores
-from promptiter.policies.stopping import StopDecision, StopReason
+from promptiter.policies.stopping import StopDecision, stop_if
 from promptiter.profile import Profile
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.event_log import EventLog
@@ -86,7 +86,7 @@ class Run:
         try:
             await self._run(started)
         except BudgetEndedError as ended:
-            self._stop = _stop_because(ended.cap, str(ended))
+            self._stop = stop_if(True, ended.cap, str(ended))
             self.budget_ended = True
         except (Exception, asyncio.CancelledError, SystemExit) as failure:  # noqa: BLE001 - it is raised again later
             error, status = failure, "cancelled" if is_cancelled(failure) else "failed"
@@ -122,7 +122,7 @@ class Run:
             await self._write_references(session.request.teacher)
         await session.evaluate(session.validation, profile, phase="baseline")
         if not session.baseline.validation.is_reliable:
-            self._stop = _stop_because("invalid_eval", _describe_failures(session.baseline.validation))
+            self._stop = stop_if(True, "invalid_eval", _describe_failures(session.baseline.validation))
             return
         if session.request.max_rounds > 0:
             check_scores(session.request.goal, session.baseline.validation)
@@ -130,9 +130,9 @@ class Run:
             await self._search()
         if self._get_stop() is None and not await session.should_stop():
             self._stop = (
-                _stop_because("exhausted", "the search has nothing left to try")
+                stop_if(True, "exhausted", "the search has nothing left to try")
                 if session.request.max_rounds > 0
-                else _stop_because("max_rounds", "only the baseline was requested")
+                else stop_if(True, "max_rounds", "only the baseline was requested")
             )
         if not self._is_stopped_by_user:
             await self._conclude()
@@ -150,7 +150,7 @@ class Run:
             if session.request.final_test is None or not session.has_accepted:
                 raise
             await session.record_budget_end(ended)
-            self._stop = _stop_because(ended.cap, ended.message)
+            self._stop = stop_if(True, ended.cap, ended.message)
 
     async def _conclude(self) -> None:
         """Decide the verdict: by the final test if a candidate was accepted and a test was requested."""
@@ -261,10 +261,6 @@ async def restore_agent(agent: Agent) -> None:
 
 def _describe_eval_set(eval_set: EvalSet) -> EvalSetSummary:
     return EvalSetSummary(id=eval_set.id, digest=eval_set.content_digest, cases=len(eval_set.cases))
-
-
-def _stop_because(kind: str, text: str) -> StopDecision:
-    return StopDecision(stop=True, reasons=(StopReason(kind, text),))
 
 
 def _describe_failures(evaluation: Evaluation) -> str:

@@ -28,7 +28,6 @@ from promptiter.policies.stopping import MaxRounds, Patience, Progress, StopPoli
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Payload, Phase
-from promptiter.runlog.meter import Meter
 from promptiter.runlog.payloads import (
     BudgetEnded,
     CandidateDecided,
@@ -70,7 +69,6 @@ class Session:
         agent: Agent,
         evaluator: Evaluator,
         checked: CheckedRequest,
-        meter: Meter,
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
     ) -> None:
@@ -85,7 +83,7 @@ class Session:
         self.rng = Random(self.seed)
         self.evaluations = Evaluations(log, agent, evaluator)
         self.validator = Validator(self)
-        self.meter = meter
+        self.meter = log.meter
         self._checked = checked
         self._log = log
         self._interrupt = interrupt

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from promptiter.agents.base import Substitute
 from promptiter.evaluation.result import CaseRow
@@ -28,7 +28,7 @@ class CaseJob:
     substitutes: tuple[Substitute, ...] = ()
 
 
-Work: TypeAlias = Callable[[CaseJob], Awaitable[CaseRow]]
+Work: TypeAlias = Callable[[CaseJob], Coroutine[Any, Any, CaseRow]]
 Finished: TypeAlias = tuple[CaseJob, CaseRow]
 
 
@@ -78,7 +78,7 @@ class ThreadExecutor:
 
         async def run_in_thread(job: CaseJob) -> CaseRow:
             here = contextvars.copy_context()
-            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, _await_row(work(job))))
+            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, work(job)))
 
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case")
         try:
@@ -87,7 +87,3 @@ class ThreadExecutor:
         finally:
             # Not on the loop: jobs that still run in the threads wait for calls that this loop makes.
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
-
-
-async def _await_row(row: Awaitable[CaseRow]) -> CaseRow:
-    return await row

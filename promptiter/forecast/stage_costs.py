@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
-from promptiter.llm.cache.call_log import read_paid_calls_with_offsets
+from promptiter.llm.cache.call_log import read_paid_calls
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerEntry, Spending
 from promptiter.runlog.events import Event, Phase
 from promptiter.runlog.payloads import EvaluationStarted
@@ -52,7 +52,7 @@ def read_stage_calls(folder: str | os.PathLike[str], events: Iterable[Event]) ->
     started = [(event.phase, event.payload) for event in events if event.type == EvaluationStarted.event_type]
     marks = [payload.measured.mark for _, payload in started if isinstance(payload, EvaluationStarted)]
     path = Path(folder) / CALLS
-    for place, entry in read_paid_calls_with_offsets(path) if path.exists() else ():
+    for place, entry in read_paid_calls(path) if path.exists() else ():
         began = bisect_right(marks, place)
         stage: Stage | None = None
         if entry.role != "agent":

@@ -99,7 +99,7 @@ class ProgressState:
             case CandidateProposed(profile_digest=digest):
                 self.candidates[digest] = None
             case AblationFinished(ablation=ablation) if ablation.dropped:
-                return self._line(f"removed, no worse without: {_names(ablation.dropped)}")
+                return self._line(f"removed, no loss without: {_names(ablation.dropped)}")
             case FinalTestFinished(result=result):
                 return self._line(f"{result.scope}: {result.reason}", "green" if result.is_shown else "yellow")
             case StopDecided(decision=decision) if decision.stop:
@@ -202,7 +202,7 @@ class ProgressState:
         return self._line(f"{self._subject(started)}: {text}")
 
     def _subject(self, started: EvaluationStarted) -> str:
-        """What the evaluation was of."""
+        """The name of what was evaluated."""
         phase, profile = self.phase, started.profile_digest
         if phase in ("final_test", "test"):
             return "baseline" if profile == self.initial_profile else "best"

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from promptiter.concurrency import finish_before_cancel, is_cancelled
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError
+from promptiter.llm.redaction import Redactor
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import Event, EventMeasured, Observer, Payload, Phase
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.payloads import BudgetEnded, RunCompleted, StopDecided
 from promptiter.runlog.run_state import RunState
-from traces.model import Json
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +39,8 @@ class EventLog:
         journal: Journal,
         observers: Sequence[Observer] = (),
         *,
-        meter: Meter | None = None,
-        redact: Callable[[str], str] = lambda text: text,
-        redact_data: Callable[[Json], Json] = lambda data: data,
+        meter: Meter,
+        redactor: Redactor,
     ) -> None:
         self.run_id = run_id
         self.round = 0
@@ -49,10 +48,9 @@ class EventLog:
         self.problems: list[str] = []
         self.state = RunState()
         self.journal = journal
+        self.meter = meter
         self._observers = list(observers)
-        self._meter = meter
-        self._redact = redact
-        self._redact_data = redact_data
+        self._redactor = redactor
         self._seq = 0
         self._prior = journal.read()
         self._next = self._read_next()
@@ -102,9 +100,8 @@ class EventLog:
 
     def _replay(self, event: Event) -> None:
         self.state.take(event)
-        if self._meter is not None:
-            spent = event.payload.measured.spent if isinstance(event.payload, StopDecided) else None
-            self._meter.continue_from(elapsed_s=event.measured.elapsed_s, spent=spent)
+        spent = event.payload.measured.spent if isinstance(event.payload, StopDecided) else None
+        self.meter.continue_from(elapsed_s=event.measured.elapsed_s, spent=spent)
 
     async def append(self, payload: P, *, request: str | None = None) -> P:
         """Write an event to the journal, then pass it to the observers. A cancellation waits until it is written.
@@ -119,8 +116,8 @@ class EventLog:
             type=payload.event_type,
             version=payload.version,
             request=request,
-            data=self._redact_data(to_plain(payload)),
-            measured=EventMeasured(elapsed_s=round(self._meter.elapsed_s, 3) if self._meter is not None else 0.0),
+            data=self._redactor.redact_known_json(to_plain(payload)),
+            measured=EventMeasured(elapsed_s=round(self.meter.elapsed_s, 3)),
         )
         written = event.payload
         assert isinstance(written, type(payload)), f"{type(payload).__name__} is not registered with event_type"
@@ -141,7 +138,7 @@ class EventLog:
             if is_cancelled(error):
                 raise
             self._observers.remove(observer)
-            name, message = type(observer).__qualname__, self._redact(repr(error))
+            name, message = type(observer).__qualname__, self._redactor.redact_text(repr(error))
             problem = f"observer {name} failed at event {event.seq} and is not called again: {message}"
             self.problems.append(problem)
             logger.warning(problem)

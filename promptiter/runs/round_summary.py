@@ -39,7 +39,7 @@ class BlameSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
+class RejectionSummary:
     """A patch or candidate that was not accepted."""
 
     round: int
@@ -89,7 +89,7 @@ class SearchSummary:
 
     rounds: tuple[RoundSummary, ...] = ()
     blame: tuple[BlameSummary, ...] = ()
-    rejections: tuple[Rejected, ...] = ()
+    rejections: tuple[RejectionSummary, ...] = ()
     reasons: Mapping[str, tuple[Reason, ...]] = field(default_factory=dict)
     no_blame: str = ""
 
@@ -97,7 +97,7 @@ class SearchSummary:
 def summarize_rounds(result: RunResult) -> SearchSummary:
     """Summarize the rounds in a single pass: a journal may hold ten thousand of them."""
     rounds: list[RoundSummary] = []
-    rejections: list[Rejected] = []
+    rejections: list[RejectionSummary] = []
     blame = _Blame(result)
     accepted: dict[str, tuple[Reason, ...]] = {}
     why = _WhyNoBlame()
@@ -188,19 +188,19 @@ def _patch_reasons(each: RoundResult, candidate: CandidateResult, signals: _Sign
         )
 
 
-def _rejections(each: RoundResult) -> Iterator[Rejected]:
+def _rejections(each: RoundResult) -> Iterator[RejectionSummary]:
     for one in get_passes(each):
         for refused in one.refused:
-            yield Rejected(round=each.round, surface_ids=(refused.surface_id,), reason=refused.reason)
+            yield RejectionSummary(round=each.round, surface_ids=(refused.surface_id,), reason=refused.reason)
         for note in one.notes:
-            yield Rejected(round=each.round, reason=f"no patch: {note}")
+            yield RejectionSummary(round=each.round, reason=f"no patch: {note}")
     for candidate in each.candidates:
         if candidate.decision is None or not candidate.decision.accepted:
             patched = tuple(sorted(candidate.patches.surface_ids))
             reason = UNDECIDED if candidate.decision is None else candidate.decision.reason
-            yield Rejected(round=each.round, surface_ids=patched, reason=reason)
+            yield RejectionSummary(round=each.round, surface_ids=patched, reason=reason)
     if each.skipped:
-        yield Rejected(round=each.round, reason=each.skipped)
+        yield RejectionSummary(round=each.round, reason=each.skipped)
 
 
 class _Blame:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.mean_usage import average_usage
-from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.result import Evaluation, average_usage
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
 from promptiter.runlog.fold import fold_lazily
@@ -29,7 +28,7 @@ from promptiter.runs.round_summary import (
     BlameSummary,
     Figures,
     Reason,
-    Rejected,
+    RejectionSummary,
     RoundSummary,
     summarize_evaluation,
     summarize_rounds,
@@ -115,7 +114,7 @@ class RunSummary:
     rounds: tuple[RoundSummary, ...] = ()
     blame: tuple[BlameSummary, ...] = ()
     no_blame: str = ""
-    rejections: tuple[Rejected, ...] = ()
+    rejections: tuple[RejectionSummary, ...] = ()
     stopped: str = ""
     costs: Costs = Costs()
     problems: tuple[str, ...] = ()

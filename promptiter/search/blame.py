@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from promptiter.backprop.blame_check import weight_gradients
 from promptiter.backprop.loss import extract_losses
@@ -21,7 +21,6 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.surface_reads import collect_reads, find_unread
 from promptiter.profile import Profile
 from promptiter.runlog.events import Phase
-from promptiter.search.blame_report import BlameReport
 from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.search.priority import order_by_priority
 from promptiter.search.stage_calls import StageCalls
@@ -43,6 +42,28 @@ MAX_PARALLEL_TRACES = 32
 
 MIN_CASE_SHARE = 0.1
 """A signal needs support from at least this share of the cases; less may be a model that does not always comply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlameReport:
+    """What BlameFinder found in one evaluation. PatchProposer reads it, and so does the next pass.
+
+    `round` is the one that it was made in; a later round may use it. `signals` have enough support for a patch;
+    `gradients` are all of them, by surface.
+    """
+
+    round: int
+    profile: Profile
+    evaluation: Evaluation
+    eval_set: EvalSet
+    runs: EvaluatedRuns
+    signals: tuple[AggregateResult, ...] = ()
+    gradients: dict[str, tuple[SurfaceGradient, ...]]
+
+    @property
+    def largest_share(self) -> float:
+        """The support of the best supported signal, as a share of the cases."""
+        return max((signal.support for signal in self.signals), default=0.0) / max(1, len(self.evaluation.cases))
 
 
 class BlameFinder:

@@ -82,7 +82,7 @@ class Screening:
         """Compare the candidate with the accepted profile on the case runs that both have."""
         run = {(row.case_id, row.repeat) for row in found.rows}
         before = replace(self.before, rows=tuple(row for row in self.before.rows if (row.case_id, row.repeat) in run))
-        return Evidence(baseline=before, candidate=found, objective=self._session.request.objective)
+        return Evidence(accepted=before, candidate=found, objective=self._session.request.objective)
 
     async def _run(self, profile: Profile, cases: Sequence[EvalCase], *, repeat: int | None = None) -> Evaluation:
         part = replace(self.cases, cases=tuple(cases))

@@ -16,11 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from promptiter.backprop.lint import LintRule, lint
+from promptiter.backprop.lint import Linter, LintRule
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
-from promptiter.evaluation.mean_usage import average_usage
-from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.result import Evaluation, average_usage
 from promptiter.llm.models import estimate_tokens
 from promptiter.policies.goals import SHORTENABLE_TYPES
 from promptiter.profile import PatchSet, SurfacePatch
@@ -146,8 +145,12 @@ class _PromptTexts:
 
     def is_allowed(self, gone: Iterable[Piece]) -> bool:
         """Whether limits, placeholders and locked passages allow their removal."""
-        found = (lint(patch, surface=self.surfaces[patch.surface_id]) for patch in self.build_patches(gone))
-        return not any(problem.rule in _KEPT_RULES for problems in found for problem in problems)
+        linter = Linter()
+        return not any(
+            problem.rule in _KEPT_RULES
+            for patch in self.build_patches(gone)
+            for problem in linter.find_problems(patch, surface=self.surfaces[patch.surface_id])
+        )
 
 
 async def _group_pieces(session: Session, text: _PromptTexts, screening: Screening) -> list[tuple[Piece, ...]]:

@@ -17,7 +17,7 @@ from promptiter.errors import SetupError
 from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
-from tests.worlds.results import outside_measured
+from tests.worlds.results import read_unmeasured
 from traces.model import Json
 
 HEADLINE = "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)"
@@ -49,14 +49,14 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_a_killed_run_is_listed_as_interrupted_and_resumes_to_the_same_end(run: Run, desk: Path) -> None:
     shown = run("run")
     path = only_run(desk)
-    whole = outside_measured(desk / "runs")
+    whole = read_unmeasured(desk / "runs")
     cut(path, 40)
     assert [each["status"] for each in list_as_json(run)] == ["interrupted"]
     assert f"1 run can be resumed: promptiter resume runs/{path.name}" in run("runs")
     again = run("resume", path.name)
     assert HEADLINE in again.splitlines()
     assert HEADLINE in shown.splitlines()
-    assert outside_measured(desk / "runs") == whole
+    assert read_unmeasured(desk / "runs") == whole
     [one] = list_as_json(run)
     assert (one["status"], one["verdict"], one["rounds"]) == ("succeeded", "improved", 1)
     assert (one["baseline"], one["best"], one["can_resume"]) == (0.5, 1.0, False)

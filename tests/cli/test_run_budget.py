@@ -16,7 +16,7 @@ from promptiter.policies.final_test import Verdict
 from promptiter.runlog.codec import from_plain
 from tests.cli.conftest import Run
 from tests.cli.test_run import in_file
-from tests.worlds.model_server import LoopbackServer, reply_at_once, serving
+from tests.worlds.model_server import LoopbackServer, reply_at_once, run_server
 from traces.model import Json
 
 PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 4.0}
@@ -46,7 +46,7 @@ def on_the_server(desk: Path, server: LoopbackServer, budget: dict[str, Json]) -
     ],
 )
 def test_a_run_reports_no_more_than_its_cap(run: Run, desk: Path, budget: dict[str, Json], verdict: Verdict) -> None:
-    with serving(LoopbackServer(answer, fault_rate=0.1, seed=2, retry_after_s=0.0, slow_s=0.01)) as server:
+    with run_server(LoopbackServer(answer, fault_rate=0.1, seed=2, retry_after_s=0.0, slow_s=0.01)) as server:
         on_the_server(desk, server, budget)
         found = orjson.loads(run("run", "--json", "--quiet", code=EXIT_CODES[verdict], stream="out"))
     spent = LedgerSnapshot(tuple(from_plain(LedgerEntry, each) for each in found["measured"]["spent"]["entries"])).total

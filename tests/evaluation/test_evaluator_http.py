@@ -18,7 +18,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.retries import Retries
-from tests.worlds.model_server import LoopbackServer, serving
+from tests.worlds.model_server import LoopbackServer, run_server
 
 CASES = EvalSet(
     id="http",
@@ -64,9 +64,9 @@ async def evaluate(server: LoopbackServer) -> Evaluation:
 
 @pytest.mark.slow
 async def test_faults_in_a_third_of_the_requests_change_no_score() -> None:
-    with serving(LoopbackServer(answer)) as server:
+    with run_server(LoopbackServer(answer)) as server:
         expected = await evaluate(server)
-    with serving(LoopbackServer(answer, fault_rate=0.3, seed=3)) as server:
+    with run_server(LoopbackServer(answer, fault_rate=0.3, seed=3)) as server:
         found = await evaluate(server)
         assert len(server.faults) > 10
     assert [row.scores for row in found.rows] == [row.scores for row in expected.rows]

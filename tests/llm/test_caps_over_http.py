@@ -17,7 +17,7 @@ from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.prices import Price, Prices
 from promptiter.llm.retries import Retries
 from tests.worlds import desk
-from tests.worlds.model_server import HTTP_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import HTTP_FAULTS, LoopbackServer, run_server
 
 MODEL = "scripted"
 CALLS = 500
@@ -81,7 +81,7 @@ async def ask_all(door: Gateway) -> Counter[str]:
 @pytest.mark.parametrize("kind", CAPS)
 async def test_reported_usage_is_never_above_a_cap(kind: str) -> None:
     budget = Budget(**CAPS[kind])
-    with serving(faulty_server()) as server:
+    with run_server(faulty_server()) as server:
         door = gateway(server, budget)
         outcomes = await ask_all(door)
     assert set(server.faults) == set(HTTP_FAULTS)
@@ -97,7 +97,7 @@ async def test_neither_of_two_budgets_is_exceeded_and_held_amounts_stay_availabl
     run, stage = Budget(max_calls=400, max_tokens=8_000), Budget(max_usd=0.05)
     both = Budgets(run, stage)
     both.hold(Spending(calls=100, input_tokens=4_000, cost_usd=0.02), share=0.5)
-    with serving(faulty_server()) as server:
+    with run_server(faulty_server()) as server:
         door = gateway(server, both)
         await ask_all(door)
         first = door.ledger.snapshot().total
@@ -112,7 +112,7 @@ async def test_neither_of_two_budgets_is_exceeded_and_held_amounts_stay_availabl
 @pytest.mark.parametrize("kind", CAPS)
 async def test_evaluations_at_the_same_time_stay_within_a_cap_together(kind: str) -> None:
     """Two evaluations of 125 cases, with two calls each."""
-    with serving(faulty_server()) as server:
+    with run_server(faulty_server()) as server:
         door = gateway(server, Budget(**CAPS[kind]))
         evaluator = desk.evaluator(door, concurrency=64)
         done = await asyncio.gather(

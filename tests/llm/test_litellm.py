@@ -19,7 +19,7 @@ from promptiter.llm.models import Function, Model
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.retries import Retries
 from promptiter.llm.structured import ask_for
-from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, run_server
 
 MODEL = "openai/local"
 
@@ -51,9 +51,9 @@ async def ask_all(door: Gateway, count: int) -> list[tuple[str, dict[str, str]]]
 
 @pytest.mark.slow
 async def test_faults_in_a_third_of_the_calls_change_no_answer() -> None:
-    with serving(LoopbackServer(answer)) as server:
+    with run_server(LoopbackServer(answer)) as server:
         expected = await ask_all(gateway(server), 40)
-    with serving(LoopbackServer(answer, fault_rate=0.3, seed=7)) as server:
+    with run_server(LoopbackServer(answer, fault_rate=0.3, seed=7)) as server:
         assert await ask_all(gateway(server), 40) == expected
         assert set(server.faults) == set(HTTP_FAULTS + CONTENT_FAULTS)
 
@@ -91,7 +91,7 @@ async def test_no_request_is_sent_above_the_rate_limit() -> None:
         arrivals.append(clock.now)
         return answer(body)
 
-    with serving(LoopbackServer(arrive, fault_rate=0.3, seed=1)) as server:
+    with run_server(LoopbackServer(arrive, fault_rate=0.3, seed=1)) as server:
         clock = PatientClock(LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=10))
         rate = RateLimit(requests_per_minute=20, clock=lambda: clock.now, sleep=clock.sleep)
         retries = Retries(attempts=8, first_delay_s=0.01, max_delay_s=0.05)
@@ -106,7 +106,7 @@ async def test_a_rejected_key_is_reported_at_once() -> None:
     def refuse(body: dict[str, Any]) -> str:
         raise AssertionError(body)
 
-    with serving(LoopbackServer(refuse)) as server:
+    with run_server(LoopbackServer(refuse)) as server:
         model = LiteLLMModel(api_base=f"{server.url}/nowhere", api_key="sk-canary-123456")
         with pytest.raises(BadRequestError) as caught:
             await model(request(1), repeat=0)
@@ -215,7 +215,7 @@ async def test_tools_are_offered_to_the_server() -> None:
         return "done"
 
     tool = ToolSpec("look_up", "Look an order up.", {"type": "object", "properties": {"id": {"type": "string"}}})
-    with serving(LoopbackServer(answer_with)) as server:
+    with run_server(LoopbackServer(answer_with)) as server:
         asked = replace(request(1), tools=(tool,))
         reply = await gateway(server).ask(asked, CallSite(case_id="c"))
     assert reply.text == "done"

@@ -1,6 +1,6 @@
-"""The bars of the loop: known faults in agents of ten models are found, fixed and proven, and nothing else is touched.
+"""The bars of the loop: known faults in agents of ten models are found, fixed and shown, and nothing else changes.
 
-Four seeds of each scenario; `benchmarks/bench_bars.py` takes all 20. The final test is made where nothing is counted.
+The tests take four seeds of each scenario, `benchmarks/bench_bars.py` all 20.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.engine.engine import Engine
 from promptiter.policies.final_test import FinalTest
 from tests.worlds.bars import (
-    missed_bars,
-    request_for,
+    find_missed_bars,
+    make_request,
     run_with_a_disobedient_model,
     run_with_expert,
     run_without_models,
 )
-from tests.worlds.results import without_measured
-from tests.worlds.scenarios import NAMES, SEEDS, scenario
+from tests.worlds.results import drop_measured
+from tests.worlds.scenarios import NAMES, SEEDS, make_scenario
 
 SOME_SEEDS = SEEDS[::5]
 
@@ -31,28 +31,28 @@ SOME_SEEDS = SEEDS[::5]
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SOME_SEEDS)
 @pytest.mark.parametrize("name", NAMES)
-async def test_the_stages_that_need_no_model_fix_what_is_faulty_and_nothing_else(name: str, seed: int) -> None:
-    made = scenario(name, seed)
-    assert missed_bars(await run_without_models(made), made) == []
+async def test_the_stages_without_a_model_fix_the_faulty_surfaces_and_nothing_else(name: str, seed: int) -> None:
+    made = make_scenario(name, seed)
+    assert find_missed_bars(await run_without_models(made), made) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SOME_SEEDS)
 @pytest.mark.parametrize("name", NAMES)
-async def test_the_llm_stages_do_so_too(name: str, seed: int) -> None:
-    made = scenario(name, seed)
-    assert missed_bars(await run_with_expert(made, LLMBackwarder("expert")), made) == []
+async def test_the_llm_stages_fix_the_faulty_surfaces_and_nothing_else(name: str, seed: int) -> None:
+    made = make_scenario(name, seed)
+    assert find_missed_bars(await run_with_expert(made, LLMBackwarder("expert")), made) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), list(zip(NAMES, (0, 5, 10, 15, 0), strict=True)))
-async def test_whole_traces_give_the_profile_of_the_walk_for_fewer_calls(name: str, seed: int) -> None:
-    made = scenario(name, seed)
+async def test_whole_traces_give_the_profile_of_the_walk_in_fewer_calls(name: str, seed: int) -> None:
+    made = make_scenario(name, seed)
     whole, backwarder = LLMAttributor("expert"), LLMBackwarder("expert")
     profiles, calls = [], []
     for blame in (backwarder, whole, CheapestAttributor(whole, backwarder)):
         outcome = await run_with_expert(made, blame)
-        assert missed_bars(outcome, made) == []
+        assert find_missed_bars(outcome, made) == []
         profiles.append(outcome.result.accepted_profile.to_json())
         calls.append(outcome.calls["backwarder"])
     assert len(set(profiles)) == 1
@@ -61,21 +61,21 @@ async def test_whole_traces_give_the_profile_of_the_walk_for_fewer_calls(name: s
 
 
 @pytest.mark.slow
-async def test_a_model_that_does_not_always_obey_is_brought_near_its_ceiling() -> None:
+async def test_a_model_that_does_not_always_obey_comes_near_its_ceiling() -> None:
     outcomes = [await run_with_a_disobedient_model(name, seed=0) for name in NAMES]
     assert fmean(each.score for each in outcomes) >= fmean(each.ceiling for each in outcomes) - 0.05
-    assert sum(len(each.innocent_changes) for each in outcomes) <= 2  # of 40 innocent surfaces
+    assert sum(len(each.innocent_changes) for each in outcomes) <= 2  # of 40 surfaces without a fault
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-async def test_the_result_is_the_same_whatever_the_concurrency(name: str) -> None:
+async def test_the_result_does_not_depend_on_concurrency(name: str) -> None:
     results = []
     for concurrency in (1, 64):
-        made = scenario(name, 3)
+        made = make_scenario(name, 3)
         engine = Engine(made.agent, made.evaluator())
-        results.append(await engine.run(request_for(made, final_test=FinalTest(), concurrency=concurrency)))
-    first, second = (without_measured(orjson.loads(result.to_json())) for result in results)
+        results.append(await engine.run(make_request(made, final_test=FinalTest(), concurrency=concurrency)))
+    first, second = (drop_measured(orjson.loads(result.to_json())) for result in results)
     assert first == second
     assert results[0].conclusion is not None
     assert results[0].conclusion.scope == "these cases"

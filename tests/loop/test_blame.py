@@ -1,4 +1,4 @@
-"""Blame on planted faults: one call over a whole trace gives what the walk gives, from the same eyes."""
+"""Blame on planted faults: with the same model, one call over a whole trace finds what the walk finds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AttributeRequest, Attributor, SurfaceGradient
 from tests.worlds.expert import Expert
-from tests.worlds.scenarios import NAMES, Scenario, scenario
+from tests.worlds.scenarios import NAMES, Scenario, make_scenario
 
 SOME = 6
 
 
-async def failures_of(made: Scenario) -> list[AttributeRequest]:
+async def collect_failures(made: Scenario) -> list[AttributeRequest]:
     """The failed traces of some train cases under the baseline."""
     evaluator, snapshot = made.evaluator(), made.agent.describe()
     some = replace(made.train, cases=made.train.cases[:SOME])
@@ -38,19 +38,19 @@ async def failures_of(made: Scenario) -> list[AttributeRequest]:
 
 
 async def blame(made: Scenario, *, is_whole: bool, error_rate: float = 0.0) -> tuple[set[SurfaceGradient], int]:
-    """All gradients, and how many calls they took."""
+    """All gradients, and the number of calls."""
     expert = Expert(made, error_rate=error_rate)
     gateway = Gateway(models={"expert": expert.model})
     whole, backwarder = LLMAttributor("expert", gateway=gateway), LLMBackwarder("expert", gateway=gateway)
     attributor: Attributor = whole if is_whole else StepwiseAttributor(backwarder)
-    answers = await asyncio.gather(*map(attributor.attribute, await failures_of(made)))
+    answers = await asyncio.gather(*map(attributor.attribute, await collect_failures(made)))
     found = {gradient for results in answers for result in results for gradient in result.gradients}
     return found, expert.calls["backwarder"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_whole_trace_gives_the_gradients_of_the_walk_in_one_call(name: str) -> None:
-    made = scenario(name, 3)
+    made = make_scenario(name, 3)
     by_walk, many = await blame(made, is_whole=False)
     at_once, few = await blame(made, is_whole=True)
     assert at_once == by_walk
@@ -59,11 +59,11 @@ async def test_a_whole_trace_gives_the_gradients_of_the_walk_in_one_call(name: s
 
 
 @pytest.mark.parametrize("name", ["two_visible", "join"])
-async def test_a_whole_trace_finds_every_fault_that_a_walk_of_the_same_eyes_finds(name: str) -> None:
-    """Whoever errs on the way of a walk sees nothing of what is behind."""
-    made = scenario(name, 0)
+async def test_with_the_same_errors_a_whole_trace_finds_more_faults_than_a_walk(name: str) -> None:
+    """In a walk, an error at one step hides the steps before it."""
+    made = make_scenario(name, 0)
     by_walk, _ = await blame(made, is_whole=False, error_rate=0.2)
     at_once, _ = await blame(made, is_whole=True, error_rate=0.2)
-    right = [{each for each in found if each.surface_id in made.faulty} for found in (by_walk, at_once)]
-    assert right[0] < right[1]
+    correct = [{each for each in found if each.surface_id in made.faulty} for found in (by_walk, at_once)]
+    assert correct[0] < correct[1]
     assert {each.surface_id for each in at_once} > made.faulty

@@ -1,4 +1,4 @@
-"""Whole runs through litellm and a real HTTP server, a third of whose answers fail: the result is the same."""
+"""Whole runs through litellm and an HTTP server that fails a third of its requests give the same result."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from promptiter.llm.retries import Retries
 from promptiter.policies.stopping import TargetScore
 from promptiter.runlog.results import RunRequest, RunResult
 from tests.worlds.expert import Expert
-from tests.worlds.model_server import LoopbackServer, reply_at_once, serving
-from tests.worlds.scenarios import Scenario, scenario
+from tests.worlds.model_server import LoopbackServer, reply_at_once, run_server
+from tests.worlds.scenarios import Scenario, make_scenario
 
 
 class Service:
-    """What stands behind the server: the scenario's simulated model for the agent, an expert for the stages."""
+    """The models behind the server: the scenario's simulated model for the agent, an expert for the stages."""
 
     def __init__(self, made: Scenario) -> None:
         self.made = made
@@ -40,7 +40,7 @@ class Service:
 
 
 class OverHttp:
-    """A name of the scenario's, served by the loopback server through litellm."""
+    """A model of the scenario, served by the loopback server through litellm."""
 
     def __init__(self, url: str) -> None:
         self.model = LiteLLMModel(api_base=url, api_key="sk-loopback", timeout_s=10)
@@ -49,32 +49,32 @@ class OverHttp:
         return await self.model(replace(request, model="openai/local"), repeat=repeat)
 
 
-async def optimized(server: LoopbackServer, made: Scenario, *, with_models: bool) -> RunResult:
+async def optimize(server: LoopbackServer, made: Scenario, *, with_models: bool) -> RunResult:
     retries = Retries(attempts=8, first_delay_s=0.01, max_delay_s=0.05)
     served = OverHttp(server.url)
     gateway = Gateway(models={"simulated": served, "expert": served}, retries=retries)
     evaluator = Evaluator(made.metrics, gateway=gateway)
     stages = (LLMBackwarder("expert"), LLMAggregator("expert"), LLMOptimizer("expert")) if with_models else ()
     request = RunRequest(
-        train=_some(made.train, 8), validation=_some(made.validation, 4), stop=TargetScore(1.0), run_id="faults"
+        train=_take(made.train, 8), validation=_take(made.validation, 4), stop=TargetScore(1.0), run_id="faults"
     )
     return await Engine(made.agent, evaluator, *stages).run(request)
 
 
-def _some(eval_set: EvalSet, count: int) -> EvalSet:
+def _take(eval_set: EvalSet, count: int) -> EvalSet:
     return replace(eval_set, cases=eval_set.cases[:count])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_models", [False, True])
-async def test_a_run_ends_with_the_same_profile_whatever_the_server_does(with_models: bool) -> None:
+async def test_faults_of_the_server_do_not_change_the_result(with_models: bool) -> None:
     results = []
     for fault_rate in (0.0, 0.3):
-        made = scenario("two_masked", 0)
-        with serving(LoopbackServer(Service(made).answer, fault_rate=fault_rate, seed=5)) as server:
-            results.append(await optimized(server, made, with_models=with_models))
+        made = make_scenario("two_masked", 0)
+        with run_server(LoopbackServer(Service(made).answer, fault_rate=fault_rate, seed=5)) as server:
+            results.append(await optimize(server, made, with_models=with_models))
             assert len(server.faults) >= 50 * fault_rate
-    calm, rough = results
-    assert calm.accepted_score == rough.accepted_score == 1.0
-    assert calm.accepted_profile == rough.accepted_profile
-    assert {change.surface_id for change in rough.changes} == scenario("two_masked", 0).faulty
+    reliable, faulty = results
+    assert reliable.accepted_score == faulty.accepted_score == 1.0
+    assert reliable.accepted_profile == faulty.accepted_profile
+    assert {change.surface_id for change in faulty.changes} == make_scenario("two_masked", 0).faulty

@@ -69,7 +69,7 @@ class Remark(Payload):
     text: str
 
 
-class Counted(MemoryJournal):
+class CountingJournal(MemoryJournal):
     """Counts the events that are read."""
 
     events_read = 0
@@ -80,9 +80,9 @@ class Counted(MemoryJournal):
             yield event
 
 
-def journal_of(events: Sequence[Event]) -> Counted:
-    async def filled() -> Counted:
-        journal = Counted()
+def journal_of(events: Sequence[Event]) -> CountingJournal:
+    async def filled() -> CountingJournal:
+        journal = CountingJournal()
         for event in events:
             await journal.append(event)
         return journal
@@ -400,7 +400,7 @@ def test_what_a_search_does_before_its_first_round_belongs_to_no_round() -> None
 
 
 async def test_a_round_does_not_start_while_an_evaluation_is_running() -> None:
-    class Hasty:
+    class RoundsAtOnce:
         async def search(self, session: Session) -> None:
             await session.begin_round()
             async with asyncio.TaskGroup() as group:
@@ -409,7 +409,7 @@ async def test_a_round_does_not_start_while_an_evaluation_is_running() -> None:
                 await session.begin_round()
 
     with pytest.raises(RunFailedError) as caught:
-        await desk.engine(search=Hasty()).run(desk.request())
+        await desk.engine(search=RoundsAtOnce()).run(desk.request())
     assert isinstance(caught.value.__cause__, ExceptionGroup)
     assert "await it before the next round" in str(caught.value.__cause__.exceptions[0])
     assert len(caught.value.result.rounds) == 1

@@ -39,8 +39,8 @@ from promptiter.runs.directory import RunDirectory, check_folder
 from promptiter.runs.lock import RunLock
 from promptiter.sources import FileSource
 from tests.worlds import desk
-from tests.worlds.results import outside_measured
-from tests.worlds.starter import Killed, Shop, cases, killing
+from tests.worlds.results import read_unmeasured
+from tests.worlds.starter import Killed, Shop, cases, make_killing_journal
 
 
 def files(folder: Path) -> set[str]:
@@ -98,13 +98,13 @@ def test_two_runs_that_begin_in_one_second_have_two_folders(tmp_path: Path) -> N
 def test_resuming_a_finished_run_returns_its_result_and_restores_its_files(tmp_path: Path) -> None:
     shop = Shop()
     first = shop.run(tmp_path)
-    before = outside_measured(tmp_path)
+    before = read_unmeasured(tmp_path)
     [result] = tmp_path.glob("*/result.json")
     result.unlink()
     again = Shop()
     assert again.run(tmp_path) == first
     assert again.model.asked == 0
-    assert outside_measured(tmp_path) == before
+    assert read_unmeasured(tmp_path) == before
 
 
 def test_a_run_keeps_its_name_when_it_is_resumed_from_inside_its_folder(
@@ -233,7 +233,7 @@ def test_a_deadline_counts_the_working_time_of_all_processes(tmp_path: Path, mon
     first, second = Hours(), Hours()
     run = RunDirectory.begin(tmp_path, engine(first), request)
     with monkeypatch.context() as patched:
-        patched.setattr(directory_module, "FileJournal", killing(28, "before"))
+        patched.setattr(directory_module, "FileJournal", make_killing_journal(28, "before"))
         with pytest.raises(Killed):
             run.run_sync(observers=[first])
     assert first.now_s == 3600.0
@@ -300,7 +300,7 @@ def test_the_engine_has_its_own_cache_and_trace_store_back_after_a_run(tmp_path:
 
 def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(directory_module, "FileJournal", killing(12, "before"))
+        patched.setattr(directory_module, "FileJournal", make_killing_journal(12, "before"))
         with pytest.raises(Killed):
             Shop(budget=Budget(max_calls=100)).run(tmp_path)
     result = Shop(budget=Budget(max_calls=100)).run(tmp_path)

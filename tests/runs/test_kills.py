@@ -35,8 +35,8 @@ from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.file_journal import FileJournal
 from tests.worlds import desk
-from tests.worlds.results import outside_measured
-from tests.worlds.starter import How, Killed, SmallShop, killing
+from tests.worlds.results import read_unmeasured
+from tests.worlds.starter import How, Killed, SmallShop, make_killing_journal
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +88,7 @@ def answer_keys(folder: Path) -> list[str]:
 def kill_at(folder: Path, seq: int, how: How, monkeypatch: pytest.MonkeyPatch, *, concurrency: int = 4) -> None:
     """Run until an event, then drop everything that is not on disk."""
     with monkeypatch.context() as patched:
-        patched.setattr(directory_module, "FileJournal", killing(seq, how))
+        patched.setattr(directory_module, "FileJournal", make_killing_journal(seq, how))
         with pytest.raises(Killed):
             SmallShop(concurrency=concurrency).run(folder)
 
@@ -98,7 +98,7 @@ def check_resume(folder: Path, whole: Path, *, concurrency: int = 4) -> None:
     known = answer_keys(folder)
     shop = SmallShop(concurrency=concurrency)
     result = shop.run(folder)
-    assert outside_measured(folder) == outside_measured(whole)
+    assert read_unmeasured(folder) == read_unmeasured(whole)
     assert shop.model.asked == len(answer_keys(whole)) - len(known)
     assert sorted(answer_keys(folder)) == sorted(answer_keys(whole))
     assert names(folder) == names(whole)
@@ -177,7 +177,7 @@ def test_a_run_resumes_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_
             time.sleep(rng.uniform(0.0, 0.6))
             process.kill()
     SmallShop().run(runs)
-    assert outside_measured(runs) == outside_measured(whole)
+    assert read_unmeasured(runs) == read_unmeasured(whole)
     assert names(runs) == names(whole)
 
 
@@ -209,7 +209,7 @@ def test_traces_lost_in_a_power_failure_are_recorded_again_at_no_cost(
 
 
 def without_traces(folder: Path) -> object:
-    found = outside_measured(folder)
+    found = read_unmeasured(folder)
     assert isinstance(found, tuple)
     return found[:2]
 
@@ -248,7 +248,7 @@ def test_random_state_and_what_was_paid_are_those_of_a_run_that_was_not_killed(
     for seq in range(1, len(journal_path(tmp_path / "whole").read_bytes().splitlines())):
         folder = tmp_path / str(seq)
         with monkeypatch.context() as patched:
-            patched.setattr(directory_module, "FileJournal", killing(seq, "before"))
+            patched.setattr(directory_module, "FileJournal", make_killing_journal(seq, "before"))
             with pytest.raises(Killed):
                 desk_run(folder, stop=stop)
         again = desk_run(folder, stop=stop)
@@ -271,7 +271,7 @@ def test_a_cap_holds_for_live_nodes_over_all_processes(tmp_path: Path, monkeypat
     path = None
     for seq in (3, 5, 9, 12, 15):
         with monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr(directory_module, "FileJournal", killing(seq, "before"))
+            patched.setattr(directory_module, "FileJournal", make_killing_journal(seq, "before"))
             directory = run(path)
             path = directory.path
             directory.run_sync()

@@ -24,7 +24,7 @@ from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from tests.worlds.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
-from tests.worlds.results import without_measured
+from tests.worlds.results import drop_measured
 
 
 def verdicts(found: GradientsChecked) -> dict[tuple[str, str], str]:
@@ -249,7 +249,7 @@ async def test_a_resumed_run_does_not_check_again() -> None:
 
 
 def _plain(result: RunResult) -> object:
-    return without_measured(orjson.loads(result.to_json()))
+    return drop_measured(orjson.loads(result.to_json()))
 
 
 def test_only_the_blame_of_models_is_checked_by_default() -> None:

@@ -6,11 +6,11 @@ Tests import from here and never from `benchmarks`; benchmarks import nothing el
     desk_stages     scripted stages that blame and patch the desk
     clerks          a chain of clerks that pass on the lines their instructions name
     shop            one clerk with a verbose instruction, on models of several prices
-    starter         the project that `promptiter init` writes, in a run that can be killed
+    starter         the project that `promptiter init` writes, and journals that kill its run
     scenarios       seeded agents of ten nodes with known faults, built from `domains`; `expert` answers for the stages
-    bars            runs on the scenarios, and what they must reach
-    forecast_runs   runs of the scenarios with a forecast made before
+    bars            runs on the scenarios, and the goals they must reach
+    forecast_runs   runs of the scenarios, each with a forecast
     chances         an agent that passes each case with a known probability
     model_server    an HTTP server that speaks the OpenAI protocol and fails on purpose
-    results         what must be equal in two runs
+    results         the parts of a result that must be equal in two runs
 """

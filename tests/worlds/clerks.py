@@ -1,4 +1,4 @@
-"""A chain of clerks that hand on the lines their instructions name: who leaves one out is at fault."""
+"""A chain of clerks that pass on the lines their instructions name. A clerk that drops a line is at fault."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ CITIES = ("Lyon", "Porto", "Graz", "Turku", "Ghent", "Bergen", "Cork", "Trieste"
 
 
 def clerk(request: ModelRequest) -> str:
-    """Hands on the lines that it is told to keep; the one that answers writes them as JSON."""
-    told, given = request.messages[0].content.split(), request.messages[-1].content
-    kept = [line for line in given.splitlines() if line.partition(":")[0] in told]
-    if "answer" not in told:
+    """Passes on the lines that its instruction names; the clerk that answers writes them as JSON."""
+    instruction, given = request.messages[0].content.split(), request.messages[-1].content
+    kept = [line for line in given.splitlines() if line.partition(":")[0] in instruction]
+    if "answer" not in instruction:
         return "\n".join(kept)
     pairs = (line.partition(": ") for line in kept)
     return "{" + ", ".join(f'"{name}": "{value}"' for name, _, value in pairs) + "}"
 
 
 def office(**faults: str) -> GraphAgent:
-    """Four clerks; `faults` says which lines one of them keeps instead of all."""
-    told = {name: faults.get(name, ALL) for name in ("first", "second", "third")}
-    told["last"] = f"answer {faults.get('last', ALL)}"
-    return chain("office", *(ModelNode(name=name, instruction=text, model="clerk") for name, text in told.items()))
+    """Four clerks; `faults` are the lines that a clerk keeps instead of all."""
+    instructions = {name: faults.get(name, ALL) for name in ("first", "second", "third")}
+    instructions["last"] = f"answer {faults.get('last', ALL)}"
+    return chain(
+        "office", *(ModelNode(name=name, instruction=text, model="clerk") for name, text in instructions.items())
+    )
 
 
 def cases(count: int = 4, *, start: int = 0) -> EvalSet:
@@ -74,7 +76,7 @@ def blame(node: str, case_id: str, *, step_id: str = "", **fields: str) -> Surfa
 
 
 class Accuser:
-    """An Attributor that blames the same nodes for every failure, right or wrong."""
+    """An Attributor that blames the same nodes for every failure."""
 
     def __init__(self, *nodes: str) -> None:
         self.nodes = nodes

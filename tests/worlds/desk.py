@@ -1,4 +1,4 @@
-"""A small agent whose instructions decide alone whether it is right, and a search that tries what it is told."""
+"""A small agent whose instructions alone decide whether an answer is right, and a search that tries given patches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Hook = Callable[[ModelRequest], None]
 
 
 def answer(request: ModelRequest) -> ModelReply:
-    """Each node signs what it was told to say, so an answer is right when both say `careful`."""
+    """Each node adds `careful` if its instruction has it, so an answer is right if both nodes do."""
     instruction, asked = request.messages[0].content, request.messages[-1].content
     text = f"{asked} careful" if "careful" in instruction else asked
     return ModelReply(text=text, usage=Usage(input_tokens=10, output_tokens=5, cost_usd=0.001))
@@ -74,7 +74,7 @@ def request(**changes: object) -> RunRequest:
 
 
 class Tries:
-    """A search that validates one list of patches a round."""
+    """A search that validates the given patches, one set per round."""
 
     def __init__(self, *rounds: dict[str, str], at_round: Callable[[int], None] = lambda _: None) -> None:
         self.rounds = rounds
@@ -103,7 +103,7 @@ def engine(*rounds: dict[str, str], search: Search | None = None, gateway: Gatew
 
 
 class Watcher:
-    """Keeps the events it saw."""
+    """Keeps the events it observes."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

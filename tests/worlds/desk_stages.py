@@ -1,4 +1,4 @@
-"""Scripted stages for the desk: they blame every instruction that does not ask for care, and add that it should."""
+"""Scripted stages for the desk: they blame every instruction that does not ask for care, and add that sentence."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ from tests.worlds import desk
 
 
 class Blames:
-    """A Backwarder is a class with one method: this one blames a step whose instruction says nothing of care.
-
-    If `first_only`, a step that is blamed passes nothing on, and one that is not asks its predecessor.
-    """
+    """A Backwarder that blames a step whose instruction does not ask for care."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -44,7 +41,7 @@ class Blames:
 
 
 class BlamesTheEarliest(Blames):
-    """Sees a fault of `polish` only once `draft` is mended."""
+    """Sees a fault of `polish` only after `draft` is fixed."""
 
     async def backward(self, request: BackwardRequest) -> BackwardResult:
         result = await super().backward(request)

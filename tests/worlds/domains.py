@@ -1,7 +1,8 @@
-"""What the agents of the scenarios work on: requests, what nodes are told to do with them, what a good answer is.
+"""The requests, instructions and references of the scenarios.
 
-A world is a domain as one seed has it: either records with five fields, or questions with documents. Nodes that hand on
-are told so in several wordings, all of them ordinary English; the node that answers has one of many forms.
+A world is a domain with the choices of one seed: either records with five fields, or questions with documents. The
+instructions of nodes that pass fields on have several wordings in ordinary English; the node that answers has one of
+many forms.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ AnswerKind: TypeAlias = Literal[
     "json", "json_keys", "date_format", "decimals", "prefix", "case", "label", "length", "citation", "language"
 ]
 Kind: TypeAlias = CarryKind | AnswerKind
-"""What can be wrong with a node that hands on, and with the one that answers."""
+"""The kinds of faults of a node that passes fields on, and of the node that answers."""
 
 Form: TypeAlias = Kind | Literal["value"]
-"""What an answer is like: such that this fault of answers is possible, or one field by itself."""
+"""The form of an answer: one that can have this kind of fault, or a single field."""
 
 ANSWER_KINDS: frozenset[Kind] = frozenset(get_args(AnswerKind))
 REASONS: Mapping[Kind, str] = {
@@ -51,12 +52,12 @@ REASONS: Mapping[Kind, str] = {
 }
 
 Row: TypeAlias = dict[str, str]
-"""The data of one case: the fields of its request, and facts about it that the request does not name."""
+"""The data of one case: the fields of its request, and facts that are not in the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a node, and about which field."""
+    """The fault of a node, and the field it is about."""
 
     kind: Kind
     field: str = ""
@@ -64,7 +65,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """An office and its requests: two names for each field, and for the texts also their values."""
+    """An office and its requests: two names for each field, and the values of text fields."""
 
     office: str
     topic: str
@@ -77,7 +78,7 @@ class Domain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A domain as one seed has it: the fields of a request, and those that a record as an answer has."""
+    """A domain with the choices of one seed: the fields of a request, and those of a record in an answer."""
 
     domain: Domain
     fields: tuple[str, ...]
@@ -91,16 +92,16 @@ class World:
     def has_documents(self) -> bool:
         return "documents" in self.fields
 
-    def request(self, row: Row) -> str:
+    def make_request(self, row: Row) -> str:
         if self.has_documents:
             return f"{row['question']}\n{row['documents']}"
         return "\n".join((self.domain.topic, *(f"{name}: {row[name]}" for name in self.fields if name in row)))
 
-    def instruction(self, name: str, rules: str) -> str:
+    def make_instruction(self, name: str, rules: str) -> str:
         return f"This is the {name} step at {self.domain.office}. {rules}"
 
-    def field_for(self, *kinds: Kind, rng: Random, but: str = "") -> str:
-        """A field that faults of these kinds can be about."""
+    def choose_field(self, *kinds: Kind, rng: Random, but: str = "") -> str:
+        """A field that can have faults of these kinds."""
         if self.has_documents:
             return "documents"
         if not {"date", "date_convert", "date_format"}.isdisjoint(kinds):
@@ -113,7 +114,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The rules of the node that answers, those it has if it is at fault, and what a good answer is."""
+    """The rules of the node that answers, its rules if it is faulty, and the expected answer."""
 
     right: str
     wrong: str
@@ -121,8 +122,8 @@ class Ending:
     expected: Callable[[Row], str]
 
 
-def records(rng: Random, *, has_wish: bool = False) -> World:
-    """Requests with five fields; with a wish, they can be answered with a label."""
+def make_records(rng: Random, *, has_wish: bool = False) -> World:
+    """Requests with five fields; with `has_wish`, the answer can be a label."""
     domain = rng.choice(DOMAINS)
     number, date, amount = (rng.choice(names) for names in (domain.numbers, domain.dates, domain.amounts))
     texts = {rng.choice(names): values for names, values in domain.texts.items()}
@@ -132,18 +133,18 @@ def records(rng: Random, *, has_wish: bool = False) -> World:
     return World(domain=domain, fields=fields, reported=fields, number=number, texts=texts, date=date, amount=amount)
 
 
-def questions(rng: Random) -> World:
-    """Requests with a question and documents, of which one has the answer."""
+def make_questions(rng: Random) -> World:
+    """Requests with a question and documents, one of which has the answer."""
     return World(domain=rng.choice(DOMAINS), fields=("question", "documents"))
 
 
 def make_rows(
     world: World, faults: Collection[Fault], *, count: int, rng: Random, is_partial: bool = False
 ) -> list[Row]:
-    """The data of so many cases; that of the spared ones is such that the faults do no harm."""
+    """The data of `count` cases. A partial fault does not affect the spared ones."""
     if world.has_documents:
-        return [_question_row(rng) for _ in range(count)]
-    rows = [_record_row(world, code, rng) for code in rng.sample(range(1000, 10000), count)]
+        return [_make_question_row(rng) for _ in range(count)]
+    rows = [_make_record_row(world, code, rng) for code in rng.sample(range(1000, 10000), count)]
     for number, row in enumerate(rows):
         is_spared = is_partial and number % SPARED == 0
         for fault in faults:
@@ -154,7 +155,7 @@ def make_rows(
     return rows
 
 
-def _record_row(world: World, code: int, rng: Random) -> Row:
+def _make_record_row(world: World, code: int, rng: Random) -> Row:
     label = rng.choice(world.domain.labels)
     return {
         world.number: f"{rng.choice('ABKTX')}-{code}",
@@ -166,7 +167,7 @@ def _record_row(world: World, code: int, rng: Random) -> Row:
     }
 
 
-def _question_row(rng: Random) -> Row:
+def _make_question_row(rng: Random) -> Row:
     people, places = rng.sample(PEOPLE, 3), rng.sample(PLACES, 3)
     sentences = [f"{people[each]} looks after {places[each]} {rng.choice(TAILS)}." for each in range(3)]
     asked = rng.randrange(3)
@@ -179,7 +180,7 @@ def _question_row(rng: Random) -> Row:
 
 
 def _spare(row: Row, fault: Fault) -> None:
-    """Leave nothing that the fault could harm: there is nothing to lose, or it already is as it would be made."""
+    """Change a row so that the fault does not affect it: the field is missing, or has the faulty form already."""
     if fault.kind == "field":
         del row[fault.field]
     elif fault.kind == "case":
@@ -189,12 +190,12 @@ def _spare(row: Row, fault: Fault) -> None:
         row[fault.field] = f"{day:%d/%m/%Y}" if fault.kind == "date_convert" else f"{day:%B} {day.day}, {day.year}"
 
 
-def handing_on(fields: Sequence[str], world: World, *, fault: Fault | None, rng: Random) -> tuple[str, str]:
-    """The rules of a node that hands fields on, and those it has if it is at fault."""
+def make_carrying_rules(fields: Sequence[str], world: World, *, fault: Fault | None, rng: Random) -> tuple[str, str]:
+    """The rules of a node that passes fields on, and its rules if it is faulty."""
     plain, exact = rng.choice(WORDINGS[:-1] if world.has_documents else WORDINGS)
 
     def rules(wording: str, names: Sequence[str]) -> str:
-        return wording.format(fields=_listed(f"the {name}" for name in names), keys=_listed(map(_key, names)))
+        return wording.format(fields=_join_names(f"the {name}" for name in names), keys=_join_names(map(_key, names)))
 
     right = rules(exact, fields)
     if fault is None:
@@ -210,19 +211,19 @@ def handing_on(fields: Sequence[str], world: World, *, fault: Fault | None, rng:
             iso = " Write dates as YYYY-MM-DD." if world.date in fields else ""
             return right, f"{rules(plain, fields)}{iso} Round amounts to whole numbers."
         case _:
-            raise ValueError(f"a node that hands on cannot have the fault {fault.kind!r}; give it to the last node")
+            raise ValueError(f"only the last node can have the fault {fault.kind!r}")
 
 
 def make_ending(form: Form, world: World, *, field: str, rng: Random) -> Ending:
-    """The node that answers in this form; its fault, if it has one, is of that kind and about the field."""
+    """The ending in this form; a fault, if any, is of that kind and about the field."""
     if world.has_documents:
-        return _answer_ending(form, rng)
+        return _make_document_ending(form, rng)
     if form in ("value", "prefix", "case", "label"):
-        return _value_ending(form, world, field)
-    return _record_ending(form, world, field)
+        return _make_value_ending(form, world, field)
+    return _make_record_ending(form, world, field)
 
 
-def _answer_ending(form: Form, rng: Random) -> Ending:
+def _make_document_ending(form: Form, rng: Random) -> Ending:
     answer = "Answer the question from the documents."
     if form == "length":
         return Ending(f"{answer} Use at most 60 characters.", answer, SHORT_ANSWER, lambda row: row["person"])
@@ -233,10 +234,10 @@ def _answer_ending(form: Form, rng: Random) -> Ending:
     return Ending(f"{answer} Answer in {language}.", answer, EXACT_MATCH, lambda row: phrase.format(row["person"]))
 
 
-def _value_ending(form: Form, world: World, field: str) -> Ending:
+def _make_value_ending(form: Form, world: World, field: str) -> Ending:
     only, name = f"Give only the {field}.", field.capitalize()
     if form == "label":
-        right = f"Answer with exactly one of these labels: {_listed(world.domain.labels, 'or')}."
+        right = f"Answer with exactly one of these labels: {_join_names(world.domain.labels, 'or')}."
         return Ending(right, "Say what is wanted.", EXACT_MATCH, lambda row: row["label"])
     if form == "prefix":
         return Ending(f"{only} Begin with '{name}:'.", only, EXACT_MATCH, lambda row: f"{name}: {row[field]}")
@@ -245,9 +246,9 @@ def _value_ending(form: Form, world: World, field: str) -> Ending:
     return Ending(f"{only} Copy it exactly as given.", only, EXACT_MATCH, lambda row: row[field])
 
 
-def _record_ending(form: Form, world: World, field: str) -> Ending:
+def _make_record_ending(form: Form, world: World, field: str) -> Ending:
     def asking(names: Iterable[str]) -> str:
-        return f"Reply only with a JSON object with the keys {_listed(map(_key, names))}."
+        return f"Reply only with a JSON object with the keys {_join_names(map(_key, names))}."
 
     def record(row: Row, **other: str) -> str:
         return json.dumps({_key(name): row.get(name) for name in world.reported} | other)
@@ -264,12 +265,12 @@ def _record_ending(form: Form, world: World, field: str) -> Ending:
     if form == "decimals":
         iso = f"{asked} Write dates as YYYY-MM-DD."
         return Ending(f"{iso} State amounts with two decimals.", iso, JSON_MATCH, to_the_cent)
-    prose = f"State {_listed(f'the {name}' for name in world.reported)}."
+    prose = f"State {_join_names(f'the {name}' for name in world.reported)}."
     wrong = prose if form == "json" else asking(name for name in world.reported if name != field)
     return Ending(f"{asked} {exactly}", f"{wrong} {exactly}", JSON_MATCH, record)
 
 
-def _listed(names: Iterable[str], word: str = "and") -> str:
+def _join_names(names: Iterable[str], word: str = "and") -> str:
     *most, last = names
     return f"{', '.join(most)} {word} {last}" if most else last
 
@@ -295,7 +296,7 @@ WORDINGS = (
         "Reply only with a JSON object with the keys {keys}. Copy the values exactly as given.",
     ),
 )
-"""How nodes are asked to hand fields on: at all, and without a change. The last wording has no place for documents."""
+"""How nodes are asked to pass fields on, and to leave them unchanged. The last wording does not fit documents."""
 
 LANGUAGES = (
     ("German", "Die Antwort ist {}."),

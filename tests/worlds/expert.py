@@ -1,4 +1,4 @@
-"""A scripted expert for the LLM stages: knows the faults of a scenario, and fails on anything it was not made for."""
+"""A scripted expert for the LLM stages. It knows the faults of a scenario and fails on any other request."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _STEP = re.compile(r"^# Step (?P<alias>T\d+);.*?(?:may be blamed: (?P<surfaces>S
 
 
 class Expert:
-    """Blames a faulty surface while it has its faulty value, at one step or in a whole trace, and knows the fixes.
+    """Blames a surface while it has its faulty value, at one step or in a whole trace, and knows the fixes.
 
-    In a walk it asks every predecessor, or those alone that a fault can be behind if it `goes_straight`. With an
-    `error_rate` it errs at so many of the steps that it is shown, at the same ones however it is shown them: it misses
-    the fault that is there, or blames an innocent surface; in a walk it then looks no further.
+    In a walk it sends packets to every predecessor or, if it `goes_straight`, only to those that a fault can be behind.
+    It errs at a share of the steps it is shown, its `error_rate`, at the same steps in a walk and in a whole trace: it
+    misses the fault, or blames a surface without one; in a walk it then sends no packets.
     """
 
     def __init__(
@@ -38,46 +38,46 @@ class Expert:
         structure = scenario.agent.describe()
         self._faulty = {surface_id: str(structure.surface(surface_id).value) for surface_id in scenario.fixes}
         guilty = {structure.surface(surface_id).node_id for surface_id in scenario.fixes}
-        self._worth_asking = _reached_from(guilty, structure) if goes_straight else None
+        self._worth_asking = _find_downstream(guilty, structure) if goes_straight else None
 
     def _answer(self, request: ModelRequest) -> str | None:
         wanted: Json = (request.schema or {}).get("properties", {})
-        told = request.messages[-1].content
-        quotes = _quotes(told)
+        prompt = request.messages[-1].content
+        quotes = _find_quotes(prompt)
         if "diagnosis" in wanted:
             is_whole = "step" in wanted["gradients"]["items"]["properties"] if "gradients" in wanted else False
-            return self._blame_trace(told) if is_whole else self._blame_step(quotes)
+            return self._blame_trace(prompt) if is_whole else self._blame_step(quotes)
         if set(wanted) == {"text"}:
             self.calls["aggregator"] += 1
             return orjson.dumps({"text": dict(quotes)["points"]}).decode()
         if set(wanted) == {"reason", "value"}:
-            return self._mend(quotes)
+            return self._fix(quotes)
         return None
 
     def _blame_step(self, quotes: list[tuple[str, str]]) -> str:
         self.calls["backwarder"] += 1
         surfaces = {name: text for name, text in quotes if re.fullmatch(r"S\d+", name)}
-        blamed, is_misled = self._blamed(surfaces, dict(quotes))
+        blamed, is_misled = self._choose_blamed(surfaces, dict(quotes))
         packets = [
             {"predecessor": name, "text": "something was lost before", "severity": "P0", "category": "response"}
             for name, text in quotes
             if re.fullmatch(r"P\d+", name) and not is_misled and self._is_worth_asking(text)
         ]
-        gradients = [self._gradient(name, surfaces) for name in blamed]
+        gradients = [self._make_gradient(name, surfaces) for name in blamed]
         return orjson.dumps({"diagnosis": "seen", "gradients": gradients, "packets": packets}).decode()
 
-    def _blame_trace(self, told: str) -> str:
+    def _blame_trace(self, prompt: str) -> str:
         self.calls["backwarder"] += 1
-        quotes = dict(_quotes(told))
+        quotes = dict(_find_quotes(prompt))
         gradients = []
-        for alias, listed, shown in _steps(told):
+        for alias, listed, shown in _find_steps(prompt):
             surfaces = {name: quotes[name] for name in listed}
-            blamed, _ = self._blamed(surfaces, {"user": quotes["user"], **shown})
-            gradients += [{"step": alias, **self._gradient(name, surfaces)} for name in blamed]
+            blamed, _ = self._choose_blamed(surfaces, {"user": quotes["user"], **shown})
+            gradients += [{"step": alias, **self._make_gradient(name, surfaces)} for name in blamed]
         return orjson.dumps({"diagnosis": "seen", "gradients": gradients}).decode()
 
-    def _blamed(self, surfaces: Mapping[str, str], shown: Mapping[str, str]) -> tuple[list[str], bool]:
-        """The surfaces to blame at one step, and whether an innocent one is among them."""
+    def _choose_blamed(self, surfaces: Mapping[str, str], shown: Mapping[str, str]) -> tuple[list[str], bool]:
+        """The surfaces to blame at one step, and whether one without a fault is among them."""
         guilty = [name for name, text in surfaces.items() if self._is_faulty(text)]
         seen = [shown["user"], shown["node"], shown["output"]]
         if Random(f"{self._seed} {seen}").random() >= self._error_rate:
@@ -89,16 +89,16 @@ class Expert:
         return self._faulty.get(surface_id) == value
 
     def _is_worth_asking(self, shown: str) -> bool:
-        """Whether a fault can be at or behind a predecessor, of which the node stands in the first line."""
+        """Whether a fault can be at or behind a predecessor, whose node is in the first line."""
         node_id = shown.splitlines()[0].removeprefix("node ")
         return self._worth_asking is None or node_id in self._worth_asking
 
-    def _gradient(self, name: str, surfaces: Mapping[str, str]) -> dict[str, str]:
+    def _make_gradient(self, name: str, surfaces: Mapping[str, str]) -> dict[str, str]:
         fix = self._fixes.get(surfaces[name].partition("\n\n")[0])
         reason = fix.reason if fix is not None else "it should say more"
         return {"surface": name, "text": reason, "severity": "P0", "category": "response"}
 
-    def _mend(self, quotes: list[tuple[str, str]]) -> str | None:
+    def _fix(self, quotes: list[tuple[str, str]]) -> str | None:
         [surface] = [text for name, text in quotes if name == "surface"]
         surface_id = surface.splitlines()[0].removeprefix("surface: ")
         if surface_id not in self._fixes:
@@ -108,10 +108,10 @@ class Expert:
 
 
 class Teacher:
-    """Corrects steps for the gradient check: says what a step would have given, had its instruction been mended.
+    """Corrects steps for the gradient check: returns what a step would output under the correct instruction.
 
-    With an `error_rate` it errs at so many steps: it finds nothing to correct where there is, or else puts the expected
-    answer there.
+    It errs at a share of the steps, its `error_rate`: it does not correct a faulty step, or replaces the output of a
+    sound one by the expected answer.
     """
 
     def __init__(self, scenario: Scenario, *, error_rate: float = 0.0, seed: int = 0) -> None:
@@ -121,9 +121,9 @@ class Teacher:
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         if set((request.schema or {}).get("properties", {})) != {"reason", "is_correctable", "output"}:
-            raise UnexpectedCallError("the teacher corrects steps, and was asked for something else")
+            raise UnexpectedCallError("the teacher only corrects steps")
         self.calls += 1
-        quotes = dict(_quotes(request.messages[-1].content))
+        quotes = dict(_find_quotes(request.messages[-1].content))
         fix = self._scenario.fixes.get(quotes["surface"].partition("\n\n")[0])
         output = ""
         if fix is not None:
@@ -136,21 +136,21 @@ class Teacher:
         return ModelReply(text=orjson.dumps(answered).decode())
 
 
-def _quotes(told: str) -> list[tuple[str, str]]:
-    return [(each["name"], each["text"]) for each in _QUOTE.finditer(told)]
+def _find_quotes(prompt: str) -> list[tuple[str, str]]:
+    return [(each["name"], each["text"]) for each in _QUOTE.finditer(prompt)]
 
 
-def _steps(told: str) -> Iterator[tuple[str, list[str], dict[str, str]]]:
-    """The steps of a whole trace: alias, the surfaces that may be blamed there, and what is shown of it."""
-    headings = list(_STEP.finditer(told))
+def _find_steps(prompt: str) -> Iterator[tuple[str, list[str], dict[str, str]]]:
+    """The steps of a whole trace: alias, the surfaces that may be blamed there, and what the prompt shows of it."""
+    headings = list(_STEP.finditer(prompt))
     for heading in headings:
-        end = told.find("\n\n# ", heading.end())
+        end = prompt.find("\n\n# ", heading.end())
         surfaces = heading["surfaces"].split(", ") if heading["surfaces"] else []
-        yield heading["alias"], surfaces, dict(_quotes(told[heading.end() : end]))
+        yield heading["alias"], surfaces, dict(_find_quotes(prompt[heading.end() : end]))
 
 
-def _reached_from(nodes: Iterable[str], structure: StructureSnapshot) -> frozenset[str]:
-    """The nodes, and all that come after them."""
+def _find_downstream(nodes: Iterable[str], structure: StructureSnapshot) -> frozenset[str]:
+    """The nodes and all that follow them."""
     found, waiting = set(nodes), list(nodes)
     while waiting:
         node = waiting.pop()

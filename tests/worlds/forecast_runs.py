@@ -30,7 +30,7 @@ from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from tests.worlds.expert import Expert
-from tests.worlds.scenarios import NAMES, Scenario, scenario
+from tests.worlds.scenarios import NAMES, Scenario, make_scenario
 from traces import Usage
 
 LATENCY_S = 0.02
@@ -116,7 +116,7 @@ def make_setting(number: int) -> Setting:
     """The setting of this number."""
     rng = Random(f"forecast {number}")
     compliance = rng.choice((1.0, 0.99, 0.97, 0.9))
-    whole = scenario(NAMES[number % len(NAMES)], rng.randrange(1_000), compliance=compliance)
+    whole = make_scenario(NAMES[number % len(NAMES)], rng.randrange(1_000), compliance=compliance)
     made = take_some_cases(whole, rng)
     made = replace(made, model=SimulatedModel(seed=made.seed, compliance=compliance, latency_s=LATENCY_S))
     has_model_stages = rng.random() < 0.25 and compliance == 1.0

@@ -1,7 +1,7 @@
-"""A real HTTP server on loopback that speaks the OpenAI protocol, with seeded faults: what a user's model service does.
+"""An HTTP server on loopback that speaks the OpenAI protocol and fails on purpose, with seeded faults.
 
-It runs in a thread with an event loop of its own. Its answer is a function of the messages; faults hit a request at
-most `most_in_a_row` times, so that a client which retries always gets the answer in the end.
+It runs in a thread with an event loop of its own. Its answer is a function of the messages. The same request fails at
+most `max_in_a_row` times, so that a client that retries always gets its answer.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CONTENT_FAULTS = ("fenced", "truncated", "wrong")
 
 @dataclass
 class LoopbackServer:
-    """What the server does, and what it saw. `answer` makes the text of a reply from the request's JSON."""
+    """Settings of the server, and what it received. `answer` turns a request's JSON into the text of a reply."""
 
     answer: Callable[[dict[str, Any]], str]
     fault_rate: float = 0.0
     seed: int = 0
-    most_in_a_row: int = 3
+    max_in_a_row: int = 3
     retry_after_s: float = 0.02
     slow_s: float = 0.05
     url: str = ""
@@ -43,7 +43,7 @@ class LoopbackServer:
         self.arrivals.append(time.monotonic())
         body = await request.json()
         text = self.answer(body)
-        fault = self._fault(body)
+        fault = self._choose_fault(body)
         match fault:
             case "rate_limited":
                 headers = {"Retry-After": str(self.retry_after_s)}
@@ -82,11 +82,11 @@ class LoopbackServer:
             }
         )
 
-    def _fault(self, body: dict[str, Any]) -> str | None:
+    def _choose_fault(self, body: dict[str, Any]) -> str | None:
         key = json.dumps(body, sort_keys=True)
         failed = self._failed.get(key, 0)
         rng = random.Random(f"{self.seed} {failed} {key}")
-        if failed >= self.most_in_a_row or rng.random() >= self.fault_rate:
+        if failed >= self.max_in_a_row or rng.random() >= self.fault_rate:
             return None
         self._failed[key] = failed + 1
         fault = rng.choice(HTTP_FAULTS + (CONTENT_FAULTS if body.get("response_format") else ()))
@@ -95,7 +95,7 @@ class LoopbackServer:
 
 
 @contextmanager
-def serving(server: LoopbackServer) -> Iterator[LoopbackServer]:
+def run_server(server: LoopbackServer) -> Iterator[LoopbackServer]:
     """Run a server; its `url` is the api_base to give to litellm."""
     started = threading.Event()
     loop = asyncio.new_event_loop()
@@ -114,7 +114,7 @@ def serving(server: LoopbackServer) -> Iterator[LoopbackServer]:
     def run() -> None:
         asyncio.set_event_loop(loop)
         runner = loop.run_until_complete(start())
-        loop.call_soon(started.set)  # not before it runs forever, or a quick stop would be lost
+        loop.call_soon(started.set)  # only once it runs, or a quick stop would be lost
         loop.run_forever()
         loop.run_until_complete(runner.cleanup())
         loop.close()
@@ -130,7 +130,7 @@ def serving(server: LoopbackServer) -> Iterator[LoopbackServer]:
 
 
 def reply_at_once(answer: Any) -> ModelReply:
-    """What a coroutine that waits for nothing gives."""
+    """The reply of a coroutine that never waits."""
     try:
         answer.send(None)
     except StopIteration as done:

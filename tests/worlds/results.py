@@ -1,4 +1,4 @@
-"""What must be equal in two runs of the same request: everything outside `measured`."""
+"""What must be equal in two runs of the same request: everything except `measured`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import orjson
 
 
-def outside_measured(folder: Path) -> object:
-    """All that a run leaves for people and must be equal, kill or not."""
+def read_unmeasured(folder: Path) -> object:
+    """The result without `measured`, the profiles and surfaces, and the names of the traces."""
     [result] = folder.glob("*/result.json")
     left = {
         str(file.relative_to(result.parent)): file.read_bytes()
@@ -16,10 +16,10 @@ def outside_measured(folder: Path) -> object:
         if file.is_file() and file.parent.name in ("profiles", "surfaces")
     }
     traces = sorted(file.name for file in (result.parent / "traces").rglob("*.gz"))
-    return without_measured(orjson.loads(result.read_bytes())), left, traces
+    return drop_measured(orjson.loads(result.read_bytes())), left, traces
 
 
-def without_measured(value: object) -> object:
+def drop_measured(value: object) -> object:
     if isinstance(value, dict):
-        return {key: without_measured(each) for key, each in value.items() if key != "measured"}
-    return [without_measured(each) for each in value] if isinstance(value, list) else value
+        return {key: drop_measured(each) for key, each in value.items() if key != "measured"}
+    return [drop_measured(each) for each in value] if isinstance(value, list) else value

@@ -1,11 +1,11 @@
-"""Seeded agents with known faults: what the bars of the loop run on.
+"""Seeded agents with known faults, for the bars of the loop.
 
-`scenario(name, seed)` builds a graph of ten simulated model nodes that hand a request on until the last one answers it.
-Some nodes are at fault: their instructions lack a rule, or hold a harmful one. A scenario knows which, and what mends
-them. References follow from the data of the cases, never from a run.
+`make_scenario(name, seed)` builds a graph of ten simulated model nodes that pass a request on until the last one
+answers it. Some nodes are faulty: their instructions lack a rule, or have a harmful one. A scenario knows which, and
+how to fix them. References follow from the data of the cases, never from a run.
 
-What makes blame hard is meant: in `join` each branch rightly leaves out what the other one carries; in `loop` a look-up
-adds what stands nowhere in the request; where a fault is partial, a fourth of the cases pass.
+Blame is hard on purpose: in `join`, each branch correctly leaves out what the other one carries; in `loop`, a lookup
+adds what is not in the request; if a fault is partial, a quarter of the cases pass.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tests.worlds.domains import (
     Kind,
     Row,
     World,
-    handing_on,
+    make_carrying_rules,
     make_ending,
+    make_questions,
+    make_records,
     make_rows,
-    questions,
-    records,
 )
 
 NAMES = ("one_fault", "two_visible", "two_masked", "join", "loop")
@@ -49,7 +49,7 @@ TRAIN, VALIDATION = 24, 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """The instruction that mends a faulty surface, and what is wrong with the one that stands there."""
+    """The correct instruction of a faulty surface, and what is wrong with the present one."""
 
     value: str
     reason: str
@@ -59,7 +59,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """An agent with known faults; `fixes` has what mends them, by surface. Of a partial fault some cases pass."""
+    """An agent with known faults, and their fixes by surface. If a fault is partial, some cases pass."""
 
     name: str
     seed: int
@@ -77,11 +77,11 @@ class Scenario:
 
     @property
     def correct(self) -> Profile:
-        """The profile in which all faults are mended."""
-        return self.mended(self.fixes)
+        """The profile in which all faults are fixed."""
+        return self.fix(self.fixes)
 
-    def mended(self, surface_ids: Iterable[str]) -> Profile:
-        """The profile in which these surfaces are mended."""
+    def fix(self, surface_ids: Iterable[str]) -> Profile:
+        """The profile in which these surfaces are fixed."""
         return Profile.of(self.agent.describe(), {each: self.fixes[each].value for each in surface_ids})
 
     def evaluator(self) -> Evaluator:
@@ -97,28 +97,30 @@ class Scores:
     validation: float | None
 
 
-async def scores(subject: Scenario, profile: Profile | None = None, *, evaluator: Evaluator | None = None) -> Scores:
-    """How the agent does under a profile, by default its baseline."""
+async def measure_scores(
+    subject: Scenario, profile: Profile | None = None, *, evaluator: Evaluator | None = None
+) -> Scores:
+    """The scores of the agent under a profile, by default its baseline."""
     judge = evaluator or subject.evaluator()
     train = await judge.evaluate(subject.agent, subject.train, profile)
     validation = await judge.evaluate(subject.agent, subject.validation, profile)
     return Scores(train.mean_score, validation.mean_score)
 
 
-async def ceiling(subject: Scenario, *, evaluator: Evaluator | None = None) -> Scores:
-    """How the agent does with all faults mended: the best that its simulated model can do."""
-    return await scores(subject, subject.correct, evaluator=evaluator)
+async def measure_ceiling(subject: Scenario, *, evaluator: Evaluator | None = None) -> Scores:
+    """The scores with all faults fixed: the best that the simulated model can do."""
+    return await measure_scores(subject, subject.correct, evaluator=evaluator)
 
 
-def scenario(name: str, seed: int, *, compliance: float = 1.0) -> Scenario:
-    """The scenario of a name and a seed: always the same one."""
+def make_scenario(name: str, seed: int, *, compliance: float = 1.0) -> Scenario:
+    """The scenario of a name and a seed. The same name and seed give the same scenario."""
     if name not in _PLANS:
-        raise ValueError(f"there is no scenario {name!r}; known are {', '.join(NAMES)}")
+        raise ValueError(f"there is no scenario {name!r}; choose one of {', '.join(NAMES)}")
     plan = _PLANS[name](seed, Random(f"{name} {seed}"))
     cases = tuple(
         EvalCase(
             id=f"{'train' if at < TRAIN else 'validation'}-{at:02}",
-            turns=(Turn(user=plan.world.request(row), expected=plan.ending.expected(row)),),
+            turns=(Turn(user=plan.world.make_request(row), expected=plan.ending.expected(row)),),
         )
         for at, row in enumerate(plan.rows)
     )
@@ -148,7 +150,7 @@ def scenario(name: str, seed: int, *, compliance: float = 1.0) -> Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """One model node: the instruction it should have, and the one it has if it is at fault."""
+    """One model node: its correct instruction, and the one it has if it is faulty."""
 
     name: str
     right: str
@@ -162,7 +164,7 @@ class Post:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that a scenario is made of. The first post gets the request; the rows of train come first."""
+    """The parts of a scenario. The first post gets the request; the rows of train come first."""
 
     world: World
     posts: tuple[Post, ...]
@@ -175,116 +177,116 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Makes the posts of one scenario; `faults` has what is wrong, by node."""
+    """Makes the posts of one scenario; `faults` are those of the faulty nodes."""
 
     world: World
     faults: Mapping[str, Fault]
     rng: Random
 
-    def carrier(self, name: str, fields: Sequence[str], *, prompt: str | None = None) -> Post:
-        """A node that hands fields on."""
-        rules = handing_on(fields, self.world, fault=self.faults.get(name), rng=self.rng)
-        return self._post(name, rules, prompt)
+    def make_carrier(self, name: str, fields: Sequence[str], *, prompt: str | None = None) -> Post:
+        """A node that passes fields on."""
+        rules = make_carrying_rules(fields, self.world, fault=self.faults.get(name), rng=self.rng)
+        return self._make_post(name, rules, prompt)
 
-    def answerer(self, name: str, ending: Ending, *, prompt: str | None = None) -> Post:
+    def make_answerer(self, name: str, ending: Ending, *, prompt: str | None = None) -> Post:
         """The node that answers."""
-        return self._post(name, (ending.right, ending.wrong), prompt)
+        return self._make_post(name, (ending.right, ending.wrong), prompt)
 
-    def rows(self, *, is_partial: bool = False) -> list[Row]:
+    def make_rows(self, *, is_partial: bool = False) -> list[Row]:
         faults = self.faults.values()
         return make_rows(self.world, faults, count=TRAIN + VALIDATION, rng=self.rng, is_partial=is_partial)
 
-    def _post(self, name: str, rules: tuple[str, str], prompt: str | None) -> Post:
-        right, wrong = (self.world.instruction(name, each) for each in rules)
+    def _make_post(self, name: str, rules: tuple[str, str], prompt: str | None) -> Post:
+        right, wrong = (self.world.make_instruction(name, each) for each in rules)
         return Post(name=name, right=right, wrong=wrong, fault=self.faults.get(name), prompt=prompt)
 
 
-def _one_fault(seed: int, rng: Random) -> Plan:
+def _plan_one_fault(seed: int, rng: Random) -> Plan:
     kind, manner = _SINGLE[seed % len(_SINGLE)]
-    names = _chain_names(rng)
-    world = questions(rng) if manner == "documents" else records(rng, has_wish=kind == "label")
+    names = _choose_names(rng)
+    world = make_questions(rng) if manner == "documents" else make_records(rng, has_wish=kind == "label")
     place = names[-1] if kind in ANSWER_KINDS else rng.choice(names[:-1])
-    crew = Crew(world, {place: Fault(kind, world.field_for(kind, rng=rng))}, rng)
-    return _chain(crew, names, is_partial=manner == "partly")
+    crew = Crew(world, {place: Fault(kind, world.choose_field(kind, rng=rng))}, rng)
+    return _plan_chain(crew, names, is_partial=manner == "partly")
 
 
-def _two_visible(seed: int, rng: Random) -> Plan:
+def _plan_two_visible(seed: int, rng: Random) -> Plan:
     """Two faults about two fields."""
-    names, world = _chain_names(rng), records(rng)
+    names, world = _choose_names(rng), make_records(rng)
     first, second = _VISIBLE[seed % len(_VISIBLE)]
-    one = Fault(first, world.field_for(first, rng=rng))
-    other = Fault(second, world.field_for(second, rng=rng, but=one.field))
+    one = Fault(first, world.choose_field(first, rng=rng))
+    other = Fault(second, world.choose_field(second, rng=rng, but=one.field))
     both = [one, other] if second in ANSWER_KINDS else rng.sample([one, other], 2)
-    return _chain(Crew(world, _placed(both, names, rng), rng), names)
+    return _plan_chain(Crew(world, _place_faults(both, names, rng), rng), names)
 
 
-def _two_masked(seed: int, rng: Random) -> Plan:
-    """Two faults about one field: what the first node does to it hides what the second one would do."""
-    names = _chain_names(rng)
+def _plan_two_masked(seed: int, rng: Random) -> Plan:
+    """Two faults about one field: the first node hides what the second one would do."""
+    names = _choose_names(rng)
     first, second, manner = _MASKED[seed % len(_MASKED)]
-    world = questions(rng) if manner == "documents" else records(rng)
-    field = world.field_for(first, second, rng=rng)
-    return _chain(Crew(world, _placed([Fault(first, field), Fault(second, field)], names, rng), rng), names)
+    world = make_questions(rng) if manner == "documents" else make_records(rng)
+    field = world.choose_field(first, second, rng=rng)
+    return _plan_chain(Crew(world, _place_faults([Fault(first, field), Fault(second, field)], names, rng), rng), names)
 
 
-def _chain(crew: Crew, names: Sequence[str], *, is_partial: bool = False) -> Plan:
-    """Nodes in a row. If the last one is sound, it answers with a record, with one field, or with a citation."""
+def _plan_chain(crew: Crew, names: Sequence[str], *, is_partial: bool = False) -> Plan:
+    """A chain. If its last node is not faulty, it answers with a record, one field, or a citation."""
     last, (first, *others) = crew.faults.get(names[-1]), crew.faults.values()
     forms: tuple[Form, ...] = ("json",) if others or is_partial else ("json", "value")
     if crew.world.has_documents:
         forms = ("citation",)
     form = crew.rng.choice(forms) if last is None else last.kind
     ending = make_ending(form, crew.world, field=(last or first).field, rng=crew.rng)
-    carriers = (crew.carrier(name, crew.world.fields) for name in names[:-1])
+    carriers = (crew.make_carrier(name, crew.world.fields) for name in names[:-1])
     return Plan(
         world=crew.world,
-        posts=(*carriers, crew.answerer(names[-1], ending)),
-        edges=_edges(*names),
+        posts=(*carriers, crew.make_answerer(names[-1], ending)),
+        edges=_make_edges(*names),
         ending=ending,
-        rows=crew.rows(is_partial=is_partial),
+        rows=crew.make_rows(is_partial=is_partial),
         is_partial=is_partial,
     )
 
 
-def _join(seed: int, rng: Random) -> Plan:
-    """The first node hands the whole request to two branches; each carries its share to the writer."""
-    world = records(rng)
+def _plan_join(seed: int, rng: Random) -> Plan:
+    """The first node passes the whole request to two branches; each carries its share to the writer."""
+    world = make_records(rng)
     kind, manner = _JOINED[seed % len(_JOINED)]
     start, *rest = rng.sample(_ROLES, 9)
     length = rng.choice((3, 4, 5))
     branches = (rest[:length], rest[length:])
     shares = rng.sample([{text, other} for text, other in zip(world.texts, (world.date, world.amount), strict=True)], 2)
-    field = world.field_for(kind, rng=rng)
+    field = world.choose_field(kind, rng=rng)
     guilty = branches[0] if field in shares[0] else branches[1]
     crew = Crew(world, {rng.choice(guilty): Fault(kind, field)}, rng)
     ending = make_ending("json", world, field=field, rng=rng)
-    posts = [crew.carrier(start, world.fields)]
+    posts = [crew.make_carrier(start, world.fields)]
     for branch, share in zip(branches, shares, strict=True):
         theirs = [name for name in world.fields if name in {world.number, *share}]
-        posts += [crew.carrier(name, theirs) for name in branch]
+        posts += [crew.make_carrier(name, theirs) for name in branch]
     ends = (branches[0][-1], branches[1][-1])
-    writer = crew.answerer("writer", ending, prompt=f"{{{ends[0]}}}\n\n{{{ends[1]}}}")
+    writer = crew.make_answerer("writer", ending, prompt=f"{{{ends[0]}}}\n\n{{{ends[1]}}}")
     return Plan(
         world=world,
         posts=(*posts, writer),
-        edges=(*_edges(start, *branches[0]), *_edges(start, *branches[1]), Join(ends, "writer")),
+        edges=(*_make_edges(start, *branches[0]), *_make_edges(start, *branches[1]), Join(ends, "writer")),
         ending=ending,
-        rows=crew.rows(is_partial=manner == "partly"),
+        rows=crew.make_rows(is_partial=manner == "partly"),
         is_partial=manner == "partly",
     )
 
 
-def _loop(seed: int, rng: Random) -> Plan:
-    """Document 003's graph: plan, look up and compose side by side, review, rewrite urgent cases once, finalize."""
-    known = records(rng)
+def _plan_loop(seed: int, rng: Random) -> Plan:
+    """Plan, look up and compose in parallel, review, rewrite urgent cases once, finalize."""
+    known = make_records(rng)
     found = rng.choice(list(known.texts))
     asked = tuple(name for name in known.fields if name != found)
     world = replace(known, fields=(*asked, "priority"), reported=(*asked, found))
     kind, place = _LOOPED[seed % len(_LOOPED)]
-    field = found if place == "digest" else world.field_for(kind, rng=rng, but=found)
+    field = found if place == "digest" else world.choose_field(kind, rng=rng, but=found)
     crew = Crew(world, {place: Fault(kind, field)}, rng)
     is_partial = place in ("rewrite", "sharpen")
-    rows = crew.rows()
+    rows = crew.make_rows()
     for number, row in enumerate(rows):
         row["priority"] = "high" if number % (SPARED if is_partial else 2) else "normal"
     archive = {row[world.number]: f"{world.number}: {row[world.number]}\n{found}: {row[found]}" for row in rows}
@@ -298,24 +300,24 @@ def _loop(seed: int, rng: Random) -> Plan:
 
     ending = make_ending("json_keys" if kind == "json_keys" else "json", world, field=field, rng=rng)
     posts = (
-        *(crew.carrier(name, world.fields) for name in ("planner", "search", "compose", "polish")),
-        crew.carrier("digest", (world.number, found)),
-        crew.carrier("reviewer", (*world.fields, found), prompt="{digest}\n\n{polish}"),
-        *(crew.carrier(name, world.fields) for name in ("rewrite", "sharpen")),
-        crew.carrier("finalize", world.reported),
-        crew.answerer("deliver", ending),
+        *(crew.make_carrier(name, world.fields) for name in ("planner", "search", "compose", "polish")),
+        crew.make_carrier("digest", (world.number, found)),
+        crew.make_carrier("reviewer", (*world.fields, found), prompt="{digest}\n\n{polish}"),
+        *(crew.make_carrier(name, world.fields) for name in ("rewrite", "sharpen")),
+        crew.make_carrier("finalize", world.reported),
+        crew.make_answerer("deliver", ending),
     )
     return Plan(
         world=world,
         posts=posts,
         functions=(FunctionNode(name="retrieve", function=retrieve, kind="tool"),),
         edges=(
-            *_edges("planner", "search", "retrieve", "digest"),
-            *_edges("planner", "compose", "polish"),
+            *_make_edges("planner", "search", "retrieve", "digest"),
+            *_make_edges("planner", "compose", "polish"),
             Join(("digest", "polish"), "reviewer"),
             Choice("reviewer", route, {"need_revision": "rewrite", "finalize": "finalize"}),
-            *_edges("rewrite", "sharpen", "planner"),
-            *_edges("finalize", "deliver"),
+            *_make_edges("rewrite", "sharpen", "planner"),
+            *_make_edges("finalize", "deliver"),
         ),
         ending=ending,
         rows=rows,
@@ -323,16 +325,16 @@ def _loop(seed: int, rng: Random) -> Plan:
     )
 
 
-def _chain_names(rng: Random) -> list[str]:
+def _choose_names(rng: Random) -> list[str]:
     return [*rng.sample(_ROLES, 9), "writer"]
 
 
-def _edges(*names: str) -> tuple[Edge, ...]:
+def _make_edges(*names: str) -> tuple[Edge, ...]:
     return tuple(Edge(source, target) for source, target in pairwise(names))
 
 
-def _placed(faults: Sequence[Fault], names: Sequence[str], rng: Random) -> dict[str, Fault]:
-    """Two faults on nodes of a chain, in this order; what is wrong with an answer stands at the end."""
+def _place_faults(faults: Sequence[Fault], names: Sequence[str], rng: Random) -> dict[str, Fault]:
+    """Two faults on nodes of a chain, in this order; a fault of answers is on the last node."""
     one, other = sorted(rng.sample(range(len(names) - 1), 2))
     if faults[1].kind in ANSWER_KINDS:
         other = len(names) - 1
@@ -340,11 +342,11 @@ def _placed(faults: Sequence[Fault], names: Sequence[str], rng: Random) -> dict[
 
 
 _PLANS: Mapping[str, Callable[[int, Random], Plan]] = {
-    "one_fault": _one_fault,
-    "two_visible": _two_visible,
-    "two_masked": _two_masked,
-    "join": _join,
-    "loop": _loop,
+    "one_fault": _plan_one_fault,
+    "two_visible": _plan_two_visible,
+    "two_masked": _plan_two_masked,
+    "join": _plan_join,
+    "loop": _plan_loop,
 }
 _ROLES = (
     *("clerk", "dispatcher", "checker", "planner", "editor", "auditor"),
@@ -373,4 +375,4 @@ _LOOPED: tuple[tuple[Kind, str], ...] = (
     *(("date_convert", "polish"), ("json_keys", "deliver"), ("round", "rewrite"), ("field", "finalize")),
     *(("date", "sharpen"), ("field", "planner"), ("json", "deliver"), ("field", "rewrite"), ("field", "reviewer")),
 )
-"""Which faults the seeds have: the kind, and how it strikes or, in the loop, where."""
+"""The faults of the seeds: the kind, and how it appears or, in the loop, where."""

@@ -1,4 +1,4 @@
-"""A shop's clerk on simulated models: a verbose instruction, of which three sentences matter; models of all prices."""
+"""A clerk of a shop, on simulated models of several prices. Three sentences of its verbose instruction matter."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def score(case: EvalCase, run: AgentRun) -> float:
 
 
 def engine(search: Search, built: GraphAgent, *, scored: Scorer = score, **compliance: float) -> Engine:
-    """Models follow each rule with these probabilities; those that are left out always do."""
+    """Each model follows a rule with the given probability, or always if there is none."""
     models = {
         name: SimulatedModel(seed=seed, compliance=compliance.get(name, 1.0), price_per_token_usd=price / 1e6)
         for seed, (name, price) in enumerate(PRICES_PER_MILLION.items())

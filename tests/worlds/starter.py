@@ -1,10 +1,10 @@
-"""A run that can be killed: the starter's support desk, with fewer cases and a model that counts its calls.
+"""The starter's support desk with fewer cases and a model that counts its calls, in a run that can be killed.
 
     python -m tests.worlds.starter FOLDER [--kill-at SEQ] [--how before|after|torn] [--concurrency N]
                                           [--file-limit BYTES]
 
-starts a run in FOLDER/runs, or resumes the one that is there, and prints its outcome. On request it kills itself when
-an event is appended, or runs into a full disk.
+starts a run in FOLDER/runs, or resumes the existing one, and prints its verdict. With --kill-at it kills itself at an
+event; with --file-limit the disk is full at that size.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CountingModel:
 
 
 class Shop:
-    """Everything that one process makes anew: agent, evaluator, gateway, and a run on top."""
+    """What each process creates: agent, evaluator, gateway, and a run."""
 
     def __init__(self, *, concurrency: int = 4, cache: Cache | None = None, **gateway: object) -> None:
         self.model = CountingModel()
@@ -72,7 +72,7 @@ class Shop:
         return RunRequest(train=cases("train", 8), validation=cases("validation", 6))
 
     def run(self, folder: Path, *, observers: tuple[Observer, ...] = ()) -> RunResult:
-        """Begin a run below a folder, or go on with the one that is there."""
+        """Start a run below a folder, or resume the existing one."""
         return self.directory(folder).run_sync(observers=observers)
 
     def directory(self, folder: Path) -> RunDirectory:
@@ -83,7 +83,7 @@ class Shop:
 
 
 class SmallShop(Shop):
-    """A run with every type of event and few of each: small enough to be killed at every one of them."""
+    """A run with every type of event, small enough to be killed at each of its events."""
 
     @property
     def request(self) -> RunRequest:
@@ -99,7 +99,7 @@ def cases(name: str, count: int) -> EvalSet:
 
 
 class Killed(BaseException):
-    """The process is gone, and with it all that was only in memory."""
+    """The process has died, and everything in memory is lost."""
 
 
 class KillingJournal(FileJournal):
@@ -128,8 +128,10 @@ class SigkillJournal(KillingJournal):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def killing(kill_at: int, how: How, *, journal: type[KillingJournal] = KillingJournal) -> type[KillingJournal]:
-    """A journal class that kills there."""
+def make_killing_journal(
+    kill_at: int, how: How, *, journal: type[KillingJournal] = KillingJournal
+) -> type[KillingJournal]:
+    """A journal class that kills its process at this event."""
     return type("Killing", (journal,), {"kill_at": kill_at, "how": how})
 
 
@@ -143,7 +145,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (given.file_limit, given.file_limit))
-    setattr(directory_module, "FileJournal", killing(given.kill_at, given.how, journal=SigkillJournal))  # noqa: B010 - not ours to name
+    setattr(directory_module, "FileJournal", make_killing_journal(given.kill_at, given.how, journal=SigkillJournal))  # noqa: B010 - not declared as a variable
     shop = SmallShop(concurrency=given.concurrency)
     result = shop.run(given.folder / "runs")
     sys.stdout.write(orjson.dumps({"verdict": result.verdict, "asked": shop.model.asked}).decode())

@@ -17,7 +17,7 @@ from promptiter.backprop.llm.rendering import (
     render_call,
     render_result,
 )
-from promptiter.backprop.llm.truncation import Quote, Section, compose, compute_room
+from promptiter.backprop.llm.truncation import PromptSection, Quote, compose, compute_room
 from promptiter.llm.messages import Message
 from promptiter.stages.contracts import BackwardRequest
 from traces import Step
@@ -55,21 +55,21 @@ def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS)
     surfaces = sorted(request.surfaces, key=lambda surface: (surface.id not in aliases, surface.id))
     predecessors = alias_predecessors(request)
     sections = [
-        Section(title="# What went wrong", quotes=quote_numbered("report", reports), weight=6),
+        PromptSection(title="# What went wrong", quotes=quote_numbered("report", reports), weight=6),
         *build_optional_section("# Why the metrics failed", quote_numbered("reason", reasons), weight=5),
         *build_optional_section("# What the metrics found", quote_optional("findings", "\n".join(unshown)), weight=3),
         *build_optional_section("# What the user said", quote_optional("user", request.input), weight=3),
         *build_optional_section(EXPECTED, quote_optional("expected", request.expected), weight=4),
-        Section(title="# The step", quotes=quote_step(step), weight=10),
+        PromptSection(title="# The step", quotes=quote_step(step), weight=10),
         *build_optional_section(
             "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
         ),
-        Section(
+        PromptSection(
             title="# Its surfaces" + ("" if aliases else ": none may be blamed"),
             quotes=tuple(quote_surface(surface, name=aliases.get(surface.id, "fixed")) for surface in surfaces),
             weight=6,
         ),
-        Section(
+        PromptSection(
             title="# Its predecessors" + ("" if predecessors else ": none may be blamed"),
             quotes=tuple(Quote(alias, render_result(before)) for alias, before in predecessors.items()),
             weight=6,

@@ -61,20 +61,11 @@ _NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RubricVerdict:
     """The verdict of one sample on one rubric."""
 
-    rubric_id: str
     passed: bool
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedTurn:
-    """The judgement of one turn, with the judge's reasons for what failed."""
-
-    score: TurnScore
-    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +104,7 @@ class JudgeMetric:
         except MetricError as error:
             return leave_unscored(self, f"case {case.id!r} cannot be judged: {error}")
         answers = iter(judged)
-        score = score_by_turn(self, case, run, judge=lambda _turn, _run: next(answers).score)
+        score = score_by_turn(self, case, run, judge=lambda _turn, _run: next(answers))
         if not score.is_scored:
             return score
         return replace(score, reason=self._write_reason(score, dict(zip(exchanges, judged, strict=True))))
@@ -145,7 +136,7 @@ class JudgeMetric:
         calls = [call for call in run.tool_calls if not names or call.name in names]
         return Exchange(question=question, tool_output=render_tool_output(calls), earlier=earlier)
 
-    async def _judge_turn(self, exchange: Exchange) -> JudgedTurn:
+    async def _judge_turn(self, exchange: Exchange) -> TurnScore:
         if exchange.tool_output == "":
             tools = " or ".join(self.config.knowledge_tool_names) or "any tool"
             return self._build_turn(
@@ -162,7 +153,7 @@ class JudgeMetric:
         )
         return self._build_turn(value, self._find_failed_rubrics(value, by_judge), exchange)
 
-    async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[Verdict, ...]:
+    async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[RubricVerdict, ...]:
         """Ask for one sample: a verdict on each rubric, in the order of the configuration."""
         if self.kind == "final_response":
             messages, shape = render_final_response(exchange), _VALID_SHAPE
@@ -172,12 +163,14 @@ class JudgeMetric:
         request = ModelRequest(model=judge.model, messages=messages, options=judge.options)
         return await ask_for(shape, request, CallSite(role="judge", repeat=repeat), self.gateway, node_id=self.name)
 
-    def _average_samples(self, samples: Sequence[tuple[Verdict, ...]]) -> float:
+    def _average_samples(self, samples: Sequence[tuple[RubricVerdict, ...]]) -> float:
         """The value of one model: the mean over rubrics and samples, or whether most samples are valid."""
         value = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in zip(*samples, strict=True)])
         return float(value > 0.5) if self.kind == "final_response" else value
 
-    def _find_failed_rubrics(self, value: float, by_judge: Sequence[Sequence[tuple[Verdict, ...]]]) -> dict[str, str]:
+    def _find_failed_rubrics(
+        self, value: float, by_judge: Sequence[Sequence[tuple[RubricVerdict, ...]]]
+    ) -> dict[str, str]:
         """The failed rubrics, each with the first reason given.
 
         A rubric fails if at most half of the samples pass it. On a turn below the threshold all samples must pass it.
@@ -191,20 +184,20 @@ class JudgeMetric:
                 failed[rubric.id] = truncate_middle(reasons[0].strip(), SHOWN_REASON)
         return failed
 
-    def _build_turn(self, value: float, failed: Mapping[str, str], exchange: Exchange) -> JudgedTurn:
+    def _build_turn(self, value: float, failed: Mapping[str, str], exchange: Exchange) -> TurnScore:
         if self.kind == "final_response":
             wrong = Finding(kind="wrong", expected=exchange.reference, actual=exchange.response)
             reasons = tuple(f"invalid: {reason}" for reason in failed.values())
-            return JudgedTurn(TurnScore(value, (wrong,) if failed else ()), reasons)
+            return TurnScore(value, (wrong,) if failed else (), reasons)
         findings = tuple(
             Finding(kind="violated", predicate=f"rubric:{rubric.id}", expected=rubric.text, actual=failed[rubric.id])
             for rubric in self.rubrics
             if rubric.id in failed
         )
         reasons = tuple(f"rubric {name!r} failed: {reason}" for name, reason in failed.items())
-        return JudgedTurn(TurnScore(value, findings), reasons)
+        return TurnScore(value, findings, reasons)
 
-    def _write_reason(self, score: Score, judged: Mapping[int, JudgedTurn]) -> str:
+    def _write_reason(self, score: Score, judged: Mapping[int, TurnScore]) -> str:
         """One sentence for people and models: missing and extra turns, then what failed and why."""
         others = [finding for finding in score.findings if finding.predicate == "turn"]
         turns = len(judged) + len(others)
@@ -302,22 +295,22 @@ class _ValidReply(BaseModel):
     valid: bool
 
 
-_VALID_SHAPE: TypeAdapter[tuple[Verdict, ...]] = build_shape(
-    _ValidReply, lambda reply: (Verdict(_VALID.id, reply.valid, reply.reason),)
+_VALID_SHAPE: TypeAdapter[tuple[RubricVerdict, ...]] = build_shape(
+    _ValidReply, lambda reply: (RubricVerdict(reply.valid, reply.reason),)
 )
 
 
 @lru_cache(maxsize=64)
-def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[Verdict, ...]]:
+def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[RubricVerdict, ...]]:
     """Verdicts on exactly these rubrics, accepted in any order and returned in the order of the ids."""
 
-    def check_each_once(reply: Any) -> tuple[Verdict, ...]:
+    def check_each_once(reply: Any) -> tuple[RubricVerdict, ...]:
         counts = Counter(each.id for each in reply.verdicts)
         if missing := [name for name in ids if not counts[name]]:
             raise ValueError(f"there is no verdict on {', '.join(missing)}; judge every rubric")
         if repeated := [name for name in ids if counts[name] > 1]:
             raise ValueError(f"there are several verdicts on {', '.join(repeated)}; judge every rubric once")
-        given = {each.id: Verdict(each.id, each.passed, each.reason) for each in reply.verdicts}
+        given = {each.id: RubricVerdict(each.passed, each.reason) for each in reply.verdicts}
         return tuple(given[name] for name in ids)
 
     known: Any = Literal[ids]

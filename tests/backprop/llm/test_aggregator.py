@@ -23,7 +23,7 @@ from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import AggregateRequest, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
 from tests.backprop.llm.test_prompts import INSTRUCTION, prompt_tokens
-from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, run_server
 
 RULES = ("Repeat the order id in the answer.", "Give dates in ISO form.", "Name the carrier of the parcel.")
 
@@ -281,9 +281,9 @@ async def test_faults_of_a_real_server_change_no_signal() -> None:
         assert {result.error for result in results} == {None}
         return [result.text for result in results]
 
-    with serving(LoopbackServer(respond)) as server:
+    with run_server(LoopbackServer(respond)) as server:
         expected = await signals(server)
-    with serving(LoopbackServer(respond, fault_rate=0.5, seed=2)) as server:
+    with run_server(LoopbackServer(respond, fault_rate=0.5, seed=2)) as server:
         assert await signals(server) == expected
         assert set(CONTENT_FAULTS) <= set(server.faults)
 

@@ -16,7 +16,7 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import BackwardRequest, GradientPacket
 from tests.backprop.llm.test_prompts import BACKWARD_REQUEST, MISSING_ID
-from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, run_server
 from traces import Snapshot
 from traces.model import Json
 
@@ -204,9 +204,9 @@ async def test_faults_of_a_real_server_change_no_result() -> None:
         stage = LLMBackwarder("openai/local", gateway=gateway, model_options={"temperature": 0})
         return await asyncio.gather(*map(stage.backward, requests(40)))
 
-    with serving(LoopbackServer(respond)) as server:
+    with run_server(LoopbackServer(respond)) as server:
         expected = await results(server)
-    with serving(LoopbackServer(respond, fault_rate=0.5, seed=5)) as server:
+    with run_server(LoopbackServer(respond, fault_rate=0.5, seed=5)) as server:
         assert await results(server) == expected
         assert set(CONTENT_FAULTS) <= set(server.faults)
     assert expected[7].gradients[0].text == "Fix 7."

@@ -17,7 +17,7 @@ from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import OptimizeRequest
 from promptiter.structure import Limits, Surface
 from tests.backprop.llm.test_prompts import INSTRUCTION, OPTIMIZE_REQUEST, prompt_tokens
-from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, run_server
 from traces.model import Json
 
 BETTER = "You answer customers of a shop.\nBe brief and polite. Repeat the order id. Order: {order}"
@@ -264,9 +264,9 @@ async def test_faults_of_a_real_server_change_no_patch() -> None:
         results = await asyncio.gather(*(stage.optimize(of(surface)) for surface in surfaces))
         return [result.patch.value for result in results if result.patch is not None]
 
-    with serving(LoopbackServer(respond)) as server:
+    with run_server(LoopbackServer(respond)) as server:
         expected = await values(server)
-    with serving(LoopbackServer(respond, fault_rate=0.5, seed=2)) as server:
+    with run_server(LoopbackServer(respond, fault_rate=0.5, seed=2)) as server:
         assert await values(server) == expected
         assert set(CONTENT_FAULTS) <= set(server.faults)
     assert len(expected) == 40

@@ -40,7 +40,7 @@ from promptiter.llm.models import Model, ScriptedModel
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
 from promptiter.llm.secret import Secret
-from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, serving
+from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, run_server
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
 from traces.model import Json
 
@@ -547,10 +547,10 @@ async def test_faults_in_a_third_of_the_calls_change_no_score() -> None:
         judge = metric("llm_rubric_response", gateway, judge_model=local)
         return await asyncio.gather(*(judge(case(None), run_with(f"answer {number}")) for number in range(60)))
 
-    with serving(LoopbackServer(judge_answer)) as server:
+    with run_server(LoopbackServer(judge_answer)) as server:
         expected = await scores(server)
     assert {score.value for score in expected} == {0.0, 0.5, 1.0}
-    with serving(LoopbackServer(judge_answer, fault_rate=0.3, seed=3)) as server:
+    with run_server(LoopbackServer(judge_answer, fault_rate=0.3, seed=3)) as server:
         assert await scores(server) == expected
         assert set(server.faults) == set(HTTP_FAULTS + CONTENT_FAULTS)
 
@@ -564,7 +564,7 @@ async def test_api_keys_reach_the_server_and_nothing_else() -> None:
         bodies.append(body)
         return valid(True)
 
-    with serving(LoopbackServer(answer)) as server:
+    with run_server(LoopbackServer(answer)) as server:
         gateway = Gateway(retries=Retries(attempts=1))
         fields: dict[str, Json] = {
             "model_name": "local",
