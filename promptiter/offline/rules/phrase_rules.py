@@ -16,7 +16,7 @@ from promptiter.offline.rules.examples import (
     take_one_per_case,
     text_predicate,
 )
-from promptiter.offline.text.matching import contains_words, normalize, read_object
+from promptiter.offline.text.matching import SMALL_WORDS, contains_words, normalize, read_object
 
 MIN_SHARE = 0.9
 MAX_ENDING_WORDS = 12
@@ -172,7 +172,7 @@ def _find_shared_words(texts: Sequence[str], *, min_share: float, min_cases: int
 
 
 def _list_words(text: str) -> list[str]:
-    return [word for word in re.findall(r"[^\W\d_]{3,}", normalize(text)) if word not in _SMALL_WORDS]
+    return [word for word in re.findall(r"[^\W\d_]{3,}", normalize(text)) if word not in SMALL_WORDS]
 
 
 def _is_copied(text: str, evidence: Evidence) -> bool:
@@ -212,14 +212,3 @@ _COUNTS: Mapping[str, Callable[[str], int]] = {
 def _step(count: int) -> int:
     """The step to which a length is rounded."""
     return 1 if count <= 12 else 5 if count <= 50 else 10
-
-
-_SMALL_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "about all also and any are because been but can could did does for from get had has have her his how into its "
-        "just may more most not now off one only other our out over per please some such than that the their them "
-        "then there these they this those too two under use very was were what when where which who why will with "
-        "would you your",
-    )
-)
