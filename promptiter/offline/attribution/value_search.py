@@ -1,14 +1,14 @@
 """Search for a value in the steps of a trace: in inputs, tool results and outputs.
 
 Texts are compared by meaning as far as that is certain: letter case and white space do not matter, numbers and dates
-count by their value however they are written, and JSON-escaped text counts as what it stands for. Words and numbers
+count by their value however they are written, and JSON escapes count as the characters they encode. Words and numbers
 have boundaries: `12` is not in `120`, nor `A-1` in `A-17`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
@@ -122,30 +122,26 @@ class TraceTexts:
 
     def __init__(self, trace: ExecutionTrace) -> None:
         self._steps = {step.id: step for step in trace.steps}
-        self._inputs: dict[str, SearchText] = {}
-        self._outputs: dict[str, SearchText] = {}
-        self._tool_results: dict[str, SearchText] = {}
+        self._texts: dict[tuple[str, str], SearchText] = {}
 
     def input(self, step_id: str) -> SearchText:
-        if step_id not in self._inputs:
-            self._inputs[step_id] = SearchText(snapshot_text(self._steps[step_id].input))
-        return self._inputs[step_id]
+        return self._get("input", step_id, lambda step: snapshot_text(step.input))
 
     def output(self, step_id: str) -> SearchText:
-        if step_id not in self._outputs:
-            self._outputs[step_id] = SearchText(snapshot_text(self._steps[step_id].output))
-        return self._outputs[step_id]
+        return self._get("output", step_id, lambda step: snapshot_text(step.output))
 
     def tool_results(self, step_id: str) -> SearchText:
         """The results of the tools that the step called."""
-        if step_id not in self._tool_results:
-            calls = self._steps[step_id].tool_calls
-            self._tool_results[step_id] = SearchText("\n".join(json_text(call.result) for call in calls))
-        return self._tool_results[step_id]
+        return self._get("tools", step_id, lambda step: "\n".join(json_text(call.result) for call in step.tool_calls))
 
     def predecessors_with(self, value: Value, step: Step) -> tuple[str, ...]:
         """The predecessors of a step whose outputs contain the value."""
         return tuple(source for source in step.predecessors if self.output(source).contains(value))
+
+    def _get(self, kind: str, step_id: str, read: Callable[[Step], str]) -> SearchText:
+        if (kind, step_id) not in self._texts:
+            self._texts[kind, step_id] = SearchText(read(self._steps[step_id]))
+        return self._texts[kind, step_id]
 
 
 def find_field_name(value: Value, text: str) -> str:
@@ -178,7 +174,7 @@ def _parse_number(text: str) -> Decimal | None:
 
 
 def _unescape_json(text: str) -> str:
-    """JSON escapes replaced by what they stand for, also where text was escaped twice."""
+    """JSON escapes replaced by their characters, also where text was escaped twice."""
     for _ in range(2):
         text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPED.get(found[2], found[2]), text)
     return text

@@ -158,12 +158,6 @@ def read_language(found: re.Match[str], _: Clause) -> Parameters:
     return (LANGUAGES[found["language"].lower()],)
 
 
-def read_citation(_: re.Match[str], clause: Clause) -> Parameters:
-    """`id` for citations by the id of the source, otherwise `any`."""
-    by_id = re.search(r"\[([^\]]+)\]|\b(?:ids?|identifiers?)\b", clause.plain, re.IGNORECASE)
-    return ("id" if by_id else "any",)
-
-
 def read_tools(found: re.Match[str], clause: Clause) -> Parameters | None:
     """Names of tools; an empty name means whichever fits."""
     vague = r"^(?:(?:tools?|functions?|available|provided|right|appropriate|suitable)\s*)*$"
@@ -262,12 +256,7 @@ FAMILIES: tuple[Family, ...] = (
         r"(?:to|with|from) (?:the )?(?P<source><phrase>+)",
         read=read_argument,
     ),
-    family(
-        "cite",
-        r"\bcit(?:e|ed|ation|ations)\b|\bname the document\b",
-        read=read_citation,
-        after="json",
-    ),
+    family("cite", r"\bcit(?:e|ed|ation|ations)\b|\bname the document\b", after="json"),
     family(
         "verbatim",
         r"\bverbatim\b|\bunchanged\b|\bunmodified\b|\bword for word\b|\bas is\b",

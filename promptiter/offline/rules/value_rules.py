@@ -1,7 +1,7 @@
 """Predicates about how values are written: the format of dates, and the number of decimals.
 
 A value of the output is compared with the same value of the reference: the same day, the same number. An output
-without the value is no evidence of how it would be written.
+without the value does not show how it would be written.
 """
 
 from __future__ import annotations
