@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 
 from promptiter.offline.model.answers import REASON_KEYS, SOURCE_KEYS, Draft
+from promptiter.offline.model.style import plain_text
 from promptiter.offline.model.task import split_words
-from promptiter.offline.model.values import plain_text
 from promptiter.offline.text.dates import dates_in, rewrite_dates
 from traces.model import Json
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from promptiter.llm.messages import Message
-from promptiter.offline.model.stock_phrases import strip_openers
-from promptiter.offline.model.values import plain_text
+from promptiter.offline.model.style import plain_text, strip_openers
 from promptiter.offline.text.matching import SMALL_WORDS
 from traces.model import Json
 
