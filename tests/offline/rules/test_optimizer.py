@@ -79,7 +79,7 @@ SCENARIOS = [
     Scenario("min characters", "You are a clerk.", "Write 120 characters at the very least.", RECORDS,
              limits=(120, None)),
     Scenario("date format", "Include the date.", "Include the date in the format DD.MM.YYYY.", RECORDS),
-    Scenario("date format anew", "Include the date. Use the date format MM/DD/YYYY.", "Include the date in ISO format.",
+    Scenario("new date format", "Include the date. Use the date format MM/DD/YYYY.", "Include the date in ISO format.",
              RECORDS, expects="Include the date. Use the date format YYYY-MM-DD."),
     Scenario("date and format", "You are a clerk.", "State the date, as DD.MM.YYYY.", RECORDS),
     Scenario("decimals", "Include the amount.", "Include the amount with two decimal places.", RECORDS),
@@ -280,9 +280,7 @@ def test_a_patch_says_why_in_counts_and_names_cases() -> None:
     assert patch is not None
     assert patch.surface_id == "node#instruction"
     assert patch.value == "You are a clerk. Always include the order id from the input in your output."
-    assert patch.reason == (
-        "14 of 14 failing outputs lack the order id that stands in their input; 6 passing outputs have it"
-    )
+    assert patch.reason == ("14 of 14 failing outputs lack the order id of their input; 6 passing outputs have it")
     assert patch.evidence == tuple(f"case {number:02}" for number in range(6, 16))
 
 
