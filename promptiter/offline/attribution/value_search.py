@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, cast
 import orjson
 
 from promptiter.backprop.step_text import json_text, snapshot_text
-from promptiter.offline.text.dates import dates_in
+from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.fields import read_fields
 from promptiter.offline.text.matching import normalize
 from traces import ExecutionTrace, Step
@@ -51,7 +51,7 @@ class Value:
     days: frozenset[date] = field(init=False)
 
     def __post_init__(self) -> None:
-        days = dates_in(self.text) if self.kind == "date" else ()
+        days = find_dates(self.text) if self.kind == "date" else ()
         object.__setattr__(self, "normalized", normalize(self.text))
         object.__setattr__(self, "number", _parse_number(self.text) if self.kind == "number" else None)
         object.__setattr__(self, "days", days[0].days if days else frozenset())
@@ -71,18 +71,18 @@ def read_value(thing: Json) -> Value:
     if isinstance(thing, int | float):
         return Value(f"{Decimal(repr(thing)):f}", "number")
     text = " ".join(str(thing).split())
-    if any(day.text == text for day in dates_in(text)):
+    if any(day.text == text for day in find_dates(text)):
         return Value(text, "date")
     found = _PARTS.fullmatch(text)
-    return Value(text, _kind(found) if found else "text")
+    return Value(text, _read_kind(found) if found else "text")
 
 
 def split_values(text: str) -> Iterator[Value]:
     """The dates, addresses, ids, numbers and words of a text, in order, including repeated ones."""
     position = 0
-    for day in (*dates_in(text), None):
+    for day in (*find_dates(text), None):
         at = len(text) if day is None else text.index(day.text, position)
-        yield from (Value(found[0], _kind(found)) for found in _PARTS.finditer(text, position, at))
+        yield from (Value(found[0], _read_kind(found)) for found in _PARTS.finditer(text, position, at))
         if day is not None:
             yield Value(day.text, "date")
             position = at + len(day.text)
@@ -114,7 +114,7 @@ class SearchText:
 
     @cached_property
     def _days(self) -> frozenset[date]:
-        return frozenset(day for each in dates_in(self.normalized) for day in each.days)
+        return frozenset(day for each in find_dates(self.normalized) for day in each.days)
 
 
 class TraceTexts:
@@ -162,7 +162,7 @@ def normalize_name(text: str) -> str:
     )
 
 
-def _kind(found: re.Match[str]) -> ValueKind:
+def _read_kind(found: re.Match[str]) -> ValueKind:
     return cast(ValueKind, found.lastgroup)  # the groups are named after the kinds
 
 
