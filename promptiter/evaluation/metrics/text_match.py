@@ -226,13 +226,13 @@ def _check_contains(actual: str, expected: str, criterion: TextCriterion) -> tup
 
 
 def _check_exact(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
-    came, origins = _fold_case(actual, criterion)
+    got, origins = _fold_case(actual, criterion)
     wanted, _ = _fold_case(expected, criterion)
-    if came == wanted:
+    if got == wanted:
         return ()
-    start = _count_common_prefix(came, wanted)
-    same_end = _count_common_prefix(came[start:][::-1], wanted[start:][::-1])
-    where = name_characters(origins[start], origins[len(came) - same_end])
+    start = _count_common_prefix(got, wanted)
+    same_end = _count_common_prefix(got[start:][::-1], wanted[start:][::-1])
+    where = name_characters(origins[start], origins[len(got) - same_end])
     return (Finding(kind="wrong", expected=expected, actual=actual, where=where, predicate="exact"),)
 
 
