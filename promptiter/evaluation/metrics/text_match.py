@@ -102,7 +102,7 @@ def split_words(text: str) -> list[str]:
     """The words of a text without case and punctuation. Each Chinese or Japanese character is a word."""
     spaced = []
     for character in unicodedata.normalize("NFKC", text).casefold():
-        if _is_cjk(character):
+        if any(first <= character <= last for first, last in _CJK):
             spaced.append(f" {character} ")
         else:
             # Combining marks belong to words, in Hindi for example.
@@ -266,10 +266,6 @@ def _count_common_subsequence(first: Sequence[object], second: Sequence[object])
         kept = row & places.get(item, 0)
         row = ((row + kept) | (row - kept)) & everything
     return len(first) - row.bit_count()
-
-
-def _is_cjk(character: str) -> bool:
-    return any(first <= character <= last for first, last in _CJK)
 
 
 _CJK = (
