@@ -9,6 +9,7 @@ from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.rendering import collect_findings
 from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, grade, resolve_id
 from promptiter.backprop.llm.step_prompt import alias_predecessors, alias_surfaces, render_backward
+from promptiter.grouping import group_by
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import BackwardRequest, BackwardResult, GradientPacket
 
@@ -62,13 +63,10 @@ def _build_packet(target: str, blame: BlameEntry, request: BackwardRequest) -> G
 
 def _merge_packets(packets: list[GradientPacket]) -> tuple[GradientPacket, ...]:
     """One packet for each predecessor, with all texts and the worst severity."""
-    by_target: dict[str, list[GradientPacket]] = {}
-    for packet in packets:
-        by_target.setdefault(packet.target, []).append(packet)
     return tuple(
         replace(
             min(same, key=lambda packet: packet.severity),
             text="\n".join(dict.fromkeys(packet.text for packet in same)),
         )
-        for same in by_target.values()
+        for same in group_by(packets, lambda packet: packet.target).values()
     )
