@@ -155,6 +155,8 @@ class _Extraction:
     def _find_placed_steps(self, metric: str, trace: ExecutionTrace) -> tuple[str, ...]:
         """The last visit of each node that a placement names for the metric; empty if none of them ran."""
         node_ids = {placement.node_id for placement in self.placements_of.get(metric, ())}
+        if not node_ids:
+            return ()
         return tuple({step.node_id: step.id for step in trace.steps if step.node_id in node_ids}.values())
 
 
