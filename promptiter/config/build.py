@@ -244,7 +244,7 @@ class _RunBuilder:
         self.problems.extend(find_unpriced_models(self.config, evaluator.gateway))
         if self.config.review and request.goal.kind != "score":
             self.problems.append(
-                f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; leave it out"
+                f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; remove it"
             )
         if agent is None:
             return

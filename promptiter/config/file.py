@@ -42,7 +42,7 @@ from promptiter.config.sections import (
     Shares,
     Stop,
 )
-from promptiter.errors import RequestError, SetupError
+from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.evaluation.result import Objective
 from promptiter.user_files import Location, describe_problems
@@ -105,29 +105,16 @@ class ReadConfig:
     broken: frozenset[str] = frozenset()
 
 
-def load_config(
-    path: str | os.PathLike[str],
-    *,
-    settings: Mapping[str, Json] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> RunConfig:
-    """Read a configuration file, or the promptiter.yaml in a folder. A RequestError lists every problem.
-
-    `settings` override the file and have its shape. `environ` has the values of `${VAR}`; by default it is os.environ.
-    """
-    found = read_config(path, settings=settings, environ=environ)
-    if found.problems:
-        raise RequestError(found.problems)
-    return found.config
-
-
 def read_config(
     path: str | os.PathLike[str],
     *,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ReadConfig:
-    """Read a configuration and collect its problems instead of raising them."""
+    """Read a configuration file, or the promptiter.yaml in a folder, and collect its problems.
+
+    `settings` override the file and have its shape. `environ` has the values of `${VAR}`; by default it is os.environ.
+    """
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
     return read_document(read_file(file), file=file, settings=settings, environ=environ)

@@ -37,7 +37,7 @@ DECISIONS: frozenset[EventType] = frozenset(("decision", "round_completed", "run
 """The file is synced to disk after these events, so that they survive a power failure."""
 
 INDEX_EVERY = 64
-"""The offset of every such line is remembered."""
+"""The distance between lines whose offsets are remembered."""
 
 
 class FileJournal:

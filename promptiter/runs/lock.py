@@ -86,7 +86,7 @@ class RunLock:
             os.close(file)
             raise
         self._file, self._lost, self._released = file, None, threading.Event()
-        _held().add(self)
+        _held_locks().add(self)
         self._renewing = threading.Thread(target=self._keep_renewing, name="run-lock", daemon=True)
         self._renewing.start()
 
@@ -118,7 +118,7 @@ class RunLock:
             if self._lost is None and _read_lease(self._path) == self._lease:
                 self._path.unlink()
         file, self._file, self._lease = self._file, None, None
-        _held().discard(self)
+        _held_locks().discard(self)
         os.close(file)
 
     def __enter__(self) -> RunLock:
@@ -252,7 +252,7 @@ def _describe(holder: Holder) -> str:
 
 
 @cache
-def _held() -> WeakSet[RunLock]:
+def _held_locks() -> WeakSet[RunLock]:
     """The locks of this process. A forked child inherits open files, and would keep the locks of a dead parent."""
     held: WeakSet[RunLock] = WeakSet()
 

@@ -28,7 +28,7 @@ from promptiter.runs.round_summary import (
     BlameSummary,
     Figures,
     Reason,
-    Rejected,
+    RejectionSummary,
     RoundSummary,
     summarize_evaluation,
     summarize_rounds,
@@ -114,7 +114,7 @@ class RunSummary:
     rounds: tuple[RoundSummary, ...] = ()
     blame: tuple[BlameSummary, ...] = ()
     no_blame: str = ""
-    rejections: tuple[Rejected, ...] = ()
+    rejections: tuple[RejectionSummary, ...] = ()
     stopped: str = ""
     costs: Costs = Costs()
     problems: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from promptiter.cli.load import load_agent
-from promptiter.config.file import load_config
+from promptiter.config.file import read_config
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_what_the_starter_suggests_in_comments_can_be_switched_on(
     path = tmp_path / "promptiter.yaml"
     below_the_title = path.read_text().partition("\n")[2]
     path.write_text(re.sub(r"(?m)^( *)# ?", r"\1", below_the_title))
-    config = load_config(path, environ={"OPENAI_API_KEY": "sk-something-secret"})
+    config = read_config(path, environ={"OPENAI_API_KEY": "sk-something-secret"}).config
     assert (config.models.stages.optimizer, config.budget.max_usd, config.evaluation.repeats) == ("gpt-4o", 2.0, 3)
     assert config.targets == ("filing#instruction",)
     assert config.stop is not None

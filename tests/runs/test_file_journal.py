@@ -32,7 +32,7 @@ from tests.traces.strategies import json_values, texts
 from tests.worlds import desk
 
 
-def numbered(many: list[Event]) -> list[Event]:
+def renumber(many: list[Event]) -> list[Event]:
     return [each.model_copy(update={"seq": seq}) for seq, each in enumerate(many)]
 
 
@@ -49,7 +49,7 @@ events = st.lists(
         data=st.dictionaries(texts, json_values | halves | wide, max_size=3),
     ),
     max_size=5,
-).map(numbered)
+).map(renumber)
 
 
 def event(seq: int, kind: EventType = "case", **data: Any) -> Event:

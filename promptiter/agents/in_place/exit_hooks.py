@@ -53,7 +53,7 @@ def cancel_close_at_exit(subject: Closable) -> None:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Defer signals to the end of this block. Only the main thread receives them, so others need not."""
+    """Defer signals to the end of this block. Has an effect only in the main thread, which receives them."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # An event loop handles signals between its steps; a handler that is not Python's could not be reinstalled.
     if not _in_main_thread() or _in_loop() or None in handlers.values():

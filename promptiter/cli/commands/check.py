@@ -13,12 +13,11 @@ import typer
 from promptiter.cli.load import read_subject, read_with_metrics
 from promptiter.cli.options import AsJson, ConfigOption, Output
 from promptiter.cli.output import console, write_text
-from promptiter.cli.views.check import CheckedSet, findings_as_json, print_findings
 from promptiter.errors import SetupError
-from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
     from promptiter.agents.base import Agent
+    from promptiter.cli.views.check import CheckedSet
     from promptiter.config.configured_run import ConfiguredEvaluation
     from promptiter.evaluation.evaluator import Evaluator
 
@@ -59,6 +58,7 @@ def check(
     Also finds contradicting or missing references and duplicates; with --agent, cases that always fail, always pass or
     flip. Exits 7 if references contradict each other, eval sets overlap, or no case can be scored.
     """
+    from promptiter.cli.views.check import CheckedSet, findings_as_json, print_findings
     from promptiter.evaluation.data.evalset import load_eval_set
     from promptiter.evaluation.data.health import check_cases, find_overlaps
 
@@ -129,6 +129,7 @@ async def _measure(
     from promptiter.cli.views.evaluation import show_progress
     from promptiter.evaluation.data.health import check_runs
     from promptiter.evaluation.stats.metric_noise import measure_metric_noise
+    from promptiter.llm.models import any_simulated
 
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):

@@ -65,7 +65,7 @@ def evaluate(
 ) -> None:
     """Run an agent over an eval set and score it.
 
-    Models, metrics and other settings come from promptiter.yaml, as for `promptiter run`; options win over it.
+    Models, metrics and other settings come from promptiter.yaml, as for `promptiter run`; options override it.
 
     Exits 1 if a metric's mean is below its threshold.
     """

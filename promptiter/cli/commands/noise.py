@@ -38,8 +38,8 @@ def noise(
 ) -> None:
     """Measure noise, and which gains could be detected.
 
-    Runs the baseline several times on the validation cases (an A/A test). No candidate is tried. Options win over the
-    keys of the same name in CONFIG.
+    Runs the baseline several times on the validation cases (an A/A test). No candidate is tried. Options override
+    the keys of the same name in CONFIG.
 
     After Ctrl-C, or when the budget ends, reports what was measured so far. Exits 7 if too many runs or scores failed.
     """

@@ -27,12 +27,12 @@ def restore(
     ] = False,
     agent: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:ATTR", help="The in-place agent, if a target is a callback of its program."),
+        typer.Option(metavar="MODULE:ATTR", help="The in-place agent, if a source is a callback of its program."),
     ] = None,
 ) -> None:
     """Restore the baseline after an in-place agent was killed.
 
-    A file that was edited in the meantime is not touched, and the baseline is saved beside it. Exits 1 if a target
+    A file that was edited in the meantime is not touched, and the baseline is saved beside it. Exits 1 if a source
     could not be restored.
     """
     from promptiter.agents.in_place.agent import InPlaceAgent
@@ -48,7 +48,7 @@ def restore(
             f"there is no folder {str(folder)!r}; name the state folder of the agent, .promptiter by default"
         )
     folder = folder or (found.state_folder if found else Path(STATE_FOLDER))
-    done = restore_folder(folder, targets=found.targets if found else None, force=force)
+    done = restore_folder(folder, sources=found.sources if found else None, force=force)
     if not done:
         typer.echo(f"nothing to do: no candidate was left in place by an agent with the state folder {folder}")
     for each in done:

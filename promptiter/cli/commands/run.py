@@ -67,7 +67,7 @@ def run(
     During the search any gain is accepted. At the end baseline and best are run again, and one significance test
     decides what is adopted (`final_test` in CONFIG).
 
-    Options win over the keys of the same name in CONFIG.
+    Options override the keys of the same name in CONFIG.
 
     The first Ctrl-C finishes the current round, the second stops at once; `promptiter resume` continues either.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import json_text
+from promptiter.cli.output import json_text, new_table
 from promptiter.cli.views.costs import price
 from promptiter.llm.cache.maintenance import CacheContents
 from promptiter.llm.ledger import Spending
@@ -20,10 +19,7 @@ def print_cache(screen: Console, found: CacheContents) -> None:
     screen.print(Text.assemble((str(path_from_here(found.path)), "bold"), f"  {format_size(found)}"), soft_wrap=True)
     if not found.by_role:
         return
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    table.add_column("role")
-    for name in ("answers", "tokens", "to pay again"):
-        table.add_column(name, justify="right")
+    table = new_table("role", ">answers", ">tokens", ">to pay again")
     rows = dict(found.by_role) | ({"total": found.total} if len(found.by_role) > 1 else {})
     for role, spent in rows.items():
         table.add_row(role, f"{spent.calls:,}", _tokens(spent), price(spent), style="bold" if role == "total" else None)

@@ -10,10 +10,9 @@ from xml.etree import ElementTree
 import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import json_text
+from promptiter.cli.output import json_text, new_table
 from promptiter.cli.views.costs import spending_line
 from promptiter.cli.views.run import format_score
 from promptiter.evaluation.data.case import EvalCase, EvalSet
@@ -69,10 +68,7 @@ def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway
     if not found.is_reliable:
         text = f"unreliable: {_share(found.errored_fraction)} of the runs or scores failed"
         screen.print(Text(text, "bold red"))
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    table.add_column("metric")
-    for name in ("mean", "threshold"):
-        table.add_column(name, justify="right")
+    table = new_table("metric", ">mean", ">threshold")
     for name, mean in found.metric_means.items():
         is_good = mean is not None and mean >= found.thresholds[name]
         table.add_row(

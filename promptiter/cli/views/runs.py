@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from promptiter.cli.output import new_table
 from promptiter.cli.views.costs import price
 from promptiter.cli.views.run import MARKS, OTHER_MARK
 from promptiter.runs.listing import ListedRun
@@ -19,11 +19,7 @@ MAX_ERROR = 200
 
 def print_runs(screen: Console, found: Sequence[ListedRun]) -> None:
     """Print one line per run, then errors, and how to resume the last run that can be resumed."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("run", "outcome"):
-        table.add_column(name, no_wrap=True)
-    for name in ("rounds", "score", "cost", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = new_table("run", "outcome", ">rounds", ">score", ">cost", ">time")
     for each in found:
         table.add_row(
             each.run_id,
