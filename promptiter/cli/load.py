@@ -10,9 +10,22 @@ from promptiter.config.loading import is_reference, load_agent
 from promptiter.errors import SetupError
 from traces.model import Json
 
-__all__ = ["load_agent", "read_subject", "read_with_metrics"]
+__all__ = ["collect_settings", "load_agent", "read_subject", "read_with_metrics"]
 
 SETS = ("train", "validation", "test")
+
+
+def collect_settings(**options: Json | Path) -> dict[str, Json]:
+    """The options that were given, under their keys in promptiter.yaml. Paths become absolute."""
+    settings: dict[str, Json] = {}
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            value = collect_settings(**value)
+        elif isinstance(value, Path):
+            value = str(value.absolute())
+        if value not in (None, {}):
+            settings[key] = value
+    return settings
 
 
 def read_subject(
