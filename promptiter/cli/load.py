@@ -1,4 +1,4 @@
-"""Loads configurations, agents as `module:attr`, and the metrics beside an eval set."""
+"""Reads the configuration of a command: its options, its subject, and the metrics beside an eval set."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from promptiter.config.file import FILE_NAME, ReadConfig, read_config, read_document
-from promptiter.config.loading import is_reference, load_agent
+from promptiter.config.loading import is_reference
 from promptiter.errors import SetupError
 from traces.model import Json
-
-__all__ = ["collect_settings", "load_agent", "read_subject", "read_with_metrics"]
 
 SETS = ("train", "validation", "test")
 

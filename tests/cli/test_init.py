@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from promptiter.cli.load import load_agent
 from promptiter.config.file import read_config
+from promptiter.config.loading import load_agent
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]

@@ -396,9 +396,7 @@ def test_the_file_chooses_how_the_backwarder_is_asked(folder: Path, attribution:
         ("{backwarder: simulated, corrector: simulated}", 12, ["ReferenceCorrector", "LLMCorrector"]),
     ],
 )
-def test_the_file_chooses_how_blame_is_checked(
-    folder: Path, stages: str, most: int | None, correctors: list[str]
-) -> None:
+def test_blame_is_checked_by_the_settings(folder: Path, stages: str, most: int | None, correctors: list[str]) -> None:
     strategy = load(folder, f"models: {{stages: {stages}}}").engine.search
     assert isinstance(strategy, BackpropRounds)
     check = strategy.check
