@@ -132,7 +132,7 @@ def _conclude_untested(session: Session) -> Conclusion:
 
 def _conclude(session: Session, verdict: Verdict, reason: str) -> Conclusion:
     count, cases = session.candidates_tried, len(session.validation.cases)
-    tried = f"{plural(count, 'candidate')} tried on {plural(cases, 'case')}"
+    tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
     return Conclusion(verdict=verdict, reasons=(reason, tried), tried=count, cases=cases)
 
 
@@ -238,7 +238,7 @@ class _FinalTestRun:
         assert self.pair is not None, "a run concludes after its final test"
         shown = [result for result in results if result.is_shown] if verdict == "improved" else []
         count = session.candidates_tried
-        tried = f"{plural(count, 'candidate')} tried on these cases before, on other repeats"
+        tried = f"the search tried {plural(count, 'candidate')} on these cases, in other repeats"
         return Conclusion(
             verdict=verdict,
             scope=shown[-1].scope if shown else None,

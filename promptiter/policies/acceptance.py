@@ -265,7 +265,7 @@ def _combine_answers(policies: Iterable[AcceptancePolicy], evidence: Evidence, *
     if not deciding and requests:
         return min(requests, key=_rank_by_cost)
     reason = "; ".join(dict.fromkeys(answer.reason for answer in deciding or answers if answer.reason))
-    return evidence.accept(reason) if decisive == bool(deciding) else evidence.reject(reason)
+    return evidence.accept_if(decisive == bool(deciding), reason)
 
 
 def _rank_by_cost(request: MoreEvidence) -> tuple[bool, bool, int, tuple[str, ...], str]:

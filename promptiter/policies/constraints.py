@@ -108,7 +108,7 @@ class TieBreak(ComposablePolicy):
         if abs(evidence.gain) > self.min_gain + ROUNDING:
             better = evidence.gain > 0
             reason = f"{gain} is {'above' if better else 'below'} {self.min_gain if better else -self.min_gain:g}"
-            return evidence.accept(reason) if better else evidence.reject(reason)
+            return evidence.accept_if(better, reason)
         tied = f"{gain} is within {self.min_gain:g}"
         for figure in self.by:
             before, after = compare_figure(figure, evidence)
@@ -116,7 +116,7 @@ class TieBreak(ComposablePolicy):
                 continue
             less_is_better = figure in FIGURES and figure not in evidence.candidate.thresholds
             reason = f"{tied}, and {figure} is {after:.4g}, was {before:.4g}"
-            return evidence.accept(reason) if (after < before) == less_is_better else evidence.reject(reason)
+            return evidence.accept_if((after < before) == less_is_better, reason)
         return evidence.reject(f"{tied}, and there is no difference in {', '.join(self.by)}")
 
 

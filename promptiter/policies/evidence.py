@@ -172,14 +172,15 @@ class Evidence:
         return None
 
     def accept(self, reason: str) -> AcceptanceDecision:
-        return AcceptanceDecision(accepted=True, delta=self._delta, reason=reason)
+        return self.accept_if(True, reason)
 
     def reject(self, reason: str) -> AcceptanceDecision:
-        return AcceptanceDecision(accepted=False, delta=self._delta, reason=reason)
+        return self.accept_if(False, reason)
 
-    @property
-    def _delta(self) -> float | None:
-        return self.train.gain if self.train is not None and not self.has_validation else self.gain
+    def accept_if(self, condition: bool, reason: str) -> AcceptanceDecision:
+        """Return a decision on the candidate with its gain, on train if validation has not run."""
+        gain = self.train.gain if self.train is not None and not self.has_validation else self.gain
+        return AcceptanceDecision(accepted=condition, delta=gain, reason=reason)
 
     @cached_property
     def _all_deltas(self) -> tuple[CaseDelta, ...]:

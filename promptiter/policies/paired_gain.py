@@ -58,7 +58,7 @@ class PairedGain(ComposablePolicy):
         reason = (
             f"{result.reason}; candidate {evidence.candidates_tried} may spend {share:.2g} of alpha = {self.alpha:g}"
         )
-        return evidence.accept(reason) if result.is_shown else evidence.reject(reason)
+        return evidence.accept_if(result.is_shown, reason)
 
     def _blocks(self, share: float) -> list[Block]:
         seen = list(accumulate(self.repeats))

@@ -476,7 +476,7 @@ def test_a_patch_set_knows_its_surfaces() -> None:
 async def test_protected_cases_must_pass_whatever_the_acceptance_policy() -> None:
     initial = Profile.of(desk.agent().describe(), DRAFT | POLISH)
     worse = {"draft#instruction": "Draft."}
-    request = desk.request(initial_profile=initial, acceptance=_Anything(), protected=frozenset(("validation-0",)))
+    request = desk.request(initial_profile=initial, acceptance=_AcceptsAll(), protected=frozenset(("validation-0",)))
     result = await desk.engine(worse).run(replace(request, stop=Patience(1)))
     decision = result.rounds[0].decision
     assert decision is not None
@@ -485,7 +485,7 @@ async def test_protected_cases_must_pass_whatever_the_acceptance_policy() -> Non
     )
 
 
-class _Anything:
+class _AcceptsAll:
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
         return evidence.accept("why not")
 

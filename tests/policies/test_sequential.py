@@ -39,10 +39,10 @@ class Gathers:
 
     def __init__(self, *evidence: Evidence) -> None:
         self.evidence = list(evidence)
-        self.wishes: list[MoreEvidence | None] = []
+        self.requests: list[MoreEvidence | None] = []
 
-    async def __call__(self, wish: MoreEvidence | None) -> Evidence:
-        self.wishes.append(wish)
+    async def __call__(self, request: MoreEvidence | None) -> Evidence:
+        self.requests.append(request)
         return self.evidence.pop(0)
 
 
@@ -73,14 +73,14 @@ def unvalidated(train: Evidence) -> Evidence:
 async def test_a_policy_that_decides_at_once_is_called_once() -> None:
     gathers = Gathers(BETTER)
     answer = await decide_sequentially(AnyGain(), gathers)
-    assert (answer.accepted, answer.delta, gathers.wishes) == (True, 0.2, [None])
+    assert (answer.accepted, answer.delta, gathers.requests) == (True, 0.2, [None])
 
 
 async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
     gathers = Gathers(*[BETTER] * 8)
     answer = await decide_sequentially(Never(), gathers)
     assert answer == BETTER.reject("still undecided after 8 looks: once more")
-    assert gathers.wishes == [None, *[ALL_AGAIN] * 7]
+    assert gathers.requests == [None, *[ALL_AGAIN] * 7]
     few = Gathers(BETTER)
     assert (await decide_sequentially(Never(), few, max_looks=1)).reason.startswith("still undecided after 1 looks")
 
@@ -105,14 +105,14 @@ async def test_a_decision_on_train_costs_no_validation_and_has_the_gain_of_train
     gathers = Gathers(unvalidated(WORSE))
     answer = await decide_sequentially(OnTrain() & MinGain(), gathers)
     assert answer == AcceptanceDecision(accepted=False, delta=-0.2, reason="train does not")
-    assert gathers.wishes == [ON_TRAIN]
+    assert gathers.requests == [ON_TRAIN]
 
 
 async def test_validation_runs_as_soon_as_another_part_needs_it() -> None:
     gathers = Gathers(unvalidated(BETTER), replace(BETTER, train=BETTER))
     answer = await decide_sequentially(MinGain(0.1) & OnTrain(), gathers)
     assert answer == AcceptanceDecision(accepted=True, delta=0.2, reason="gain +0.200 reaches 0.1; train gains")
-    assert gathers.wishes == [ON_TRAIN, MoreEvidence(reason="the candidate is not validated yet")]
+    assert gathers.requests == [ON_TRAIN, MoreEvidence(reason="the candidate is not validated yet")]
 
 
 @pytest.mark.parametrize("validated", [True, False])
@@ -125,5 +125,5 @@ async def test_a_candidate_that_fails_too_often_on_train_is_rejected(validated: 
 
 
 def test_the_cases_of_a_request_are_sorted() -> None:
-    wished: Sequence[str] = MoreEvidence(cases=("b", "a", "b")).cases
-    assert wished == ("a", "b")
+    requested: Sequence[str] = MoreEvidence(cases=("b", "a", "b")).cases
+    assert requested == ("a", "b")

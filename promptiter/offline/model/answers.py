@@ -107,13 +107,12 @@ def draft_answer(task: Task, book: RuleBook, *, knowledge: Mapping[str, str], rn
 def _collect_details(task: Task, book: RuleBook) -> dict[str, Json]:
     """The fields that go into the answer: only those that rules ask for."""
     details: dict[str, Json] = {}
-    known = task.all_fields
     if "carry_all" in book:
         if task.topic and task.topic not in map(plain_text, task.fields.values()):
             details["request"] = task.topic
         details |= task.fields
     for phrase in (*book.items("include"), *book.items("keyword")):
-        details |= {name: known[name] for name in task.find(phrase)}
+        details |= {name: task.fields[name] for name in task.find(phrase)}
     asked = {word for phrase in book.items("include") if not task.find(phrase) for word in split_words(phrase)}
     if task.topic and asked & _TOPIC_NAMES:
         details["request"] = task.topic
@@ -138,7 +137,6 @@ def _write_prose(draft: Draft) -> str:
         after=[],
         details=details,
         documents=[plain_text(line) for line in draft.details.get("documents", ())],
-        bare=draft.bare,
     )
     for keyword in book.items("keyword"):
         if not draft.task.find(keyword):
@@ -168,7 +166,7 @@ def _fill_key(key: str, draft: Draft) -> Json:
         return " ".join([shorten(plain, limit) if limit else plain, *missing])
     names = draft.task.find(key)
     if names:
-        return draft.style.json(names[0], draft.task.all_fields[names[0]])
+        return draft.style.json(names[0], draft.task.fields[names[0]])
     if words & SOURCE_KEYS:
         return draft.source or None
     return draft.finding.sentence or draft.sentence if words & REASON_KEYS else None

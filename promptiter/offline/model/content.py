@@ -38,7 +38,7 @@ def find_answer(task: Task, book: RuleBook, *, knowledge: Mapping[str, str], phr
     """The model's answer under the rules that it follows."""
     wanted = [name for phrase in book.items("value_only") for name in task.find(phrase)]
     if wanted:
-        return Finding(kind="fact", value=", ".join(plain_text(task.all_fields[name]) for name in wanted))
+        return Finding(kind="fact", value=", ".join(plain_text(task.fields[name]) for name in wanted))
     labels = book.items("choose")
     if labels:
         return Finding(kind="label", value=_choose_label(task, book, labels=labels, knowledge=knowledge, rng=rng))

@@ -11,14 +11,13 @@ from promptiter.offline.model.instruction_rules import RuleBook
 
 @dataclass(slots=True, kw_only=True)
 class Prose:
-    """A prose answer. To get shorter, it loses the sentences around the core first and the details last."""
+    """A prose answer: its core, the sentences around it, and the fields and documents that it carries."""
 
     before: list[str]
     core: str
     after: list[str]
     details: Mapping[str, str]
     documents: list[str]
-    bare: str
 
     def mention(self, word: str) -> None:
         """Add a word unless it is there already."""
@@ -41,7 +40,6 @@ class Prose:
     def fit(self, book: RuleBook, *, filler: str) -> str:
         """The text in the length that the rules ask for."""
         self._fit_sentences(book, filler)
-        self._shorten_to_words(book)
         return _fit_text(self.text(), book, filler)
 
     def _fit_sentences(self, book: RuleBook, filler: str) -> None:
@@ -54,22 +52,6 @@ class Prose:
             self.core += "."
         while 1 + len(self.before) + len(self.after) < least:
             self.after.append(f"{filler}.")
-
-    def _shorten_to_words(self, book: RuleBook) -> None:
-        _, most = _read_limits(book, "words")
-        if most is None:
-            return
-        around = " ".join(book.word(name) or "" for name in ("prefix", "suffix"))
-        most = max(most - len(around.split()), 1)
-        if len(self.text().split()) > most and most <= 3:
-            self.core = self.bare
-        while len(self.text().split()) > most and (self.after or self.before):
-            (self.after or self.before).pop()
-        stop = self.core[-1:] if self.core[-1:] in ".!?" else ""
-        kept = self.core.split()
-        while len(self.text().split()) > most and len(kept) > (1 if not self.details else 0):
-            kept.pop()
-            self.core = " ".join(kept).rstrip(",;:.") + (stop if kept else "")
 
 
 def shorten(text: str, limit: int) -> str:
@@ -102,7 +84,7 @@ def _fit_text(text: str, book: RuleBook, filler: str) -> str:
     least, most = _read_limits(book, "words")
     while len(text.split()) < least:
         text = f"{text} {filler}."
-    if least and most and len(text.split()) > most:
+    if most and len(text.split()) > most:
         text = " ".join(text.split()[:most])
     least, most = _read_limits(book, "characters")
     while len(text) < least:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from promptiter.offline.rules.examples import Evidence, Predicate, Sample, Verdict, is_safe_literal
 from promptiter.offline.text.dates import dates_in
-from promptiter.offline.text.fields import find_question
 from promptiter.offline.text.matching import contains_words, normalize
 from promptiter.offline.text.numbers import find_same_number, read_numbers
 
@@ -40,21 +39,6 @@ def detect_all_fields_carried(evidence: Evidence) -> Iterator[Predicate]:
         has=_has_all,
         fault="lack a field that stands in their input",
         virtue="have all of them",
-    )
-
-
-def detect_question_carried(evidence: Evidence) -> Iterator[Predicate]:
-    """An inner step passes on the question that it was asked."""
-    if any(sample.is_terminal for sample in evidence.failing) or len(evidence.passing) < 2:
-        return
-    yield Predicate(
-        family="field_carried",
-        parameters=("question",),
-        wants=lambda sample: bool(find_question(sample.input)) or None,
-        has=lambda sample: contains_words(sample.output, find_question(sample.input)),
-        fault="lack the question that stands in their input",
-        virtue="have it",
-        subject="question",
     )
 
 

@@ -57,29 +57,21 @@ def detect_suffix(evidence: Evidence) -> Iterator[Predicate]:
     )
 
 
-def detect_max_length(evidence: Evidence) -> Iterator[Predicate]:
-    """The output is no longer than the metric allows, or than the longest reference."""
-    if limits := _find_violated_limits(evidence, "max_length"):
-        yield _make_unconditional(_length_predicate("max_length", min(limits), "characters"))
-    if not evidence.is_whole:
-        return
-    for unit in ("sentences", "words"):
-        longest = max((_COUNTS[unit](text) for _, text in _list_prose(evidence)), default=0)
-        is_exceeded = _measure_failing(evidence, unit) >= CLEARLY * longest
-        if longest and is_exceeded and (unit == "words" or longest <= 3):
+def detect_lengths(evidence: Evidence) -> Iterator[Predicate]:
+    """The output is as long as the metric allows, or no longer and no shorter than the references."""
+    for family, choose in (("max_length", min), ("min_length", max)):
+        findings = (finding for sample in evidence.failing for finding in sample.findings)
+        limits = {each.expected for each in findings if each.predicate == family and isinstance(each.expected, int)}
+        if limits:  # a rule of the metric is for all outputs
+            predicate = _length_predicate(family, choose(limits), "characters")
+            yield replace(predicate, wants=lambda _: True, is_of_metric=True)
+    for unit in ("sentences", "words") if evidence.is_whole else ():
+        lengths = [_COUNTS[unit](text) for _, text in _list_prose(evidence)]
+        shortest, longest = min(lengths, default=0), max(lengths, default=0)
+        usual = median([_COUNTS[unit](sample.output) for sample in evidence.failing] or [0])
+        if longest and usual >= CLEARLY * longest and (unit == "words" or longest <= 3):
             yield _length_predicate("max_length", -(-longest // _step(longest)) * _step(longest), unit)
-
-
-def detect_min_length(evidence: Evidence) -> Iterator[Predicate]:
-    """The output is no shorter than the metric allows, or than the shortest reference."""
-    if limits := _find_violated_limits(evidence, "min_length"):
-        yield _make_unconditional(_length_predicate("min_length", max(limits), "characters"))
-    if not evidence.is_whole:
-        return
-    for unit in ("sentences", "words"):
-        shortest = min((_COUNTS[unit](text) for _, text in _list_prose(evidence)), default=0)
-        is_missed = CLEARLY * _measure_failing(evidence, unit) <= shortest
-        if shortest > 1 and is_missed and (unit == "words" or shortest <= 5):
+        if shortest > 1 and CLEARLY * usual <= shortest and (unit == "words" or shortest <= 5):
             yield _length_predicate("min_length", shortest // _step(shortest) * _step(shortest), unit)
 
 
@@ -151,21 +143,6 @@ def _length_predicate(family: str, limit: int, unit: str) -> Predicate:
         fault=f"have {'more' if is_most else 'fewer'} than {limit} {unit if limit > 1 else unit.removesuffix('s')}",
         subject=unit,
     )
-
-
-def _make_unconditional(predicate: Predicate) -> Predicate:
-    """The predicate as a rule of the metric, for all outputs."""
-    return replace(predicate, wants=lambda _: True, is_of_metric=True)
-
-
-def _measure_failing(evidence: Evidence, unit: str) -> float:
-    """The median length of failing outputs."""
-    return median([_COUNTS[unit](sample.output) for sample in evidence.failing] or [0])
-
-
-def _find_violated_limits(evidence: Evidence, predicate: str) -> set[int]:
-    findings = (finding for sample in evidence.failing for finding in sample.findings)
-    return {each.expected for each in findings if each.predicate == predicate and isinstance(each.expected, int)}
 
 
 def _list_prose(evidence: Evidence) -> list[tuple[Sample, str]]:

@@ -284,7 +284,7 @@ def branches(
     ]
 
 
-async def test_the_branch_that_carried_the_value_furthest_lost_it() -> None:
+async def test_of_two_losing_branches_the_later_step_is_chosen() -> None:
     assert await blamed(request(branches(), "A-17")) == ["facts2#instruction"]
 
 
