@@ -17,6 +17,7 @@ from promptiter.errors import BudgetEndedError, SetupError, TransientModelError,
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
+from promptiter.grouping import group_by
 from promptiter.stages.losses import (
     CaseLoss,
     Category,
@@ -109,12 +110,8 @@ class _Extraction:
 
     def __init__(self, trace_of: TraceOf, *, placements: Iterable[LossPlacement], hints: Iterable[LossHint]) -> None:
         self.trace_of = trace_of
-        self.nodes_of: dict[str, list[str]] = {}
-        self.hints_of: dict[tuple[str, str], list[LossHint]] = {}
-        for placement in placements:
-            self.nodes_of.setdefault(placement.metric, []).append(placement.node_id)
-        for hint in hints:
-            self.hints_of.setdefault((hint.case_id, hint.metric), []).append(hint)
+        self.placements_of = group_by(placements, lambda placement: placement.metric)
+        self.hints_of = group_by(hints, lambda hint: (hint.case_id, hint.metric))
 
     def extract_from_row(self, row: CaseRow, case: EvalCase) -> Iterator[CaseLoss]:
         if row.error is not None:
@@ -157,8 +154,8 @@ class _Extraction:
 
     def _find_placed_steps(self, metric: str, trace: ExecutionTrace) -> tuple[str, ...]:
         """The last visit of each node that a placement names for the metric; empty if none of them ran."""
-        node_ids = self.nodes_of.get(metric)
-        if node_ids is None:
+        node_ids = {placement.node_id for placement in self.placements_of.get(metric, ())}
+        if not node_ids:
             return ()
         return tuple({step.node_id: step.id for step in trace.steps if step.node_id in node_ids}.values())
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import fsum
 from typing import ClassVar
 
+from promptiter.grouping import group_by
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
 
@@ -60,9 +61,6 @@ class SharedReason:
 
 def merge(gradients: Iterable[SurfaceGradient]) -> tuple[SharedReason, ...]:
     """Merge gradients into reasons, the best supported first."""
-    alike: defaultdict[tuple[str, ...], list[SurfaceGradient]] = defaultdict(list)
-    for gradient in gradients:
-        alike[_build_merge_key(gradient)].append(gradient)
     reasons = [
         SharedReason(
             text=min(same, key=lambda each: (-each.confidence, each.case_id, each.repeat, each.turn, each.text)).text,
@@ -71,7 +69,7 @@ def merge(gradients: Iterable[SurfaceGradient]) -> tuple[SharedReason, ...]:
             case_ids=tuple(sorted({each.case_id for each in same})),
             support=support_of(same),
         )
-        for same in alike.values()
+        for same in group_by(gradients, _build_merge_key).values()
     ]
     return tuple(sorted(reasons, key=lambda reason: (-reason.support, reason.severity, reason.text)))
 

@@ -1,4 +1,4 @@
-"""Loads configurations, agents as `module:attr`, and the metrics beside an eval set."""
+"""Reads the configuration of a command: its options, its subject, and the metrics beside an eval set."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from promptiter.config.file import FILE_NAME, ReadConfig, read_config, read_document
-from promptiter.config.loading import is_reference, load_agent
+from promptiter.config.loading import is_reference
 from promptiter.errors import SetupError
 from traces.model import Json
 
-__all__ = ["load_agent", "read_subject", "read_with_metrics"]
-
 SETS = ("train", "validation", "test")
+
+
+def collect_settings(**options: Json | Path) -> dict[str, Json]:
+    """The options that were given, under their keys in promptiter.yaml. Paths become absolute."""
+    settings: dict[str, Json] = {}
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            value = collect_settings(**value)
+        elif isinstance(value, Path):
+            value = str(value.absolute())
+        if value not in (None, {}):
+            settings[key] = value
+    return settings
 
 
 def read_subject(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from promptiter.agents.base import Agent
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
@@ -80,7 +80,7 @@ class _RunBuilder:
         if agent is not None and evaluator is not None:
             engine = self.attempt(lambda: _build_engine(agent, evaluator, config))
         if self.problems or engine is None:
-            raise self._close_and_report(gateway)
+            self._fail(gateway)
         return ConfiguredRun(
             config=config,
             engine=engine,
@@ -98,14 +98,15 @@ class _RunBuilder:
             others = [teacher] if isinstance(teacher, str) else []
             self.attempt(partial(check_models, agent, evaluator, profile=profile, others=others))
         if self.problems or agent is None or evaluator is None or cases is None:
-            raise self._close_and_report(gateway)
+            self._fail(gateway)
         return ConfiguredEvaluation(
             agent=agent, cases=cases, evaluator=evaluator, gateway=gateway, profile=profile, teacher=teacher
         )
 
-    def _close_and_report(self, gateway: Gateway) -> RequestError:
+    def _fail(self, gateway: Gateway) -> NoReturn:
+        """Raise all problems as one error."""
         gateway.cache.close()
-        return RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
+        raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems)))
 
     def _load_cases(self, eval_set: str) -> EvalSet | None:
         """The cases of one of the configuration's sets, or of a file."""

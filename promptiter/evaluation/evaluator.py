@@ -94,15 +94,19 @@ class Evaluator:
             other.executor = LocalExecutor(concurrency=options.concurrency)
         return other
 
+    def with_metrics(self, metrics: Iterable[Metric]) -> Evaluator:
+        """The same evaluator with other metrics."""
+        other = copy.copy(self)
+        other.metrics = tuple(metrics)
+        return other
+
     def with_judge(self, model: str) -> Evaluator:
         """The same evaluator with this model as the judge."""
         from promptiter.evaluation.metrics.judge import JudgeMetric
 
-        other = copy.copy(self)
-        other.metrics = tuple(
+        return self.with_metrics(
             each.with_model(model) if isinstance(each, JudgeMetric) else each for each in self.metrics
         )
-        return other
 
     async def evaluate(
         self,

@@ -81,10 +81,6 @@ class CaseRow:
         errors = (score.error for score in self.scores if score.error is not None)
         return next((error for error in errors if error.partition(":")[0] in OUTAGES), None)
 
-    @property
-    def errored_metrics(self) -> tuple[str, ...]:
-        return tuple(score.metric for score in self.scores if not score.is_scored)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
@@ -188,9 +184,9 @@ class Evaluation:
         """The share of case runs, or of the scores of one metric, that failed; the largest of these."""
         if not self.rows:
             return 0.0
-        failed = [sum(row.error is not None for row in self.rows)]
-        failed += [sum(metric in row.errored_metrics for row in self.rows) for metric in self.thresholds]
-        return max(failed) / len(self.rows)
+        unscored = Counter(score.metric for row in self.rows for score in row.scores if not score.is_scored)
+        failed = sum(row.error is not None for row in self.rows)
+        return max(failed, *(unscored[metric] for metric in self.thresholds), 0) / len(self.rows)
 
     @property
     def commonest_errors(self) -> str:

@@ -1,7 +1,7 @@
 """Gateway: every model call and every declared tool call goes through it, whichever role makes it.
 
 A call is answered from the cache if the answer is known. Otherwise it is checked against the budget, waits for the rate
-limit and a free slot, and is retried if it fails for a passing reason. Its cost goes to the ledger, and its answer
+limit and a free slot, and is retried if it fails for a transient reason. Its cost goes to the ledger, and its answer
 to the cache before it is used.
 """
 
@@ -290,10 +290,11 @@ class Gateway:
         """Redact an answer. The stored answer is also the one that is used, so a run and its replay are equal."""
         if isinstance(answer, ToolAnswer):
             return replace(answer, value=self.redactor.redact_known_json(answer.value))
-        wishes = (
-            replace(wish, arguments=self.redactor.redact_known_json(wish.arguments)) for wish in answer.tool_requests
+        requests = (
+            replace(request, arguments=self.redactor.redact_known_json(request.arguments))
+            for request in answer.tool_requests
         )
-        return replace(answer, text=self.redactor.redact_known(answer.text), tool_requests=tuple(wishes))
+        return replace(answer, text=self.redactor.redact_known(answer.text), tool_requests=tuple(requests))
 
 
 @dataclass(frozen=True, slots=True)

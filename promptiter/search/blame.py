@@ -19,6 +19,7 @@ from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.surface_reads import collect_reads, find_unread
+from promptiter.grouping import group_by
 from promptiter.profile import Profile
 from promptiter.runlog.events import Phase
 from promptiter.search.gradient_check import GradientCheck, ReplayContext
@@ -261,17 +262,10 @@ def _group_by_surface(
     blames: Sequence[TraceBlame], *, without: frozenset[str]
 ) -> dict[str, tuple[SurfaceGradient, ...]]:
     """All gradients by surface, worst severity first, in an order that does not depend on timing."""
-    found: dict[str, list[SurfaceGradient]] = {}
-    for blame in blames:
-        for result in blame.results:
-            for gradient in result.gradients:
-                if gradient.surface_id in without:
-                    continue
-                found.setdefault(gradient.surface_id, []).append(gradient)
-    return {
-        surface_id: tuple(sorted(found[surface_id], key=lambda g: (g.severity, g.case_id, g.repeat, g.step_id, g.text)))
-        for surface_id in sorted(found)
-    }
+    gradients = [gradient for blame in blames for result in blame.results for gradient in result.gradients]
+    gradients.sort(key=lambda g: (g.surface_id, g.severity, g.case_id, g.repeat, g.step_id, g.text))
+    found = group_by(gradients, lambda gradient: gradient.surface_id)
+    return {surface_id: tuple(each) for surface_id, each in found.items() if surface_id not in without}
 
 
 def _select_hints(eval_set: EvalSet, hints: Sequence[LossHint]) -> tuple[LossHint, ...]:

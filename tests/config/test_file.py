@@ -364,26 +364,26 @@ def test_a_plain_key_is_a_secret_too() -> None:
 
 def test_stages_ask_the_models_they_are_given(folder: Path) -> None:
     run = load(folder, "models: {stages: openai/x, openai/x: {api_key: none, options: {temperature: 0.2}}}")
-    strategy = run.engine.search
-    assert isinstance(strategy, BackpropRounds)
-    assert isinstance(strategy.attributor, CheapestAttributor)
-    assert (strategy.attributor.whole.model, strategy.attributor.backwarder.model) == ("openai/x", "openai/x")
-    assert strategy.attributor.whole.model_options == {"temperature": 0.2}
-    assert isinstance(strategy.aggregator, LLMAggregator)
-    assert isinstance(strategy.optimizer, LLMOptimizer)
-    assert (strategy.optimizer.model, strategy.optimizer.model_options) == ("openai/x", {"temperature": 0.2})
-    strategy = load(folder, "models: {stages: {optimizer: simulated}}").engine.search
-    assert isinstance(strategy, BackpropRounds)
-    assert isinstance(strategy.attributor, EvidenceAttributor)
+    search = run.engine.search
+    assert isinstance(search, BackpropRounds)
+    assert isinstance(search.attributor, CheapestAttributor)
+    assert (search.attributor.whole.model, search.attributor.backwarder.model) == ("openai/x", "openai/x")
+    assert search.attributor.whole.model_options == {"temperature": 0.2}
+    assert isinstance(search.aggregator, LLMAggregator)
+    assert isinstance(search.optimizer, LLMOptimizer)
+    assert (search.optimizer.model, search.optimizer.model_options) == ("openai/x", {"temperature": 0.2})
+    search = load(folder, "models: {stages: {optimizer: simulated}}").engine.search
+    assert isinstance(search, BackpropRounds)
+    assert isinstance(search.attributor, EvidenceAttributor)
 
 
 @pytest.mark.parametrize(("attribution", "kind"), [("walk", StepwiseAttributor), ("whole_trace", LLMAttributor)])
 def test_the_file_chooses_how_the_backwarder_is_asked(folder: Path, attribution: str, kind: type) -> None:
     stages = f"{{backwarder: simulated, attribution: {attribution}}}"
-    strategy = load(folder, f"models: {{stages: {stages}}}").engine.search
-    assert isinstance(strategy, BackpropRounds)
-    assert isinstance(strategy.attributor, kind)
-    assert isinstance(strategy.aggregator, SupportAggregator)
+    search = load(folder, f"models: {{stages: {stages}}}").engine.search
+    assert isinstance(search, BackpropRounds)
+    assert isinstance(search.attributor, kind)
+    assert isinstance(search.aggregator, SupportAggregator)
 
 
 @pytest.mark.parametrize(
@@ -396,10 +396,10 @@ def test_the_file_chooses_how_the_backwarder_is_asked(folder: Path, attribution:
         ("{backwarder: simulated, corrector: simulated}", 12, ["ReferenceCorrector", "LLMCorrector"]),
     ],
 )
-def test_blame_is_checked_as_the_file_says(folder: Path, stages: str, most: int | None, correctors: list[str]) -> None:
-    strategy = load(folder, f"models: {{stages: {stages}}}").engine.search
-    assert isinstance(strategy, BackpropRounds)
-    check = strategy.check
+def test_blame_is_checked_by_the_settings(folder: Path, stages: str, most: int | None, correctors: list[str]) -> None:
+    search = load(folder, f"models: {{stages: {stages}}}").engine.search
+    assert isinstance(search, BackpropRounds)
+    check = search.check
     assert (check.most if check else None) == most
     assert [type(each).__name__ for each in (check.correctors if check else ())] == correctors
 

@@ -142,7 +142,7 @@ def test_a_change_has_the_reasons_of_its_accepted_patches_only(improved: RunResu
     assert [each.text for each in changes["polish#instruction"].reasons] == ["the optimizer's reason"]
 
 
-def test_blame_says_what_became_of_it(improved: RunResult) -> None:
+def test_blame_has_an_outcome(improved: RunResult) -> None:
     first = round_with(
         improved,
         1,
@@ -177,7 +177,7 @@ def test_refused_patches_missing_patches_and_open_rounds_are_rejections(improved
     ]
 
 
-def test_a_round_without_blame_says_why(improved: RunResult) -> None:
+def test_a_round_without_blame_has_a_reason(improved: RunResult) -> None:
     train = improved.rounds[0].train
     assert train is not None
     failing = round_with(improved, 1, accepted=None)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
@@ -33,6 +33,7 @@ from promptiter.agents.in_place.source_lock import POLL_S, FolderLock
 from promptiter.agents.in_place.source_values import decode_surface, encode_value, merge_surfaces
 from promptiter.agents.nodes import NodeContext
 from promptiter.agents.step_calls import StepCalls
+from promptiter.concurrency import finish_before_cancel
 from promptiter.errors import AgentError, SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
@@ -41,7 +42,6 @@ from promptiter.structure import NodeKind, StructureSnapshot, Surface, escape_se
 from traces import Failure
 from traces.model import Json
 
-_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -105,9 +105,9 @@ class InPlaceAgent:
         try:
             async with use.turn:
                 await use.idle.wait()
-                return await _finish_in_thread(self.close)
+                return await finish_before_cancel(asyncio.to_thread(self.close))
         except asyncio.CancelledError:
-            await _finish_in_thread(self.close)
+            await finish_before_cancel(asyncio.to_thread(self.close))
             raise
         finally:
             cancel_close_at_exit(self)  # again, since only the main thread can reset the SIGTERM handler
@@ -155,7 +155,9 @@ class InPlaceAgent:
                 await asyncio.sleep(POLL_S)
         close_at_exit(self)
         try:
-            await _finish_in_thread(lambda: self._saved.hold(self.sources, baseline=baseline, wanted=wanted))
+            await finish_before_cancel(
+                asyncio.to_thread(self._saved.hold, self.sources, baseline=baseline, wanted=wanted)
+            )
         except BaseException:
             use.lock.release()
             raise
@@ -269,20 +271,6 @@ def _build_agent(surfaces: tuple[Surface, ...], ask: Callable[[str], Awaitable[J
             "node, such as bot#instruction, or wrap an agent"
         )
     return GraphAgent(name=names[0], nodes=(_FunctionWithSources(names[0], surfaces, ask),))
-
-
-async def _finish_in_thread(work: Callable[[], _T]) -> _T:
-    """Do the work in a thread, to its end even when cancelled."""
-    done = asyncio.get_running_loop().run_in_executor(None, work)
-    cancelled: asyncio.CancelledError | None = None
-    while not done.done():
-        try:
-            await asyncio.wait([done])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return done.result()
 
 
 def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -25,6 +25,7 @@ from promptiter.concurrency import run_together
 from promptiter.errors import ModelError
 from promptiter.evaluation.data.health import normalize_text
 from promptiter.evaluation.data.near_duplicates import NEAR
+from promptiter.grouping import group_by
 from promptiter.llm.messages import Message, Role
 from promptiter.llm.structured import build_shape
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
@@ -115,9 +116,7 @@ def summarize_gradients(request: AggregateRequest, *, text: str) -> AggregateRes
 
 def collect_points(gradients: Iterable[SurfaceGradient]) -> list[FeedbackPoint]:
     """Merge equal and near-equal gradients into points, the most severe and most frequent first."""
-    by_words: dict[str, list[SurfaceGradient]] = {}
-    for gradient in gradients:
-        by_words.setdefault(normalize_text(escape_surrogates(gradient.text)), []).append(gradient)
+    by_words = group_by(gradients, lambda gradient: normalize_text(escape_surrogates(gradient.text)))
     equal = {words: _build_point(by_words[words]) for words in sorted(by_words)}
     return sorted(_cluster_points(equal), key=lambda point: (point.severity, -len(point.case_ids), point.text))
 

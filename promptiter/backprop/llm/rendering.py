@@ -11,7 +11,7 @@ from promptiter.backprop.step_text import json_leaves
 from promptiter.evaluation.metrics.metric import summarize_findings
 from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
-from promptiter.stages.contracts import BackwardRequest, Rejection, StepExample
+from promptiter.stages.contracts import GradientPacket, Rejection, StepExample
 from promptiter.stages.losses import Loss
 from promptiter.structure import Surface
 from traces import Snapshot, Step, ToolCall
@@ -105,18 +105,9 @@ def describe_findings(findings: Iterable[Finding]) -> list[str]:
     return list(dict.fromkeys(summarize_findings([finding]) for finding in findings))
 
 
-def collect_incoming_findings(request: BackwardRequest) -> tuple[Finding, ...]:
-    """The findings of all packets, each once. They are attached to everything that the step answers."""
-    return deduplicate_findings(finding for packet in request.incoming for finding in packet.findings)
-
-
-def collect_findings(losses: Iterable[Loss]) -> tuple[Finding, ...]:
-    """The findings of all losses, each once."""
-    return deduplicate_findings(finding for loss in losses for finding in loss.findings)
-
-
-def deduplicate_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    found = {repr(finding): finding for finding in findings}
+def collect_findings(reports: Iterable[Loss | GradientPacket]) -> tuple[Finding, ...]:
+    """The findings of all losses or packets, each once."""
+    found = {repr(finding): finding for report in reports for finding in report.findings}
     return tuple(found[key] for key in sorted(found))
 
 

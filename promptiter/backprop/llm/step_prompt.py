@@ -5,7 +5,7 @@ from __future__ import annotations
 from promptiter.backprop.llm.prompts import BACKWARD, DATA_RULE, EXPECTED, GRADES, MAX_PROMPT_TOKENS, TO_A_SURFACE
 from promptiter.backprop.llm.rendering import (
     build_optional_section,
-    collect_incoming_findings,
+    collect_findings,
     collect_literals,
     collect_wrong_values,
     describe_findings,
@@ -36,7 +36,7 @@ def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
 def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
     """The predecessors by alias. If there are too many, those that failed or gave a wrong value are preferred."""
     steps = sorted({step.id: step for step in request.predecessors}.values(), key=lambda step: (len(step.id), step.id))
-    wrong = collect_wrong_values(collect_incoming_findings(request))
+    wrong = collect_wrong_values(collect_findings(request.incoming))
     named = [(f"P{number}", step) for number, step in enumerate(steps, 1)]
     if len(named) > MOST_PREDECESSORS:
         named = sorted(named, key=lambda pair: not is_suspect(pair[1], wrong))[:MOST_PREDECESSORS]
@@ -45,7 +45,7 @@ def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
 
 def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
     """Render the prompt that asks which surface or predecessor of a step is to blame."""
-    step, findings = request.step, collect_incoming_findings(request)
+    step, findings = request.step, collect_findings(request.incoming)
     packets = sorted(request.incoming, key=lambda packet: (packet.severity, packet.source, packet.text))
     reports = list(dict.fromkeys(f"{packet.severity}, {packet.category}: {packet.text}" for packet in packets))
     reasons = [reason for reason in dict.fromkeys(request.reasons) if reason not in "\n".join(reports)]

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.load import load_agent, read_subject
+from promptiter.cli.load import read_subject
 from promptiter.cli.options import Output, Subject
 from promptiter.cli.output import OutputFormat, console, guess_format, json_text, new_table, write_text
+from promptiter.config.loading import load_agent
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot

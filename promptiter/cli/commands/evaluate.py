@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.load import read_with_metrics
+from promptiter.cli.load import collect_settings, read_with_metrics
 from promptiter.cli.options import AsJson, Concurrency, ConfigOption, MaxUsd, Output, Seed, Subject
 from promptiter.cli.output import console, write_text
 from promptiter.errors import SetupError
-from traces.model import Json
 
 
 def evaluate(
@@ -77,17 +76,17 @@ def evaluate(
     for path in (junit, output):
         if path is not None and not path.absolute().parent.is_dir():
             raise SetupError(f"{str(path)!r} cannot be written: its folder does not exist")
-    settings = _drop_none(
-        initial_profile=_absolute(profile),
-        evaluation=_drop_none(
-            repeats=repeats,
-            concurrency=concurrency,
-            case_timeout_s=timeout_s,
-            max_errored_fraction=max_errored_fraction,
-        ),
-        cache=_absolute(Path(cache)) if cache not in (None, "memory") else cache,
+    settings = collect_settings(
+        initial_profile=profile,
+        evaluation={
+            "repeats": repeats,
+            "concurrency": concurrency,
+            "case_timeout_s": timeout_s,
+            "max_errored_fraction": max_errored_fraction,
+        },
+        cache=cache if cache in (None, "memory") else Path(cache),
         teacher=teacher,
-        budget=_drop_none(max_usd=max_usd, allow_unknown_price=allow_unknown_price or None),
+        budget={"max_usd": max_usd, "allow_unknown_price": allow_unknown_price or None},
         seed=seed,
     )
     given = read_with_metrics(subject, eval_set, config=config, metrics=metrics, settings=settings)
@@ -115,11 +114,3 @@ def evaluate(
     gateway.cache.close()
     if not found.is_reliable or not evaluation_view.reaches_thresholds(found):
         raise typer.Exit(1)
-
-
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.absolute())
-
-
-def _drop_none(**values: Json) -> dict[str, Json]:
-    return {name: value for name, value in values.items() if value not in (None, {})}

@@ -38,7 +38,7 @@ def restore(
     from promptiter.agents.in_place.agent import InPlaceAgent
     from promptiter.agents.in_place.saved_baseline import STATE_FOLDER
     from promptiter.agents.in_place.saved_baseline import restore as restore_folder
-    from promptiter.cli.load import load_agent
+    from promptiter.config.loading import load_agent
 
     found = load_agent(agent) if agent is not None else None
     if found is not None and not isinstance(found, InPlaceAgent):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from promptiter.cli.load import collect_settings
 from promptiter.cli.options import (
     Concurrency,
     Config,
@@ -27,7 +28,6 @@ from promptiter.cli.options import (
 )
 from promptiter.cli.output import SteadyConsole, console, print_error, write_text
 from promptiter.errors import SetupError
-from traces.model import Json
 
 if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredRun
@@ -78,14 +78,14 @@ def run(
     names = [name.strip() for each in targets or () for name in each.split(",") if name.strip()]
     settings = collect_settings(
         max_rounds=max_rounds,
-        budget={"max_usd": max_usd} if max_usd is not None else None,
-        concurrency=concurrency,
+        budget={"max_usd": max_usd},
+        evaluation={"concurrency": concurrency},
         seed=seed,
         targets=names or None,
-        initial_profile=str(initial_profile.absolute()) if initial_profile is not None else None,
+        initial_profile=initial_profile,
         review=review,
         runs=runs,
-        as_json=as_json,
+        json=as_json,
         quiet=quiet,
     )
     if dry_run:
@@ -116,7 +116,7 @@ def resume(
     from promptiter.api import read_config_to_resume
 
     folder = find_run_folder(run, runs)
-    settings = collect_settings(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
+    settings = collect_settings(evaluation={"concurrency": concurrency}, review=review, json=as_json, quiet=quiet)
     _execute(read_config_to_resume(folder, settings=settings), folder=folder, test_now=final_test, costs=costs)
 
 
@@ -136,29 +136,10 @@ def rerun(
     from promptiter.api import read_config_to_rerun
 
     folder = find_run_folder(run, runs)
-    settings = collect_settings(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
+    settings = collect_settings(
+        evaluation={"concurrency": concurrency}, review=review, runs=runs, json=as_json, quiet=quiet
+    )
     _execute(read_config_to_rerun(folder, settings=settings), costs=costs)
-
-
-def collect_settings(
-    *,
-    concurrency: int | None,
-    review: bool | None,
-    runs: Path | None = None,
-    as_json: bool | None,
-    quiet: bool | None,
-    **others: Json,
-) -> dict[str, Json]:
-    """The options that were given, under their keys in promptiter.yaml."""
-    given = {
-        **others,
-        "evaluation": {"concurrency": concurrency} if concurrency is not None else None,
-        "review": review,
-        "runs": str(runs.absolute()) if runs is not None else None,
-        "json": as_json,
-        "quiet": quiet,
-    }
-    return {key: value for key, value in given.items() if value is not None}
 
 
 def _print_forecast(found: ReadConfig) -> None:

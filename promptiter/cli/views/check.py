@@ -230,7 +230,7 @@ _KINDS: Mapping[HealthKind, _KindText] = {
     "never_passes": _KindText(
         "case that never passes",
         "cases that never pass",
-        "too hard or wrong; check the reference and the threshold before you optimize for it.",
+        "too hard or wrong; check the reference and the threshold before optimizing.",
     ),
     "flips": _KindText(
         "case that flips",

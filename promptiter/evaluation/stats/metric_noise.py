@@ -68,14 +68,7 @@ async def measure_metric_noise(
             for number in range(first, first + judge_repeats)
             for metric in evaluator.metrics
         ]
-        once = Evaluator(
-            samples,
-            gateway=evaluator.gateway,
-            options=evaluator.options,
-            executor=evaluator.executor,
-            trace_store=evaluator.trace_store,
-            user_simulator=evaluator.user_simulator,
-        )
+        once = evaluator.with_metrics(samples)
         async for row in once.stream_rows(agent, eval_set, profile, runs=list_case_runs(eval_set, [repeat])):
             rows.append(row)
             if on_row is not None:

@@ -268,7 +268,7 @@ async def test_a_profile_of_another_structure_is_refused(file: Prompt, state: St
     assert file.raw == BASELINE
 
 
-async def test_a_text_that_the_file_cannot_hold_fails_its_run_and_touches_nothing(file: Prompt, state: State) -> None:
+async def test_a_text_that_cannot_be_encoded_fails_its_run_and_changes_nothing(file: Prompt, state: State) -> None:
     file.raw = b"plain"
     sources = {"bot#instruction": FileSource(file.path, encoding="ascii")}
     async with InPlaceAgent(lambda question: question, sources, state_folder=state.path) as agent:
@@ -393,7 +393,7 @@ async def test_runs_that_are_cancelled_while_they_wait_leave_the_turn_to_others(
             await waiting
 
 
-async def test_a_switch_that_is_cancelled_comes_to_its_end_before_the_next(state: State) -> None:
+async def test_a_cancelled_switch_finishes_before_the_next(state: State) -> None:
     store = {"key": "base"}
     writing, go = threading.Event(), threading.Event()
 
@@ -501,7 +501,7 @@ async def test_an_edit_is_the_new_baseline_once_the_saved_one_is_deleted(file: P
     assert file.raw == b"Mine!"
 
 
-async def test_a_file_that_was_deleted_comes_back_with_its_mode(file: Prompt, state: State) -> None:
+async def test_a_deleted_file_is_restored_with_its_mode(file: Prompt, state: State) -> None:
     file.mode = 0o640
     agent = bot(file, state)
     await run(agent, "A")
@@ -586,7 +586,7 @@ async def test_a_state_folder_in_use_for_other_sources_is_refused(file: Prompt, 
         await running
 
 
-async def test_a_damaged_saved_baseline_is_reported_and_touches_nothing(file: Prompt, state: State) -> None:
+async def test_a_damaged_saved_baseline_is_reported_and_changes_nothing(file: Prompt, state: State) -> None:
     await run(bot(file, state), "A")
     whole = state.record.raw
     for damaged in (whole[:40], whole.replace(b'"mode"', b'"made"'), whole.replace(b"bot#i", b"cat#i")):

@@ -280,7 +280,7 @@ def test_a_signal_ends_the_program_with_the_baseline_in_place(
     assert prompts(folder) == BASELINES
 
 
-def test_the_end_of_a_program_that_closes_nothing_restores(folder: Path) -> None:
+def test_the_baseline_is_restored_when_the_program_ends(folder: Path) -> None:
     process = start(folder, "asyncio.run(run('3'))\nprint('ready', flush=True)")
     assert wait_for_exit(process) == 0
     assert prompts(folder) == BASELINES
