@@ -10,6 +10,8 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
@@ -135,27 +137,27 @@ class Evidence:
     @cached_property
     def deltas(self) -> tuple[CaseDelta, ...]:
         """The cases scored under both profiles, by id. A failed repeat counts as the worst value."""
-        scored = _scored(self.common.accepted) & _scored(self.common.candidate)
+        scored = _list_scored(self.common.accepted) & _list_scored(self.common.candidate)
         return tuple(delta for delta in self._all_deltas if delta.case_id in scored)
 
     @property
     def new_passes(self) -> tuple[str, ...]:
-        return tuple(sorted(_passed(self.common.candidate) - _passed(self.common.accepted)))
+        return tuple(sorted(_list_passed(self.common.candidate) - _list_passed(self.common.accepted)))
 
     @property
     def new_fails(self) -> tuple[str, ...]:
         """The cases that no longer pass: they fail or could not be scored."""
-        return tuple(sorted(_passed(self.common.accepted) - _passed(self.common.candidate)))
+        return tuple(sorted(_list_passed(self.common.accepted) - _list_passed(self.common.candidate)))
 
     @property
     def newly_unscored(self) -> tuple[str, ...]:
         """The cases that only the accepted profile could score."""
-        return tuple(sorted(_scored(self.common.accepted) - _scored(self.common.candidate)))
+        return tuple(sorted(_list_scored(self.common.accepted) - _list_scored(self.common.candidate)))
 
     @property
     def newly_scored(self) -> tuple[str, ...]:
         """The cases that only the candidate could score."""
-        return tuple(sorted(_scored(self.common.candidate) - _scored(self.common.accepted)))
+        return tuple(sorted(_list_scored(self.common.candidate) - _list_scored(self.common.accepted)))
 
     @cached_property
     def problem(self) -> str | None:
@@ -205,39 +207,24 @@ def pair_scores(
     A repeat that could not be scored counts as the worst value, as in `Evidence.gain`. A repeat that only one profile
     ran is left out.
     """
-    before, after = _score_runs(accepted, objective), _score_runs(candidate, objective)
-    known = (
-        value for repeats in (*before.values(), *after.values()) for value in repeats.values() if value is not None
+    before, after = (
+        {(row.case_id, row.repeat): replace(arm, rows=(row,)).objective(objective) for row in arm.rows}
+        for arm in (accepted, candidate)
     )
-    worst = _find_worst(objective, known)
-    found = []
-    for case_id in sorted({*before, *after}):
-        first, second = before.get(case_id, {}), after.get(case_id, {})
-        common = sorted(first.keys() & second.keys())
-        if not common:
-            raise SetupError(
-                f"case {case_id!r} has no repeat under both profiles; run both on the same cases and repeats"
-            )
-        found.append(
-            PairedScores(
-                case_id=case_id,
-                before=_fill_unscored(first, common, worst),
-                after=_fill_unscored(second, common, worst),
-            )
+    common = sorted(before.keys() & after.keys())
+    if unpaired := {case_id for case_id, _ in before.keys() ^ after.keys()} - {case_id for case_id, _ in common}:
+        raise SetupError(
+            f"case {min(unpaired)!r} has no repeat under both profiles; run both on the same cases and repeats"
         )
+    worst = _find_worst(objective, (value for value in (*before.values(), *after.values()) if value is not None))
+    found = []
+    for case_id, group in groupby(common, key=itemgetter(0)):
+        runs = list(group)
+        first, second = (
+            tuple(worst if (value := arm[run]) is None else value for run in runs) for arm in (before, after)
+        )
+        found.append(PairedScores(case_id=case_id, before=first, after=second))
     return tuple(found)
-
-
-def _score_runs(evaluation: Evaluation, objective: Objective) -> dict[str, dict[int, float | None]]:
-    """Return the objective of each case run, by case and repeat."""
-    found: dict[str, dict[int, float | None]] = {}
-    for row in evaluation.rows:
-        found.setdefault(row.case_id, {})[row.repeat] = replace(evaluation, rows=(row,)).objective(objective)
-    return found
-
-
-def _fill_unscored(arm: Mapping[int, float | None], repeats: Iterable[int], worst: float) -> tuple[float, ...]:
-    return tuple(worst if (value := arm[repeat]) is None else value for repeat in repeats)
 
 
 def _find_worst(objective: Objective, figures: Iterable[float]) -> float:
@@ -263,9 +250,9 @@ def _average(figures: Mapping[str, tuple[float, float]], case_id: str, *, worst:
 _UNSCORED = (0.0, 0.0)
 
 
-def _scored(evaluation: Evaluation) -> set[str]:
+def _list_scored(evaluation: Evaluation) -> set[str]:
     return {case.case_id for case in evaluation.cases if case.is_scored}
 
 
-def _passed(evaluation: Evaluation) -> set[str]:
+def _list_passed(evaluation: Evaluation) -> set[str]:
     return {case.case_id for case in evaluation.cases if case.passed}

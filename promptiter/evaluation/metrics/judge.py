@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import fsum
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
@@ -24,11 +24,17 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError, ModelError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.metrics.builtin import MetricBuilder
-from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, JudgeConfig, JudgeModel, ModelsAggregator, Rubric
+from promptiter.evaluation.metrics.criteria import (
+    JUDGE_METRICS,
+    JudgeConfig,
+    JudgeKind,
+    JudgeModel,
+    ModelsAggregator,
+    Rubric,
+)
 from promptiter.evaluation.metrics.judge_model import Judge, build_judges
 from promptiter.evaluation.metrics.judge_prompts import (
     Exchange,
-    RubricKind,
     render_final_response,
     render_rubrics,
     render_tool_output,
@@ -50,8 +56,6 @@ from promptiter.llm.messages import CallSite, Message, ModelRequest
 from promptiter.llm.structured import ask_for, build_shape
 
 T = TypeVar("T")
-
-JudgeKind: TypeAlias = Literal["final_response"] | RubricKind
 
 SHOWN_REASON = 300
 """A finding keeps at most this many characters of a judge's reason."""
@@ -249,7 +253,7 @@ def _find_majority_value(values: Sequence[float], weights: Sequence[float]) -> f
 def _build_judge_metric(
     evaluator: str, config: MetricConfig, gateway: Gateway, default: JudgeModel | None
 ) -> JudgeMetric:
-    criterion, kind = config.criterion, _KINDS[evaluator]
+    criterion, kind = config.criterion, JUDGE_METRICS[evaluator]
     if not isinstance(criterion, JudgeConfig):
         raise MetricError(f"{config.place}: {evaluator} takes a JudgeConfig, not {criterion!r}")
     if kind == "final_response" and criterion.rubrics:
@@ -267,15 +271,6 @@ def _build_judge_metric(
         gateway=gateway,
         threshold=config.threshold,
     )
-
-
-_KINDS: Mapping[str, JudgeKind] = {
-    "llm_final_response": "final_response",
-    "llm_rubric_response": "response",
-    "llm_rubric_critic": "critic",
-    "llm_rubric_reference_critic": "reference_critic",
-    "llm_rubric_knowledge_recall": "knowledge_recall",
-}
 
 
 async def _gather(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool) -> list[T]:

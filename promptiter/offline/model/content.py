@@ -14,9 +14,8 @@ from random import Random
 from typing import Literal, TypeAlias
 
 from promptiter.offline.model.instruction_rules import RuleBook
-from promptiter.offline.model.stock_phrases import Phrases
+from promptiter.offline.model.style import Phrases, plain_text
 from promptiter.offline.model.task import Document, Task, split_words
-from promptiter.offline.model.values import plain_text
 from traces.model import Json
 
 FindingKind: TypeAlias = Literal["label", "fact", "guess", "vague", "topic"]

@@ -1,7 +1,7 @@
 """The rules that the simulated model finds in an instruction, and those that it can follow together.
 
-The model reads ordinary English. Nobody needs its lexicon to write for it, and nothing that writes instructions may
-import the lexicon.
+The model reads ordinary English: instructions can be written without knowing its lexicon, and nothing that writes them
+may import it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXCLUSIVE = (
 
 _SINGLE = frozenset(
     (
-        *("prefix", "suffix", "date_format", "decimals", "language", "cite", "choose", "value_only"),
+        *("prefix", "suffix", "date_format", "decimals", "language", "choose", "value_only"),
         *(f"{bound}_{unit}" for bound in ("max", "min", "exact") for unit in UNITS),
     )
 )

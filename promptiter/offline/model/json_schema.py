@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 
 from promptiter.offline.model.answers import REASON_KEYS, SOURCE_KEYS, Draft
+from promptiter.offline.model.style import plain_text
 from promptiter.offline.model.task import split_words
-from promptiter.offline.model.values import plain_text
-from promptiter.offline.text.dates import dates_in, rewrite_dates
+from promptiter.offline.text.dates import find_dates, rewrite_dates
 from traces.model import Json
 
 MAX_DEPTH = 8
@@ -110,7 +110,7 @@ class SchemaWriter:
     def _fill_string(self, name: str, schema: Mapping[str, Json]) -> str:
         given, draft = self._find_given(name), self._draft
         if schema.get("format") == "date":
-            found = dates_in(plain_text(given)) or dates_in(self._seen)
+            found = find_dates(plain_text(given)) or find_dates(self._seen)
             return rewrite_dates(found[0].text, "YYYY-MM-DD") if found else "2000-01-01"
         words = set(split_words(name))
         text = draft.sentence

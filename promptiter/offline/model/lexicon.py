@@ -158,12 +158,6 @@ def read_language(found: re.Match[str], _: Clause) -> Parameters:
     return (LANGUAGES[found["language"].lower()],)
 
 
-def read_citation(_: re.Match[str], clause: Clause) -> Parameters:
-    """`id` for citations by the id of the source, otherwise `any`."""
-    by_id = re.search(r"\[([^\]]+)\]|\b(?:ids?|identifiers?)\b", clause.plain, re.IGNORECASE)
-    return ("id" if by_id else "any",)
-
-
 def read_tools(found: re.Match[str], clause: Clause) -> Parameters | None:
     """Names of tools; an empty name means whichever fits."""
     vague = r"^(?:(?:tools?|functions?|available|provided|right|appropriate|suitable)\s*)*$"
@@ -184,7 +178,7 @@ def read_label_and_condition(found: re.Match[str], clause: Clause) -> Parameters
     return (label, reason) if reason and not is_vague else None
 
 
-def _lengths(unit: str, noun: str) -> tuple[Family, ...]:
+def _list_length_families(unit: str, noun: str) -> tuple[Family, ...]:
     count = rf"<n>[ -](?:[a-z]+[ -])??{noun}\b"
     most = rf"\b(?:at most|(?:no|not) (?:more|longer) than|up to|limit\b[^.]*? to) {count}"
     least = rf"\b(?:at least|(?:no|not) (?:fewer|less) than) {count}"
@@ -227,7 +221,7 @@ FAMILIES: tuple[Family, ...] = (
     family("language", r"\b(?:in|into|use|speak|be|is) (?:the )?(?:\w+ )??<language>", read=read_language),
     family("no_code_fence", r"\bcode[ -](?:fences?|blocks?)\b|\bfences?\b|\bmarkdown\b", polarity="forbids"),
     family("polite", r"\bpolite(?:ly)?\b|\bfriendly\b|\bthank\b", after="prefix suffix", sees_quotes=True),
-    *(row for unit, noun in UNITS.items() for row in _lengths(unit, noun)),
+    *(row for unit, noun in UNITS.items() for row in _list_length_families(unit, noun)),
     # What an answer says.
     family(
         "choose",
@@ -262,12 +256,7 @@ FAMILIES: tuple[Family, ...] = (
         r"(?:to|with|from) (?:the )?(?P<source><phrase>+)",
         read=read_argument,
     ),
-    family(
-        "cite",
-        r"\bcit(?:e|ed|ation|ations)\b|\bname the document\b",
-        read=read_citation,
-        after="json",
-    ),
+    family("cite", r"\bcit(?:e|ed|ation|ations)\b|\bname the document\b", after="json"),
     family(
         "verbatim",
         r"\bverbatim\b|\bunchanged\b|\bunmodified\b|\bword for word\b|\bas is\b",

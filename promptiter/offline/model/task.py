@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from promptiter.llm.messages import Message
-from promptiter.offline.model.stock_phrases import strip_openers
-from promptiter.offline.model.values import plain_text
+from promptiter.offline.model.style import plain_text, strip_openers
+from promptiter.offline.text.matching import SMALL_WORDS
 from traces.model import Json
 
 _TOPIC_KEYS = ("question", "query", "request", "task", "message", "topic", "text", "input", "complaint", "ticket")
@@ -26,15 +26,6 @@ _SYNONYMS = {
     "town": "city",
     "question": "query",
 }
-_STOP_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a about all am an and any are as at be been but by can could did do does for from give had has have how i if "
-        "in into is it its let me my no not of on or our please should so tell that the their them then there these "
-        "they this to up us use used using was we were what when where which who whom whose why will with would "
-        "you your",
-    )
-)
 _GENERIC = frozenset(
     ("field", "value", "given", "full", "exact", "original", "same", "relevant", "correct", "input", "user")
 )
@@ -109,7 +100,7 @@ def read_task(messages: Iterable[Message]) -> Task:
 def split_words(text: str) -> tuple[str, ...]:
     """The words of a text except small ones, in lower case and singular; `orderId` and `order_id` are two words."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|[^\w]|_", " ", text.replace("'s", ""))
-    return tuple(_make_singular(word) for word in spaced.lower().split() if word not in _STOP_WORDS)
+    return tuple(_make_singular(word) for word in spaced.lower().split() if word not in SMALL_WORDS)
 
 
 class _MessageReader:

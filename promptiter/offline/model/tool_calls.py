@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from promptiter.llm.messages import ToolRequest, ToolSpec
 from promptiter.offline.model.instruction_rules import RuleBook
+from promptiter.offline.model.style import plain_text
 from promptiter.offline.model.task import Task, split_words
-from promptiter.offline.model.values import plain_text
 from traces.model import Json
 
 _SAYS_WHEN = re.compile(

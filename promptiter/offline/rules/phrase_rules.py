@@ -16,7 +16,7 @@ from promptiter.offline.rules.examples import (
     take_one_per_case,
     text_predicate,
 )
-from promptiter.offline.text.matching import contains_words, normalize, read_object
+from promptiter.offline.text.matching import SMALL_WORDS, contains_words, normalize, read_object
 
 MIN_SHARE = 0.9
 MAX_ENDING_WORDS = 12
@@ -70,9 +70,9 @@ def detect_lengths(evidence: Evidence) -> Iterator[Predicate]:
         shortest, longest = min(lengths, default=0), max(lengths, default=0)
         usual = median([_COUNTS[unit](sample.output) for sample in evidence.failing] or [0])
         if longest and usual >= CLEARLY * longest and (unit == "words" or longest <= 3):
-            yield _length_predicate("max_length", -(-longest // _step(longest)) * _step(longest), unit)
+            yield _length_predicate("max_length", -(-longest // _choose_step(longest)) * _choose_step(longest), unit)
         if shortest > 1 and CLEARLY * usual <= shortest and (unit == "words" or shortest <= 5):
-            yield _length_predicate("min_length", shortest // _step(shortest) * _step(shortest), unit)
+            yield _length_predicate("min_length", shortest // _choose_step(shortest) * _choose_step(shortest), unit)
 
 
 def detect_keywords(evidence: Evidence) -> Iterator[Predicate]:
@@ -83,12 +83,12 @@ def detect_keywords(evidence: Evidence) -> Iterator[Predicate]:
     counts = Counter(" ".join(text.split()) for text in texts)
     same, count = min(counts.items(), key=lambda each: (-each[1], each[0]), default=("", 0))
     if count >= max(evidence.min_cases, MIN_SHARE * len(texts)) and _is_wording(same):
-        yield _keyword(same)
+        yield _keyword_predicate(same)
         return
     outputs = [sample.output for sample in take_one_per_case(evidence.failing)]
     common = _find_shared_words(outputs, min_share=0.5, min_cases=evidence.min_cases)
     shared = _find_shared_words(texts, min_share=MIN_SHARE, min_cases=evidence.min_cases)
-    yield from map(_keyword, [word for word in shared if word not in common][:MAX_KEYWORDS])
+    yield from map(_keyword_predicate, [word for word in shared if word not in common][:MAX_KEYWORDS])
 
 
 def detect_rubrics(evidence: Evidence) -> Iterator[Predicate]:
@@ -101,7 +101,7 @@ def detect_rubrics(evidence: Evidence) -> Iterator[Predicate]:
                 cases.setdefault((finding.predicate, text), set()).add(sample.case_id)
     for (name, text), case_ids in sorted(cases.items()):
         if len(case_ids) >= evidence.min_cases and text and "{" not in text:
-            yield _rubric(name, text)
+            yield _rubric_predicate(name, text)
 
 
 def count_texts_by_word(texts: Iterable[str]) -> Counter[str]:
@@ -109,7 +109,7 @@ def count_texts_by_word(texts: Iterable[str]) -> Counter[str]:
     return Counter(word for text in texts for word in set(_list_words(text)))
 
 
-def _keyword(text: str) -> Predicate:
+def _keyword_predicate(text: str) -> Predicate:
     return text_predicate(
         "keyword",
         (text,),
@@ -120,7 +120,7 @@ def _keyword(text: str) -> Predicate:
     )
 
 
-def _rubric(name: str, text: str) -> Predicate:
+def _rubric_predicate(name: str, text: str) -> Predicate:
     return Predicate(
         family="rubric",
         parameters=(text if text.endswith((".", "!", "?")) else f"{text}.",),
@@ -172,7 +172,7 @@ def _find_shared_words(texts: Sequence[str], *, min_share: float, min_cases: int
 
 
 def _list_words(text: str) -> list[str]:
-    return [word for word in re.findall(r"[^\W\d_]{3,}", normalize(text)) if word not in _SMALL_WORDS]
+    return [word for word in re.findall(r"[^\W\d_]{3,}", normalize(text)) if word not in SMALL_WORDS]
 
 
 def _is_copied(text: str, evidence: Evidence) -> bool:
@@ -209,17 +209,6 @@ _COUNTS: Mapping[str, Callable[[str], int]] = {
 }
 
 
-def _step(count: int) -> int:
+def _choose_step(count: int) -> int:
     """The step to which a length is rounded."""
     return 1 if count <= 12 else 5 if count <= 50 else 10
-
-
-_SMALL_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "about all also and any are because been but can could did does for from get had has have her his how into its "
-        "just may more most not now off one only other our out over per please some such than that the their them "
-        "then there these they this those too two under use very was were what when where which who why will with "
-        "would you your",
-    )
-)

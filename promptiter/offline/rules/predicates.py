@@ -108,12 +108,12 @@ def _detect(evidence: Evidence) -> list[Predicate]:
 
 def _weigh(predicate: Predicate, evidence: Evidence) -> Support | None:
     """The evidence for a predicate; None if it is too weak."""
-    wishes = [_wish(predicate, sample, evidence) for sample in evidence.samples]
-    if not _mostly(wishes, NEEDED_SHARE):
+    wishes = [_read_wish(predicate, sample, evidence) for sample in evidence.samples]
+    if not _mostly_agree(wishes, NEEDED_SHARE):
         return None
     wanting = [sample for sample, wish in zip(evidence.samples, wishes, strict=True) if wish]
     good = [predicate.has(sample) for sample in wanting if sample.passed]
-    if not _mostly(good, NEEDED_SHARE) and any(verdict is not None for verdict in good):
+    if not _mostly_agree(good, NEEDED_SHARE) and any(verdict is not None for verdict in good):
         return None
     failing = [(sample, predicate.has(sample)) for sample in wanting if not sample.passed]
     explained = tuple(dict.fromkeys(sample.case_id for sample, verdict in failing if verdict is False))
@@ -126,7 +126,7 @@ def _weigh(predicate: Predicate, evidence: Evidence) -> Support | None:
     return None if _are_slips(support, wanting) else support
 
 
-def _wish(predicate: Predicate, sample: Sample, evidence: Evidence) -> Verdict:
+def _read_wish(predicate: Predicate, sample: Sample, evidence: Evidence) -> Verdict:
     """Whether a sample wants the predicate. Without a reference, passing outputs show what is wanted."""
     wish = predicate.wants(sample)
     if wish is not None or sample.passed or sample.reference is not None or predicate.is_conditional:
@@ -146,7 +146,7 @@ _OF_THE_CASE = frozenset(
 """Families that depend on the case rather than on a reference of the step."""
 
 
-def _mostly(verdicts: Iterable[Verdict], share: float) -> bool:
+def _mostly_agree(verdicts: Iterable[Verdict], share: float) -> bool:
     known = [verdict for verdict in verdicts if verdict is not None]
     return bool(known) and sum(known) >= share * len(known)
 

@@ -90,7 +90,7 @@ def asks_to_copy(text: str) -> bool:
 
 
 def add_sentence(text: str, sentence: str) -> str:
-    """The text with one more sentence: as the next item of a list, before a line that holds a placeholder, or last."""
+    """The text with one more sentence: as the next item of a list, before a line with a placeholder, or last."""
     body = text.rstrip()
     tail = text[len(body) :]
     if not body:

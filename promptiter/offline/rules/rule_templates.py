@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from promptiter.offline.text.dates import example_date
+from promptiter.offline.text.dates import write_example_date
 
 
 def phrase_rule(family: str, parameters: Sequence[str] = ()) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def _fill_slots(family: str, parameters: Sequence[str]) -> dict[str, str]:
         case "decimals", (count,):
             return {"places": f"{count} decimal places", "digits": f"{count} digits", "decimals": f"{count} decimals"}
         case "date_format", (name,):
-            return {"format": name, "example": example_date(name)}
+            return {"format": name, "example": write_example_date(name)}
         case "tool_order", (first, *others):
             then = ", then ".join(others)
             return {"order": ", ".join(parameters), "first": first, "then": then}

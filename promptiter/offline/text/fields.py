@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from promptiter.backprop.step_text import json_leaves, json_text
-from promptiter.offline.text.dates import dates_in
+from promptiter.offline.text.dates import find_dates
 
 MAX_NAME_WORDS = 4
 MAX_VALUES = 20
@@ -156,5 +156,5 @@ def _read_kinds(text: str) -> Iterator[_Field]:
     ):
         for found in re.finditer(pattern, text):
             yield name, found[0], None
-    for day in dates_in(text):
+    for day in find_dates(text):
         yield "date", day.text, None

@@ -109,12 +109,12 @@ async def test_a_date_that_was_carried_along_can_be_written_in_any_style_later()
     assert "2026-03-05" in (await ask("Include the date. Write dates as YYYY-MM-DD.", first.text)).text
 
 
-async def test_without_a_system_message_the_users_words_are_the_instruction() -> None:
+async def test_without_a_system_message_the_user_message_is_the_instruction() -> None:
     reply = await ask("", "Reply in German. What is the capital of France?", knowledge={"capital of france": "Paris"})
     assert reply.text == "Die Antwort ist Paris."
 
 
-async def test_the_users_words_are_no_instruction_beside_a_system_message() -> None:
+async def test_user_messages_are_not_instructions_if_there_is_a_system_message() -> None:
     reply = await ask("You are a clerk.", "Reply in German.")
     assert reply.text == "This is about Reply in German."
 

@@ -79,7 +79,7 @@ SCENARIOS = [
     Scenario("min characters", "You are a clerk.", "Write 120 characters at the very least.", RECORDS,
              limits=(120, None)),
     Scenario("date format", "Include the date.", "Include the date in the format DD.MM.YYYY.", RECORDS),
-    Scenario("date format anew", "Include the date. Use the date format MM/DD/YYYY.", "Include the date in ISO format.",
+    Scenario("new date format", "Include the date. Use the date format MM/DD/YYYY.", "Include the date in ISO format.",
              RECORDS, expects="Include the date. Use the date format YYYY-MM-DD."),
     Scenario("date and format", "You are a clerk.", "State the date, as DD.MM.YYYY.", RECORDS),
     Scenario("decimals", "Include the amount.", "Include the amount with two decimal places.", RECORDS),

@@ -17,7 +17,7 @@ from promptiter.offline.rules.label_rules import guess_language
 from promptiter.offline.rules.predicates import Support, find_qualified
 from promptiter.offline.rules.rule_selection import iterate_choices
 from promptiter.offline.rules.rule_templates import PHRASINGS
-from promptiter.offline.text.dates import DATE_FORMATS, dates_in, write_date
+from promptiter.offline.text.dates import DATE_FORMATS, find_dates, write_date
 from promptiter.offline.text.fields import read_fields
 from promptiter.offline.text.matching import contains_words, normalize
 from promptiter.offline.text.numbers import read_numbers
@@ -114,7 +114,7 @@ def test_any_text_can_be_read(text: str) -> None:
     for name, values in read_fields(text).items():
         assert name
         assert all(values)
-    dates_in(text)
+    find_dates(text)
     read_numbers(text)
     guess_language(text)
 
@@ -126,14 +126,14 @@ def test_the_fields_of_json_are_its_keys(record: dict[str, str]) -> None:
 
 @given(st.dates(date(1900, 1, 1), date(2099, 12, 31)), st.sampled_from(sorted(DATE_FORMATS)))
 def test_a_date_is_read_as_it_was_written(day: date, format_name: str) -> None:
-    (read,) = dates_in(f"It was on {write_date(day, format_name)}, I think.")
+    (read,) = find_dates(f"It was on {write_date(day, format_name)}, I think.")
     assert day in read.days
     assert read.is_written_as(format_name)
 
 
 @pytest.mark.parametrize("text", ["2026-13-05", "A-2026-03-05", "31.02.2026", "1.2.3", "12345678"])
 def test_other_numbers_are_not_read_as_dates(text: str) -> None:
-    assert dates_in(text) == ()
+    assert find_dates(text) == ()
 
 
 @given(st.text("ab _.-é", max_size=12), st.text("ab _.-é", max_size=4))
