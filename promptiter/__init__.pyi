@@ -1,15 +1,7 @@
-from promptiter.agents.base import (
-    Agent as Agent,
-)
-from promptiter.agents.base import (
-    AgentRun as AgentRun,
-)
-from promptiter.agents.base import (
-    CaseInput as CaseInput,
-)
-from promptiter.agents.base import (
-    RunContext as RunContext,
-)
+from promptiter.agents.base import Agent as Agent
+from promptiter.agents.base import AgentRun as AgentRun
+from promptiter.agents.base import CaseInput as CaseInput
+from promptiter.agents.base import RunContext as RunContext
 from promptiter.agents.edges import Edge as Edge
 from promptiter.agents.edges import FanOut as FanOut
 from promptiter.agents.graph import GraphAgent as GraphAgent
@@ -24,21 +16,11 @@ from promptiter.engine.review import Reviewer as Reviewer
 from promptiter.engine.run import RunFailedError as RunFailedError
 from promptiter.engine.session import Search as Search
 from promptiter.engine.session import Session as Session
-from promptiter.errors import (
-    BudgetEndedError as BudgetEndedError,
-)
-from promptiter.errors import (
-    ModelError as ModelError,
-)
-from promptiter.errors import (
-    PromptiterError as PromptiterError,
-)
-from promptiter.errors import (
-    RequestError as RequestError,
-)
-from promptiter.errors import (
-    SetupError as SetupError,
-)
+from promptiter.errors import BudgetEndedError as BudgetEndedError
+from promptiter.errors import ModelError as ModelError
+from promptiter.errors import PromptiterError as PromptiterError
+from promptiter.errors import RequestError as RequestError
+from promptiter.errors import SetupError as SetupError
 from promptiter.evaluation.data.case import EvalCase as EvalCase
 from promptiter.evaluation.data.case import EvalSet as EvalSet
 from promptiter.evaluation.data.evalset import load_eval_set as load_eval_set
@@ -61,18 +43,10 @@ from promptiter.runlog.events import Observer as Observer
 from promptiter.runlog.results import RunRequest as RunRequest
 from promptiter.runlog.results import RunResult as RunResult
 from promptiter.runs.listing import list_runs as list_runs
-from promptiter.stages.contracts import (
-    Aggregator as Aggregator,
-)
-from promptiter.stages.contracts import (
-    Attributor as Attributor,
-)
-from promptiter.stages.contracts import (
-    Backwarder as Backwarder,
-)
-from promptiter.stages.contracts import (
-    Optimizer as Optimizer,
-)
+from promptiter.stages.contracts import Aggregator as Aggregator
+from promptiter.stages.contracts import Attributor as Attributor
+from promptiter.stages.contracts import Backwarder as Backwarder
+from promptiter.stages.contracts import Optimizer as Optimizer
 from promptiter.structure import StructureSnapshot as StructureSnapshot
 from promptiter.structure import Surface as Surface
 

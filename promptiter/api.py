@@ -12,7 +12,7 @@ from pathlib import Path
 
 from promptiter.config.build import build_run
 from promptiter.config.configured_run import ConfiguredRun
-from promptiter.config.file import ReadConfig, merge_settings, read_config, read_document, read_file
+from promptiter.config.file import ParsedConfig, merge_settings, read_config, read_document, read_file
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import MASK
 from promptiter.runs.directory import RunDirectory
@@ -66,13 +66,13 @@ def read_config_to_resume(
     *,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> ReadConfig:
+) -> ParsedConfig:
     """Read the configuration of a run from its file again, with the command line options of its start."""
     configuration, file = _read_configuration(folder)
     given = read_file(file)
-    said = {key: value for key, value in configuration.settings.items() if key not in DISPLAY_KEYS}
-    said = _restore_secrets(said, merge_settings(given, settings or {}), file=file)
-    return read_document(given, file=file, settings=merge_settings(said, settings or {}), environ=environ)
+    options = {key: value for key, value in configuration.settings.items() if key not in DISPLAY_KEYS}
+    options = _restore_secrets(options, merge_settings(given, settings or {}), file=file)
+    return read_document(given, file=file, settings=merge_settings(options, settings or {}), environ=environ)
 
 
 def read_config_to_rerun(
@@ -80,14 +80,13 @@ def read_config_to_rerun(
     *,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> ReadConfig:
+) -> ParsedConfig:
     """Read the configuration of a run from its run.json. Secrets, which are not in it, come from the file."""
     configuration, file = _read_configuration(folder)
     now = read_file(file) if file.exists() else {}
-    said = configuration.document.keys() - (configuration.settings.keys() & set(DISPLAY_KEYS))
-    document = _restore_secrets(
-        {key: value for key, value in configuration.document.items() if key in said}, now, file=file
-    )
+    display = configuration.settings.keys() & set(DISPLAY_KEYS)
+    stored = {key: value for key, value in configuration.document.items() if key not in display}
+    document = _restore_secrets(stored, now, file=file)
     return read_document(document, file=file, settings=settings, environ=environ)
 
 

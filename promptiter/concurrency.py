@@ -40,3 +40,12 @@ def is_cancelled(error: BaseException) -> bool:
     """Whether an error is a cancellation of the current task, not a CancelledError that user code raised."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def is_in_loop() -> bool:
+    """Whether an event loop is running in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -26,9 +26,9 @@ from traces.model import SCHEMA_VERSION, ExecutionTrace, Json
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-Source: TypeAlias = str | os.PathLike[str] | bytes
+TraceSource: TypeAlias = str | os.PathLike[str] | bytes
 """A path, or the bytes themselves."""
-Reader: TypeAlias = "io.BufferedReader[Any]"
+TraceReader: TypeAlias = "io.BufferedReader[Any]"
 """An open file whose first bytes can be peeked at."""
 
 
@@ -42,7 +42,7 @@ def write_traces(path: str | os.PathLike[str], traces: Iterable[ExecutionTrace])
     return written
 
 
-def read_traces(source: Source) -> Iterator[ExecutionTrace]:
+def read_traces(source: TraceSource) -> Iterator[ExecutionTrace]:
     """Yield the traces of a JSON or JSON lines file, which may be gzipped, as they are read."""
     with open_source(source) as (name, file):
         yield from parse_traces(name, file)
@@ -118,7 +118,7 @@ def split_documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]
 
 
 @contextmanager
-def open_source(source: Source) -> Iterator[tuple[str, Reader]]:
+def open_source(source: TraceSource) -> Iterator[tuple[str, TraceReader]]:
     """Open a path or bytes for reading, unpacking gzip; also returns a name for error messages."""
     name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
     try:

@@ -62,7 +62,7 @@ class TraceGraph:
     @property
     def terminals(self) -> tuple[Step, ...]:
         """The steps without successors: what the run ended with."""
-        return tuple(step for step in self.trace.steps if not self.digraph.succ[step.id])
+        return self.trace.terminals
 
     @property
     def fan_outs(self) -> tuple[Step, ...]:

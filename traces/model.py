@@ -189,6 +189,12 @@ class ExecutionTrace:
         return sum_usage(step.usage for step in self.steps)
 
     @property
+    def terminals(self) -> tuple[Step, ...]:
+        """The steps without successors: what the run ended with."""
+        followed = {source for step in self.steps for source in step.predecessors}
+        return tuple(step for step in self.steps if step.id not in followed)
+
+    @property
     def start_ns(self) -> int | None:
         return min((step.start_ns for step in self.steps if step.start_ns is not None), default=None)
 

@@ -41,7 +41,7 @@ from traces.model import (
     digest,
 )
 from traces.open_tool_call import OpenToolCall, to_failure
-from traces.scopes import Scope, current_line_of_control
+from traces.scopes import ControlScope, current_line_of_control
 from traces.snapshots import take_snapshot, to_plain_json
 from traces.step_index import StepIndex
 
@@ -149,7 +149,7 @@ class Recording:
     def __enter__(self) -> Recording:
         self.is_active = True
         self._outside = _position.get()
-        _position.set(_Position(Scope(self, parent=None, tips=frozenset()), frozenset()))
+        _position.set(_Position(ControlScope(self, parent=None, tips=frozenset()), frozenset()))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -191,8 +191,8 @@ class OpenStep:
     number: int = field(default=0, init=False)
     predecessors: frozenset[str] = field(default=frozenset(), init=False)
     tool_calls: list[OpenToolCall] = field(default_factory=list, init=False)
-    scope: Scope[Recording, OpenStep] = field(init=False, repr=False)
-    _inner: Scope[Recording, OpenStep] = field(init=False, repr=False)
+    scope: ControlScope[Recording, OpenStep] = field(init=False, repr=False)
+    _inner: ControlScope[Recording, OpenStep] = field(init=False, repr=False)
     _input: Snapshot = field(default=EMPTY, init=False)
     _output: Snapshot = field(default=EMPTY, init=False)
     _error: Failure | None = field(default=None, init=False)
@@ -216,7 +216,7 @@ class OpenStep:
         else:
             self.predecessors = frozenset(source if isinstance(source, str) else source.id for source in self.after)
         scope.recording.register(self, scope.build_path(self.node_id, self.index))
-        self._inner = Scope(scope.recording, parent=self, outer=scope, tips=self.predecessors)
+        self._inner = ControlScope(scope.recording, parent=self, outer=scope, tips=self.predecessors)
         self._start_ns = scope.recording.clock()
         _position.set(_Position(self._inner, self._inner.tips))
         if self.input is not None:
@@ -279,11 +279,11 @@ class OpenStep:
 class _Position(NamedTuple):
     """Where in the recording code is running: its scope, and the last steps. A new task inherits a copy."""
 
-    scope: Scope[Recording, OpenStep]
+    scope: ControlScope[Recording, OpenStep]
     tips: frozenset[str]
 
 
-def _enter_scope() -> Scope[Recording, OpenStep]:
+def _enter_scope() -> ControlScope[Recording, OpenStep]:
     position = _position.get()
     if position is None:
         raise NoActiveRecordingError(

@@ -40,11 +40,11 @@ R = TypeVar("R", bound=ScopedRecording)
 S = TypeVar("S", bound=ScopedStep)
 
 
-class Scope(Generic[R, S]):
+class ControlScope(Generic[R, S]):
     """A line of control inside a recording or a step; its next step follows the `tips`."""
 
     def __init__(
-        self, recording: R, *, parent: S | None, outer: Scope[R, S] | None = None, tips: frozenset[str]
+        self, recording: R, *, parent: S | None, outer: ControlScope[R, S] | None = None, tips: frozenset[str]
     ) -> None:
         self.recording = recording
         self.parent = parent
@@ -52,14 +52,14 @@ class Scope(Generic[R, S]):
         self.start = tips
         self.tips = tips
         self.has_moved = False
-        self.branches: list[Scope[R, S]] = []
+        self.branches: list[ControlScope[R, S]] = []
         self.owner = weakref.ref(current_line_of_control())
         self.loop_inside: weakref.ref[asyncio.AbstractEventLoop] | None = None
 
-    def branch(self, tips: frozenset[str]) -> Scope[R, S]:
+    def branch(self, tips: frozenset[str]) -> ControlScope[R, S]:
         if self.owner() is threading.current_thread():
             tips = self._enter_loop()
-        child = Scope(self.recording, parent=self.parent, outer=self.outer, tips=tips)
+        child = ControlScope(self.recording, parent=self.parent, outer=self.outer, tips=tips)
         with self.recording.lock:
             self.find_open_scope().branches.append(
                 child
@@ -100,7 +100,7 @@ class Scope(Generic[R, S]):
             self.branches = [branch for branch in self.branches if branch.is_running() or branch.branches]
             return frozenset(joined - self.recording.followed) or frozenset(joined)
 
-    def take_over(self, inner: Scope[R, S]) -> None:
+    def take_over(self, inner: ControlScope[R, S]) -> None:
         """Keep the branches that outlive a nested step, so that they are joined later."""
         with self.recording.lock:
             self.branches += inner.branches
@@ -110,7 +110,7 @@ class Scope(Generic[R, S]):
         owner = self.owner()
         return isinstance(owner, asyncio.Task) and not owner.done()
 
-    def find_open_scope(self) -> Scope[R, S]:
+    def find_open_scope(self) -> ControlScope[R, S]:
         """Return this scope, or the nearest one around it whose step has not ended."""
         scope = self
         while scope.outer is not None and scope.parent is not None and scope.parent.has_ended:

@@ -1,4 +1,4 @@
-"""Agents: what can be run under a profile, decorated functions, and the built-in graph runtime."""
+"""Agents: the protocol, decorated functions, the built-in graph runtime, and in-place agents."""
 
 from traces.lazy import lazy_package
 

@@ -45,3 +45,14 @@ class FanOut:
 
 
 AnyEdge: TypeAlias = Edge | Choice | Join | FanOut
+
+
+def list_arrows(edge: AnyEdge) -> list[tuple[str, str, str | None]]:
+    """Every source and target that an edge connects, with the key of a choice."""
+    match edge:
+        case Choice():
+            return [(edge.source, target, key) for key, target in edge.targets.items()]
+        case Join():
+            return [(source, edge.target, None) for source in edge.sources]
+        case _:
+            return [(edge.source, edge.target, None)]

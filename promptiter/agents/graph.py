@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext, to_text
-from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join
+from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join, list_arrows
 from promptiter.agents.nodes import FunctionNode, GraphNode, NodeContext, check_parameters
 from promptiter.agents.step_calls import StepCalls, current_calls
 from promptiter.errors import AgentError, BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
@@ -276,17 +276,11 @@ def _collect_structure(
             surfaces += inner_surfaces
         else:
             surfaces += node.surfaces(node_id)
-    for edge in agent.edges:
-        match edge:
-            case Edge() | FanOut():
-                edges.append(StructureEdge(source=ids[edge.source], target=ids[edge.target]))
-            case Choice():
-                edges += [
-                    StructureEdge(source=ids[edge.source], target=ids[target], condition=key)
-                    for key, target in edge.targets.items()
-                ]
-            case Join():
-                edges += [StructureEdge(source=ids[source], target=ids[edge.target]) for source in edge.sources]
+    edges += [
+        StructureEdge(source=ids[source], target=ids[target], condition=key)
+        for edge in agent.edges
+        for source, target, key in list_arrows(edge)
+    ]
     return tuple(nodes), tuple(edges), tuple(surfaces)
 
 
@@ -296,21 +290,17 @@ def _check(agent: GraphAgent) -> None:
         raise SetupError(f"agent {agent.name!r} has no nodes")
     if len(set(names)) < len(names):
         raise SetupError(f"agent {agent.name!r}: node names must be unique, got {', '.join(sorted(names))}")
-    leaving: set[str] = set()
-    for edge in agent.edges:
-        sources = edge.sources if isinstance(edge, Join) else (edge.source,)
-        targets = tuple(edge.targets.values()) if isinstance(edge, Choice) else (edge.target,)
-        leaving.update(sources)
-        for end in (*sources, *targets):
-            if end not in names:
-                raise SetupError(
-                    f"agent {agent.name!r}: an edge names {end!r}, which is not a node; known are {', '.join(names)}"
-                )
+    arrows = [arrow for edge in agent.edges for arrow in list_arrows(edge)]
+    for end in (end for source, target, _ in arrows for end in (source, target)):
+        if end not in names:
+            raise SetupError(
+                f"agent {agent.name!r}: an edge names {end!r}, which is not a node; known are {', '.join(names)}"
+            )
     for node in agent.nodes:
         if isinstance(node, FunctionNode):
             check_parameters(node, set(names))
     object.__setattr__(agent, "entry", agent.entry or names[0])
-    finals = [name for name in names if name not in leaving]
+    finals = [name for name in names if name not in {source for source, _, _ in arrows}]
     if not agent.output and len(finals) != 1:
         raise SetupError(f"agent {agent.name!r} ends in {len(finals)} nodes; name the one with the answer: output=...")
     object.__setattr__(agent, "output", agent.output or finals[0])
@@ -321,15 +311,15 @@ def _check(agent: GraphAgent) -> None:
 
 def _find_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The most telling error of a group: one of promptiter's own, otherwise the first."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
     waiting: list[BaseException] = [errors]
     while waiting:
         error = waiting.pop(0)
         if isinstance(error, BaseExceptionGroup):
             waiting.extend(error.exceptions)
         else:
-            found.append(error)
-    return next((error for error in found if isinstance(error, PromptiterError)), found[0])
+            causes.append(error)
+    return next((error for error in causes if isinstance(error, PromptiterError)), causes[0])
 
 
 def _copy(value: Json) -> Json:

@@ -29,7 +29,7 @@ from traces.snapshots import to_plain_json
 MAX_TOOL_ROUNDS = 8
 
 NO_ITEM = object()
-"""Means that there is no item, since an item may be None."""
+"""Marks the absence of an item, since an item may be None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,11 @@ class NodeContext:
         if len(self.predecessors) == 1:
             return self.outputs[self.predecessors[0]]
         return {name: self.outputs[name] for name in self.predecessors}
+
+    @property
+    def values(self) -> dict[str, Json]:
+        """What prompts and parameters refer to by name: `input`, `item`, and the outputs of nodes."""
+        return {"input": self.input, "item": None if self.item is NO_ITEM else self.item, **self.outputs}
 
 
 class GraphNode(Protocol):
@@ -171,17 +176,19 @@ class ModelNode:
 
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
         examples = [{"role": message.role, "content": message.content} for message in self.examples]
-        found = [
+        surfaces = [
             Surface(node_id=node_id, type="instruction", value=self.instruction, limits=self.limits),
             Surface(node_id=node_id, type="model", value=self.model, limits=Limits(choices=self.models)),
             Surface(node_id=node_id, type="examples", value=examples),
         ]
-        found += [Surface(node_id=node_id, type="tool", part=tool.name, value=tool.description) for tool in self.tools]
-        found += [
+        surfaces += [
+            Surface(node_id=node_id, type="tool", part=tool.name, value=tool.description) for tool in self.tools
+        ]
+        surfaces += [
             Surface(node_id=node_id, type="parameter", part=name, value=parameter.value, limits=parameter.limits)
             for name, parameter in self.parameters.items()
         ]
-        return tuple(found)
+        return tuple(surfaces)
 
     async def run(self, context: NodeContext, calls: StepCalls) -> Json:
         request = self._build_request(context, calls.step)
@@ -218,12 +225,8 @@ class ModelNode:
 
     def _build_prompt(self, context: NodeContext) -> str:
         if self.prompt is not None:
-            known = {
-                "input": context.input,
-                "item": None if context.item is NO_ITEM else context.item,
-                **context.outputs,
-            }
-            return re.sub(r"\{([\w/~ -]+)\}", lambda found: to_text(known.get(found[1], found[0])), self.prompt)
+            known = context.values
+            return re.sub(r"\{([\w/~ -]+)\}", lambda match: to_text(known.get(match[1], match[0])), self.prompt)
         incoming = context.incoming
         if context.item is NO_ITEM and len(context.predecessors) > 1:
             return "\n\n".join(f"{name}: {to_text(value)}" for name, value in incoming.items())
@@ -267,12 +270,7 @@ _PROVIDED = {"input", "item", "node_context"}
 
 def _bind_arguments(node: FunctionNode, context: NodeContext) -> dict[str, Json]:
     parameters = _parameters(node.function)
-    known: dict[str, Any] = {
-        "input": context.input,
-        "item": None if context.item is NO_ITEM else context.item,
-        "node_context": context,
-        **context.outputs,
-    }
+    known = {"node_context": context, **context.values}
     arguments: dict[str, Json] = {}
     for name, parameter in parameters.items():
         if name in known:

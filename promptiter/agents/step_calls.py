@@ -1,4 +1,4 @@
-"""The calls of a step: what it asks models and tools, through the gateway and under keys of its own."""
+"""The calls of a step: requests to models and tools, through the gateway, each under its own cache key."""
 
 from __future__ import annotations
 

@@ -52,13 +52,6 @@ class LintProblem:
     message: str
 
 
-def lint(
-    patch: SurfacePatch, *, surface: Surface, rejected: Sequence[Rejection] = (), cases: Sequence[EvalCase] = ()
-) -> tuple[LintProblem, ...]:
-    """Lint one patch; `surface` has the current value. For many patches keep a Linter."""
-    return Linter(cases).find_problems(patch, surface=surface, rejected=rejected)
-
-
 class Linter:
     """Lints the patches of a run against its cases."""
 

@@ -17,6 +17,7 @@ from promptiter.errors import BudgetEndedError, SetupError, TransientModelError,
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
+from promptiter.grouping import group_by
 from promptiter.stages.losses import (
     CaseLoss,
     Category,
@@ -109,12 +110,8 @@ class _Extraction:
 
     def __init__(self, trace_of: TraceOf, *, placements: Iterable[LossPlacement], hints: Iterable[LossHint]) -> None:
         self.trace_of = trace_of
-        self.nodes_of: dict[str, list[str]] = {}
-        self.hints_of: dict[tuple[str, str], list[LossHint]] = {}
-        for placement in placements:
-            self.nodes_of.setdefault(placement.metric, []).append(placement.node_id)
-        for hint in hints:
-            self.hints_of.setdefault((hint.case_id, hint.metric), []).append(hint)
+        self.placements_of = group_by(placements, lambda placement: placement.metric)
+        self.hints_of = group_by(hints, lambda hint: (hint.case_id, hint.metric))
 
     def extract_from_row(self, row: CaseRow, case: EvalCase) -> Iterator[CaseLoss]:
         if row.error is not None:
@@ -124,7 +121,7 @@ class _Extraction:
         for turn, trace_digest in enumerate(row.trace_digests):
             if turn in failed:
                 trace = self.trace_of(trace_digest)
-                terminals = _find_terminals(trace)
+                terminals = [step.id for step in trace.terminals]
                 placed = [
                     (self._build_loss(case, score, findings), self._find_placed_steps(score.metric, trace) or terminals)
                     for score, findings in failed[turn]
@@ -139,9 +136,8 @@ class _Extraction:
         if trace.status == "completed" and len(row.trace_digests) != len(case.turns):
             return  # the next turn or the simulated user failed, and neither has a trace
         loss = Loss(metric="", step_id="", severity="P0", category="error", text=str(error))
-        yield _build_case_loss(
-            row, case, trace, turn=turn, placed=[(loss, _find_failed_step(trace, error) or _find_terminals(trace))]
-        )
+        steps = _find_failed_step(trace, error) or [step.id for step in trace.terminals]
+        yield _build_case_loss(row, case, trace, turn=turn, placed=[(loss, steps)])
 
     def _build_loss(self, case: EvalCase, score: Score, findings: tuple[Finding, ...]) -> Loss:
         hints = self.hints_of.get((case.id, score.metric), ())
@@ -158,8 +154,8 @@ class _Extraction:
 
     def _find_placed_steps(self, metric: str, trace: ExecutionTrace) -> tuple[str, ...]:
         """The last visit of each node that a placement names for the metric; empty if none of them ran."""
-        node_ids = self.nodes_of.get(metric)
-        if node_ids is None:
+        node_ids = {placement.node_id for placement in self.placements_of.get(metric, ())}
+        if not node_ids:
             return ()
         return tuple({step.node_id: step.id for step in trace.steps if step.node_id in node_ids}.values())
 
@@ -195,12 +191,6 @@ def _build_case_loss(
             replace(loss, step_id=step_id, expected=expected) for loss, step_ids in placed for step_id in step_ids
         ),
     )
-
-
-def _find_terminals(trace: ExecutionTrace) -> tuple[str, ...]:
-    """The steps without successors, in one pass: a trace may have 100,000 steps, so no graph is built."""
-    followed = {source for step in trace.steps for source in step.predecessors}
-    return tuple(step.id for step in trace.steps if step.id not in followed)
 
 
 def _find_failed_step(trace: ExecutionTrace, error: Failure) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ supported first. `rank` separates the signals with enough support for a patch fr
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import ClassVar
 
+from promptiter.grouping import group_by
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
 
@@ -27,23 +28,28 @@ class SupportAggregator:
 
     async def aggregate(self, request: AggregateRequest) -> AggregateResult:
         """Return a signal that lists the reasons of the surface's gradients with their case counts."""
-        reasons = merge(request.gradients)
-        by_category: defaultdict[Category, set[str]] = defaultdict(set)
-        for gradient in request.gradients:
-            by_category[gradient.category].add(gradient.case_id)
-        counts: Counter[Category] = Counter({category: len(cases) for category, cases in by_category.items()})
-        return AggregateResult(
-            surface_id=request.surface.id,
-            text=_describe_reasons(reasons, request),
-            severity=min((gradient.severity for gradient in request.gradients), default="P3"),
-            categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
-            case_ids=tuple(sorted({gradient.case_id for gradient in request.gradients})),
-            support=support_of(request.gradients),
-        )
+        severity: Severity = min((gradient.severity for gradient in request.gradients), default="P3")
+        return build_signal(request, text=_describe_reasons(merge(request.gradients), request), severity=severity)
+
+
+def build_signal(request: AggregateRequest, *, text: str, severity: Severity) -> AggregateResult:
+    """Build the signal of a surface: count its cases by category and add up their support."""
+    cases_by_category: defaultdict[Category, set[str]] = defaultdict(set)
+    for gradient in request.gradients:
+        cases_by_category[gradient.category].add(gradient.case_id)
+    counts = {category: len(cases) for category, cases in cases_by_category.items()}
+    return AggregateResult(
+        surface_id=request.surface.id,
+        text=text,
+        severity=severity,
+        categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
+        case_ids=tuple(sorted({gradient.case_id for gradient in request.gradients})),
+        support=support_of(request.gradients),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class SharedReason:
     """What several gradients have in common; `text` is that of the most confident one."""
 
     text: str
@@ -53,20 +59,17 @@ class Reason:
     support: float
 
 
-def merge(gradients: Iterable[SurfaceGradient]) -> tuple[Reason, ...]:
+def merge(gradients: Iterable[SurfaceGradient]) -> tuple[SharedReason, ...]:
     """Merge gradients into reasons, the best supported first."""
-    alike: defaultdict[tuple[str, ...], list[SurfaceGradient]] = defaultdict(list)
-    for gradient in gradients:
-        alike[_build_merge_key(gradient)].append(gradient)
     reasons = [
-        Reason(
+        SharedReason(
             text=min(same, key=lambda each: (-each.confidence, each.case_id, each.repeat, each.turn, each.text)).text,
             category=same[0].category,
             severity=min(each.severity for each in same),
             case_ids=tuple(sorted({each.case_id for each in same})),
             support=support_of(same),
         )
-        for same in alike.values()
+        for same in group_by(gradients, _build_merge_key).values()
     ]
     return tuple(sorted(reasons, key=lambda reason: (-reason.support, reason.severity, reason.text)))
 
@@ -109,7 +112,7 @@ _LITERAL = re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|\b
 _REPEATED = re.compile(r"…(?:(?:,| and)? …)+")
 
 
-def _describe_reasons(reasons: Sequence[Reason], request: AggregateRequest) -> str:
+def _describe_reasons(reasons: Sequence[SharedReason], request: AggregateRequest) -> str:
     lines = [
         f"{_describe_cases(reason, request)} ({reason.category}): {reason.text}" for reason in reasons[:MOST_REASONS]
     ]
@@ -118,7 +121,7 @@ def _describe_reasons(reasons: Sequence[Reason], request: AggregateRequest) -> s
     return "\n".join(lines)
 
 
-def _describe_cases(reason: Reason, request: AggregateRequest) -> str:
+def _describe_cases(reason: SharedReason, request: AggregateRequest) -> str:
     count = len(reason.case_ids)
     if request.failed_cases:
         return f"{count} of {request.failed_cases} failed cases"

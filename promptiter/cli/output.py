@@ -10,8 +10,11 @@ from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
+import orjson
 import typer
 from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from promptiter.llm.redaction import process_redactor
@@ -76,12 +79,16 @@ class _TrimmedOutput(io.StringIO):
 _TRAILING_SPACES = re.compile(" +\n")
 
 
+def new_table(*columns: str, gap: int = 2) -> Table:
+    """A table without borders. Columns do not wrap; those whose name starts with `>` are right-aligned."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, gap, 0, 0))
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
+    return table
+
+
 def print_rows(screen: Console, rows: Iterable[tuple[str, str]]) -> None:
     """Print a table of names, in bold, and texts. A name that repeats is printed once."""
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
@@ -100,8 +107,6 @@ def print_heading(screen: Console, text: str) -> None:
 
 def print_indented(screen: Console, text: str | Text, *, by: int = 2) -> None:
     """Print a text with all of its lines indented, wrapped ones too."""
-    from rich.padding import Padding
-
     screen.print(Padding(text, (0, 0, 0, by), expand=False))
 
 
@@ -112,8 +117,6 @@ def print_error(text: str) -> None:
 
 def json_text(document: Json) -> str:
     """A document as indented JSON."""
-    import orjson
-
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 

@@ -42,7 +42,7 @@ from promptiter.config.sections import (
     Shares,
     Stop,
 )
-from promptiter.errors import RequestError, SetupError
+from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.evaluation.result import Objective
 from promptiter.user_files import Location, describe_problems
@@ -91,7 +91,7 @@ class RunConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadConfig:
+class ParsedConfig:
     """A configuration as far as it could be read. `broken` are the keys that were skipped because of a problem.
 
     `document` is the content of the file with the `settings` on top, unchecked.
@@ -105,29 +105,16 @@ class ReadConfig:
     broken: frozenset[str] = frozenset()
 
 
-def load_config(
-    path: str | os.PathLike[str],
-    *,
-    settings: Mapping[str, Json] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> RunConfig:
-    """Read a configuration file, or the promptiter.yaml in a folder. A RequestError lists every problem.
-
-    `settings` override the file and have its shape. `environ` has the values of `${VAR}`; by default it is os.environ.
-    """
-    found = read_config(path, settings=settings, environ=environ)
-    if found.problems:
-        raise RequestError(found.problems)
-    return found.config
-
-
 def read_config(
     path: str | os.PathLike[str],
     *,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> ReadConfig:
-    """Read a configuration and collect its problems instead of raising them."""
+) -> ParsedConfig:
+    """Read a configuration file, or the promptiter.yaml in a folder, and collect its problems.
+
+    `settings` override the file and have its shape. `environ` has the values of `${VAR}`; by default it is os.environ.
+    """
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
     return read_document(read_file(file), file=file, settings=settings, environ=environ)
@@ -139,7 +126,7 @@ def read_document(
     file: Path,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> ReadConfig:
+) -> ParsedConfig:
     """Read a configuration from the content of a file. Paths are relative to that file."""
     settings = settings or {}
     merged = merge_settings(given, settings)
@@ -158,7 +145,7 @@ def read_document(
         broken |= {str(each["loc"][0]) for each in error.errors(include_url=False)}
         kept = {key: value for key, value in document.items() if key not in broken}
         config = RunConfig.model_validate(kept, context=context)
-    return ReadConfig(
+    return ParsedConfig(
         config=config,
         file=file,
         document=merged,

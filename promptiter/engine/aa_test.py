@@ -116,10 +116,8 @@ class _NoiseMeasurement:
                 self.rows.append(row)
                 self.on_row(row)
                 failed += row.error is not None
-                if (
-                    failed > max_failed or interrupt.reason is not None
-                ):  # with this many failures the report is unreliable anyway
-                    return
+                if failed > max_failed or interrupt.reason is not None:
+                    return  # with more failures the report is unreliable anyway
 
     @property
     def _spent(self) -> Spending:

@@ -79,17 +79,19 @@ class _PartialProfiles:
 
     async def _measure_loss(self, left: tuple[str, ...], part: str, repeats: range) -> float:
         whole = await self.evaluate(left, repeats)
-        rest = await self.evaluate(tuple(each for each in left if each != part), repeats, beside=(whole, part))
-        gain = Evidence(baseline=rest, candidate=whole, objective=self.session.request.objective).gain
+        rest = await self.evaluate(tuple(each for each in left if each != part), repeats, compared_with=(whole, part))
+        gain = Evidence(accepted=rest, candidate=whole, objective=self.session.request.objective).gain
         return gain or 0.0
 
     async def evaluate(
-        self, parts: tuple[str, ...], repeats: range, *, beside: tuple[Evaluation, str] | None = None
+        self, parts: tuple[str, ...], repeats: range, *, compared_with: tuple[Evaluation, str] | None = None
     ) -> Evaluation:
-        """Evaluate the profile with these parts on these repeats. Unaffected cases take their rows from `beside`."""
+        """Evaluate the profile with these parts on these repeats. Unaffected cases take the rows of `compared_with`."""
         session, name = self.session, (frozenset(parts), repeats)
         if name not in self.known:
-            record, changed = (self.whole.validation, self.parts) if beside is None else (beside[0], (beside[1],))
+            record, changed = self.whole.validation, self.parts
+            if compared_with is not None:
+                record, changed = compared_with[0], (compared_with[1],)
             affected = session.validator.find_affected_cases(record.rows, changed)
             cases = tuple(case for case in session.validation.cases if case.id in affected)
             self.known[name] = await session.evaluations.evaluate(

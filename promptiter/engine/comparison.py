@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, Protocol
 
 from promptiter.engine.audit import UndeclaredRead, find_undeclared_reads
@@ -33,7 +31,7 @@ from traces.model import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class ValidatedProfile:
     """A profile with its validation: the best so far, or the initial one."""
 
     profile: Profile
@@ -57,13 +55,11 @@ class ValidatorContext(Protocol):
     def round(self) -> int: ...
 
     @property
-    def accepted(self) -> Accepted: ...
+    def accepted(self) -> ValidatedProfile: ...
 
     def trace(self, trace_digest: str) -> ExecutionTrace: ...
 
     def report(self, problem: str) -> None: ...
-
-    async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None: ...
 
     async def record(
         self, kind: EventType, shape: Any, work: Callable[[], Awaitable[Any]], *, request: Json = None
@@ -83,7 +79,7 @@ class PairedEvaluation:
 
         Unaffected cases cannot differ between the profiles, so their run-to-run noise must not hide what does.
         """
-        repeats = max((len(rows) for rows in _by_case(self.accepted.rows).values()), default=0)
+        repeats = max((len(rows) for rows in self.accepted.rows_by_case.values()), default=0)
         return replace(
             self, accepted=self._renumber(self.accepted, repeats), candidate=self._renumber(self.candidate, repeats)
         )
@@ -96,8 +92,8 @@ class PairedEvaluation:
 
     def _renumber(self, arm: Evaluation, repeats: int) -> Evaluation:
         found = []
-        for case_id, rows in _by_case(arm.rows).items():
-            again = [rows[0]] * repeats if case_id in self.unaffected else rows
+        for case_id, rows in arm.rows_by_case.items():
+            again = rows[:1] * repeats if case_id in self.unaffected else rows
             found += [replace(row, repeat=repeat) for repeat, row in enumerate(again)]
         return replace(arm, rows=tuple(found))
 
@@ -106,7 +102,7 @@ class Comparison:
     """One candidate next to the accepted profile: the evidence that a policy has seen of it so far."""
 
     def __init__(self, validator: Validator, candidate: Profile) -> None:
-        self.opening: Evaluation | None = None
+        self.first_validation: Evaluation | None = None
         self._validator = validator
         self._candidate = candidate
         self._validation: PairedEvaluation | None = None
@@ -126,7 +122,7 @@ class Comparison:
     async def _validate(self, request: MoreEvidence | None) -> None:
         """Run validation for the first time, with more repeats than usual if the request asks for them."""
         pair = await self._validator.run_first(self._candidate)
-        self.opening = pair.candidate
+        self.first_validation = pair.candidate
         missing = 0 if request is None else request.repeats - self._validator.repeats
         if request is not None and missing > 0:
             pair = await self._validator.run_more(replace(request, repeats=missing), pair, self._candidate)
@@ -158,14 +154,14 @@ class Validator:
     def _build_evidence(self, pair: PairedEvaluation) -> Evidence:
         session, pair = self._session, pair.renumber_repeats()
         return Evidence(
-            baseline=pair.accepted,
+            accepted=pair.accepted,
             candidate=pair.candidate,
             objective=session.request.objective,
             round=session.round,
             candidates_tried=session.candidates_tried + 1,
             protected=session.request.protected,
             accepted_gain=session.accepted_gain,
-            opening=self.repeats,
+            first_look_repeats=self.repeats,
         )
 
     def _count_characters(self, candidate: Profile) -> tuple[int, int]:
@@ -260,13 +256,13 @@ class Validator:
 
         async def find() -> tuple[UndeclaredRead, ...]:
             for rows, profile in zip(zip(*differing, strict=True), (session.accepted.profile, candidate), strict=True):
-                await session.restore_traces(replace(found, rows=rows), session.validation, profile)
+                await session.evaluations.restore_traces(replace(found, rows=rows), session.validation, profile)
             return find_undeclared_reads(differing, session.trace)
 
-        hidden: tuple[UndeclaredRead, ...] = await session.record(
+        undeclared: tuple[UndeclaredRead, ...] = await session.record(
             "audit", tuple[UndeclaredRead, ...], find, request=[[row.case_id, row.repeat] for row, _ in differing]
         )
-        for each in hidden:
+        for each in undeclared:
             if each.node_id not in self.untrusted_nodes:
                 self.untrusted_nodes |= {each.node_id}
                 session.report(
@@ -274,10 +270,6 @@ class Validator:
                     "recorded inputs changed: it reads an undeclared surface or is non-deterministic. Its cases will "
                     "always be re-run"
                 )
-
-
-def _by_case(rows: Iterable[CaseRow]) -> dict[str, list[CaseRow]]:
-    return {case_id: list(group) for case_id, group in groupby(rows, key=attrgetter("case_id"))}
 
 
 def _is_comparable(record: Evaluation, affected: frozenset[str]) -> bool:

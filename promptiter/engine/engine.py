@@ -137,23 +137,14 @@ class Engine:
         check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)
         started = self._now()
         run_id = request.run_id or new_run_id(started, request, checked)
-        redactor = evaluator.gateway.redactor
         meter = Meter(self._clock, evaluator.gateway.ledger, before=spent_before)
-        log = EventLog(
-            run_id,
-            journal,
-            observers,
-            meter=meter,
-            redact=redactor.redact_text,
-            redact_data=redactor.redact_known_json,
-        )
+        log = EventLog(run_id, journal, observers, meter=meter, redactor=evaluator.gateway.redactor)
         session = Session(
             request,
             log,
             agent=self.agent,
             evaluator=evaluator,
             checked=checked,
-            meter=meter,
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,
         )

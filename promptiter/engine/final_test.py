@@ -132,7 +132,7 @@ def _conclude_untested(session: Session) -> Conclusion:
 
 def _conclude(session: Session, verdict: Verdict, reason: str) -> Conclusion:
     count, cases = session.candidates_tried, len(session.validation.cases)
-    tried = f"{plural(count, 'candidate')} tried on {plural(cases, 'case')}"
+    tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
     return Conclusion(verdict=verdict, reasons=(reason, tried), tried=count, cases=cases)
 
 
@@ -178,7 +178,7 @@ class _FinalTestRun:
     def _look(self) -> FinalTestResult:
         assert self.pair is not None, "a look comes after a block"
         pair, objective = self.pair.renumber_repeats(), self.session.request.objective
-        self.problem = Evidence(baseline=pair.accepted, candidate=pair.candidate, objective=objective).problem
+        self.problem = Evidence(accepted=pair.accepted, candidate=pair.candidate, objective=objective).problem
         self.scores = pair_scores(pair.accepted, pair.candidate, objective)
         return decide_for_goal(self.goal, self.scores, blocks=self.blocks, seed=self.session.seed)
 
@@ -189,7 +189,7 @@ class _FinalTestRun:
             await session.evaluations.evaluate(test, profile, phase="test", runs=runs)
             for profile in (session.baseline.profile, session.accepted.profile)
         ]
-        problem = Evidence(baseline=before, candidate=after, objective=session.request.objective).problem
+        problem = Evidence(accepted=before, candidate=after, objective=session.request.objective).problem
         self.problem = None if problem is None else f"on the test set, {problem}"
         scores = pair_scores(before, after, session.request.objective)
         result = decide_on_test_set(self.goal, scores, alpha=self.alpha, seed=session.seed)
@@ -238,7 +238,7 @@ class _FinalTestRun:
         assert self.pair is not None, "a run concludes after its final test"
         shown = [result for result in results if result.is_shown] if verdict == "improved" else []
         count = session.candidates_tried
-        tried = f"{plural(count, 'candidate')} tried on these cases before, on other repeats"
+        tried = f"the search tried {plural(count, 'candidate')} on these cases, in other repeats"
         return Conclusion(
             verdict=verdict,
             scope=shown[-1].scope if shown else None,

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from promptiter.concurrency import is_in_loop
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 T = TypeVar("T")
@@ -68,7 +70,7 @@ def run_blocking(
         with on_signals(interrupt, task.cancel, notify=notify):
             return await task
 
-    if not _is_in_loop():
+    if not is_in_loop():
         return _run(run_task(lambda _: None))
     outcome: Future[T] = Future()
     running: list[asyncio.Task[T]] = []
@@ -103,9 +105,8 @@ def on_signals(
         return
     loop = asyncio.get_running_loop()
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    before = {
-        number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN
-    }  # nohup ignores SIGHUP
+    # What nohup or a script ignores stays ignored.
+    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
     for number in before:
         name = "Ctrl-C" if number is signal.SIGINT else number.name
         loop.add_signal_handler(number, interrupt.on_signal, name, stop_now, notify)
@@ -131,11 +132,3 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
         loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         loop.close()
-
-
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -18,7 +18,6 @@ from promptiter.evaluation.teacher import LabelledSet, write_expected_answers
 from promptiter.policies.combine import describe_policy
 from promptiter.policies.final_test import Conclusion, Verdict
 from promptiter.policies.goals import check_scores
-from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import Profile
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.event_log import EventLog, is_user_stop
@@ -80,7 +79,7 @@ class Run:
         try:
             await self._run(started)
         except BudgetEndedError as ended:
-            self.session.stop = _stop_because(ended.cap, str(ended))
+            self.session.end(ended.cap, str(ended))
             self.budget_ended = True
         except (Exception, asyncio.CancelledError, SystemExit) as failure:  # noqa: BLE001 - it is raised again later
             error, status = failure, "cancelled" if is_cancelled(failure) else "failed"
@@ -116,18 +115,17 @@ class Run:
             session.train, session.validation = await self._write_references(session.request.teacher)
         await session.start(profile)
         if not session.accepted.validation.is_reliable:
-            session.stop = _stop_because("invalid_eval", _describe_failures(session.accepted.validation))
+            session.end("invalid_eval", _describe_failures(session.accepted.validation))
             return
         if session.request.max_rounds > 0:
             check_scores(session.request.goal, session.baseline.validation)
             await reserve_for_final_test(session)
             await self._search()
         if (session.stop is None or not session.stop.stop) and not await session.should_stop():
-            session.stop = (
-                _stop_because("exhausted", "the search has nothing left to try")
-                if session.request.max_rounds > 0
-                else _stop_because("max_rounds", "only the baseline was requested")
-            )
+            if session.request.max_rounds > 0:
+                session.end("exhausted", "the search has nothing left to try")
+            else:
+                session.end("max_rounds", "only the baseline was requested")
         if not self._is_stopped_by_user:
             await self._conclude()
 
@@ -140,7 +138,7 @@ class Run:
             if session.request.final_test is None or not session.has_accepted:
                 raise
             await session.record_budget_end(ended)
-            session.stop = _stop_because(ended.cap, ended.message)
+            session.end(ended.cap, ended.message)
 
     async def _conclude(self) -> None:
         """Decide the verdict: by the final test if a candidate was accepted and a test was requested."""
@@ -251,10 +249,6 @@ def _describe_run(session: Session, profile: Profile, started: datetime, *, sear
 
 def _describe_eval_set(eval_set: EvalSet) -> list[Json]:
     return [eval_set.id, eval_set.content_digest, len(eval_set.cases)]
-
-
-def _stop_because(kind: str, text: str) -> StopDecision:
-    return StopDecision(stop=True, reasons=(StopReason(kind, text),))
 
 
 def _describe_failures(evaluation: Evaluation) -> str:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from promptiter.agents.base import Agent
-from promptiter.engine.comparison import Accepted, Comparison, Validator
+from promptiter.engine.comparison import Comparison, ValidatedProfile, Validator
 from promptiter.engine.evaluations import Evaluations
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.request_checks import CheckedRequest
@@ -24,13 +24,20 @@ from promptiter.evaluation.result import Evaluation, get_best_value
 from promptiter.policies.acceptance import AcceptancePolicy, AllOf, Protected
 from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.policies.sequential import decide_sequentially
-from promptiter.policies.stopping import MaxRounds, Patience, Progress, StopDecision, StopPolicy, TargetScore, UserStop
+from promptiter.policies.stopping import (
+    MaxRounds,
+    Patience,
+    Progress,
+    StopDecision,
+    StopPolicy,
+    TargetScore,
+    UserStop,
+    stop_if,
+)
 from promptiter.profile import PatchSet, Profile
-from promptiter.runlog.candidate_codec import encode_candidate
-from promptiter.runlog.codec import from_plain, to_plain
+from promptiter.runlog.codec import encode_candidate, from_plain, to_plain
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Event, EventType, Phase
-from promptiter.runlog.meter import Meter
 from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
@@ -62,7 +69,6 @@ class Session:
         agent: Agent,
         evaluator: Evaluator,
         checked: CheckedRequest,
-        meter: Meter,
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
     ) -> None:
@@ -80,11 +86,11 @@ class Session:
         self.evaluations = Evaluations(log, agent, evaluator)
         self.validator = Validator(self)
         self.stop: StopDecision | None = None
-        self.meter = meter
+        self.meter = log.meter
         self._log = log
         self._interrupt = interrupt
-        self._baseline: Accepted | None = None
-        self._accepted: Accepted | None = None
+        self._baseline: ValidatedProfile | None = None
+        self._accepted: ValidatedProfile | None = None
         self.candidates_tried = 0
         self._rounds_without_acceptance = 0
         self._records = 0
@@ -101,13 +107,13 @@ class Session:
         return self._log.round
 
     @property
-    def accepted(self) -> Accepted:
+    def accepted(self) -> ValidatedProfile:
         """The best profile so far; at first the initial profile."""
         assert self._accepted is not None, "the baseline is validated before a search starts"
         return self._accepted
 
     @property
-    def baseline(self) -> Accepted:
+    def baseline(self) -> ValidatedProfile:
         """The initial profile of the run."""
         assert self._baseline is not None, "the baseline is validated before a search starts"
         return self._baseline
@@ -203,7 +209,7 @@ class Session:
 
     async def start(self, profile: Profile) -> None:
         """Validate the initial profile."""
-        self._baseline = Accepted(profile, await self.evaluate(self.validation, profile, phase="baseline"))
+        self._baseline = ValidatedProfile(profile, await self.evaluate(self.validation, profile, phase="baseline"))
         self._accepted = self._baseline
 
     async def begin_round(self) -> None:
@@ -229,14 +235,14 @@ class Session:
         self.candidates_tried += 1
         if decision.accepted:
             unseen = self.evaluator.build_evaluation((), self.validation, candidate)
-            self.continue_from(candidate, comparison.opening or unseen)
+            self.continue_from(candidate, comparison.first_validation or unseen)
             self.accepted_gain += decision.delta or 0.0
             self._rounds_without_acceptance = 0
         return decision
 
     def continue_from(self, profile: Profile, validation: Evaluation) -> None:
         """Make a profile the accepted one."""
-        self._accepted = Accepted(profile, validation)
+        self._accepted = ValidatedProfile(profile, validation)
 
     async def reject(self, candidate: Profile, reason: str) -> AcceptanceDecision:
         """Reject a candidate before its validation is paid."""
@@ -268,6 +274,10 @@ class Session:
             event = await self._log.append("stop", {"value": to_plain(decision), "measured": measured})
         self.stop = from_plain(StopDecision, event.data["value"])
         return self.stop.stop
+
+    def end(self, kind: str, text: str) -> None:
+        """Stop the run for this reason, whatever the stop policies decide."""
+        self.stop = stop_if(True, kind, text)
 
     def _progress(self) -> Progress:
         return Progress(

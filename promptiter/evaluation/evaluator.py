@@ -23,9 +23,8 @@ from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import collect_reads
 from promptiter.evaluation.trace_store import TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator, converse
-from promptiter.llm.call_counter import count_calls
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.messages import Message
+from promptiter.llm.ledger import count_calls
 from promptiter.llm.redaction import Redactor
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
@@ -86,15 +85,19 @@ class Evaluator:
             other.executor = LocalExecutor(concurrency=options.concurrency)
         return other
 
+    def with_metrics(self, metrics: Iterable[Metric]) -> Evaluator:
+        """The same evaluator with other metrics."""
+        other = copy.copy(self)
+        other.metrics = tuple(metrics)
+        return other
+
     def with_judge(self, model: str) -> Evaluator:
         """The same evaluator with this model as the judge."""
         from promptiter.evaluation.metrics.judge import JudgeMetric
 
-        other = copy.copy(self)
-        other.metrics = tuple(
+        return self.with_metrics(
             each.with_model(model) if isinstance(each, JudgeMetric) else each for each in self.metrics
         )
-        return other
 
     async def evaluate(
         self,
@@ -142,10 +145,7 @@ class Evaluator:
             raise EvalSetError(f"eval set {eval_set.id!r} has duplicate case ids")
         self._check_scenarios(cases)
         wanted = list_case_runs(eval_set, range(self.options.repeats)) if runs is None else runs
-        jobs = (
-            CaseJob(agent_ref=eval_set.id, case_id=case_id, profile=profile, repeat=repeat)
-            for case_id, repeat in wanted
-        )
+        jobs = (CaseJob(case_id=case_id, profile=profile, repeat=repeat) for case_id, repeat in wanted)
 
         async for row in self._execute(agent, cases, jobs):
             yield row
@@ -154,7 +154,7 @@ class Evaluator:
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
     ) -> CaseRow:
         """Run one case again with some outputs substituted, and score it. Unchanged calls come from the cache."""
-        job = CaseJob(agent_ref=case.id, case_id=case.id, profile=profile, repeat=repeat, substitutes=substitutes)
+        job = CaseJob(case_id=case.id, profile=profile, repeat=repeat, substitutes=substitutes)
         [row] = [row async for row in self._execute(agent, {case.id: case}, [job])]
         return row
 
@@ -202,7 +202,9 @@ class Evaluator:
 
     async def _run_case(self, agent: Agent, case: EvalCase, job: CaseJob) -> AgentRun:
         if case.mode == "trace":
-            return _replay_recording(case)
+            return AgentRun.of_turns([_replay_turn(case, number, turn) for number, turn in enumerate(case.actual)])
+        if not case.turns and (case.scenario is None or self.user_simulator is None):
+            return AgentRun(error=Failure("EmptyCase", "the case has no turns"))
         context = RunContext(
             run_id=self.options.run_id,
             case_id=case.id,
@@ -211,10 +213,7 @@ class Evaluator:
             deadline_s=self.options.case_timeout_s,
             substitutes=job.substitutes,
         )
-        guarded = _GuardedAgent(agent)
-        if case.scenario is not None and self.user_simulator is not None:
-            return await converse(guarded, case, job.profile, context, self.user_simulator)
-        return await _run_conversation(guarded, case, job.profile, context)
+        return await converse(_GuardedAgent(agent), case, job.profile, context, self.user_simulator)
 
     async def _score_run(self, metric: Metric, case: EvalCase, run: AgentRun) -> Score:
         try:
@@ -266,28 +265,8 @@ def _redact_score(score: Score, redactor: Redactor) -> Score:
     )
 
 
-async def _run_conversation(agent: Agent, case: EvalCase, profile: Profile, context: RunContext) -> AgentRun:
-    """Run the turns of a case in order, each with the conversation so far."""
-    if not case.turns:
-        return AgentRun(error=Failure("EmptyCase", "the case has no turns"))
-    history = list(case.context)
-    runs: list[AgentRun] = []
-    for number, turn in enumerate(case.turns):
-        asked = CaseInput(text=turn.user, history=tuple(history), state=copy.deepcopy(case.state))
-        run = await agent.run(asked, profile, replace(context, turn=number))
-        runs.append(run)
-        if run.error is not None:
-            break
-        history += [Message("user", turn.user), Message("assistant", run.output)]
-    return AgentRun.of_turns(runs)
-
-
-def _replay_recording(case: EvalCase) -> AgentRun:
-    """The run of a case in trace mode, built from its recorded conversation."""
-    return AgentRun.of_turns([_replay_turn(case, number, turn) for number, turn in enumerate(case.actual)])
-
-
 def _replay_turn(case: EvalCase, number: int, turn: Turn) -> AgentRun:
+    """One turn of a case in trace mode, built from its recording."""
     calls = tuple(
         ToolCall(name=call.name, id=call.id, arguments=call.arguments, result=call.result)
         for call in turn.expected_tool_calls or ()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from promptiter.agents.base import Substitute
 from promptiter.evaluation.result import CaseRow
@@ -16,16 +16,15 @@ from promptiter.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseJob:
-    """One case run: agent and case by name, the profile, the repeat, and outputs that are given in advance."""
+    """One case run: the case by name, the profile, the repeat, and outputs that are given in advance."""
 
-    agent_ref: str
     case_id: str
     profile: Profile
     repeat: int = 0
     substitutes: tuple[Substitute, ...] = ()
 
 
-Work: TypeAlias = Callable[[CaseJob], Awaitable[CaseRow]]
+Work: TypeAlias = Callable[[CaseJob], Coroutine[Any, Any, CaseRow]]
 
 
 class Executor(Protocol):
@@ -71,7 +70,7 @@ class ThreadExecutor:
 
         async def run_in_thread(job: CaseJob) -> CaseRow:
             here = contextvars.copy_context()
-            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, _await_row(work(job))))
+            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, work(job)))
 
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case")
         try:
@@ -80,7 +79,3 @@ class ThreadExecutor:
         finally:
             # Not on the loop: jobs that still run in the threads wait for calls that this loop makes.
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
-
-
-async def _await_row(row: Awaitable[CaseRow]) -> CaseRow:
-    return await row

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import Literal, TypeAlias
 
 from promptiter.errors import AccessDeniedError, ModelUnavailableError, RateLimitedError
@@ -80,10 +81,6 @@ class CaseRow:
         errors = (score.error for score in self.scores if score.error is not None)
         return next((error for error in errors if error.partition(":")[0] in OUTAGES), None)
 
-    @property
-    def errored_metrics(self) -> tuple[str, ...]:
-        return tuple(score.metric for score in self.scores if not score.is_scored)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
@@ -97,9 +94,7 @@ class CaseResult:
     @property
     def score(self) -> float | None:
         """The mean over the metrics; None if one of them could not be scored."""
-        values = list(self.means.values())
-        known = [value for value in values if value is not None]
-        return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+        return _average_known(self.means.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,10 +114,12 @@ class Evaluation:
     @cached_property
     def cases(self) -> tuple[CaseResult, ...]:
         """One result per case. The score of a metric is its mean over the repeats that could be scored."""
-        by_case: dict[str, list[CaseRow]] = {}
-        for row in self.rows:
-            by_case.setdefault(row.case_id, []).append(row)
-        return tuple(self._summarize_case(case_id, rows) for case_id, rows in by_case.items())
+        return tuple(self._summarize_case(case_id, rows) for case_id, rows in self.rows_by_case.items())
+
+    @cached_property
+    def rows_by_case(self) -> dict[str, tuple[CaseRow, ...]]:
+        """The rows of each case, in the order of the repeats."""
+        return {case_id: tuple(rows) for case_id, rows in groupby(self.rows, key=lambda row: row.case_id)}
 
     def _summarize_case(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
         values: dict[str, list[float]] = {metric: [] for metric in self.thresholds}
@@ -130,7 +127,7 @@ class Evaluation:
             for score in row.scores:
                 if score.value is not None:
                     values[score.metric].append(score.value)
-        means = {metric: math.fsum(known) / len(known) if known else None for metric, known in values.items()}
+        means = {metric: _average(known) for metric, known in values.items()}
         passed = all(mean is not None and mean >= self.thresholds[metric] for metric, mean in means.items())
         return CaseResult(
             case_id=case_id,
@@ -182,9 +179,9 @@ class Evaluation:
         """The share of case runs, or of the scores of one metric, that failed; the largest of these."""
         if not self.rows:
             return 0.0
-        failed = [sum(row.error is not None for row in self.rows)]
-        failed += [sum(metric in row.errored_metrics for row in self.rows) for metric in self.thresholds]
-        return max(failed) / len(self.rows)
+        unscored = Counter(score.metric for row in self.rows for score in row.scores if not score.is_scored)
+        failed = sum(row.error is not None for row in self.rows)
+        return max(failed, *(unscored[metric] for metric in self.thresholds), 0) / len(self.rows)
 
     @property
     def commonest_errors(self) -> str:
@@ -217,6 +214,42 @@ class Evaluation:
         return html_block(html_heading(f"Evaluation on {self.eval_set_id}", details), table)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanUsage:
+    """Means over case runs. None is unknown, never 0: one run with an unknown price makes the mean unknown."""
+
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    usd: float | None = None
+
+    @property
+    def tokens(self) -> float | None:
+        if self.input_tokens is None or self.output_tokens is None:
+            return None
+        return self.input_tokens + self.output_tokens
+
+
+def average_usage(evaluation: Evaluation) -> MeanUsage:
+    """The mean usage of the runs that did not fail. Failed runs may have ended early."""
+    return _average_rows([row for row in evaluation.rows if row.error is None])
+
+
+def average_common_usage(before: Evaluation, after: Evaluation) -> tuple[MeanUsage, MeanUsage]:
+    """The same for two profiles, over the case runs that succeeded under both."""
+    arms = [{(row.case_id, row.repeat): row for row in each.rows if row.error is None} for each in (before, after)]
+    common = sorted(arms[0].keys() & arms[1].keys())
+    first, second = (_average_rows([arm[key] for key in common]) for arm in arms)
+    return first, second
+
+
+def _average_rows(rows: Sequence[CaseRow]) -> MeanUsage:
+    return MeanUsage(
+        input_tokens=_average_known(row.usage.input_tokens for row in rows),
+        output_tokens=_average_known(row.usage.output_tokens for row in rows),
+        usd=_average_known(row.usage.cost_usd for row in rows),
+    )
+
+
 def _format_figure(figure: float | None) -> str:
     return "unscored" if figure is None else f"{figure:.3f}"
 
@@ -224,3 +257,9 @@ def _format_figure(figure: float | None) -> str:
 def _average(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
+
+
+def _average_known(values: Iterable[float | None]) -> float | None:
+    """The mean, or None if one of the values is unknown."""
+    given = list(values)
+    return None if None in given else _average(given)

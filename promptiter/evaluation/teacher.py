@@ -62,7 +62,7 @@ async def write_expected_answers(
     return LabelledSet(eval_set=replace(eval_set, cases=tuple(cases)), errors=tuple(errors))
 
 
-Answer: TypeAlias = Callable[[EvalCase, str, tuple[Message, ...]], Awaitable[str]]
+AnswerFunction: TypeAlias = Callable[[EvalCase, str, tuple[Message, ...]], Awaitable[str]]
 """Answers the user's message of a case, given the conversation so far."""
 
 _ENDING = (BudgetEndedError, UnexpectedCallError, SetupError)
@@ -72,7 +72,7 @@ class _TeacherFailedError(PromptiterError):
     """The teacher has no answer; the message says why."""
 
 
-async def _label_case(case: EvalCase, answer: Answer) -> EvalCase:
+async def _label_case(case: EvalCase, answer: AnswerFunction) -> EvalCase:
     missing = [index for index, turn in enumerate(case.turns) if turn.expected is None]
     if not missing or case.scenario is not None or case.mode == "trace":
         return case
@@ -91,7 +91,7 @@ async def _label_case(case: EvalCase, answer: Answer) -> EvalCase:
     return replace(case, turns=(*turns, *case.turns[len(turns) :]), metadata={**case.metadata, GENERATED: marked})
 
 
-def _answer_with_agent(agent: Agent, seed: int) -> Answer:
+def _answer_with_agent(agent: Agent, seed: int) -> AnswerFunction:
     profile = Profile.baseline(agent.describe())
 
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
@@ -104,7 +104,7 @@ def _answer_with_agent(agent: Agent, seed: int) -> Answer:
     return answer
 
 
-def _answer_with_model(model: str, gateway: Gateway, seed: int) -> Answer:
+def _answer_with_model(model: str, gateway: Gateway, seed: int) -> AnswerFunction:
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
         request = ModelRequest(model=model, messages=(*history, Message("user", text)))
         site = CallSite(role="teacher", case_id=case.id, repeat=seed)

@@ -86,17 +86,24 @@ class UserSimulator:
 
 
 async def converse(
-    agent: Agent, case: EvalCase, profile: Profile, context: RunContext, simulator: UserSimulator
+    agent: Agent, case: EvalCase, profile: Profile, context: RunContext, simulator: UserSimulator | None
 ) -> AgentRun:
-    """Run a conversation of the simulated user and an agent to its end, or until a turn or the user fails."""
+    """Run a conversation to its end, or until a turn or the simulated user fails.
+
+    The user's messages are those of the case, or of the simulator if the case is a scenario.
+    """
     history: list[Message] = []
     runs: list[AgentRun] = []
     while True:
-        try:
-            text = await simulator.next_message(case, history, repeat=context.repeat)
-        except ModelError as error:
-            problem = simulator.gateway.redactor.redact_text(str(error))
-            return AgentRun.of_turns(runs, Failure(type(error).__name__, f"the simulated user failed: {problem}"))
+        if case.scenario is None or simulator is None:
+            turn = case.find_turn(len(runs))
+            text = None if turn is None else turn.user
+        else:
+            try:
+                text = await simulator.next_message(case, history, repeat=context.repeat)
+            except ModelError as error:
+                problem = simulator.gateway.redactor.redact_text(str(error))
+                return AgentRun.of_turns(runs, Failure(type(error).__name__, f"the simulated user failed: {problem}"))
         if text is None:
             return AgentRun.of_turns(runs)
         asked = CaseInput(text=text, history=(*case.context, *history), state=copy.deepcopy(case.state))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
-from promptiter.llm.cache.call_log import read_paid_calls_with_offsets
+from promptiter.llm.cache.call_log import read_paid_calls
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerEntry, Spending
 from promptiter.runlog.events import Event, Phase
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
@@ -51,7 +51,7 @@ def read_stage_calls(folder: str | os.PathLike[str], events: Iterable[Event]) ->
     started = [event for event in events if event.type == "evaluation_started"]
     marks = [event.data["measured"]["mark"] for event in started]
     path = Path(folder) / CALLS
-    for place, entry in read_paid_calls_with_offsets(path) if path.exists() else ():
+    for place, entry in read_paid_calls(path) if path.exists() else ():
         began = bisect_right(marks, place)
         stage: Stage | None = None
         if entry.role != "agent":

@@ -1,7 +1,7 @@
 """Gateway: every model call and every declared tool call goes through it, whichever role makes it.
 
 A call is answered from the cache if the answer is known. Otherwise it is checked against the budget, waits for the rate
-limit and a free slot, and is retried if it fails for a passing reason. Its cost goes to the ledger, and its answer
+limit and a free slot, and is retried if it fails for a transient reason. Its cost goes to the ledger, and its answer
 to the cache before it is used.
 """
 
@@ -24,13 +24,12 @@ from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
 from promptiter.llm.cache.in_flight import InFlightCall
 from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer
-from promptiter.llm.call_counter import record_call
 from promptiter.llm.catalog import ModelCatalog
-from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending
+from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import Function, Model
 from promptiter.llm.prices import Price, Prices, add_cost
-from promptiter.llm.rate import RateLimit
+from promptiter.llm.rate import Grant, RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.retries import Retrier, Retries
 from traces import Usage, digest
@@ -266,14 +265,16 @@ class Gateway:
         """The reply of the model, and the number of attempts that it took."""
         model = self.model(request.model)
         rate = self._rates.get(request.model) or self._rates.get("*")
+        grant: Grant | None = None
         async with AsyncExitStack() as stack:
 
             async def attempt(number: int) -> ModelReply:
+                nonlocal grant
                 async with self._slots:
                     if number == 1:  # not earlier: a call that waits for a slot has not been made yet
                         await stack.enter_async_context(asking)
                     if rate is not None:
-                        await rate.acquire(bound)  # last, so that the call is sent as soon as it is granted
+                        grant = await rate.acquire(bound)  # last, so that the call is sent as soon as it is granted
                     try:
                         async with asyncio.timeout(self.timeout_s):
                             return await model(request, repeat=site.repeat)
@@ -281,18 +282,19 @@ class Gateway:
                         raise ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s") from None
 
             reply, attempts = await self._retrier.call(attempt, model=request.model, rate=rate)
-        if rate is not None and _is_counted(reply.usage):
-            rate.settle(bound, reply.usage.tokens)
+        if rate is not None and grant is not None and _is_counted(reply.usage):
+            rate.settle(grant, reply.usage.tokens)
         return reply, attempts
 
     def _without_secrets(self, answer: StoredAnswer) -> StoredAnswer:
         """Redact an answer. The stored answer is also the one that is used, so a run and its replay are equal."""
         if isinstance(answer, ToolAnswer):
             return replace(answer, value=self.redactor.redact_known_json(answer.value))
-        wishes = (
-            replace(wish, arguments=self.redactor.redact_known_json(wish.arguments)) for wish in answer.tool_requests
+        requests = (
+            replace(request, arguments=self.redactor.redact_known_json(request.arguments))
+            for request in answer.tool_requests
         )
-        return replace(answer, text=self.redactor.redact_known(answer.text), tool_requests=tuple(wishes))
+        return replace(answer, text=self.redactor.redact_known(answer.text), tool_requests=tuple(requests))
 
 
 @dataclass(frozen=True, slots=True)

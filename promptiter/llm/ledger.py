@@ -7,8 +7,10 @@ do not depend on the order in which calls end, because dollars and seconds are a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 from promptiter.llm.messages import Role
@@ -72,23 +74,14 @@ class Spending:
         return self._with(earlier, -1)
 
     def _with(self, other: Spending, sign: int) -> Spending:
-        calls = self.calls + sign * other.calls
-        unpriced = self.unpriced_calls + sign * other.unpriced_calls
+        counts = {name: getattr(self, name) + sign * getattr(other, name) for name in _COUNTS}
+        is_unpriced = counts["calls"] and counts["calls"] == counts["unpriced_calls"]
         parts = in_parts(self.cost_usd or 0.0) + sign * in_parts(other.cost_usd or 0.0)
-        return Spending(
-            calls=calls,
-            cache_hits=self.cache_hits + sign * other.cache_hits,
-            attempts=self.attempts + sign * other.attempts,
-            input_tokens=self.input_tokens + sign * other.input_tokens,
-            output_tokens=self.output_tokens + sign * other.output_tokens,
-            cached_input_tokens=self.cached_input_tokens + sign * other.cached_input_tokens,
-            uncounted_calls=self.uncounted_calls + sign * other.uncounted_calls,
-            cost_usd=None if calls and calls == unpriced else parts / PARTS,
-            unpriced_calls=unpriced,
-            seconds=(in_parts(self.seconds) + sign * in_parts(other.seconds)) / PARTS,
-            lost_calls=self.lost_calls + sign * other.lost_calls,
-        )
+        seconds = (in_parts(self.seconds) + sign * in_parts(other.seconds)) / PARTS
+        return Spending(**counts, cost_usd=None if is_unpriced else parts / PARTS, seconds=seconds)
 
+
+_COUNTS = [field.name for field in fields(Spending) if field.name not in ("cost_usd", "seconds")]
 
 NOTHING = Spending()
 FROM_CACHE = Spending(cache_hits=1)
@@ -171,6 +164,7 @@ class Ledger:
             return _snapshot(self._spent)
 
 
+_counter: ContextVar[CallCounter | None] = ContextVar("promptiter_call_counter", default=None)
 _Place: TypeAlias = tuple[Role, str, str]
 
 
@@ -197,3 +191,30 @@ def _sum(spendings: Iterable[Spending]) -> Spending:
     for spent in spendings:
         total += spent
     return total
+
+
+@dataclass(slots=True)
+class CallCounter:
+    """How many calls of one case run were paid, and how many were answered from the cache."""
+
+    paid: int = 0
+    cached: int = 0
+
+
+@contextmanager
+def count_calls() -> Iterator[CallCounter]:
+    """Count the calls made inside this block, including those of its tasks and threads, and no others."""
+    counter = CallCounter()
+    token = _counter.set(counter)
+    try:
+        yield counter
+    finally:
+        _counter.reset(token)
+
+
+def record_call(*, paid: bool) -> None:
+    """Count one call, if a `count_calls` block is active."""
+    counter = _counter.get()
+    if counter is not None:
+        counter.paid += paid
+        counter.cached += not paid

@@ -1,7 +1,7 @@
 """Models: what the gateway calls.
 
 A model is `async (request, *, repeat) -> ModelReply`. Names are looked up among the gateway's own models, then in the
-registry, then litellm. Any function of the messages becomes one, and tests script theirs.
+registry, then litellm. Any function of the messages can be a model; tests use scripted ones.
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ def openai_messages(request: ModelRequest) -> list[dict[str, Any]]:
         if message.tool_requests:
             plain["tool_calls"] = [
                 {
-                    "id": wish.id,
+                    "id": call.id,
                     "type": "function",
-                    "function": {"name": wish.name, "arguments": orjson.dumps(wish.arguments).decode()},
+                    "function": {"name": call.name, "arguments": orjson.dumps(call.arguments).decode()},
                 }
-                for wish in message.tool_requests
+                for call in message.tool_requests
             ]
         if message.tool_request_id is not None:
             plain["tool_call_id"] = message.tool_request_id

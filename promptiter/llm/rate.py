@@ -16,8 +16,6 @@ from promptiter.errors import SetupError
 WINDOW_S = 60
 """Length of the window. A call may start exactly 60 seconds after the one that it replaces."""
 
-_FORGOTTEN_S = 10 * WINDOW_S  # failed calls are never settled
-
 
 class RateLimit:
     """Limits the calls, and their estimated tokens, that start within 60 seconds; None means no limit.
@@ -41,10 +39,8 @@ class RateLimit:
         self._tokens = tokens_per_minute
         self._clock = clock
         self._sleep = sleep
-        self._window: deque[_Start] = deque()  # of the last 60 seconds, oldest first
+        self._window: deque[Grant] = deque()  # of the last 60 seconds, oldest first
         self._tokens_in_window = 0
-        self._unsettled: dict[int, deque[_Start]] = {}  # by estimate, oldest first
-        self._swept_at = clock()
         self._paused_until = float("-inf")
         self._turn = asyncio.Lock()  # fair: waiters get it in order
         self._sleeper: asyncio.Future[None] | None = None
@@ -53,31 +49,23 @@ class RateLimit:
         """Move to the running event loop, when the previous one has ended."""
         self._turn = asyncio.Lock()
 
-    async def acquire(self, tokens: int = 0) -> None:
-        """Wait until a call of this many tokens may start."""
+    async def acquire(self, tokens: int = 0) -> Grant:
+        """Wait until a call of this many tokens, by estimate, may start."""
         async with self._turn:
             while (at := self._find_earliest_start(self._clip(tokens))) > (now := self._clock()):
                 await self._sleep_unless_woken(at - now)
-            start = _Start(now, self._clip(tokens))
-            self._window.append(start)
-            self._tokens_in_window += start.tokens
-            self._remember(tokens, start)
+            grant = Grant(now, self._clip(tokens))
+            self._window.append(grant)
+            self._tokens_in_window += grant.tokens
+            return grant
 
-    def settle(self, estimated: int, actual: int) -> None:
-        """Return the tokens that a call with this estimate did not use, if its minute is not over.
-
-        If several calls in flight have the same estimate, the one that started first is settled first.
-        """
-        waiting = self._unsettled.get(estimated)
-        if not waiting:
-            return
-        start = waiting.popleft()
-        if not waiting:
-            del self._unsettled[estimated]
-        if start.is_in_window:
-            self._tokens_in_window += self._clip(actual) - start.tokens
-            start.tokens = self._clip(actual)
-            self._wake()
+    def settle(self, grant: Grant, actual: int) -> None:
+        """Replace the estimate of a call by the tokens that it used, if its minute is not over."""
+        if grant.is_in_window:
+            self._tokens_in_window += self._clip(actual) - grant.tokens
+            grant.tokens = self._clip(actual)
+            if self._sleeper is not None:
+                self._sleeper.cancel()  # the returned tokens may be enough
 
     def pause(self, seconds: float) -> None:
         """Start no call for this many seconds, as a server asks by Retry-After."""
@@ -96,31 +84,20 @@ class RateLimit:
             earliest = max(earliest, self._window[-self._requests].at + WINDOW_S)
         if self._tokens is not None:
             left = self._tokens_in_window
-            starts = iter(self._window)
+            grants = iter(self._window)
             while left + tokens > self._tokens:
-                start = next(starts)
-                left -= start.tokens
-                earliest = max(earliest, start.at + WINDOW_S)
+                grant = next(grants)
+                left -= grant.tokens
+                earliest = max(earliest, grant.at + WINDOW_S)
         return earliest
 
     def _forget_first(self) -> None:
-        start = self._window.popleft()
-        start.is_in_window = False
-        self._tokens_in_window -= start.tokens
-
-    def _remember(self, tokens: int, start: _Start) -> None:
-        """Keep a start until it is settled, or too old to be settled."""
-        if self._swept_at + _FORGOTTEN_S <= start.at:
-            self._swept_at = start.at
-            young = {
-                estimate: deque(old for old in starts if old.at + _FORGOTTEN_S > start.at)
-                for estimate, starts in self._unsettled.items()
-            }
-            self._unsettled = {estimate: starts for estimate, starts in young.items() if starts}
-        self._unsettled.setdefault(tokens, deque()).append(start)
+        grant = self._window.popleft()
+        grant.is_in_window = False
+        self._tokens_in_window -= grant.tokens
 
     async def _sleep_unless_woken(self, seconds: float) -> None:
-        """Sleep in a task of its own, which `settle` cancels because the returned tokens may be enough."""
+        """Sleep in a task of its own, which `settle` may cancel."""
         self._sleeper = asyncio.ensure_future(self._sleep(seconds))
         try:
             await asyncio.wait([self._sleeper])
@@ -130,13 +107,11 @@ class RateLimit:
             self._sleeper.cancel()
             self._sleeper = None
 
-    def _wake(self) -> None:
-        if self._sleeper is not None:
-            self._sleeper.cancel()
-
 
 @dataclass(slots=True)
-class _Start:
+class Grant:
+    """The permission to start a call. It counts for a minute."""
+
     at: float
     tokens: int
     is_in_window: bool = True

@@ -1,4 +1,4 @@
-"""Retries: a model call that failed for a passing reason is made again, after a pause."""
+"""Retries: a model call that failed for a transient reason is made again, after a pause."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ async def ask_for(
     for number in range(REPAIRS + 1):
         reply = await gateway.ask(request, replace(site, number=site.number + number), node_id=node_id)
         try:
-            return shape.validate_python(parse_json(reply.text))
+            return shape.validate_python(find_json(reply.text))
         except (ValueError, ValidationError) as error:
             problem = _describe_error(error)
         correction = f"That answer cannot be used: {problem}. Answer again with the JSON object only, corrected."
@@ -57,7 +57,7 @@ async def ask_for(
     )
 
 
-def parse_json(text: str) -> Json:
+def find_json(text: str) -> Json:
     """The JSON in an answer: the whole text, the content of a code fence, or the first object or array."""
     for candidate in (text.strip(), *(found.strip() for found in _FENCE.findall(text))):
         try:

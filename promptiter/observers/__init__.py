@@ -1,1 +1,1 @@
-"""Watchers of a run: each is one `observe(event)`."""
+"""Observers of a run: each has one method, `observe(event)`."""

@@ -87,7 +87,7 @@ class ProgressState:
             case "candidate":
                 self.candidate_profile, self.candidate = event.data["profile_digest"], None
             case "ablation" if event.data["value"]["dropped"]:
-                return self._line(f"removed, no worse without: {_names(event.data['value']['dropped'])}")
+                return self._line(f"removed, no loss without: {_names(event.data['value']['dropped'])}")
             case "final_test":
                 return self._show_final_test(event.data["value"])
             case "stop":
@@ -184,7 +184,7 @@ class ProgressState:
         return self._line(f"{self._subject(event.phase)}: {text}")
 
     def _subject(self, phase: Phase) -> str:
-        """What the evaluation was of."""
+        """The name of what was evaluated."""
         if phase in ("final_test", "test"):
             return "baseline" if self.profile == self.initial_profile else "best"
         if phase == "ablation":
@@ -214,8 +214,10 @@ class ProgressState:
         text = "; ".join(reason["text"] for reason in reasons)
         return self._line(f"stop: {text}") if text else None
 
-    def _show_final_test(self, found: Json) -> ProgressLine:
-        return self._line(f"{found['scope']}: {found['reason']}", "green" if found["outcome"] == "shown" else "yellow")
+    def _show_final_test(self, result: Json) -> ProgressLine:
+        return self._line(
+            f"{result['scope']}: {result['reason']}", "green" if result["outcome"] == "shown" else "yellow"
+        )
 
     def _line(self, text: str, style: str = "") -> ProgressLine:
         return ProgressLine(self._place, Text(one_line(text), style))

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.policies.combine import Combined, describe_policy, format_call, is_number, iter_policies
+from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, is_number, iter_policies
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.wording import join_names
 
@@ -44,17 +44,17 @@ class AcceptancePolicy(Protocol):
 
 
 @runtime_checkable
-class OpensOnTrain(AcceptancePolicy, Protocol):
+class StartsOnTrain(AcceptancePolicy, Protocol):
     """A policy that compares both profiles on the train cases first, before validation is paid."""
 
     @property
-    def opening(self) -> MoreEvidence:
+    def first_request(self) -> MoreEvidence:
         """The repeats to run before the first call of `decide`."""
 
 
-def find_opening(policy: AcceptancePolicy) -> MoreEvidence | None:
+def find_first_request(policy: AcceptancePolicy) -> MoreEvidence | None:
     """Return the repeats of train cases that a policy wants to see first; None if it starts with validation."""
-    requests = [part.opening for part in iter_policies(policy) if isinstance(part, OpensOnTrain)]
+    requests = [part.first_request for part in iter_policies(policy) if isinstance(part, StartsOnTrain)]
     return min(requests, key=_rank_by_cost, default=None)
 
 
@@ -65,7 +65,7 @@ def decide(policy: AcceptancePolicy, evidence: Evidence) -> Answer:
     """
     if evidence.problem is not None:
         return evidence.reject(evidence.problem)
-    if not evidence.has_validation and not isinstance(policy, OpensOnTrain | Combined):
+    if not evidence.has_validation and not isinstance(policy, StartsOnTrain | CombinedPolicy):
         return MoreEvidence(reason="the candidate is not validated yet")
     answer = policy.decide(evidence)
     if not isinstance(answer, Answer):
@@ -173,7 +173,9 @@ class Protected(ComposablePolicy):
         protected = set(self.case_ids or evidence.protected)
         if absent := protected - {case.case_id for case in evidence.candidate.cases}:
             return evidence.reject(f"protected, but not run: {_name_cases(sorted(absent))}")
-        failing = protected.intersection((*evidence.first_repeats(evidence.opening).new_fails, *evidence.new_fails))
+        failing = protected.intersection(
+            (*evidence.first_repeats(evidence.first_look_repeats).new_fails, *evidence.new_fails)
+        )
         votes = [_Vote.of(evidence, case_id) for case_id in sorted(failing)]
         if broken := [vote for vote in votes if vote.is_broken]:
             names = join_names([str(vote) for vote in broken], limit=MAX_NAMED_CASES)
@@ -199,9 +201,11 @@ class _Vote:
     def of(evidence: Evidence, case_id: str) -> _Vote:
         before, after = (
             {row.repeat: _passes(each, row) for row in each.rows if row.case_id == case_id}
-            for each in (evidence.baseline, evidence.candidate)
+            for each in (evidence.accepted, evidence.candidate)
         )
-        again = sorted(repeat for repeat in before.keys() & after.keys() if repeat >= evidence.opening)[:MAX_RERUNS]
+        again = sorted(repeat for repeat in before.keys() & after.keys() if repeat >= evidence.first_look_repeats)[
+            :MAX_RERUNS
+        ]
         return _Vote(
             case_id, len(again), sum(before[repeat] for repeat in again), sum(after[repeat] for repeat in again)
         )
@@ -227,7 +231,7 @@ def _passes(evaluation: Evaluation, row: CaseRow) -> bool:
     return replace(evaluation, rows=(row,)).cases[0].passed
 
 
-class AllOf(Combined[AcceptancePolicy], ComposablePolicy):
+class AllOf(CombinedPolicy[AcceptancePolicy], ComposablePolicy):
     """Rejects when one rejects; asks for more evidence when one asks and none rejects; accepts when all accept.
 
     Of several requests for evidence the cheapest comes first, since it may decide before the others are paid.
@@ -240,7 +244,7 @@ class AllOf(Combined[AcceptancePolicy], ComposablePolicy):
         return _combine_answers(self.policies, evidence, decisive=False)
 
 
-class AnyOf(Combined[AcceptancePolicy], ComposablePolicy):
+class AnyOf(CombinedPolicy[AcceptancePolicy], ComposablePolicy):
     """Accepts when one accepts; asks for more evidence when one asks and none accepts; rejects when all reject."""
 
     __slots__ = ()
@@ -261,7 +265,7 @@ def _combine_answers(policies: Iterable[AcceptancePolicy], evidence: Evidence, *
     if not deciding and requests:
         return min(requests, key=_rank_by_cost)
     reason = "; ".join(dict.fromkeys(answer.reason for answer in deciding or answers if answer.reason))
-    return evidence.accept(reason) if decisive == bool(deciding) else evidence.reject(reason)
+    return evidence.accept_if(decisive == bool(deciding), reason)
 
 
 def _rank_by_cost(request: MoreEvidence) -> tuple[bool, bool, int, tuple[str, ...], str]:

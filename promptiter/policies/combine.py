@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Combined(Generic[T]):
+class CombinedPolicy(Generic[T]):
     """Several policies as one, in the order of the code; a chain of one operator is a flat list."""
 
     policies: tuple[T, ...]
@@ -30,14 +30,14 @@ class Combined(Generic[T]):
         object.__setattr__(self, "policies", tuple(flat))
 
     def __repr__(self) -> str:
-        in_brackets = Combined if self.sign == "&" else ()
+        in_brackets = CombinedPolicy if self.sign == "&" else ()
         parts = (f"({part!r})" if isinstance(part, in_brackets) else describe_policy(part) for part in self.policies)
         return f" {self.sign} ".join(parts)
 
 
 def iter_policies(policy: object) -> Iterator[object]:
     """Yield the single policies that a policy combines, in the order of the code."""
-    if not isinstance(policy, Combined):
+    if not isinstance(policy, CombinedPolicy):
         yield policy
         return
     for part in policy.policies:

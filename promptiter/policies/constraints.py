@@ -108,7 +108,7 @@ class TieBreak(ComposablePolicy):
         if abs(evidence.gain) > self.min_gain + ROUNDING:
             better = evidence.gain > 0
             reason = f"{gain} is {'above' if better else 'below'} {self.min_gain if better else -self.min_gain:g}"
-            return evidence.accept(reason) if better else evidence.reject(reason)
+            return evidence.accept_if(better, reason)
         tied = f"{gain} is within {self.min_gain:g}"
         for figure in self.by:
             before, after = compare_figure(figure, evidence)
@@ -116,13 +116,13 @@ class TieBreak(ComposablePolicy):
                 continue
             less_is_better = figure in FIGURES and figure not in evidence.candidate.thresholds
             reason = f"{tied}, and {figure} is {after:.4g}, was {before:.4g}"
-            return evidence.accept(reason) if (after < before) == less_is_better else evidence.reject(reason)
+            return evidence.accept_if((after < before) == less_is_better, reason)
         return evidence.reject(f"{tied}, and there is no difference in {', '.join(self.by)}")
 
 
 def compare_figure(name: str, evidence: Evidence) -> tuple[float | None, float | None]:
     """Return a figure under the accepted profile and under the candidate, None where it is unknown."""
-    arms = evidence.common.baseline, evidence.common.candidate
+    arms = evidence.common.accepted, evidence.common.candidate
     if name in evidence.candidate.thresholds:
         means = [[case.means[name] for case in each.cases] for each in arms]
         worst = min([0.0, *(mean for each in means for mean in each if mean is not None)])

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from operator import itemgetter
 from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
@@ -68,24 +69,24 @@ class CaseDelta:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a policy decides on: the accepted profile (`baseline`) and the candidate, evaluated on the same cases.
+    """What a policy decides on: the accepted profile and the candidate, evaluated on the same cases.
 
     `candidates_tried` counts the candidates of the run, including this one. `protected` cases must still pass.
-    `opening` is the number of repeats in the first look at validation. `train` is the evidence on the train cases, if a
-    policy asked for it, perhaps before there is any on validation. `characters` is the length of all texts that may
-    change under each profile, if known. `accepted_gain` is the total gain of the candidates accepted before.
+    `first_look_repeats` is the number of repeats in the first look at validation. `train` is the evidence on the train
+    cases, if a policy asked for it, perhaps before there is any on validation. `characters` is the length of all texts
+    that may change under each profile, if known. `accepted_gain` is the total gain of the candidates accepted before.
 
     All figures use only the repeats that every case has. Extra repeats of cases that look bad so far would favour the
     candidate, because bad luck rarely repeats. A policy that asks for such repeats finds them in the rows.
     """
 
-    baseline: Evaluation
+    accepted: Evaluation
     candidate: Evaluation
     objective: Objective = "mean_score"
     round: int = 0
     candidates_tried: int = 1
     protected: frozenset[str] = frozenset()
-    opening: int = 1
+    first_look_repeats: int = 1
     train: Evidence | None = None
     characters: tuple[int, int] | None = None
     accepted_gain: float = 0.0
@@ -99,7 +100,7 @@ class Evidence:
     def common(self) -> Evidence:
         """This evidence with only the repeats that all cases have. Cases that were not run are ignored."""
         repeats: dict[tuple[str, str], set[int]] = {}
-        for arm, evaluation in (("baseline", self.baseline), ("candidate", self.candidate)):
+        for arm, evaluation in (("accepted", self.accepted), ("candidate", self.candidate)):
             for row in evaluation.rows:
                 repeats.setdefault((arm, row.case_id), set()).add(row.repeat)
         shared = set.intersection(*repeats.values()) if repeats else set()
@@ -112,11 +113,11 @@ class Evidence:
         return self._select_repeats(range(count))
 
     def _select_repeats(self, repeats: Container[int]) -> Evidence:
-        baseline, candidate = (
+        accepted, candidate = (
             replace(each, rows=tuple(row for row in each.rows if row.repeat in repeats))
-            for each in (self.baseline, self.candidate)
+            for each in (self.accepted, self.candidate)
         )
-        return replace(self, baseline=baseline, candidate=candidate)
+        return replace(self, accepted=accepted, candidate=candidate)
 
     @cached_property
     def gain(self) -> float | None:
@@ -128,7 +129,7 @@ class Evidence:
         changes nothing. Rounded to 12 digits, so that 0.7 - 0.2 is 0.5.
         """
         seen = self.common
-        if None in (seen.baseline.objective(self.objective), seen.candidate.objective(self.objective)):
+        if None in (seen.accepted.objective(self.objective), seen.candidate.objective(self.objective)):
             return None
         total = math.fsum(delta.change for delta in self._all_deltas)
         return round(total / len(self._all_deltas), 12) + 0.0  # not -0.0
@@ -136,27 +137,27 @@ class Evidence:
     @cached_property
     def deltas(self) -> tuple[CaseDelta, ...]:
         """The cases scored under both profiles, by id. A failed repeat counts as the worst value."""
-        scored = _scored(self.common.baseline) & _scored(self.common.candidate)
+        scored = _list_scored(self.common.accepted) & _list_scored(self.common.candidate)
         return tuple(delta for delta in self._all_deltas if delta.case_id in scored)
 
     @property
     def new_passes(self) -> tuple[str, ...]:
-        return tuple(sorted(_passed(self.common.candidate) - _passed(self.common.baseline)))
+        return tuple(sorted(_list_passed(self.common.candidate) - _list_passed(self.common.accepted)))
 
     @property
     def new_fails(self) -> tuple[str, ...]:
         """The cases that no longer pass: they fail or could not be scored."""
-        return tuple(sorted(_passed(self.common.baseline) - _passed(self.common.candidate)))
+        return tuple(sorted(_list_passed(self.common.accepted) - _list_passed(self.common.candidate)))
 
     @property
     def newly_unscored(self) -> tuple[str, ...]:
         """The cases that only the accepted profile could score."""
-        return tuple(sorted(_scored(self.common.baseline) - _scored(self.common.candidate)))
+        return tuple(sorted(_list_scored(self.common.accepted) - _list_scored(self.common.candidate)))
 
     @property
     def newly_scored(self) -> tuple[str, ...]:
         """The cases that only the candidate could score."""
-        return tuple(sorted(_scored(self.common.candidate) - _scored(self.common.baseline)))
+        return tuple(sorted(_list_scored(self.common.candidate) - _list_scored(self.common.accepted)))
 
     @cached_property
     def problem(self) -> str | None:
@@ -164,7 +165,7 @@ class Evidence:
         if self.train is not None and (self.train.problem is not None or not self.has_validation):
             return f"on train, {self.train.problem}" if self.train.problem is not None else None
         seen = self.common
-        for name, evaluation in (("the candidate", seen.candidate), ("the accepted profile", seen.baseline)):
+        for name, evaluation in (("the candidate", seen.candidate), ("the accepted profile", seen.accepted)):
             if not evaluation.is_reliable:
                 share, limit = evaluation.errored_fraction, evaluation.max_errored_fraction
                 return f"{name} is unreliable: {share:.1%} of its runs or scores failed, the limit is {limit:.1%}"
@@ -173,19 +174,20 @@ class Evidence:
         return None
 
     def accept(self, reason: str) -> AcceptanceDecision:
-        return AcceptanceDecision(accepted=True, delta=self._delta, reason=reason)
+        return self.accept_if(True, reason)
 
     def reject(self, reason: str) -> AcceptanceDecision:
-        return AcceptanceDecision(accepted=False, delta=self._delta, reason=reason)
+        return self.accept_if(False, reason)
 
-    @property
-    def _delta(self) -> float | None:
-        return self.train.gain if self.train is not None and not self.has_validation else self.gain
+    def accept_if(self, condition: bool, reason: str) -> AcceptanceDecision:
+        """Return a decision on the candidate with its gain, on train if validation has not run."""
+        gain = self.train.gain if self.train is not None and not self.has_validation else self.gain
+        return AcceptanceDecision(accepted=condition, delta=gain, reason=reason)
 
     @cached_property
     def _all_deltas(self) -> tuple[CaseDelta, ...]:
         seen = self.common
-        before, after = _score_cases(seen.baseline, self.objective), _score_cases(seen.candidate, self.objective)
+        before, after = _score_cases(seen.accepted, self.objective), _score_cases(seen.candidate, self.objective)
         worst = _find_worst(self.objective, (value for value, _ in (*before.values(), *after.values())))
         return tuple(
             CaseDelta(
@@ -198,46 +200,31 @@ class Evidence:
 
 
 def pair_scores(
-    baseline: Evaluation, candidate: Evaluation, objective: Objective = "mean_score"
+    accepted: Evaluation, candidate: Evaluation, objective: Objective = "mean_score"
 ) -> tuple[PairedScores, ...]:
     """Return the objective of each case under both profiles, repeat by repeat, for the tests of `evaluation.stats`.
 
     A repeat that could not be scored counts as the worst value, as in `Evidence.gain`. A repeat that only one profile
     ran is left out.
     """
-    before, after = _score_runs(baseline, objective), _score_runs(candidate, objective)
-    known = (
-        value for repeats in (*before.values(), *after.values()) for value in repeats.values() if value is not None
+    before, after = (
+        {(row.case_id, row.repeat): replace(arm, rows=(row,)).objective(objective) for row in arm.rows}
+        for arm in (accepted, candidate)
     )
-    worst = _find_worst(objective, known)
-    found = []
-    for case_id in sorted({*before, *after}):
-        first, second = before.get(case_id, {}), after.get(case_id, {})
-        common = sorted(first.keys() & second.keys())
-        if not common:
-            raise SetupError(
-                f"case {case_id!r} has no repeat under both profiles; run both on the same cases and repeats"
-            )
-        found.append(
-            PairedScores(
-                case_id=case_id,
-                before=_fill_unscored(first, common, worst),
-                after=_fill_unscored(second, common, worst),
-            )
+    common = sorted(before.keys() & after.keys())
+    if unpaired := {case_id for case_id, _ in before.keys() ^ after.keys()} - {case_id for case_id, _ in common}:
+        raise SetupError(
+            f"case {min(unpaired)!r} has no repeat under both profiles; run both on the same cases and repeats"
         )
+    worst = _find_worst(objective, (value for value in (*before.values(), *after.values()) if value is not None))
+    found = []
+    for case_id, group in groupby(common, key=itemgetter(0)):
+        runs = list(group)
+        first, second = (
+            tuple(worst if (value := arm[run]) is None else value for run in runs) for arm in (before, after)
+        )
+        found.append(PairedScores(case_id=case_id, before=first, after=second))
     return tuple(found)
-
-
-def _score_runs(evaluation: Evaluation, objective: Objective) -> dict[str, dict[int, float | None]]:
-    """Return the objective of each case run, by case and repeat."""
-    found: dict[str, dict[int, float | None]] = {}
-    for row in evaluation.rows:
-        found.setdefault(row.case_id, {})[row.repeat] = replace(evaluation, rows=(row,)).objective(objective)
-    return found
-
-
-def _fill_unscored(arm: Mapping[int, float | None], repeats: Iterable[int], worst: float) -> tuple[float, ...]:
-    return tuple(worst if (value := arm[repeat]) is None else value for repeat in repeats)
 
 
 def _find_worst(objective: Objective, figures: Iterable[float]) -> float:
@@ -247,8 +234,7 @@ def _find_worst(objective: Objective, figures: Iterable[float]) -> float:
 def _score_cases(evaluation: Evaluation, objective: Objective) -> dict[str, tuple[float, float]]:
     """Return, for each case, the objective of its runs and the share of them that could be scored."""
     found = {}
-    for case_id, group in groupby(evaluation.rows, key=lambda row: row.case_id):
-        rows = tuple(group)
+    for case_id, rows in evaluation.rows_by_case.items():
         value = replace(evaluation, rows=rows).objective(objective)
         # The pass rate already covers failed runs: the case passes by its other runs, or it fails.
         share = 1.0 if objective == "pass_rate" else sum(row.is_scored for row in rows) / len(rows)
@@ -264,9 +250,9 @@ def _average(figures: Mapping[str, tuple[float, float]], case_id: str, *, worst:
 _UNSCORED = (0.0, 0.0)
 
 
-def _scored(evaluation: Evaluation) -> set[str]:
+def _list_scored(evaluation: Evaluation) -> set[str]:
     return {case.case_id for case in evaluation.cases if case.is_scored}
 
 
-def _passed(evaluation: Evaluation) -> set[str]:
+def _list_passed(evaluation: Evaluation) -> set[str]:
     return {case.case_id for case in evaluation.cases if case.passed}

@@ -14,8 +14,7 @@ from statistics import pstdev
 from typing import get_args
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.mean_usage import MeanUsage, average_common_usage
-from promptiter.evaluation.result import CaseRow, Evaluation, get_worst_value
+from promptiter.evaluation.result import Evaluation, MeanUsage, average_common_usage, get_worst_value
 from promptiter.policies.acceptance import ComposablePolicy
 from promptiter.policies.combine import is_number
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
@@ -51,7 +50,7 @@ class NonInferior(ComposablePolicy):
         if _height_above_worst(evidence) <= self.margin:
             return evidence.reject(f"the accepted profile scores too low to lose the margin of {self.margin:g}")
         before, after = (
-            self._read_figure(each) for each in average_common_usage(evidence.baseline, evidence.candidate)
+            self._read_figure(each) for each in average_common_usage(evidence.accepted, evidence.candidate)
         )
         if before is None or after is None:
             whose = "the accepted profile" if before is None else "the candidate"
@@ -72,8 +71,8 @@ class NonInferior(ComposablePolicy):
         return usage.usd if self.figure == "usd" else usage.tokens
 
     def _may_be_noise(self, evidence: Evidence, *, beyond: float) -> bool:
-        arms = (evidence.baseline, evidence.candidate)
-        repeats = min(len(rows) for arm in arms for rows in _group_by_case(arm).values())
+        arms = (evidence.accepted, evidence.candidate)
+        repeats = min(len(rows) for arm in arms for rows in arm.rows_by_case.values())
         if repeats >= self.max_repeats or (repeats > 1 and not any(map(has_noise, arms))):
             return False
         changes = [delta.change for delta in evidence.deltas]
@@ -82,19 +81,10 @@ class NonInferior(ComposablePolicy):
 
 def _height_above_worst(evidence: Evidence) -> float:
     """How far the accepted profile is above the worst value."""
-    return (evidence.baseline.objective(evidence.objective) or 0.0) - get_worst_value(evidence.objective)
+    return (evidence.accepted.objective(evidence.objective) or 0.0) - get_worst_value(evidence.objective)
 
 
 def has_noise(evaluation: Evaluation) -> bool:
     """Whether some case scored differently in two of its repeats."""
-    return any(
-        len({tuple(score.value for score in row.scores) for row in rows}) > 1
-        for rows in _group_by_case(evaluation).values()
-    )
-
-
-def _group_by_case(evaluation: Evaluation) -> dict[str, list[CaseRow]]:
-    found: dict[str, list[CaseRow]] = {}
-    for row in evaluation.rows:
-        found.setdefault(row.case_id, []).append(row)
-    return found
+    repeats = evaluation.rows_by_case.values()
+    return any(len({tuple(score.value for score in row.scores) for row in rows}) > 1 for rows in repeats)

@@ -25,10 +25,10 @@ MAX_BLOCKS = 5
 class PairedGain(ComposablePolicy):
     """Accepts a candidate whose gain exceeds run noise; at most a share `alpha` of runs accepts a useless one.
 
-    It looks after each block of `repeats` of every case, accepts if the p-value of the within-case permutation test is
-    within its part of the candidate's share, and gives up if there is no gain. Later looks see more and may spend more:
-    each its part of the share, by the repeats so far. Repeats beyond a look are not used, so it does not matter who
-    asked for them. It is meant for 100 cases or more.
+    It looks after each block of `repeats` of every case. It accepts if the p-value of the within-case permutation test
+    is within the look's part of the candidate's share, and rejects if there is no gain. Parts are proportional to the
+    repeats so far, so later looks may spend more. A look ignores later repeats, whichever policy asked for them. Meant
+    for 100 cases or more.
     """
 
     alpha: float = 0.05
@@ -51,14 +51,14 @@ class PairedGain(ComposablePolicy):
         if evidence.problem is not None:
             return evidence.reject(evidence.problem)
         share = self.share(evidence.candidates_tried)
-        cases = pair_scores(evidence.baseline, evidence.candidate, evidence.objective)
+        cases = pair_scores(evidence.accepted, evidence.candidate, evidence.objective)
         result = decide_for_these_cases(cases, blocks=self._blocks(share))
         if result.outcome == "open":
             return MoreEvidence(repeats=result.needed_repeats, reason=result.reason)
         reason = (
             f"{result.reason}; candidate {evidence.candidates_tried} may spend {share:.2g} of alpha = {self.alpha:g}"
         )
-        return evidence.accept(reason) if result.is_shown else evidence.reject(reason)
+        return evidence.accept_if(result.is_shown, reason)
 
     def _blocks(self, share: float) -> list[Block]:
         seen = list(accumulate(self.repeats))

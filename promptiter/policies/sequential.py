@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from promptiter.policies.acceptance import AcceptancePolicy, decide, find_opening
+from promptiter.policies.acceptance import AcceptancePolicy, decide, find_first_request
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 
 MAX_LOOKS = 8
@@ -22,7 +22,7 @@ async def decide_sequentially(
     policy: AcceptancePolicy, gather: Gather, *, max_looks: int = MAX_LOOKS
 ) -> AcceptanceDecision:
     """Return what a policy decides after the evidence it asked for. A policy that never decides rejects."""
-    evidence = await gather(find_opening(policy))
+    evidence = await gather(find_first_request(policy))
     for _ in range(max_looks - 1):
         answer = decide(policy, evidence)
         if isinstance(answer, AcceptanceDecision):

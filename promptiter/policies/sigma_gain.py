@@ -53,7 +53,7 @@ class SigmaGain(ComposablePolicy):
             raise SetupError(f"holdout is {self.holdout!r}; give one of {', '.join(get_args(Holdout))}")
 
     @property
-    def opening(self) -> MoreEvidence:
+    def first_request(self) -> MoreEvidence:
         return MoreEvidence(repeats=self.repeats, on="train", reason=f"train needs {plural(self.repeats, 'sweep')}")
 
     def decide(self, evidence: Evidence) -> Answer:
@@ -65,7 +65,7 @@ class SigmaGain(ComposablePolicy):
         gains, on_train = self._check_gain(train, "train")
         if self.holdout == "skip":
             on_train += "; the hold-out was not used, so it may be overfitted"
-            return evidence.accept(on_train) if gains else evidence.reject(on_train)
+            return evidence.accept_if(gains, on_train)
         if self.holdout == "on_train_improve" and not gains:
             return evidence.reject(on_train)
         held = self._collect_sweeps(evidence, on="validation")
@@ -74,11 +74,7 @@ class SigmaGain(ComposablePolicy):
         if self.holdout == "k_fold":
             return self._decide_by_folds(evidence, train, held)
         holds, on_holdout = self._check_loss(held, "the hold-out")
-        return (
-            evidence.accept(f"{on_train}; {on_holdout}")
-            if gains and holds
-            else evidence.reject(f"{on_train}; {on_holdout}")
-        )
+        return evidence.accept_if(gains and holds, f"{on_train}; {on_holdout}")
 
     def _collect_sweeps(
         self, evidence: Evidence | None, *, on: Literal["validation", "train"]
@@ -86,7 +82,7 @@ class SigmaGain(ComposablePolicy):
         """Return the sweeps of an eval set, or a request for those that are missing."""
         cases: tuple[PairedScores, ...] = ()
         if evidence is not None and evidence.has_validation:
-            cases = pair_scores(evidence.baseline, evidence.candidate, evidence.objective)
+            cases = pair_scores(evidence.accepted, evidence.candidate, evidence.objective)
         if (missing := self.repeats - min((case.repeats for case in cases), default=0)) > 0:
             return MoreEvidence(repeats=missing, on=on, reason=f"{on} needs {plural(missing, 'sweep')}")
         return tuple(case.first(self.repeats) for case in cases)

@@ -17,7 +17,7 @@ from typing import Protocol
 from promptiter.errors import SetupError, UnknownNameError
 from promptiter.evaluation.result import Evaluation, Objective
 from promptiter.llm.ledger import NOTHING, Spending
-from promptiter.policies.combine import Combined, format_call, is_number, iter_policies
+from promptiter.policies.combine import CombinedPolicy, format_call, is_number, iter_policies
 from promptiter.wording import plural
 
 STOP_KINDS = (
@@ -231,7 +231,7 @@ class MaxRounds(ComposableStop):
         return stop_if(progress.round >= self.rounds, "max_rounds", text)
 
 
-class StopOnAny(Combined[StopPolicy], ComposableStop):
+class StopOnAny(CombinedPolicy[StopPolicy], ComposableStop):
     """Stops when one policy does, and gives the reasons of all that do."""
 
     __slots__ = ()
@@ -242,7 +242,7 @@ class StopOnAny(Combined[StopPolicy], ComposableStop):
         return StopDecision(bool(reasons), tuple(reasons))
 
 
-class StopOnAll(Combined[StopPolicy], ComposableStop):
+class StopOnAll(CombinedPolicy[StopPolicy], ComposableStop):
     """Stops when all policies do."""
 
     __slots__ = ()

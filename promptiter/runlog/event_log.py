@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from promptiter.concurrency import finish_before_cancel, is_cancelled
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError
+from promptiter.llm.redaction import Redactor
 from promptiter.runlog.events import Event, EventType, Observer, Phase
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
@@ -33,19 +34,17 @@ class EventLog:
         journal: Journal,
         observers: Sequence[Observer] = (),
         *,
-        meter: Meter | None = None,
-        redact: Callable[[str], str] = lambda text: text,
-        redact_data: Callable[[Json], Json] = lambda data: data,
+        meter: Meter,
+        redactor: Redactor,
     ) -> None:
         self.run_id = run_id
         self.round = 0
         self.phase: Phase = "start"
         self.problems: list[str] = []
         self.journal = journal
+        self.meter = meter
         self._observers = list(observers)
-        self._meter = meter
-        self._redact = redact
-        self._redact_data = redact_data
+        self._redactor = redactor
         self._seq = 0
         self._prior = journal.read()
         self._next = self._read_next()
@@ -92,17 +91,15 @@ class EventLog:
         return None
 
     def _continue_from(self, event: Event) -> None:
-        if self._meter is not None:
-            self._meter.continue_from(event.data.get("measured", {}))
+        self.meter.continue_from(event.data.get("measured", {}))
 
     async def append(self, kind: EventType, data: dict[str, Json]) -> Event:
         """Write an event to the journal, then pass it to the observers. A cancellation waits until it is written.
 
         Returns the event as written, without secrets, so that callers continue with the same data as in a replay.
         """
-        data = self._redact_data(data)
-        if self._meter is not None:
-            data = {**data, "measured": {**data.get("measured", {}), "elapsed_s": round(self._meter.elapsed_s, 3)}}
+        data = self._redactor.redact_known_json(data)
+        data = {**data, "measured": {**data.get("measured", {}), "elapsed_s": round(self.meter.elapsed_s, 3)}}
         event = Event(seq=self._seq, run_id=self.run_id, round=self.round, phase=self.phase, type=kind, data=data)
         await finish_before_cancel(self._write(event))
         for observer in list(self._observers):
@@ -120,7 +117,7 @@ class EventLog:
             if is_cancelled(error):
                 raise
             self._observers.remove(observer)
-            name, message = type(observer).__qualname__, self._redact(repr(error))
+            name, message = type(observer).__qualname__, self._redactor.redact_text(repr(error))
             problem = f"observer {name} failed at event {event.seq} and is not called again: {message}"
             self.problems.append(problem)
             logger.warning(problem)

@@ -15,7 +15,7 @@ from typing import overload
 
 from promptiter.errors import JournalError
 from promptiter.profile import Profile
-from promptiter.runlog.candidate_codec import decode_candidate
+from promptiter.runlog.codec import decode_candidate
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.results import RoundResult, RunResult

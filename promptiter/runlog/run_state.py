@@ -16,8 +16,7 @@ from promptiter.policies.final_test import Conclusion
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import PatchSet, Profile
-from promptiter.runlog.candidate_codec import decode_candidate
-from promptiter.runlog.codec import from_plain
+from promptiter.runlog.codec import decode_candidate, from_plain
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import Ablation, PassResult, RoundResult, RunMeasured, RunResult, TraceBlame
 from promptiter.stages.contracts import BlameChecks

@@ -1,4 +1,4 @@
-"""Runs at rest: the folder of a run, and loading, resuming and listing runs."""
+"""Runs on disk: the folder of a run, and loading, resuming and listing runs."""
 
 from traces.lazy import lazy_package
 

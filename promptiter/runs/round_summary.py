@@ -33,7 +33,7 @@ class BlameSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
+class RejectionSummary:
     """A patch or candidate that was not accepted."""
 
     round: int
@@ -72,7 +72,7 @@ class SearchSummary:
 
     rounds: tuple[RoundSummary, ...] = ()
     blame: tuple[BlameSummary, ...] = ()
-    rejections: tuple[Rejected, ...] = ()
+    rejections: tuple[RejectionSummary, ...] = ()
     reasons: Mapping[str, tuple[Reason, ...]] = field(default_factory=dict)
     no_blame: str = ""
 
@@ -80,7 +80,7 @@ class SearchSummary:
 def summarize_rounds(result: RunResult) -> SearchSummary:
     """Summarize the rounds in a single pass: a journal may hold ten thousand of them."""
     rounds: list[RoundSummary] = []
-    rejections: list[Rejected] = []
+    rejections: list[RejectionSummary] = []
     blame = _Blame(result)
     accepted: dict[str, tuple[Reason, ...]] = {}
     why = _WhyNoBlame()
@@ -92,13 +92,13 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         if each.decision is not None and each.decision.accepted:
             for surface_id, reason in _patch_reasons(each):
                 accepted[surface_id] = (*accepted.get(surface_id, ()), reason)
-    found = blame.summaries()
+    blamed = blame.summaries()
     return SearchSummary(
         rounds=tuple(rounds),
-        blame=found,
+        blame=blamed,
         rejections=tuple(rejections),
         reasons=accepted,
-        no_blame="" if found or result.goal.kind != "score" else why.text,
+        no_blame="" if blamed or result.goal.kind != "score" else why.text,
     )
 
 
@@ -139,17 +139,17 @@ def _patch_reasons(each: RoundResult) -> Iterator[tuple[str, Reason]]:
             )
 
 
-def _rejections(each: RoundResult) -> Iterator[Rejected]:
+def _rejections(each: RoundResult) -> Iterator[RejectionSummary]:
     for one in each.passes:
         for refused in one.refused:
-            yield Rejected(round=each.round, surface_ids=(refused.surface_id,), reason=refused.reason)
+            yield RejectionSummary(round=each.round, surface_ids=(refused.surface_id,), reason=refused.reason)
         for note in one.notes:
-            yield Rejected(round=each.round, reason=f"no patch: {note}")
+            yield RejectionSummary(round=each.round, reason=f"no patch: {note}")
     patched = tuple(sorted(each.patches.surface_ids))
     if each.decision is not None and not each.decision.accepted:
-        yield Rejected(round=each.round, surface_ids=patched, reason=each.decision.reason)
+        yield RejectionSummary(round=each.round, surface_ids=patched, reason=each.decision.reason)
     elif each.decision is None and patched:
-        yield Rejected(round=each.round, surface_ids=patched, reason="ended before a decision")
+        yield RejectionSummary(round=each.round, surface_ids=patched, reason="ended before a decision")
 
 
 class _Blame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from promptiter.backprop.blame_check import weight_gradients
 from promptiter.backprop.loss import extract_losses
@@ -18,10 +18,10 @@ from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.surface_reads import collect_reads, find_unread
+from promptiter.grouping import group_by
 from promptiter.profile import Profile
 from promptiter.runlog.events import Phase
 from promptiter.runlog.results import PassResult, TraceBlame
-from promptiter.search.blame_report import BlameReport
 from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.search.priority import order_by_priority
 from promptiter.search.stage_calls import StageCalls
@@ -44,6 +44,26 @@ MAX_PARALLEL_TRACES = 32
 
 MIN_CASE_SHARE = 0.1
 """A signal needs support from at least this share of the cases; less may be a model that does not always comply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlameReport:
+    """What BlameFinder found in one evaluation. PatchProposer reads it, and so does the next pass.
+
+    `signals` have enough support for a patch; `gradients` are all of them, by surface.
+    """
+
+    profile: Profile
+    evaluation: Evaluation
+    eval_set: EvalSet
+    runs: EvaluatedRuns
+    signals: tuple[AggregateResult, ...] = ()
+    gradients: dict[str, tuple[SurfaceGradient, ...]]
+
+    @property
+    def largest_share(self) -> float:
+        """The support of the best supported signal, as a share of the cases."""
+        return max((signal.support for signal in self.signals), default=0.0) / max(1, len(self.evaluation.cases))
 
 
 class BlameFinder:
@@ -236,17 +256,10 @@ def _group_by_surface(
     blames: Sequence[TraceBlame], *, without: frozenset[str]
 ) -> dict[str, tuple[SurfaceGradient, ...]]:
     """All gradients by surface, worst severity first, in an order that does not depend on timing."""
-    found: dict[str, list[SurfaceGradient]] = {}
-    for blame in blames:
-        for result in blame.results:
-            for gradient in result.gradients:
-                if gradient.surface_id in without:
-                    continue
-                found.setdefault(gradient.surface_id, []).append(gradient)
-    return {
-        surface_id: tuple(sorted(found[surface_id], key=lambda g: (g.severity, g.case_id, g.repeat, g.step_id, g.text)))
-        for surface_id in sorted(found)
-    }
+    gradients = [gradient for blame in blames for result in blame.results for gradient in result.gradients]
+    gradients.sort(key=lambda g: (g.surface_id, g.severity, g.case_id, g.repeat, g.step_id, g.text))
+    found = group_by(gradients, lambda gradient: gradient.surface_id)
+    return {surface_id: tuple(each) for surface_id, each in found.items() if surface_id not in without}
 
 
 def _select_hints(eval_set: EvalSet, hints: Sequence[LossHint]) -> tuple[LossHint, ...]:

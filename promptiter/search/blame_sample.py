@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TypeAlias
 
+from promptiter.grouping import group_by
 from promptiter.stages.contracts import SurfaceGradient
 
 ENOUGH_CHECKS = 3
@@ -25,10 +26,7 @@ def run_of(gradient: SurfaceGradient) -> RunKey:
 
 def sample_runs(blame: Iterable[SurfaceGradient], rng: Random, *, most: int) -> list[list[SurfaceGradient]]:
     """Choose failed runs with all their gradients, one per case, preferring surfaces that have the fewest checks."""
-    by_run: defaultdict[RunKey, list[SurfaceGradient]] = defaultdict(list)
-    for gradient in blame:
-        by_run[run_of(gradient)].append(gradient)
-    waiting = list(by_run.values())
+    waiting = list(group_by(blame, run_of).values())
     rng.shuffle(waiting)
     counts: Counter[str] = Counter()
     chosen: list[list[SurfaceGradient]] = []

@@ -115,21 +115,19 @@ class _RunCheck:
         self._reasons: dict[str, str] = {}
         steps = self._load_trace(self.row).steps
         node_of = {step.id: step.node_id for step in steps}
-        self.suspects = {
-            each.surface_id: {node_of[other.step_id] for other in blamed if other.surface_id == each.surface_id}
-            for each in blamed
-        }
-        self.nodes = list(dict.fromkeys(node_of[each.step_id] for each in blamed))
+        self.nodes_of_surface: defaultdict[str, set[str]] = defaultdict(set)
+        self.gradients: defaultdict[str, list[SurfaceGradient]] = defaultdict(list)
+        for gradient in blamed:
+            node_id = node_of[gradient.step_id]
+            self.nodes_of_surface[gradient.surface_id].add(node_id)
+            self.gradients[node_id].append(gradient)
+        self.nodes = list(self.gradients)
         common_gradients = {
             step.node_id: gradient
             for step in steps
             for surface_id, gradient in common.items()
             if surface_id in (step.surface_reads or ()) and step.node_id not in self.nodes
         }
-        self.common_nodes = list(common_gradients)
-        self.gradients: defaultdict[str, list[SurfaceGradient]] = defaultdict(list)
-        for gradient in blamed:
-            self.gradients[node_of[gradient.step_id]].append(gradient)
         for node_id, gradient in common_gradients.items():
             self.gradients[node_id].append(gradient)
         self.steps = {step.id: step.node_id for step in steps if step.node_id in self.gradients}
@@ -138,7 +136,7 @@ class _RunCheck:
         """Check each blamed surface of the run."""
         verdicts = await self._judge_nodes(self.nodes)
         found = []
-        for surface_id, nodes in sorted(self.suspects.items()):
+        for surface_id, nodes in sorted(self.nodes_of_surface.items()):
             best: BlameVerdict = min((verdicts[node] for node in nodes), key=_ORDER.index)
             reason = next(
                 self._reasons.get(node, "") for node in self.nodes if node in nodes and verdicts[node] == best
@@ -194,7 +192,8 @@ class _RunCheck:
         """Correct these nodes and the common ones in turn; None if the run could not be replayed or scored."""
         state = _CorrectedRun(self.row)
         for step_id, node_id in self.steps.items():
-            if (node_id not in nodes and node_id not in self.common_nodes) or has_passed(state.row):
+            is_left_out = node_id in self.nodes and node_id not in nodes
+            if is_left_out or has_passed(state.row):
                 continue
             step = next((each for each in self._load_trace(state.row).steps if each.id == step_id), None)
             if step is None:  # an earlier correction led to another path
@@ -209,7 +208,7 @@ class _RunCheck:
             row = await self._replay((*state.substitutes, given))
             if row.outage is not None or (row.error is None and not row.is_scored):
                 return None
-            if row.error is None and not self._is_worse(row, state.row):
+            if row.error is None and self._compute_score(row) >= self._compute_score(state.row):
                 state = _CorrectedRun(row, (*state.substitutes, given), state.corrected | {node_id}, state.unknown)
         return state
 
@@ -272,9 +271,6 @@ class _RunCheck:
         """Whether the score rose; at equal scores, whether there are fewer findings: another fault may keep it down."""
         score, before = self._compute_score(row), self._compute_score(other)
         return score > before or (score == before and _count_findings(row) < _count_findings(other))
-
-    def _is_worse(self, row: CaseRow, other: CaseRow) -> bool:
-        return self._compute_score(row) < self._compute_score(other)
 
     def _compute_score(self, row: CaseRow) -> float:
         """The mean over the metrics, without limits on cost and time, which mean nothing for a replay."""

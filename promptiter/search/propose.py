@@ -15,7 +15,7 @@ from promptiter.engine.review import ReviewRequest
 from promptiter.engine.session import Session
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.results import PassResult
-from promptiter.search.blame_report import BlameReport
+from promptiter.search.blame import BlameReport
 from promptiter.search.rejections import Rejections
 from promptiter.search.stage_calls import StageCalls
 from promptiter.stages.contracts import AggregateResult, Optimizer, OptimizeRequest, Rejection
@@ -74,12 +74,13 @@ class PatchProposer:
 
     async def _write_patch(self, report: BlameReport, signal: AggregateResult) -> PatchAttempt:
         """Ask for a patch until lint passes it; each refusal is shown to the optimizer."""
-        surface = report.profile.surface(signal.surface_id, self._session.snapshot)
+        snapshot = self._session.snapshot
+        surface = report.profile.surface(signal.surface_id, snapshot)
         before = self.rejected.for_surface(surface.id)
         request = OptimizeRequest(
             surface=surface,
             signal=signal,
-            node_description=self._describe_node(surface.node_id),
+            node_description=next((node.description for node in snapshot.nodes if node.id == surface.node_id), ""),
             siblings=self._find_siblings(surface, report.profile),
             failing=report.runs.collect_failing(report.gradients[surface.id]),
             passing=report.runs.collect_passing(report.gradients[surface.id]),
@@ -134,6 +135,3 @@ class PatchProposer:
     def _find_siblings(self, surface: Surface, profile: Profile) -> tuple[Surface, ...]:
         others = self._session.snapshot.surfaces_of(surface.node_id)
         return tuple(profile.surface(each.id, self._session.snapshot) for each in others if each.id != surface.id)
-
-    def _describe_node(self, node_id: str) -> str:
-        return next((node.description for node in self._session.snapshot.nodes if node.id == node_id), "")

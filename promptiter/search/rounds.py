@@ -8,7 +8,6 @@ the next round reuses the train results and the blame, and the optimizer sees wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
@@ -23,8 +22,7 @@ from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.profile import PatchSet
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.runlog.results import PassResult
-from promptiter.search.blame import BlameFinder
-from promptiter.search.blame_report import BlameReport
+from promptiter.search.blame import BlameFinder, BlameReport
 from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.propose import PatchProposer
 from promptiter.search.stage_calls import StageCalls
@@ -61,7 +59,9 @@ class BackpropRounds:
         self.passes = passes
         self.most_rerun = most_rerun
         self.min_support = min_support
-        self.check = self._choose_check() if check == "auto" else check
+        if check == "auto":
+            check = None if self._blaming_model is None else GradientCheck()
+        self.check = check
 
     async def search(self, session: Session) -> None:
         calls = StageCalls(session)
@@ -106,9 +106,6 @@ class BackpropRounds:
         return _find_model(
             self.attributor.backwarder if isinstance(self.attributor, StepwiseAttributor) else self.attributor
         )
-
-    def _choose_check(self) -> GradientCheck | None:
-        return None if self._blaming_model is None else GradientCheck()
 
     async def _propose(
         self, session: Session, finder: BlameFinder, proposer: PatchProposer, known: BlameReport
@@ -157,7 +154,8 @@ async def _decide(
     None if there is nothing left to try.
     """
     if not proposal.patches:
-        return await session.skip_round(_describe_refusals(proposal.refused)) if proposal.refused else None
+        refusals = "; ".join(f"{each.surface_id}: {each.reason}" for each in proposal.refused)
+        return await session.skip_round(f"every patch was refused: {refusals}") if refusals else None
     candidate = session.candidate(proposal.patches)
     digest = int(candidate.digest[:16], 16)  # shortened, because a long run keeps all of them
     if digest in tried:
@@ -167,10 +165,6 @@ async def _decide(
         count = len(proposal.rerun.cases)
         return await session.reject(candidate, f"the {count} failed train cases that were run again did no better")
     return await session.validate(candidate)
-
-
-def _describe_refusals(refused: Sequence[Rejection]) -> str:
-    return "every patch was refused: " + "; ".join(f"{each.surface_id}: {each.reason}" for each in refused)
 
 
 def _select_rerun_cases(train: EvalSet, known: BlameReport, *, most: int) -> EvalSet:
@@ -184,7 +178,7 @@ def _is_improvement(before: Evaluation, rerun: Evaluation, objective: Objective)
     """Whether the re-run cases scored better than before."""
     again = {row.case_id for row in rerun.rows}
     same = replace(before, rows=tuple(row for row in before.rows if row.case_id in again))
-    gain = Evidence(baseline=same, candidate=rerun, objective=objective).gain
+    gain = Evidence(accepted=same, candidate=rerun, objective=objective).gain
     return gain is None or gain > 0
 
 

@@ -23,21 +23,20 @@ MOST_CASES, FIRST_CASES = 24, 8
 class Screening:
     """A sample of train cases with their results under the accepted profile (`before`)."""
 
-    def __init__(self, session: Session, cases: EvalSet, before: Evaluation, *, first: int) -> None:
+    def __init__(self, session: Session, cases: EvalSet, before: Evaluation) -> None:
         self.cases = cases
         self.before = before
         self._session = session
-        self._first = first
         self._profile = session.accepted.profile
 
     @staticmethod
-    async def of(session: Session, *, most: int = MOST_CASES, first: int = FIRST_CASES) -> Screening:
+    async def of(session: Session) -> Screening:
         """Run the accepted profile on a sample of the train cases."""
         cases = session.train.cases
-        chosen = sorted(session.rng.sample(range(len(cases)), min(most, len(cases))))
+        chosen = sorted(session.rng.sample(range(len(cases)), min(MOST_CASES, len(cases))))
         sample = replace(session.train, cases=tuple(cases[at] for at in chosen))
         before = await session.evaluate(sample, session.accepted.profile, phase="train")
-        return Screening(session, sample, before, first=first)
+        return Screening(session, sample, before)
 
     async def find_losses(self, candidate: Profile, suspects: Collection[str] = ()) -> tuple[str, ...] | None:
         """The cases on which a candidate is worse; None if it is not worse overall. `suspects` are run first."""
@@ -68,9 +67,9 @@ class Screening:
         return NonInferior(self._session.request.goal.margin, "tokens", max_repeats=1 if is_quiet else max(2, repeats))
 
     def _split_cases(self, suspects: Collection[str]) -> list[tuple[EvalCase, ...]]:
-        suspected = [case for case in self.cases.cases if case.id in suspects][: self._first]
+        suspected = [case for case in self.cases.cases if case.id in suspects][:FIRST_CASES]
         others = [case for case in self.cases.cases if case not in suspected]
-        parts = (suspected, others[: self._first], others[self._first :])
+        parts = (suspected, others[:FIRST_CASES], others[FIRST_CASES:])
         return [tuple(part) for part in parts if part]
 
     def _is_clear_loss(self, evidence: Evidence) -> bool:
@@ -82,7 +81,7 @@ class Screening:
         """Compare the candidate with the accepted profile on the case runs that both have."""
         run = {(row.case_id, row.repeat) for row in found.rows}
         before = replace(self.before, rows=tuple(row for row in self.before.rows if (row.case_id, row.repeat) in run))
-        return Evidence(baseline=before, candidate=found, objective=self._session.request.objective)
+        return Evidence(accepted=before, candidate=found, objective=self._session.request.objective)
 
     async def _run(self, profile: Profile, cases: Sequence[EvalCase], *, repeat: int | None = None) -> Evaluation:
         part = replace(self.cases, cases=tuple(cases))

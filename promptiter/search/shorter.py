@@ -16,16 +16,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from promptiter.backprop.lint import LintRule, lint
+from promptiter.backprop.lint import Linter, LintRule
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
-from promptiter.evaluation.mean_usage import average_usage
-from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.result import Evaluation, average_usage
 from promptiter.llm.models import estimate_tokens
 from promptiter.policies.goals import SHORTENABLE_TYPES
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.search.removable_parts import Pieces
-from promptiter.search.screening import FIRST_CASES, MOST_CASES, Screening
+from promptiter.search.screening import MOST_CASES, Screening
 from promptiter.search.stage_calls import record_patches
 from promptiter.structure import Surface
 from traces import Step
@@ -51,10 +50,6 @@ class Piece:
 
 class PromptShortening:
     """The search for the goal `fewer_tokens`."""
-
-    def __init__(self, *, most_cases: int = MOST_CASES, first_cases: int = FIRST_CASES) -> None:
-        self.most_cases = most_cases
-        self.first_cases = first_cases
 
     async def search(self, session: Session) -> None:
         if await session.should_stop():
@@ -86,11 +81,11 @@ class PromptShortening:
 
     def outline(self) -> SearchOutline:
         """What the search may call, for the forecast."""
-        return SearchOutline(screened_cases=self.most_cases, screenings=SCREENS_PER_SURFACE)
+        return SearchOutline(screened_cases=MOST_CASES, screenings=SCREENS_PER_SURFACE)
 
     async def _find_removable(self, session: Session, text: _PromptTexts) -> tuple[Piece, ...]:
         """The pieces that can be removed together without a loss on the train cases."""
-        screening = await Screening.of(session, most=self.most_cases, first=self.first_cases)
+        screening = await Screening.of(session)
         least = LEAST_SHARE * (average_usage(screening.before).tokens or 0.0)
         groups = deque((group, _NO_SUSPECTS) for group in await _group_pieces(session, text, screening))
         gone: tuple[Piece, ...] = ()
@@ -140,8 +135,12 @@ class _PromptTexts:
 
     def is_allowed(self, gone: Iterable[Piece]) -> bool:
         """Whether limits, placeholders and locked passages allow their removal."""
-        found = (lint(patch, surface=self.surfaces[patch.surface_id]) for patch in self.build_patches(gone))
-        return not any(problem.rule in _KEPT_RULES for problems in found for problem in problems)
+        linter = Linter()
+        return not any(
+            problem.rule in _KEPT_RULES
+            for patch in self.build_patches(gone)
+            for problem in linter.find_problems(patch, surface=self.surfaces[patch.surface_id])
+        )
 
 
 async def _group_pieces(session: Session, text: _PromptTexts, screening: Screening) -> list[tuple[Piece, ...]]:

@@ -96,8 +96,8 @@ class EvaluatedRuns:
         return StepExample(
             case_id=row.case_id,
             step_id=step.id,
-            input=render_snapshot(step.input),
-            output=render_snapshot(step.output),
+            input=describe_snapshot(step.input),
+            output=describe_snapshot(step.output),
             passed=passed,
             expected=_find_expected(given),
             case_input=given.user if given is not None else "",
@@ -114,16 +114,15 @@ class EvaluatedRuns:
 
 def _is_answer(step: Step, trace: ExecutionTrace) -> bool:
     """Whether a step is terminal, or a terminal step has the same output."""
-    followed = {source for each in trace.steps for source in each.predecessors}
-    ends = [each for each in trace.steps if each.id not in followed]
-    return any(each.id == step.id or _normalize_output(each) == _normalize_output(step) for each in ends)
+    output = _normalize_output(step)
+    return any(each.id == step.id or _normalize_output(each) == output for each in trace.terminals)
 
 
 def _normalize_output(step: Step) -> str:
-    return " ".join(render_snapshot(step.output).split()).rstrip(" .")
+    return " ".join(describe_snapshot(step.output).split()).rstrip(" .")
 
 
-def render_snapshot(snapshot: Snapshot) -> str:
+def describe_snapshot(snapshot: Snapshot) -> str:
     """The input or output of a step as text."""
     if snapshot.text is not None:
         return snapshot.text

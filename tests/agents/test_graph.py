@@ -364,7 +364,7 @@ def test_a_function_with_unknown_parameters_is_refused() -> None:
         chain("g", compose)
 
 
-async def test_a_failing_item_leaves_no_other_running() -> None:
+async def test_a_failing_item_does_not_stop_the_others() -> None:
     finished: list[str] = []
 
     async def work(item: str) -> str:

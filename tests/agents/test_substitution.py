@@ -130,7 +130,7 @@ async def test_a_step_with_tools_calls_none_when_it_is_substituted() -> None:
     assert (done.output, done.tool_calls, called) == ("known", (), ["look"])
 
 
-async def test_a_nested_agent_is_substituted_whole_or_one_step_of_it() -> None:
+async def test_a_nested_agent_or_one_of_its_steps_can_be_substituted() -> None:
     echoes = Echo()
     subject = chain("outer", echo("first"), chain("inner", echo("a"), echo("b")), echo("last"))
     one = await run(subject, echoes, Substitute(step_id="inner/a", output="given"))
@@ -170,7 +170,7 @@ def _is_right(case: EvalCase, run: AgentRun) -> bool:
     return run.output == f"d(c({case.turns[0].expected}))"
 
 
-async def test_a_replay_pays_only_what_follows_from_the_substitute() -> None:
+async def test_a_replay_pays_only_for_steps_after_the_substitute() -> None:
     echoes, subject = Echo(), chain("four", *map(echo, "abcd"))
     metric = FunctionMetric(name="right", function=_is_right)
     evaluator = Evaluator([metric], gateway=Gateway(models={"echo": echoes.model}))
@@ -189,7 +189,7 @@ async def test_a_replay_pays_only_what_follows_from_the_substitute() -> None:
     assert (same.output, same.measured.paid_calls) == (first.output, 0)
 
 
-def test_an_agent_says_which_of_its_nodes_can_be_substituted() -> None:
+def test_only_nodes_of_the_graph_can_be_substituted() -> None:
     @agent(instruction="x")
     async def plain(text: str) -> str:
         return text

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.lint import RARE, RUN_CHARACTERS, RUN_WORDS, Linter, LintRule, lint
+from promptiter.backprop.lint import RARE, RUN_CHARACTERS, RUN_WORDS, Linter, LintRule
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Scenario, Turn
 from promptiter.llm.messages import Message
@@ -37,7 +37,8 @@ def problems(
 ) -> list[tuple[LintRule, str]]:
     on = on or surface()
     patch = SurfacePatch(surface_id=on.id, value=value, reason="because")
-    return [(problem.rule, problem.message) for problem in lint(patch, surface=on, rejected=rejected, cases=cases)]
+    found = Linter(cases).find_problems(patch, surface=on, rejected=rejected)
+    return [(problem.rule, problem.message) for problem in found]
 
 
 def rules(value: Json, on: Surface | None = None, **given_: Any) -> list[LintRule]:
@@ -58,7 +59,7 @@ def test_a_better_text_has_no_problems() -> None:
 def test_a_patch_of_another_surface_is_refused() -> None:
     patch = SurfacePatch(surface_id="writer#tool.search", value="x", reason="because")
     with pytest.raises(SetupError, match=r"for 'writer#tool.search', but the surface given is 'writer#instruction'"):
-        lint(patch, surface=surface())
+        Linter().find_problems(patch, surface=surface())
 
 
 @pytest.mark.parametrize(

@@ -377,8 +377,10 @@ def text_findings(actual: str, reference: str, match: TextMatch = "exact", **fie
     return compare_text(actual, reference, TextCriterion(match=match, **fields))
 
 
-def call_findings(came: Sequence[ToolCall], wanted: Sequence[ExpectedToolCall], **fields: Any) -> tuple[Finding, ...]:
-    return compare_tool_calls(came, wanted, TrajectoryCriterion(**fields))
+def call_findings(
+    actual: Sequence[ToolCall], expected: Sequence[ExpectedToolCall], **fields: Any
+) -> tuple[Finding, ...]:
+    return compare_tool_calls(actual, expected, TrajectoryCriterion(**fields))
 
 
 NUMBER_SCHEMA = JsonCriterion(schema={"type": "object", "properties": {"a": {"type": "number"}}})

@@ -154,7 +154,7 @@ def test_clearing_reports_and_removes_the_answers(run: Run, path: Path) -> None:
     assert entries(path) == 2
 
 
-def test_clearing_gives_space_back(run: Run, folder: Path) -> None:
+def test_clearing_frees_disk_space(run: Run, folder: Path) -> None:
     path = fill_file(folder / "cache.sqlite", ("agent", ModelReply(text="x" * 1_000_000)))
     assert path.stat().st_size > 1_000_000
     run("cache", "clear", "--yes", path)

@@ -225,7 +225,7 @@ def test_the_text_of_cases_is_not_markup() -> None:
     assert "[bold]  [/] what?" in shown
 
 
-def test_wrong_usage_says_what_to_do(folder: Path) -> None:
+def test_wrong_usage_gets_advice(folder: Path) -> None:
     source = write("good.jsonl", case("a", "one"))
     assert "promptiter.yaml: cannot be read" in str(invoke().exception)
     run(source, "--agent", "x:y", "--repeats", "1", code=2)

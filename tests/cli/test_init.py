@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from promptiter.cli.load import load_agent
-from promptiter.config.file import load_config
+from promptiter.config.file import read_config
+from promptiter.config.loading import load_agent
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def test_a_starter_is_written_and_the_next_command_printed(run: Run, tmp_path: P
     assert shown.endswith(f"now run it:\n\n  cd {tmp_path}/desk\n  promptiter run promptiter.yaml\n")
 
 
-def test_what_is_there_already_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(run: Run, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("mine")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").write_text("mine")
@@ -43,7 +43,7 @@ def test_a_folder_that_cannot_be_made_is_reported(run: Run, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_starter_goes_from_failing_to_passing_as_it_is(tmp_path: Path) -> None:
+def test_the_starter_improves_as_it_is(tmp_path: Path) -> None:
     """The two commands that a newcomer types, as they type them; nothing is paid and nothing is asked of a network."""
     environ = {**os.environ, "COLUMNS": "80", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     made = subprocess.run(["promptiter", "init"], cwd=tmp_path, env=environ, capture_output=True, text=True)
@@ -64,14 +64,14 @@ def test_the_starter_goes_from_failing_to_passing_as_it_is(tmp_path: Path) -> No
     assert max(map(len, (done.stdout + shown.stdout).splitlines())) <= 80
 
 
-def test_what_the_starter_suggests_in_comments_can_be_switched_on(
+def test_settings_in_the_comments_of_the_starter_are_valid(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("init", tmp_path)
     path = tmp_path / "promptiter.yaml"
     below_the_title = path.read_text().partition("\n")[2]
     path.write_text(re.sub(r"(?m)^( *)# ?", r"\1", below_the_title))
-    config = load_config(path, environ={"OPENAI_API_KEY": "sk-something-secret"})
+    config = read_config(path, environ={"OPENAI_API_KEY": "sk-something-secret"}).config
     assert (config.models.stages.optimizer, config.budget.max_usd, config.evaluation.repeats) == ("gpt-4o", 2.0, 3)
     assert config.targets == ("filing#instruction",)
     assert config.stop is not None
@@ -84,7 +84,7 @@ def test_what_the_starter_suggests_in_comments_can_be_switched_on(
     monkeypatch.delitem(sys.modules, "agent", raising=False)
 
 
-def test_git_and_so_the_wheel_ignore_no_file_of_the_package() -> None:
+def test_git_and_the_wheel_include_all_files_of_the_package() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("no git checkout")
     files = [

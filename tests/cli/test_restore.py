@@ -31,10 +31,10 @@ def run(*arguments: str, code: int = 0) -> Result:
     return done
 
 
-def leave_candidates(**targets: Source) -> None:
+def leave_candidates(**sources: Source) -> None:
     """Leave the files of an agent that was killed."""
-    agent = InPlaceAgent(lambda question: question, {f"bot#{name}": each for name, each in targets.items()})
-    values = {f"bot#{name}": f"candidate {name}" for name in targets}
+    agent = InPlaceAgent(lambda question: question, {f"bot#{name}": each for name, each in sources.items()})
+    values = {f"bot#{name}": f"candidate {name}" for name in sources}
     asyncio.run(agent.run(CaseInput(text=""), Profile.of(agent.describe(), values)))
 
 
@@ -55,7 +55,7 @@ def test_a_candidate_left_by_a_kill_is_restored_and_reported(folder: Path) -> No
     assert run().stdout.startswith("nothing to do")
 
 
-def test_a_target_that_holds_the_baseline_is_reported(folder: Path) -> None:
+def test_a_source_that_holds_the_baseline_is_reported(folder: Path) -> None:
     leave_candidates(instruction=FileSource("bot.md"))
     (folder / "bot.md").write_text("Be brief.")
     assert run().stdout == f"bot#instruction  {folder / 'bot.md'}  already the baseline\n"

@@ -106,7 +106,7 @@ async def test_the_runs_of_a_case_do_not_depend_on_which_finished_first(finished
 
 def test_an_unknown_case_is_named_with_the_nearest(run: Run, finished: Path) -> None:
     assert "has no case 'blendr' (did you mean 'blender'?)" in run("show", finished, "--case", "blendr", code=2)
-    assert "leave out --diff" in run("show", finished, "--case", "blender", "--diff", code=2)
+    assert "cannot be combined with --diff" in run("show", finished, "--case", "blender", "--diff", code=2)
 
 
 def test_json_has_the_whole_summary(run: Run, finished: Path) -> None:

@@ -14,7 +14,7 @@ from tests.cli.conftest import Run
 @pytest.mark.parametrize(
     "subject", [(), (".",), ("promptiter.yaml",), ("agent:agent",), ("agent:agent", "--config", ".")]
 )
-def test_an_agent_is_evaluated_as_its_configuration_says(run: Run, desk: Path, subject: tuple[str, ...]) -> None:
+def test_an_agent_is_evaluated_with_its_configuration(run: Run, desk: Path, subject: tuple[str, ...]) -> None:
     assert desk.exists()
     found = orjson.loads(run("evaluate", *subject, "--json", code=1, stream="out"))
     assert found["eval_set_id"] == "validation"

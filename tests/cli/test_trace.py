@@ -51,7 +51,7 @@ def test_show_marks_the_failing_path_in_red() -> None:
     assert "\x1b[31m" in shown.stdout or "\x1b[1;31m" in shown.stdout
 
 
-def test_show_makes_pictures(run: Run, tmp_path: Path) -> None:
+def test_show_draws_pictures(run: Run, tmp_path: Path) -> None:
     run("trace", "show", BUNDLED, "--format", "svg", "-o", tmp_path / "run.svg")
     picture = (tmp_path / "run.svg").read_text(encoding="utf-8")
     assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
@@ -141,13 +141,13 @@ def test_export_writes_spans(run: Run, tmp_path: Path, name: str, options: list[
     assert read_otel(tmp_path / name) == list(read(BUNDLED))
 
 
-def test_export_writes_our_own_format_and_one_trace(run: Run, several: Path, tmp_path: Path) -> None:
+def test_export_writes_our_format_and_a_single_trace(run: Run, several: Path, tmp_path: Path) -> None:
     write_otel(tmp_path / "in.pb", read(several))
     run("trace", "export", tmp_path / "in.pb", "-o", tmp_path / "out.jsonl", "--trace", "run-1")
     assert [trace.id for trace in read_traces(tmp_path / "out.jsonl")] == ["run-1"]
 
 
-def test_errors_are_one_line_that_says_what_to_do(run: Run, several: Path, tmp_path: Path) -> None:
+def test_errors_are_one_line_with_advice(run: Run, several: Path, tmp_path: Path) -> None:
     assert "did you mean 'run-1'?" in run("trace", "show", several, "--trace", "run-11", code=2)
     assert "has 3 traces: choose one with --trace ID" in run("trace", "show", several, "--format", "svg", code=2)
     missing = run("trace", "show", tmp_path / "nowhere.jsonl", code=2)
@@ -208,7 +208,7 @@ def test_traces_cannot_send_control_codes_to_the_terminal(run: Run, tmp_path: Pa
         (46, ["when", "time", "tokens"]),
     ],
 )
-def test_a_narrow_terminal_shows_fewer_columns_but_whole_ones(
+def test_a_narrow_terminal_shows_fewer_but_complete_columns(
     monkeypatch: pytest.MonkeyPatch, width: int, shown: list[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

@@ -20,7 +20,7 @@ from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.config.build import build_run
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.effective_config import build_effective_config
-from promptiter.config.file import ReadConfig, RunConfig, load_config
+from promptiter.config.file import ParsedConfig, RunConfig, read_config
 from promptiter.config.loading import is_reference
 from promptiter.engine.request_checks import merge_eval_sets
 from promptiter.errors import RequestError, SetupError
@@ -67,35 +67,35 @@ def write_cases(path: Path, *words: str) -> None:
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
 
 
-def written(folder: Path, text: str) -> Path:
+def write_config(folder: Path, text: str) -> Path:
     path = folder / "promptiter.yaml"
     path.write_text(dedent(text))
     return path
 
 
-def loaded(folder: Path, more: str = "", **environ: str) -> ConfiguredRun:
-    return load_run(written(folder, FILE + dedent(more)), environ=environ)
+def load(folder: Path, more: str = "", **environ: str) -> ConfiguredRun:
+    return load_run(write_config(folder, FILE + dedent(more)), environ=environ)
 
 
 def problems(folder: Path, text: str, **environ: str) -> list[str]:
     """What is wrong with a file, without the path in front."""
-    path = written(folder, text)
+    path = write_config(folder, text)
     with pytest.raises(RequestError) as refused:
         load_run(path, environ=environ)
     return [problem.removeprefix(f"{path}: ") for problem in refused.value.problems]
 
 
 def test_a_small_file_has_its_defaults_and_paths_relative_to_itself(folder: Path) -> None:
-    config = load_config(written(folder, FILE))
+    config = read_config(write_config(folder, FILE)).config
     assert config.train == (folder / "data" / "train.jsonl",)
     assert config.validation == (folder / "data" / "validation.jsonl",)
     assert config.metrics == folder / "metrics.json"
     assert (config.runs, config.cache, config.max_rounds, config.seed) == (folder / "runs", "memory", 4, 0)
-    assert load_config(folder) == config
+    assert read_config(folder).config == config
 
 
-def test_a_small_file_makes_a_run_that_needs_no_model_beyond_the_agents(folder: Path) -> None:
-    run = loaded(folder)
+def test_a_small_file_needs_no_models_for_the_stages(folder: Path) -> None:
+    run = load(folder)
     assert isinstance(run.engine.search, BackpropRounds)
     assert isinstance(run.engine.search.attributor, EvidenceAttributor)
     assert isinstance(run.engine.search.aggregator, SupportAggregator)
@@ -107,8 +107,8 @@ def test_a_small_file_makes_a_run_that_needs_no_model_beyond_the_agents(folder: 
     assert repr(run.request.stop) == "TargetScore(1.0) | Patience(3)"
 
 
-def test_a_run_that_was_loaded_runs(folder: Path) -> None:
-    run = loaded(folder, "max_rounds: 1")
+def test_a_loaded_run_can_be_run(folder: Path) -> None:
+    run = load(folder, "max_rounds: 1")
     result = run.engine.run_sync(run.request)
     assert result.status == "succeeded"
     assert result.baseline is not None
@@ -116,18 +116,18 @@ def test_a_run_that_was_loaded_runs(folder: Path) -> None:
 
 
 def test_settings_win_over_the_file_key_by_key(folder: Path) -> None:
-    path = written(folder, FILE + "budget: {max_usd: 1.5, max_calls: 7}\nseed: 3\n")
-    config = load_config(path, settings={"budget": {"max_usd": 2.0}, "json": True})
+    path = write_config(folder, FILE + "budget: {max_usd: 1.5, max_calls: 7}\nseed: 3\n")
+    config = read_config(path, settings={"budget": {"max_usd": 2.0}, "json": True}).config
     assert (config.budget.max_usd, config.budget.max_calls, config.seed, config.as_json) == (2.0, 7, 3, True)
 
 
-def test_null_counts_as_left_out(folder: Path) -> None:
-    config = load_config(written(folder, FILE + "stop:\nbudget: {max_usd: null}\nteacher: ~\n"))
+def test_null_counts_as_missing(folder: Path) -> None:
+    config = read_config(write_config(folder, FILE + "stop:\nbudget: {max_usd: null}\nteacher: ~\n")).config
     assert (config.stop, config.budget.max_usd, config.teacher) == (None, None, None)
 
 
 def test_all_problems_of_a_file_are_reported_with_their_places(folder: Path) -> None:
-    told = problems(
+    found = problems(
         folder,
         """
         agent: 7
@@ -143,7 +143,7 @@ def test_all_problems_of_a_file_are_reported_with_their_places(folder: Path) -> 
         review: maybe
         """,
     )
-    assert told == [
+    assert found == [
         "agent: must be a string, not 7",
         "metrics: must be a metrics file, or a list of metrics, not 4",
         "models.stage: must be an object, not a string (did you mean 'stages'?)",
@@ -163,9 +163,9 @@ def test_all_problems_of_a_file_are_reported_with_their_places(folder: Path) -> 
     ]
 
 
-def test_what_is_wrong_behind_the_file_is_reported_together_with_what_is_wrong_in_it(folder: Path) -> None:
+def test_problems_in_the_file_and_behind_it_are_reported_together(folder: Path) -> None:
     (folder / "metrics.json").write_text('{"metrics": [{"metric_name": "exact_mach"}]}')
-    told = problems(
+    found = problems(
         folder,
         """
         agent: config_agent:agnt
@@ -179,26 +179,26 @@ def test_what_is_wrong_behind_the_file_is_reported_together_with_what_is_wrong_i
         """,
     )
     gone = "cannot be read: No such file or directory; check the path"
-    assert told[:6] == [
+    assert found[:6] == [
         "unknown key 'maxrounds' (did you mean 'max_rounds'?)",
         "agent: 'config_agent' has no 'agnt' (did you mean 'agent'?)",
         (
             f"cache: the cache '{folder}/somewhere' is of an unknown kind; "
             "give 'memory' or a path in .jsonl, .sqlite or .db"
         ),
-        told[3],
+        found[3],
         f"train: {folder}/data/more.jsonl: {gone}",
         f"validation: {folder}/data/gone.jsonl: {gone}",
     ]
-    assert told[3].startswith("metrics: unknown metric: 'exact_mach' (did you mean 'exact_match'?)")
-    assert told[6] == f"initial_profile: profile '{folder}/gone.json' cannot be read: No such file or directory"
-    assert told[7].startswith("teacher: cannot import 'no_such_module': ModuleNotFoundError")
-    assert len(told) == 8
+    assert found[3].startswith("metrics: unknown metric: 'exact_mach' (did you mean 'exact_match'?)")
+    assert found[6] == f"initial_profile: profile '{folder}/gone.json' cannot be read: No such file or directory"
+    assert found[7].startswith("teacher: cannot import 'no_such_module': ModuleNotFoundError")
+    assert len(found) == 8
 
 
 def test_unknown_surfaces_are_reported_with_the_nearest_even_if_cases_are_missing(folder: Path) -> None:
-    told = problems(folder, "agent: config_agent:agent\nmetrics: metrics.json\ntargets: echo#instructions\n")
-    assert "unknown surface 'echo#instructions' (did you mean 'echo#instruction'?)" in told
+    found = problems(folder, "agent: config_agent:agent\nmetrics: metrics.json\ntargets: echo#instructions\n")
+    assert "unknown surface 'echo#instructions' (did you mean 'echo#instruction'?)" in found
 
 
 def test_overlap_is_a_problem(folder: Path) -> None:
@@ -209,7 +209,7 @@ def test_overlap_is_a_problem(folder: Path) -> None:
 def test_data_is_split_by_its_shares(folder: Path) -> None:
     write_cases(folder / "data" / "all.jsonl", *"abcdefghij")
     text = "agent: config_agent:agent\nmetrics: metrics.json\ndata: data/all.jsonl\n"
-    run = load_run(written(folder, text + "split: {train: 0.5, validation: 0.3, seed: 4}\n"))
+    run = load_run(write_config(folder, text + "split: {train: 0.5, validation: 0.3, seed: 4}\n"))
     train, validation = (merge_eval_sets(sets, name="") for sets in (run.request.train, run.request.validation))
     assert (len(train.cases), len(validation.cases)) == (5, 3)
     assert problems(folder, text + "train: data/train.jsonl\n") == [
@@ -217,9 +217,9 @@ def test_data_is_split_by_its_shares(folder: Path) -> None:
     ]
 
 
-def test_metrics_may_stand_in_the_file(folder: Path) -> None:
+def test_metrics_may_be_in_the_file(folder: Path) -> None:
     text = FILE.replace("metrics.json", "[{metric_name: short, evaluator_name: length, criterion: {max: 5}}]")
-    run = load_run(written(folder, text))
+    run = load_run(write_config(folder, text))
     assert [metric.name for metric in run.engine.evaluator.metrics] == ["short"]
     assert problems(folder, text.replace("max", "most")) == [
         "metrics: metrics[0].criterion: unknown key 'most'; known are max, min"
@@ -227,7 +227,7 @@ def test_metrics_may_stand_in_the_file(folder: Path) -> None:
 
 
 def test_policies_compose(folder: Path) -> None:
-    run = loaded(
+    run = load(
         folder,
         """
         acceptance: {min_gain: 0.02, no_regression: true, protected: salt}
@@ -271,11 +271,11 @@ def test_policies_compose(folder: Path) -> None:
     ],
 )
 def test_acceptance_has_a_key_for_each_policy(folder: Path, text: str, made: str) -> None:
-    assert repr(loaded(folder, f"acceptance: {text}").request.acceptance) == made
+    assert repr(load(folder, f"acceptance: {text}").request.acceptance) == made
 
 
-def test_what_is_wrong_with_the_promises_and_figures_of_policies_is_reported(folder: Path) -> None:
-    assert loaded(folder, "alpha: 0.1\nacceptance: {paired_gain: {alpha: 0.1}}").request.alpha == 0.1
+def test_problems_of_policies_are_reported(folder: Path) -> None:
+    assert load(folder, "alpha: 0.1\nacceptance: {paired_gain: {alpha: 0.1}}").request.alpha == 0.1
     [above] = problems(folder, FILE + "acceptance: {paired_gain: {alpha: 0.1}}\n")
     assert above.startswith("acceptance PairedGain(0.1, (2, 2, 2)) allows false accepts in 10% of runs, above")
     [unknown] = problems(folder, FILE + "acceptance: {tie_break: {by: [token]}}\n")
@@ -284,13 +284,13 @@ def test_what_is_wrong_with_the_promises_and_figures_of_policies_is_reported(fol
     assert clock.startswith("acceptance: latency_s is measured by the clock")
 
 
-def test_what_policies_name_must_exist(folder: Path) -> None:
-    told = problems(
+def test_names_in_policies_must_exist(folder: Path) -> None:
+    found = problems(
         folder,
         FILE + "stop: {required_metrics: [exact_mach]}\nacceptance: {protected: [sallt]}\n"
         "loss_placements: [{metric: exact_match, node_id: eco}]\nhints: [{case_id: te, metric: exact_match}]\n",
     )
-    assert told == [
+    assert found == [
         "unknown required metric: 'exact_mach' (did you mean 'exact_match'?); known are exact_match",
         "protected case 'sallt' is not in the validation set (did you mean 'salt'?)",
         "the loss placement of 'exact_match' names the node 'eco', which does not exist (did you mean 'echo'?)",
@@ -299,7 +299,7 @@ def test_what_policies_name_must_exist(folder: Path) -> None:
 
 
 def test_a_loss_is_best_at_0(folder: Path) -> None:
-    assert repr(loaded(folder, "objective: weighted_loss").request.stop) == "TargetScore(0.0) | Patience(3)"
+    assert repr(load(folder, "objective: weighted_loss").request.stop) == "TargetScore(0.0) | Patience(3)"
 
 
 def test_secrets_are_read_from_the_environment_and_never_shown(folder: Path) -> None:
@@ -310,7 +310,7 @@ def test_secrets_are_read_from_the_environment_and_never_shown(folder: Path) -> 
         api_key: ${HOUSE_KEY}
         headers: {Authorization: "Bearer ${HOUSE_KEY}"}
     """
-    run = loaded(folder, more, PORT="8080", HOUSE_KEY="a-very-secret-key")
+    run = load(folder, more, PORT="8080", HOUSE_KEY="a-very-secret-key")
     model = run.gateway.model("openai/house-model")
     assert isinstance(model, LiteLLMModel)
     assert (model.api_base, model.api_key) == ("http://localhost:8080", "a-very-secret-key")
@@ -321,7 +321,7 @@ def test_secrets_are_read_from_the_environment_and_never_shown(folder: Path) -> 
     assert run.config.model_dump()["models"]["openai/house-model"]["api_key"] == "${HOUSE_KEY}"
 
 
-def test_all_that_is_secret_about_a_model_is_known_to_the_redactor(folder: Path) -> None:
+def test_the_redactor_knows_all_secrets_of_a_model(folder: Path) -> None:
     more = """
     models:
       gpt-x:
@@ -336,7 +336,7 @@ def test_all_that_is_secret_about_a_model_is_known_to_the_redactor(folder: Path)
         "ROUTE": "route-value-1",
         "OTHER": "other-value-1",
     }
-    run = loaded(folder, more, **variables)
+    run = load(folder, more, **variables)
     redact = run.gateway.redactor.redact_known
     secrets = ["passw0rd-of-eve", "query-key-1", "header-value-1", "token-value-1"]
     for secret in (*secrets, "prefix-value-1-and-suffix-value-1", "prefix-value-1", "suffix-value-1", "route-value-1"):
@@ -349,8 +349,8 @@ def test_all_that_is_secret_about_a_model_is_known_to_the_redactor(folder: Path)
 def test_a_key_in_a_wrong_place_or_in_an_error_of_the_agent_is_not_shown(folder: Path) -> None:
     assert "models.api_key: must be an object, not a string" in problems(folder, "models: {api_key: qwe-123-rty}")
     (folder / "config_agent.py").write_text('raise ValueError("qwe-123-rty is refused")')
-    [told] = problems(folder, FILE + "models: {gpt-x: {api_key: qwe-123-rty}}")
-    assert "ValueError: *** is refused" in told
+    [problem] = problems(folder, FILE + "models: {gpt-x: {api_key: qwe-123-rty}}")
+    assert "ValueError: *** is refused" in problem
 
 
 def test_a_plain_key_is_a_secret_too() -> None:
@@ -363,27 +363,27 @@ def test_a_plain_key_is_a_secret_too() -> None:
 
 
 def test_stages_ask_the_models_they_are_given(folder: Path) -> None:
-    run = loaded(folder, "models: {stages: openai/x, openai/x: {api_key: none, options: {temperature: 0.2}}}")
-    strategy = run.engine.search
-    assert isinstance(strategy, BackpropRounds)
-    assert isinstance(strategy.attributor, CheapestAttributor)
-    assert (strategy.attributor.whole.model, strategy.attributor.backwarder.model) == ("openai/x", "openai/x")
-    assert strategy.attributor.whole.model_options == {"temperature": 0.2}
-    assert isinstance(strategy.aggregator, LLMAggregator)
-    assert isinstance(strategy.optimizer, LLMOptimizer)
-    assert (strategy.optimizer.model, strategy.optimizer.model_options) == ("openai/x", {"temperature": 0.2})
-    strategy = loaded(folder, "models: {stages: {optimizer: simulated}}").engine.search
-    assert isinstance(strategy, BackpropRounds)
-    assert isinstance(strategy.attributor, EvidenceAttributor)
+    run = load(folder, "models: {stages: openai/x, openai/x: {api_key: none, options: {temperature: 0.2}}}")
+    search = run.engine.search
+    assert isinstance(search, BackpropRounds)
+    assert isinstance(search.attributor, CheapestAttributor)
+    assert (search.attributor.whole.model, search.attributor.backwarder.model) == ("openai/x", "openai/x")
+    assert search.attributor.whole.model_options == {"temperature": 0.2}
+    assert isinstance(search.aggregator, LLMAggregator)
+    assert isinstance(search.optimizer, LLMOptimizer)
+    assert (search.optimizer.model, search.optimizer.model_options) == ("openai/x", {"temperature": 0.2})
+    search = load(folder, "models: {stages: {optimizer: simulated}}").engine.search
+    assert isinstance(search, BackpropRounds)
+    assert isinstance(search.attributor, EvidenceAttributor)
 
 
 @pytest.mark.parametrize(("attribution", "kind"), [("walk", StepwiseAttributor), ("whole_trace", LLMAttributor)])
-def test_a_backwarder_is_asked_in_the_way_that_the_file_says(folder: Path, attribution: str, kind: type) -> None:
+def test_the_file_chooses_how_the_backwarder_is_asked(folder: Path, attribution: str, kind: type) -> None:
     stages = f"{{backwarder: simulated, attribution: {attribution}}}"
-    strategy = loaded(folder, f"models: {{stages: {stages}}}").engine.search
-    assert isinstance(strategy, BackpropRounds)
-    assert isinstance(strategy.attributor, kind)
-    assert isinstance(strategy.aggregator, SupportAggregator)
+    search = load(folder, f"models: {{stages: {stages}}}").engine.search
+    assert isinstance(search, BackpropRounds)
+    assert isinstance(search.attributor, kind)
+    assert isinstance(search.aggregator, SupportAggregator)
 
 
 @pytest.mark.parametrize(
@@ -396,26 +396,26 @@ def test_a_backwarder_is_asked_in_the_way_that_the_file_says(folder: Path, attri
         ("{backwarder: simulated, corrector: simulated}", 12, ["ReferenceCorrector", "LLMCorrector"]),
     ],
 )
-def test_blame_is_checked_as_the_file_says(folder: Path, stages: str, most: int | None, correctors: list[str]) -> None:
-    strategy = loaded(folder, f"models: {{stages: {stages}}}").engine.search
-    assert isinstance(strategy, BackpropRounds)
-    check = strategy.check
+def test_blame_is_checked_by_the_settings(folder: Path, stages: str, most: int | None, correctors: list[str]) -> None:
+    search = load(folder, f"models: {{stages: {stages}}}").engine.search
+    assert isinstance(search, BackpropRounds)
+    check = search.check
     assert (check.most if check else None) == most
     assert [type(each).__name__ for each in (check.correctors if check else ())] == correctors
 
 
-def test_a_check_of_no_gradients_is_written_off(folder: Path) -> None:
-    told = problems(folder, FILE + "models: {stages: {check_gradients: 0}}")
-    assert "models.stages.check_gradients" in told[0]
+def test_checking_no_gradients_is_written_as_off(folder: Path) -> None:
+    found = problems(folder, FILE + "models: {stages: {check_gradients: 0}}")
+    assert "models.stages.check_gradients" in found[0]
 
 
 def test_an_unknown_attribution_is_a_problem(folder: Path) -> None:
-    [told] = problems(folder, FILE + "models: {stages: {backwarder: simulated, attribution: guess}}")
-    assert "models.stages.attribution" in told
+    [problem] = problems(folder, FILE + "models: {stages: {backwarder: simulated, attribution: guess}}")
+    assert "models.stages.attribution" in problem
 
 
 async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
-    run = loaded(
+    run = load(
         folder,
         """
         models:
@@ -448,8 +448,8 @@ def test_a_cap_in_dollars_needs_the_price_of_every_model(folder: Path) -> None:
     ]
 
 
-def test_the_simulated_model_has_settings(folder: Path) -> None:
-    run = loaded(folder, "models: {simulated: {compliance: 1.0, knowledge: {the capital of france: Paris}}}")
+def test_the_offline_model_has_settings(folder: Path) -> None:
+    run = load(folder, "models: {simulated: {compliance: 1.0, knowledge: {the capital of france: Paris}}}")
     assert run.config.models.registered["simulated"].model_dump()["compliance"] == 1.0
     assert problems(folder, FILE + "models: {simulated: {compliance: 2}}") == [
         "models.simulated.compliance: must be at most 1, not 2"
@@ -457,8 +457,8 @@ def test_the_simulated_model_has_settings(folder: Path) -> None:
 
 
 def test_a_teacher_is_a_model_or_an_agent(folder: Path) -> None:
-    assert loaded(folder, "teacher: ollama/llama3:8b").request.teacher == "ollama/llama3:8b"
-    teacher = loaded(folder, "teacher: config_agent:agent").request.teacher
+    assert load(folder, "teacher: ollama/llama3:8b").request.teacher == "ollama/llama3:8b"
+    teacher = load(folder, "teacher: config_agent:agent").request.teacher
     assert teacher is not None
     assert not isinstance(teacher, str)
     assert [is_reference(text) for text in ("a.b:c.d", "gpt-4o", "ollama/llama3:8b", "llama3:8b")] == [
@@ -469,11 +469,11 @@ def test_a_teacher_is_a_model_or_an_agent(folder: Path) -> None:
     ]
 
 
-def test_modules_are_found_where_python_path_says(folder: Path) -> None:
+def test_modules_are_found_in_python_path(folder: Path) -> None:
     (folder / "src").mkdir()
     (folder / "src" / "config_agent.py").write_text(AGENT.replace('name="echo", nodes', 'name="inner", nodes'))
     (folder / "config_agent.py").unlink()
-    assert loaded(folder, "python_path: src").engine.describe().name == "inner"
+    assert load(folder, "python_path: src").engine.describe().name == "inner"
 
 
 def test_a_run_can_be_built_from_python(folder: Path) -> None:
@@ -485,33 +485,33 @@ def test_a_run_can_be_built_from_python(folder: Path) -> None:
         python_path=(folder,),
         max_rounds=2,
     )
-    assert build_run(ReadConfig(config=config)).request.max_rounds == 2
+    assert build_run(ParsedConfig(config=config)).request.max_rounds == 2
     with pytest.raises(RequestError, match="agent: is missing; name the agent as module:attr"):
-        build_run(ReadConfig(config=RunConfig()))
+        build_run(ParsedConfig(config=RunConfig()))
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("- a\n- b\n", "must be a mapping of keys such as `agent: my_agent:agent`"),
         ("agent: [a\n", "is not valid YAML"),
         ("", "must be a mapping of keys"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused(folder: Path, text: str, told: str) -> None:
-    with pytest.raises(SetupError, match=told):
-        load_config(written(folder, text))
+def test_a_file_that_is_not_a_configuration_is_refused(folder: Path, text: str, message: str) -> None:
+    with pytest.raises(SetupError, match=message):
+        read_config(write_config(folder, text))
 
 
-def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_advice(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"promptiter\.yaml: cannot be read: .*; `promptiter init` writes one"):
-        load_config(tmp_path)
+        read_config(tmp_path)
 
 
-def test_a_goal_is_a_word_or_a_mapping(folder: Path) -> None:
-    assert load_run(written(folder, FILE)).request.goal == Goal()
-    assert load_run(written(folder, FILE + "goal: score\n")).request.goal == Goal()
-    run = load_run(written(folder, FILE + "goal: fewer_tokens\nacceptance: {no_regression: true}\n"))
+def test_a_goal_is_a_name_or_a_mapping(folder: Path) -> None:
+    assert load_run(write_config(folder, FILE)).request.goal == Goal()
+    assert load_run(write_config(folder, FILE + "goal: score\n")).request.goal == Goal()
+    run = load_run(write_config(folder, FILE + "goal: fewer_tokens\nacceptance: {no_regression: true}\n"))
     assert run.request.goal == Goal(kind="fewer_tokens", margin=0.05)
     assert repr(run.request.acceptance) == "NonInferior(0.05, 'tokens', 3) & NoRegression()"
     assert run.request.stop is None
@@ -525,8 +525,8 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
     priced = "{price: {input_usd_per_million: 1, output_usd_per_million: 2}}"
     goal = "goal: {cheaper: {models: [small], margin: 0.02}}\n"
     with pytest.raises(RequestError, match="the price of model 'small' is unknown, so it cannot be compared"):
-        load_run(written(folder, FILE + goal))
-    run = load_run(written(folder, f"{FILE}{goal}models: {{small: {priced}}}\n"))
+        load_run(write_config(folder, FILE + goal))
+    run = load_run(write_config(folder, f"{FILE}{goal}models: {{small: {priced}}}\n"))
     assert run.request.goal == Goal(kind="cheaper", margin=0.02, models=("small",))
     assert repr(run.request.acceptance) == "NonInferior(0.02, 'usd', 3)"
     assert isinstance(run.engine.search, ModelDownsizing)
@@ -534,7 +534,7 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("setting", "message"),
     [
         (
             "goal: fame",
@@ -551,10 +551,10 @@ def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder:
         ),
     ],
 )
-def test_what_is_wrong_with_a_goal_is_reported(folder: Path, said: str, told: str) -> None:
+def test_problems_of_a_goal_are_reported(folder: Path, setting: str, message: str) -> None:
     with pytest.raises(RequestError) as caught:
-        load_run(written(folder, f"{FILE}{said}\n"))
-    assert told in str(caught.value)
+        load_run(write_config(folder, f"{FILE}{setting}\n"))
+    assert message in str(caught.value)
 
 
 @pytest.fixture
@@ -579,11 +579,11 @@ def test_missing_keys_and_unknown_models_are_found_before_a_run(folder: Path) ->
 @pytest.mark.usefixtures("no_keys")
 def test_models_with_a_key_an_address_or_cached_answers_are_not_refused(folder: Path) -> None:
     (folder / "config_agent.py").write_text(AGENT.replace('name="echo", ins', 'name="echo", model="gpt-4o-mini", ins'))
-    loaded(folder, "models: {gpt-4o-mini: {api_key: '${KEY}'}}", KEY="sk-own-key")
-    loaded(folder, "models: {gpt-4o-mini: {api_base: 'http://localhost:1'}}")
+    load(folder, "models: {gpt-4o-mini: {api_key: '${KEY}'}}", KEY="sk-own-key")
+    load(folder, "models: {gpt-4o-mini: {api_base: 'http://localhost:1'}}")
     with pytest.raises(RequestError, match="gpt-4o-mini needs OPENAI_API_KEY"):
-        loaded(folder, "cache: answers.sqlite")
+        load(folder, "cache: answers.sqlite")
     with closing(open_cache(folder / "answers.sqlite")) as cache:
         asyncio.run(cache.put(CacheKey(role="agent", request_digest="d"), ModelReply(text="known")))
-    run = loaded(folder, "cache: answers.sqlite")
+    run = load(folder, "cache: answers.sqlite")
     run.gateway.cache.close()

@@ -269,11 +269,11 @@ class Moody(Opaque):
 async def test_a_case_that_once_read_a_surface_runs_for_all_patches_of_it() -> None:
     agent = Moody()
     rounds = ({"refund#instruction": f"Refund. Version {number}."} for number in range(3))
-    result = await opaque_engine(agent, *rounds).run(request(acceptance=_Anything()))
+    result = await opaque_engine(agent, *rounds).run(request(acceptance=_AcceptsAll()))
     ran = [origins(each.validation.rows)["executed"] for each in result.rounds if each.validation is not None]
     assert ran == [2, 2, 2], "also after a candidate was accepted whose own runs did not read it"
 
 
-class _Anything:
+class _AcceptsAll:
     def decide(self, evidence: Evidence) -> Answer:
         return evidence.accept("anything")

@@ -121,7 +121,7 @@ async def test_policies_that_start_on_train_combine_with_those_that_do_not() -> 
 async def test_protected_cases_are_run_again_and_the_others_are_not() -> None:
     agent = Noisy()
     protected = frozenset(f"validation-{number}" for number in range(30))
-    result = await engine(agent, CARELESS).run(request(_Anything(), protected=protected))
+    result = await engine(agent, CARELESS).run(request(_AcceptsAll(), protected=protected))
     assert reasons(result)[0].startswith("protected, and no longer passing: ")
     candidate = result.rounds[0].validation
     assert candidate is not None
@@ -167,12 +167,12 @@ async def test_a_run_killed_anywhere_resumes_to_the_same_result_and_repeats_no_c
         assert agent.runs.total() == sum(event.type == "case" for event in events) - known
 
 
-class _Anything:
+class _AcceptsAll:
     def decide(self, evidence: Evidence) -> Answer:
         return evidence.accept("anything")
 
 
-class _Odd:
+class _AsksForUnknown:
     """Asks for an unknown case, then gives up."""
 
     def __init__(self) -> None:
@@ -184,6 +184,6 @@ class _Odd:
 
 
 async def test_a_request_for_unknown_cases_changes_nothing() -> None:
-    policy = _Odd()
+    policy = _AsksForUnknown()
     await desk.engine(DRAFT).run(desk.request(acceptance=policy))
     assert policy.seen == [2, 2]

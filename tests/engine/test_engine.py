@@ -94,6 +94,8 @@ async def test_all_problems_of_a_request_are_reported_at_once() -> None:
     assert "max_rounds is -1" in message
     assert "protected case 'b'" in message
     assert "keep each case in one of the sets" in message
+    with pytest.raises(RequestError, match=r"test is 'test\.jsonl'; give an EvalSet, or a list of them"):
+        await desk.engine(DRAFT, gateway=gateway).run(desk.request(test="test.jsonl"))
 
 
 async def test_the_false_accept_rate_of_combined_policies_is_checked_with_the_request() -> None:
@@ -266,7 +268,7 @@ async def test_a_policy_that_asks_for_more_evidence_gets_both_profiles_again() -
             self.looks = []
 
         def decide(self, evidence: Evidence) -> AcceptanceDecision | MoreEvidence:
-            repeats = [len(each.rows) for each in (evidence.baseline, evidence.candidate)]
+            repeats = [len(each.rows) for each in (evidence.accepted, evidence.candidate)]
             assert repeats[0] == repeats[1]
             self.looks.append(repeats[0])
             return MoreEvidence(repeats=2) if repeats[0] < 6 else evidence.accept("seen enough")
@@ -474,7 +476,7 @@ def test_a_patch_set_knows_its_surfaces() -> None:
 async def test_protected_cases_must_pass_whatever_the_acceptance_policy() -> None:
     initial = Profile.of(desk.agent().describe(), DRAFT | POLISH)
     worse = {"draft#instruction": "Draft."}
-    request = desk.request(initial_profile=initial, acceptance=_Anything(), protected=frozenset(("validation-0",)))
+    request = desk.request(initial_profile=initial, acceptance=_AcceptsAll(), protected=frozenset(("validation-0",)))
     result = await desk.engine(worse).run(replace(request, stop=Patience(1)))
     decision = result.rounds[0].decision
     assert decision is not None
@@ -483,7 +485,7 @@ async def test_protected_cases_must_pass_whatever_the_acceptance_policy() -> Non
     )
 
 
-class _Anything:
+class _AcceptsAll:
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
         return evidence.accept("why not")
 

@@ -57,7 +57,7 @@ class InstructedAgent:
         return AgentRun(output="careful careful" * (dice < self.chance(context.case_id, draft, polish)))
 
 
-class Keeps:
+class AcceptsAll:
     """Accepts everything: the final test does not depend on what the search saw."""
 
     def decide(self, evidence: Evidence) -> Answer:
@@ -68,7 +68,7 @@ def request(*, cases: int = 10, **changes: object) -> RunRequest:
     values: dict[str, object] = {
         "train": desk.eval_set("train", 1),
         "validation": desk.eval_set("validation", cases),
-        "acceptance": Keeps(),
+        "acceptance": AcceptsAll(),
         "max_rounds": 9,
         "stop": MaxRounds(9),
     }
@@ -106,7 +106,7 @@ async def test_a_gain_beyond_noise_is_shown_for_these_cases_on_fresh_repeats() -
     assert result.conclusion.before is not None
     assert result.conclusion.after is not None
     assert result.conclusion.after - result.conclusion.before == pytest.approx(result.conclusion.results[0].gain)
-    assert result.conclusion.reasons[-1] == "1 candidate tried on these cases before, on other repeats"
+    assert result.conclusion.reasons[-1] == "the search tried 1 candidate on these cases, in other repeats"
 
 
 async def test_a_final_test_without_a_gain_stops_after_its_first_block_and_adopts_nothing() -> None:
@@ -323,7 +323,7 @@ async def test_a_run_killed_during_its_final_test_resumes_it() -> None:
     made, asked = whole_run()
     result = await made.run(asked, journal=whole)
 
-    journal = _Dies(after="final_test")
+    journal = _KilledJournal(after="final_test")
     made, _ = whole_run()
     with pytest.raises(_KilledError):
         await made.run(asked, journal=journal)
@@ -360,7 +360,7 @@ class _KilledError(BaseException):
     pass
 
 
-class _Dies(MemoryJournal):
+class _KilledJournal(MemoryJournal):
     """Simulates a kill at the third case of a phase: nothing is written afterwards."""
 
     def __init__(self, *, after: str) -> None:

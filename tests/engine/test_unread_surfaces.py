@@ -25,7 +25,7 @@ from tests.worlds.desk import DRAFT, Tries
 from tests.worlds.desk_stages import Writes
 
 
-def with_a_lawyer(*, is_asked: bool = False) -> GraphAgent:
+def build_desk_with_lawyer(*, is_asked: bool = False) -> GraphAgent:
     """A desk with a third node, which only some questions reach."""
     usual = desk.agent()
 
@@ -47,7 +47,7 @@ async def test_surfaces_that_no_run_reads_are_reported_and_never_patched() -> No
             ]
             return [BackwardResult(step_id=step, gradients=tuple(gradients))]
 
-    agent, journal = with_a_lawyer(), MemoryJournal()
+    agent, journal = build_desk_with_lawyer(), MemoryJournal()
     engine = Engine(agent, desk.evaluator(), BlamesTheLawyer(), None, Writes())
     result = await engine.run(desk.request(), journal=journal)
     assert result.unread_surfaces == ("lawyer#instruction",)
@@ -68,7 +68,9 @@ async def test_surfaces_that_no_run_reads_are_reported_and_never_patched() -> No
 
 
 async def test_a_surface_that_one_run_reads_is_not_unread() -> None:
-    result = await Engine(with_a_lawyer(is_asked=True), desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
+    result = await Engine(build_desk_with_lawyer(is_asked=True), desk.evaluator(), search=Tries(DRAFT)).run(
+        desk.request()
+    )
     assert result.unread_surfaces == ()
 
 
@@ -77,10 +79,10 @@ async def test_no_surface_is_unread_if_reads_are_unknown() -> None:
         """The desk, but its traces do not record what its last node read."""
 
         def describe(self) -> StructureSnapshot:
-            return with_a_lawyer().describe()
+            return build_desk_with_lawyer().describe()
 
         async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
-            found = await with_a_lawyer().run(case, profile, context)
+            found = await build_desk_with_lawyer().run(case, profile, context)
             assert found.trace is not None
             steps = (*found.trace.steps[:-1], replace(found.trace.steps[-1], surface_reads=None))
             return replace(found, trace=replace(found.trace, steps=steps))
@@ -91,7 +93,7 @@ async def test_no_surface_is_unread_if_reads_are_unknown() -> None:
 
 async def test_after_an_undeclared_read_no_surface_is_reported_as_unread() -> None:
     journal = MemoryJournal()
-    await Engine(with_a_lawyer(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request(), journal=journal)
+    await Engine(build_desk_with_lawyer(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request(), journal=journal)
     events = list(journal.read())
     assert fold(events[:-1]).unread_surfaces == ("lawyer#instruction",)
     for found, dead in (([], ("lawyer#instruction",)), ([{"node_id": "draft", "case_id": "validation-0"}], ())):
@@ -100,7 +102,7 @@ async def test_after_an_undeclared_read_no_surface_is_reported_as_unread() -> No
 
 
 async def test_the_summary_says_what_was_never_read() -> None:
-    result = await Engine(with_a_lawyer(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
+    result = await Engine(build_desk_with_lawyer(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
     screen = Console(file=StringIO(), width=120)
     print_end(screen, summarize(result))
     assert isinstance(screen.file, StringIO)

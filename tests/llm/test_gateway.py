@@ -25,10 +25,10 @@ from promptiter.llm.ledger import LedgerEntry
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, Role
 from promptiter.llm.models import Answer, Model, ScriptedModel
 from promptiter.llm.prices import Price, Prices
-from promptiter.llm.rate import RateLimit
+from promptiter.llm.rate import Grant, RateLimit
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
-from promptiter.llm.structured import ask_for, parse_json
+from promptiter.llm.structured import ask_for, find_json
 from traces import Usage
 
 AGENT = CallSite(role="agent", case_id="c1", step_id="bot")
@@ -355,13 +355,13 @@ async def test_the_active_gateway_is_that_of_the_context() -> None:
     ],
 )
 def test_json_is_found_in_answers(text: str, expected: object) -> None:
-    assert parse_json(text) == expected
+    assert find_json(text) == expected
 
 
 @pytest.mark.parametrize("text", ["no json", '{"a": ', "```json\n{\n```"])
 def test_broken_json_is_described(text: str) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        parse_json(text)
+        find_json(text)
 
 
 async def test_a_wrong_answer_is_shown_to_the_model_until_it_fits() -> None:
@@ -414,8 +414,8 @@ async def test_uncounted_tokens_are_not_returned() -> None:
     rate = RateLimit(tokens_per_minute=6_000)
     settled: list[int] = []
 
-    def settle(estimated: int, actual: int) -> None:
-        settled.append(estimated - actual)
+    def settle(grant: Grant, actual: int) -> None:
+        settled.append(grant.tokens - actual)
 
     rate.settle = settle  # type: ignore[method-assign]
     door = Gateway(models={"m": lambda _: "x"}, rates={"m": rate})

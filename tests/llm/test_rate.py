@@ -53,13 +53,20 @@ def limit(
     return RateLimit(requests_per_minute=requests, tokens_per_minute=tokens, clock=now, sleep=sleep)
 
 
-async def starts_of(rate: RateLimit, arrivals: list[tuple[int, int]]) -> list[tuple[int, float]]:
-    """The number and the time of each start, in order of starting, for (time, tokens) of each arrival."""
+async def starts_of(
+    rate: RateLimit, arrivals: list[tuple[int, int]], *, settle_first: tuple[int, int] | None = None
+) -> list[tuple[int, float]]:
+    """The number and the time of each start, in order of starting, for (time, tokens) of each arrival.
+
+    `settle_first` is when the first call is settled, and with how many tokens.
+    """
     started: list[tuple[int, float]] = []
 
     async def call(number: int, tokens: int) -> None:
-        await rate.acquire(tokens)
+        grant = await rate.acquire(tokens)
         started.append((number, now()))
+        if settle_first is not None and number == 0:
+            asyncio.get_running_loop().call_at(settle_first[0], rate.settle, grant, settle_first[1])
 
     async with asyncio.TaskGroup() as group:
         for number, (at, tokens) in enumerate(arrivals):
@@ -127,47 +134,47 @@ def test_no_call_starts_during_a_pause_and_the_longest_pause_counts() -> None:
 
 def test_returned_tokens_let_the_next_call_start_at_once() -> None:
     async def run() -> list[tuple[int, float]]:
-        rate = limit(tokens=100)
-        asyncio.get_running_loop().call_later(7, rate.settle, 90, 20)
-        return await starts_of(rate, [(0, 90), (1, 80), (2, 1)])
+        return await starts_of(limit(tokens=100), [(0, 90), (1, 80), (2, 1)], settle_first=(7, 20))
 
     assert in_instant_time(run()) == [(0, 0), (1, 7), (2, 60)]
 
 
 def test_a_call_that_used_more_than_its_estimate_counts_with_what_it_used() -> None:
     async def run() -> list[tuple[int, float]]:
-        rate = limit(tokens=100)
-        asyncio.get_running_loop().call_later(1, rate.settle, 10, 60)
-        return await starts_of(rate, [(0, 10), (2, 50)])
+        return await starts_of(limit(tokens=100), [(0, 10), (2, 50)], settle_first=(1, 60))
 
     assert in_instant_time(run()) == [(0, 0), (1, 60)]
 
 
 def test_a_call_that_took_longer_than_a_minute_returns_nothing() -> None:
     async def run() -> list[tuple[int, float]]:
-        rate = limit(tokens=100)
-        asyncio.get_running_loop().call_later(65, rate.settle, 60, 0)
-        return await starts_of(rate, [(0, 60), (61, 60), (66, 60)])
+        return await starts_of(limit(tokens=100), [(0, 60), (61, 60), (66, 60)], settle_first=(65, 0))
 
     assert in_instant_time(run()) == [(0, 0), (1, 61), (2, 121)]
 
 
-def test_settling_without_acquiring_returns_nothing() -> None:
-    async def run() -> list[tuple[int, float]]:
+def test_calls_of_the_same_estimate_are_settled_each_for_itself() -> None:
+    async def run() -> list[float]:
         rate = limit(tokens=100)
-        rate.settle(100, 0)
-        return await starts_of(rate, [(0, 100), (0, 100)])
+        await rate.acquire(50)
+        await asyncio.sleep(30)
+        rate.settle(await rate.acquire(50), 10)
+        times = []
+        for tokens in (40, 50):
+            await rate.acquire(tokens)
+            times.append(now())
+        return times
 
-    assert in_instant_time(run()) == [(0, 0), (1, 60)]
+    assert in_instant_time(run()) == [30, 60]
 
 
 def test_calls_that_are_never_settled_are_forgotten() -> None:
     async def run() -> int:
         rate = limit(requests=1)
         await starts_of(rate, [(60 * number, number) for number in range(200)])
-        return len(rate._unsettled)
+        return len(rate._window)
 
-    assert in_instant_time(run()) <= 20
+    assert in_instant_time(run()) == 1
 
 
 def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:

@@ -11,7 +11,7 @@ from promptiter import RunProgress
 from tests.worlds import desk
 
 
-def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
+def test_progress_is_plain_lines_without_a_terminal() -> None:
     shown = io.StringIO()
     progress = RunProgress(Console(file=shown, width=100))
     desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request(), observers=[progress])

@@ -51,14 +51,14 @@ def of(values: Values, *, limit: float = 1.0) -> Evaluation:
 def evidence(
     before: Values, after: Values, *, objective: Objective = "mean_score", protected: Sequence[str] = ()
 ) -> Evidence:
-    return Evidence(baseline=of(before), candidate=of(after), objective=objective, protected=frozenset(protected))
+    return Evidence(accepted=of(before), candidate=of(after), objective=objective, protected=frozenset(protected))
 
 
 def scores(*values: float | None) -> Values:
     return {f"c{number:02}": value for number, value in enumerate(values)}
 
 
-def decided(policy: AcceptancePolicy, seen: Evidence) -> AcceptanceDecision:
+def decide_on(policy: AcceptancePolicy, seen: Evidence) -> AcceptanceDecision:
     answer = policy.decide(seen)
     assert isinstance(answer, AcceptanceDecision)
     return answer
@@ -110,7 +110,7 @@ def test_equal_rows_have_a_gain_of_exactly_zero_and_are_never_accepted_by_a_mini
 ) -> None:
     seen = evidence(values, values, objective=objective)
     assert seen.gain is None or repr(seen.gain) == "0.0"
-    assert not decided(MinGain(1e-12), seen).accepted
+    assert not decide_on(MinGain(1e-12), seen).accepted
     assert (seen.new_passes, seen.new_fails, seen.newly_unscored, seen.newly_scored) == ((), (), (), ())
 
 
@@ -120,11 +120,11 @@ def test_where_every_case_is_scored_the_gain_is_the_difference_of_the_objectives
     pairs: list[tuple[float, float]], objective: Objective
 ) -> None:
     seen = evidence(scores(*(b for b, _ in pairs)), scores(*(a for _, a in pairs)), objective=objective)
-    before, after = seen.baseline.objective(objective), seen.candidate.objective(objective)
+    before, after = seen.accepted.objective(objective), seen.candidate.objective(objective)
     assert before is not None
     assert after is not None
     assert seen.gain == pytest.approx(after - before, abs=1e-9)
-    assert [delta.case_id for delta in seen.deltas] == sorted(case.case_id for case in seen.baseline.cases)
+    assert [delta.case_id for delta in seen.deltas] == sorted(case.case_id for case in seen.accepted.cases)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -146,15 +146,15 @@ def test_a_crash_of_the_candidate_never_raises_the_gain(before: Values, after: V
 
 def test_a_prompt_that_crashes_on_its_worst_case_does_not_win() -> None:
     seen = evidence(scores(1.0, 1.0, 1.0, 0.2), scores(1.0, 1.0, 1.0, None))
-    assert (seen.baseline.mean_score, seen.candidate.mean_score) == (0.8, 1.0)
+    assert (seen.accepted.mean_score, seen.candidate.mean_score) == (0.8, 1.0)
     assert seen.gain == -0.05
-    assert decided(MinGain(), seen).reason == "gain -0.050 is below 0.005 (cases: 1 no longer scored)"
+    assert decide_on(MinGain(), seen).reason == "gain -0.050 is below 0.005 (cases: 1 no longer scored)"
 
 
 def test_a_crashed_case_that_the_candidate_fixes_is_a_gain() -> None:
     seen = evidence(scores(1.0, 1.0, 1.0, None), scores(1.0, 1.0, 1.0, 1.0))
     assert (seen.gain, seen.newly_scored, seen.new_passes) == (0.25, ("c03",), ("c03",))
-    assert decided(MinGain(), seen).reason == "gain +0.250 reaches 0.005 (cases: 1 scored for the first time)"
+    assert decide_on(MinGain(), seen).reason == "gain +0.250 reaches 0.005 (cases: 1 scored for the first time)"
 
 
 def test_a_case_that_was_not_run_counts_as_unscored() -> None:
@@ -165,10 +165,10 @@ def test_a_case_that_was_not_run_counts_as_unscored() -> None:
 def test_crashed_repeats_count_as_the_worst() -> None:
     baseline = of_rows([row("a", 0.6, repeat=repeat) for repeat in range(4)])
     candidate = of_rows([row("a", value, repeat=repeat) for repeat, value in enumerate((0.7, 0.7, 0.7, None))])
-    seen = Evidence(baseline=baseline, candidate=candidate)
+    seen = Evidence(accepted=baseline, candidate=candidate)
     assert candidate.mean_score == pytest.approx(0.7)
     assert seen.gain == pytest.approx(0.75 * 0.7 - 0.6)
-    assert Evidence(baseline=candidate, candidate=candidate).gain == 0.0
+    assert Evidence(accepted=candidate, candidate=candidate).gain == 0.0
 
 
 def test_a_crash_does_not_avoid_a_negative_score() -> None:
@@ -201,19 +201,19 @@ def test_more_repeats_of_cases_that_look_bad_do_not_raise_the_gain() -> None:
     before, after = of(scores(1, 0, 1)), of(scores(0, 1, 1))
     again = [row("c00", 1.0, repeat=repeat) for repeat in range(1, 6)]
     seen = Evidence(
-        baseline=of_rows([*before.rows, *again]),
+        accepted=of_rows([*before.rows, *again]),
         candidate=of_rows([*after.rows, *again]),
     )
     assert (seen.gain, seen.new_fails, seen.new_passes) == (0.0, ("c00",), ("c01",))
-    assert not decided(AnyGain(), seen).accepted
-    assert not decided(NoRegression(), seen).accepted
+    assert not decide_on(AnyGain(), seen).accepted
+    assert not decide_on(NoRegression(), seen).accepted
 
 
 def test_only_common_repeats_count_or_all_if_there_are_none() -> None:
     twice = [row(case_id, 1.0, repeat=repeat) for case_id in "ab" for repeat in (0, 1)]
-    seen = Evidence(baseline=of_rows([replace(each, scores=()) for each in twice]), candidate=of_rows(twice))
+    seen = Evidence(accepted=of_rows([replace(each, scores=()) for each in twice]), candidate=of_rows(twice))
     assert seen.common is seen
-    apart = Evidence(baseline=of({"a": 0.5}), candidate=of_rows([row("a", 1.0, repeat=1)]))
+    apart = Evidence(accepted=of({"a": 0.5}), candidate=of_rows([row("a", 1.0, repeat=1)]))
     assert apart.gain == 0.5
 
 
@@ -231,7 +231,7 @@ def test_paired_scores_have_the_gain_of_the_evidence(
         )
         for arm in (0, 1)
     ]
-    seen = Evidence(baseline=arms[0], candidate=arms[1], objective=objective)
+    seen = Evidence(accepted=arms[0], candidate=arms[1], objective=objective)
     if seen.gain is not None:
         assert mean_gain(pair_scores(arms[0], arms[1], objective)) == pytest.approx(seen.gain, abs=1e-9)
 
@@ -267,56 +267,56 @@ def test_a_repeat_of_one_profile_alone_is_not_paired_and_a_case_of_one_alone_is_
     ],
 )
 def test_any_gain_above_zero_is_accepted(after: float | None, accepted: bool, reason: str) -> None:
-    answer = decided(AnyGain(), evidence(scores(0.5, 0.5), scores(after, 0.5)))
+    answer = decide_on(AnyGain(), evidence(scores(0.5, 0.5), scores(after, 0.5)))
     assert (answer.accepted, answer.reason) == (accepted, reason)
 
 
 def test_a_gain_of_rounding_errors_does_not_count() -> None:
-    assert not decided(AnyGain(), evidence(scores(0.1 + 0.2), scores(0.3))).accepted
-    assert not decided(AnyGain(), evidence(scores(0.3), scores(0.1 + 0.2))).accepted
+    assert not decide_on(AnyGain(), evidence(scores(0.1 + 0.2), scores(0.3))).accepted
+    assert not decide_on(AnyGain(), evidence(scores(0.3), scores(0.1 + 0.2))).accepted
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.2, 0.7), (0.1, 0.6), (0.4, 0.9), (0.0, 0.5)])
 def test_a_gain_that_reaches_the_minimum_but_for_rounding_is_accepted(before: float, after: float) -> None:
     rest = [0.5] * 99
     seen = evidence(scores(before, *rest), scores(after, *rest))
-    assert decided(MinGain(0.005), seen) == AcceptanceDecision(
+    assert decide_on(MinGain(0.005), seen) == AcceptanceDecision(
         accepted=True, delta=0.005, reason="gain +0.005 reaches 0.005"
     )
 
 
 def test_a_gain_below_the_minimum_is_rejected_with_figures_in_the_reason() -> None:
-    answer = decided(MinGain(), evidence(scores(0.5), scores(0.504)))
+    answer = decide_on(MinGain(), evidence(scores(0.5), scores(0.504)))
     assert answer == AcceptanceDecision(accepted=False, delta=0.004, reason="gain +0.004 is below 0.005")
 
 
 def test_a_gain_just_below_the_minimum_is_printed_with_enough_digits() -> None:
-    assert decided(MinGain(), evidence(scores(0.5), scores(0.50499))).reason == "gain +0.00499 is below 0.005"
+    assert decide_on(MinGain(), evidence(scores(0.5), scores(0.50499))).reason == "gain +0.00499 is below 0.005"
 
 
 def test_a_minimum_of_zero_accepts_an_equal_candidate() -> None:
-    assert decided(MinGain(0), FLAT).reason == "gain +0.000 reaches 0"
+    assert decide_on(MinGain(0), FLAT).reason == "gain +0.000 reaches 0"
 
 
 def test_no_regression_names_the_cases_that_no_longer_pass() -> None:
-    answer = decided(NoRegression(), evidence(scores(1, 1, 1, 0), scores(1, 0, None, 1)))
+    answer = decide_on(NoRegression(), evidence(scores(1, 1, 1, 0), scores(1, 0, None, 1)))
     assert (answer.accepted, answer.delta) == (False, -0.25)
     assert answer.reason == "passed before and no longer: 'c01', 'c02' (could not be scored)"
 
 
 def test_no_regression_accepts_a_lower_score_that_still_passes() -> None:
-    assert decided(NoRegression(), evidence(scores(1.0), scores(0.5))).reason == "every case that passed still passes"
+    assert decide_on(NoRegression(), evidence(scores(1.0), scores(0.5))).reason == "every case that passed still passes"
 
 
 def test_a_reason_names_ten_cases_and_counts_the_others() -> None:
-    answer = decided(NoRegression(), evidence(scores(*[1.0] * 13), scores(*[0.0] * 13)))
+    answer = decide_on(NoRegression(), evidence(scores(*[1.0] * 13), scores(*[0.0] * 13)))
     assert answer.reason.endswith("'c09' and 3 more")
 
 
 def test_protected_cases_of_the_run_still_pass_or_are_named() -> None:
     before, after = {"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 1.0, "b": 0.0, "c": 0.0}
-    assert decided(Protected(), evidence(before, after)).reason == "no case is protected"
-    assert decided(Protected(), evidence(before, after, protected="ac")).reason == "protected cases still pass (2)"
+    assert decide_on(Protected(), evidence(before, after)).reason == "no case is protected"
+    assert decide_on(Protected(), evidence(before, after, protected="ac")).reason == "protected cases still pass (2)"
     assert Protected().decide(evidence(before, after, protected="abc")) == MoreEvidence(
         cases=("b",), repeats=3, reason="protected, and no longer passing at first: 'b'"
     )
@@ -324,11 +324,11 @@ def test_protected_cases_of_the_run_still_pass_or_are_named() -> None:
 
 def test_protected_cases_of_the_policy_replace_those_of_the_run() -> None:
     seen = evidence({"a": 1.0, "b": 1.0}, {"a": 0.0, "b": 1.0}, protected="a")
-    assert decided(Protected(("b",)), seen).accepted
+    assert decide_on(Protected(("b",)), seen).accepted
     assert isinstance(Protected(("b", "a")).decide(seen), MoreEvidence)
 
 
-def rerun(before: Sequence[float | None], after: Sequence[float | None], *, opening: int = 1) -> Evidence:
+def rerun(before: Sequence[float | None], after: Sequence[float | None], *, first_look: int = 1) -> Evidence:
     """A protected case that passes at first under the accepted profile and fails under the candidate, and re-runs."""
 
     def arm(*values: float | None) -> Evaluation:
@@ -336,10 +336,10 @@ def rerun(before: Sequence[float | None], after: Sequence[float | None], *, open
         return of_rows([*rows, row("b", 1.0)], limit=1.0)
 
     return Evidence(
-        baseline=arm(*[1.0] * opening, *before),
-        candidate=arm(*[0.0] * opening, *after),
+        accepted=arm(*[1.0] * first_look, *before),
+        candidate=arm(*[0.0] * first_look, *after),
         protected=frozenset("a"),
-        opening=opening,
+        first_look_repeats=first_look,
     )
 
 
@@ -358,11 +358,11 @@ def rerun(before: Sequence[float | None], after: Sequence[float | None], *, open
         ((1,), (0,), "2 more"),
     ],
 )
-@pytest.mark.parametrize("opening", [1, 3])
+@pytest.mark.parametrize("first_look", [1, 3])
 def test_a_majority_of_re_runs_decides_about_a_protected_case(
-    before: Sequence[float | None], after: Sequence[float | None], expected: str, opening: int
+    before: Sequence[float | None], after: Sequence[float | None], expected: str, first_look: int
 ) -> None:
-    seen = rerun(before, after, opening=opening)
+    seen = rerun(before, after, first_look=first_look)
     answer = Protected().decide(seen)
     if isinstance(answer, MoreEvidence):
         assert (f"{answer.repeats} more", answer.cases) == (expected, ("a",))
@@ -387,12 +387,12 @@ def test_at_most_five_re_runs_decide_and_later_repeats_change_nothing(pairs: lis
 def test_a_protected_case_that_fails_in_repeats_of_other_policies_is_noticed_too() -> None:
     before = [row("a", 1.0, repeat=repeat) for repeat in range(4)]
     after = [row("a", float(repeat == 0), repeat=repeat) for repeat in range(4)]
-    seen = Evidence(baseline=of_rows(before), candidate=of_rows(after), protected=frozenset("a"))
-    assert not decided(Protected(), seen).accepted
+    seen = Evidence(accepted=of_rows(before), candidate=of_rows(after), protected=frozenset("a"))
+    assert not decide_on(Protected(), seen).accepted
 
 
 def test_a_protected_case_that_was_not_run_is_rejected() -> None:
-    answer = decided(Protected(("z", "a")), evidence({"a": 1.0}, {"a": 1.0}))
+    answer = decide_on(Protected(("z", "a")), evidence({"a": 1.0}, {"a": 1.0}))
     assert (answer.accepted, answer.reason) == (False, "protected, but not run: 'z'")
 
 
@@ -410,23 +410,23 @@ ALL_POLICIES = [
 
 @pytest.mark.parametrize("policy", ALL_POLICIES, ids=repr)
 def test_no_policy_accepts_an_unreliable_candidate(policy: AcceptancePolicy) -> None:
-    seen = Evidence(baseline=of(scores(0, 0, 0), limit=0.25), candidate=of(scores(1, 1, None), limit=0.25))
-    answer = decided(policy, seen)
+    seen = Evidence(accepted=of(scores(0, 0, 0), limit=0.25), candidate=of(scores(1, 1, None), limit=0.25))
+    answer = decide_on(policy, seen)
     assert not answer.accepted
     assert answer.reason == "the candidate is unreliable: 33.3% of its runs or scores failed, the limit is 25.0%"
 
 
 @pytest.mark.parametrize("policy", ALL_POLICIES, ids=repr)
 def test_no_policy_accepts_against_an_unreliable_baseline(policy: AcceptancePolicy) -> None:
-    seen = Evidence(baseline=of(scores(None, 0), limit=0.25), candidate=of(scores(1, 1), limit=0.25))
-    answer = decided(policy, seen)
+    seen = Evidence(accepted=of(scores(None, 0), limit=0.25), candidate=of(scores(1, 1), limit=0.25))
+    answer = decide_on(policy, seen)
     assert not answer.accepted
     assert answer.reason.startswith("the accepted profile is unreliable: 50.0%")
 
 
 @pytest.mark.parametrize("policy", ALL_POLICIES, ids=repr)
 def test_no_policy_accepts_a_candidate_without_a_figure(policy: AcceptancePolicy) -> None:
-    answer = decided(policy, evidence(scores(0, 0), scores(None, None)))
+    answer = decide_on(policy, evidence(scores(0, 0), scores(None, None)))
     assert (answer.accepted, answer.delta) == (False, None)
     assert answer.reason == "the candidate has no mean_score: none of its 2 cases could be scored"
 
@@ -450,21 +450,21 @@ def test_a_policy_that_returns_a_bool_is_an_error_that_says_what_to_return() -> 
 
 def test_and_rejects_with_the_reasons_of_all_that_reject_in_order() -> None:
     seen = evidence(scores(1.0, 0.0), scores(0.0, 0.5))
-    answer = decided(NoRegression() & MinGain() & YES, seen)
+    answer = decide_on(NoRegression() & MinGain() & YES, seen)
     assert answer == AcceptanceDecision(
         accepted=False, delta=-0.25, reason="passed before and no longer: 'c00'; gain -0.250 is below 0.005"
     )
-    assert decided(YES & MinGain(0), FLAT).reason == "yes; gain +0.000 reaches 0"
+    assert decide_on(YES & MinGain(0), FLAT).reason == "yes; gain +0.000 reaches 0"
 
 
 def test_or_accepts_with_the_reasons_of_those_that_accept() -> None:
-    assert decided(NO | YES | MinGain(0), FLAT) == FLAT.accept("yes; gain +0.000 reaches 0")
-    assert decided(NO | MinGain(), FLAT) == FLAT.reject("no; gain +0.000 is below 0.005")
+    assert decide_on(NO | YES | MinGain(0), FLAT) == FLAT.accept("yes; gain +0.000 reaches 0")
+    assert decide_on(NO | MinGain(), FLAT) == FLAT.reject("no; gain +0.000 is below 0.005")
 
 
 def test_a_decisive_answer_wins_over_a_request_for_more_evidence() -> None:
-    assert decided(MORE & NO, FLAT).reason == "no"
-    assert decided(MORE | YES, FLAT).reason == "yes"
+    assert decide_on(MORE & NO, FLAT).reason == "no"
+    assert decide_on(MORE | YES, FLAT).reason == "yes"
 
 
 @pytest.mark.parametrize("combined", [MORE & YES, MORE | NO], ids=repr)
@@ -503,7 +503,7 @@ def test_a_decision_does_not_depend_on_the_order_of_the_parts(parts: list[Says])
 def test_a_class_with_only_decide_combines_from_either_side() -> None:
     assert repr(Bare() & MinGain()) == "Bare() & MinGain(0.005)"
     assert repr(MinGain(0.01) | Bare()) == "MinGain(0.01) | Bare()"
-    assert decided(Bare() | NO, FLAT).reason == "bare says yes"
+    assert decide_on(Bare() | NO, FLAT).reason == "bare says yes"
 
 
 def test_a_repr_reads_like_the_expression_and_evaluates_to_the_same_policy() -> None:

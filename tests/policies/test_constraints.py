@@ -33,7 +33,7 @@ BEFORE = of(row("a", 0.5), row("b", 0.5))
 
 
 def after(*rows: CaseRow, characters: tuple[int, int] | None = None) -> Evidence:
-    return Evidence(baseline=BEFORE, candidate=of(*rows), characters=characters)
+    return Evidence(accepted=BEFORE, candidate=of(*rows), characters=characters)
 
 
 SAME = after(row("a", 0.5), row("b", 0.5))
@@ -41,7 +41,7 @@ SHORTER = after(row("a", 0.5, tokens=80), row("b", 0.5, tokens=60))
 LONGER = after(row("a", 0.5, tokens=130), row("b", 0.5))
 
 
-def decision(policy: AcceptancePolicy, seen: Evidence) -> AcceptanceDecision:
+def decide_on(policy: AcceptancePolicy, seen: Evidence) -> AcceptanceDecision:
     answer = policy.decide(seen)
     assert isinstance(answer, AcceptanceDecision)
     return answer
@@ -115,23 +115,23 @@ def test_cached_answers_have_no_latency() -> None:
     ids=repr,
 )
 def test_the_reason_says_whether_a_constraint_is_met(constraint: Constraint, accepted: bool, reason: str) -> None:
-    answer = decision(constraint, LONGER)
+    answer = decide_on(constraint, LONGER)
     assert (answer.accepted, answer.reason) == (accepted, reason)
 
 
 @given(before=st.integers(1, 10**6), times=st.floats(0.1, 3), tokens=st.integers(0, 10**6))
 def test_a_relative_bound_is_a_multiple_of_the_accepted_profiles_figure(before: int, times: float, tokens: int) -> None:
-    seen = Evidence(baseline=of(row("a", 0.5, tokens=before)), candidate=of(row("a", 0.5, tokens=tokens)))
+    seen = Evidence(accepted=of(row("a", 0.5, tokens=before)), candidate=of(row("a", 0.5, tokens=tokens)))
     if not math.isclose(tokens + 10, times * (before + 10), rel_tol=1e-9):
-        kept = decision(Constraint("tokens", at_most_times=times), seen).accepted
+        kept = decide_on(Constraint("tokens", at_most_times=times), seen).accepted
         assert kept == (tokens + 10 < times * (before + 10))
 
 
 def test_a_constraint_combines_with_another_policy() -> None:
     policy = AnyGain() & Constraint("tokens", at_most_times=1.0)
     better = after(row("a", 1.0, tokens=101), row("b", 0.5))
-    assert decision(AnyGain(), better).accepted
-    assert decision(policy, better).reason == "tokens 110.5 is not at most 1 times that of the accepted profile, 110"
+    assert decide_on(AnyGain(), better).accepted
+    assert decide_on(policy, better).reason == "tokens 110.5 is not at most 1 times that of the accepted profile, 110"
 
 
 def test_a_constraint_reads_like_the_code_that_creates_it() -> None:
@@ -196,13 +196,13 @@ def test_a_constraint_without_a_valid_bound_is_refused(changes: dict[str, object
     ],
 )
 def test_in_a_tie_the_first_figure_that_differs_decides(seen: Evidence, accepted: bool, reason: str) -> None:
-    answer = decision(TieBreak(("tokens", "characters", "clear"), min_gain=0.02), seen)
+    answer = decide_on(TieBreak(("tokens", "characters", "clear"), min_gain=0.02), seen)
     assert (answer.accepted, answer.reason) == (accepted, reason)
 
 
 def test_without_a_minimum_any_gain_is_accepted() -> None:
-    assert decision(TieBreak(("tokens",)), after(row("a", 0.5001, tokens=900), row("b", 0.5))).accepted
-    assert not decision(TieBreak(("tokens",)), after(row("a", 0.4999, tokens=9), row("b", 0.5))).accepted
+    assert decide_on(TieBreak(("tokens",)), after(row("a", 0.5001, tokens=900), row("b", 0.5))).accepted
+    assert not decide_on(TieBreak(("tokens",)), after(row("a", 0.4999, tokens=9), row("b", 0.5))).accepted
 
 
 @pytest.mark.parametrize("wrong", ["tokens", (), None])
@@ -231,4 +231,4 @@ def test_unknown_figures_are_problems_of_the_request() -> None:
 @pytest.mark.parametrize("policy", [Constraint("tokens", at_most=1), TieBreak(("tokens",))], ids=repr)
 def test_an_unreliable_candidate_is_rejected_whatever_its_figures(policy: AcceptancePolicy) -> None:
     broken = replace(SAME, candidate=replace(SAME.candidate, max_errored_fraction=-1.0))
-    assert decision(policy, broken).reason.startswith("the candidate is unreliable")
+    assert decide_on(policy, broken).reason.startswith("the candidate is unreliable")

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.mean_usage import average_common_usage, average_usage
-from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.result import CaseRow, Evaluation, average_common_usage, average_usage
 from promptiter.evaluation.score import Score
 from promptiter.policies.acceptance import NoRegression
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
@@ -34,49 +33,49 @@ def arm(*repeats: Sequence[float | None], tokens: int | None = 100, usd: float |
     return Evaluation(eval_set_id="v", profile_digest="p", rows=tuple(rows), thresholds={"exact": 0.5})
 
 
-def decided(
+def decide_on(
     before: Evaluation, after: Evaluation, *, margin: float = 0.05, figure: Figure = "tokens", gained: float = 0.0
 ) -> AcceptanceDecision | MoreEvidence:
-    return NonInferior(margin, figure).decide(Evidence(baseline=before, candidate=after, accepted_gain=gained))
+    return NonInferior(margin, figure).decide(Evidence(accepted=before, candidate=after, accepted_gain=gained))
 
 
 def test_a_candidate_that_is_as_good_and_takes_less_is_accepted() -> None:
-    answer = decided(arm([1.0] * 20), arm([1.0] * 20, tokens=60))
+    answer = decide_on(arm([1.0] * 20), arm([1.0] * 20, tokens=60))
     assert answer == AcceptanceDecision(
         accepted=True, delta=0.0, reason="gain +0.000 is within the margin 0.05; 110.0 to 70.0 tokens per run"
     )
 
 
 def test_a_candidate_that_is_as_good_and_takes_as_much_is_rejected() -> None:
-    answer = decided(arm([1.0] * 4), arm([1.0] * 4))
+    answer = decide_on(arm([1.0] * 4), arm([1.0] * 4))
     assert answer.reason == "110.0 to 110.0 tokens per run: nothing is saved"
 
 
 def test_a_loss_within_the_margin_is_allowed_and_one_beyond_is_not() -> None:
-    within = decided(arm([1.0] * 20), arm([0.0, *[1.0] * 19], tokens=60))
+    within = decide_on(arm([1.0] * 20), arm([0.0, *[1.0] * 19], tokens=60))
     assert isinstance(within, AcceptanceDecision)
     assert within.accepted
-    beyond = decided(arm([1.0] * 20), arm([*[0.0] * 10, *[1.0] * 10], tokens=60))
+    beyond = decide_on(arm([1.0] * 20), arm([*[0.0] * 10, *[1.0] * 10], tokens=60))
     assert beyond == AcceptanceDecision(accepted=False, delta=-0.5, reason="gain -0.500 is beyond the margin 0.05")
 
 
 def test_the_losses_of_several_candidates_add_up() -> None:
-    answer = decided(arm([1.0] * 20), arm([0.0, *[1.0] * 19], tokens=60), gained=-0.04)
+    answer = decide_on(arm([1.0] * 20), arm([0.0, *[1.0] * 19], tokens=60), gained=-0.04)
     assert isinstance(answer, MoreEvidence)
-    settled = decided(arm(*[[1.0] * 20] * 3), arm(*[[0.0, *[1.0] * 19]] * 3, tokens=60), gained=-0.04)
+    settled = decide_on(arm(*[[1.0] * 20] * 3), arm(*[[0.0, *[1.0] * 19]] * 3, tokens=60), gained=-0.04)
     assert settled.reason == "gain -0.050, -0.090 since the start is beyond the margin 0.05"
-    gained = decided(arm([1.0] * 20), arm([*[0.0] * 10, *[1.0] * 10], tokens=60), gained=0.9)
+    gained = decide_on(arm([1.0] * 20), arm([*[0.0] * 10, *[1.0] * 10], tokens=60), gained=0.9)
     assert gained.reason == "gain -0.500 is beyond the margin 0.05"
 
 
 def test_a_loss_that_may_be_noise_gets_more_repeats_until_they_show_no_noise() -> None:
-    first = decided(arm([1.0] * 10), arm([0.0, *[1.0] * 9], tokens=60))
+    first = decide_on(arm([1.0] * 10), arm([0.0, *[1.0] * 9], tokens=60))
     assert first == MoreEvidence(repeats=1, reason="gain -0.100 is beyond the margin 0.05, but may be noise")
-    again = decided(arm(*[[1.0] * 10] * 2), arm(*[[0.0, *[1.0] * 9]] * 2, tokens=60))
+    again = decide_on(arm(*[[1.0] * 10] * 2), arm(*[[0.0, *[1.0] * 9]] * 2, tokens=60))
     assert again.reason == "gain -0.100 is beyond the margin 0.05"
-    flaky = decided(arm(*[[1.0] * 10] * 2), arm([0.0, 0.0, *[1.0] * 8], [1.0, *[1.0] * 9], tokens=60))
+    flaky = decide_on(arm(*[[1.0] * 10] * 2), arm([0.0, 0.0, *[1.0] * 8], [1.0, *[1.0] * 9], tokens=60))
     assert isinstance(flaky, MoreEvidence)
-    third = decided(arm(*[[1.0] * 10] * 3), arm([0.0, 0.0, *[1.0] * 8], *[[1.0] * 10] * 2, tokens=60), margin=0.01)
+    third = decide_on(arm(*[[1.0] * 10] * 3), arm([0.0, 0.0, *[1.0] * 8], *[[1.0] * 10] * 2, tokens=60), margin=0.01)
     assert isinstance(third, AcceptanceDecision)
     assert not third.accepted
 
@@ -85,24 +84,24 @@ def test_a_loss_that_may_be_noise_gets_more_repeats_until_they_show_no_noise() -
     ("before", "after", "whose"), [(None, 0.1, "the accepted profile"), (0.1, None, "the candidate")]
 )
 def test_an_unknown_price_is_never_a_saving(before: float | None, after: float | None, whose: str) -> None:
-    answer = decided(arm([1.0] * 4, usd=before), arm([1.0] * 4, usd=after), figure="usd")
+    answer = decide_on(arm([1.0] * 4, usd=before), arm([1.0] * 4, usd=after), figure="usd")
     assert answer.reason == f"the dollars of {whose} are unknown, so a saving cannot be shown"
 
 
 def test_dollars_are_printed_as_dollars() -> None:
-    answer = decided(arm([1.0] * 4, usd=0.0123), arm([1.0] * 4, usd=0.001), figure="usd")
+    answer = decide_on(arm([1.0] * 4, usd=0.0123), arm([1.0] * 4, usd=0.001), figure="usd")
     assert answer.reason == "gain +0.000 is within the margin 0.05; $0.0123 to $0.001 per run"
 
 
 def test_a_profile_that_scores_too_low_is_not_compared() -> None:
-    answer = decided(arm([0.0] * 30), arm([0.0] * 30, tokens=1))
+    answer = decide_on(arm([0.0] * 30), arm([0.0] * 30, tokens=1))
     assert answer.reason == "the accepted profile scores too low to lose the margin of 0.05"
 
 
 def test_it_composes() -> None:
     policy = NonInferior(0.2) & NoRegression()
     assert repr(policy) == "NonInferior(0.2, 'tokens', 3) & NoRegression()"
-    lost = Evidence(baseline=arm([1.0] * 10), candidate=arm([0.0, *[1.0] * 9], tokens=60))
+    lost = Evidence(accepted=arm([1.0] * 10), candidate=arm([0.0, *[1.0] * 9], tokens=60))
     answer = policy.decide(lost)
     assert isinstance(answer, AcceptanceDecision)
     assert not answer.accepted

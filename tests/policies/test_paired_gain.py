@@ -30,10 +30,10 @@ def of(cases: Repeats) -> Evaluation:
 
 
 def evidence(before: Repeats, after: Repeats, *, tried: int = 1, objective: Objective = "mean_score") -> Evidence:
-    return Evidence(baseline=of(before), candidate=of(after), candidates_tried=tried, objective=objective)
+    return Evidence(accepted=of(before), candidate=of(after), candidates_tried=tried, objective=objective)
 
 
-def decision(policy: PairedGain, seen: Evidence) -> AcceptanceDecision:
+def decide_on(policy: PairedGain, seen: Evidence) -> AcceptanceDecision:
     answer = policy.decide(seen)
     assert isinstance(answer, AcceptanceDecision)
     return answer
@@ -54,7 +54,7 @@ def test_the_shares_of_any_number_of_candidates_add_up_to_at_most_alpha(alpha: f
 
 
 def test_a_gain_beyond_noise_is_accepted_with_figures_in_the_reason() -> None:
-    answer = decision(PairedGain(), evidence(NOISE + BETTER, NOISE + RIGHT))
+    answer = decide_on(PairedGain(), evidence(NOISE + BETTER, NOISE + RIGHT))
     assert answer.accepted
     assert answer.reason == (
         "gain +0.667, p = 2.1e-10 <= 0.00416667 after 2 repeats; candidate 1 may spend 0.025 of alpha = 0.05"
@@ -70,21 +70,21 @@ def test_the_p_value_is_that_of_scipy() -> None:
         alternative="greater",
         n_resamples=10_000,
     )
-    answer = decision(PairedGain(0.5, (4,)), evidence([before], [after]))
+    answer = decide_on(PairedGain(0.5, (4,)), evidence([before], [after]))
     assert f"p = {oracle.pvalue:.2g} " in answer.reason
     assert answer.accepted == (oracle.pvalue <= 0.25)
 
 
 def test_a_later_candidate_needs_stronger_evidence() -> None:
     seen = [evidence(NOISE + BETTER[:5], NOISE + RIGHT[:5], tried=tried) for tried in (1, 20)]
-    assert decision(PairedGain(repeats=(2,)), seen[0]).accepted
-    answer = decision(PairedGain(repeats=(2,)), seen[1])
+    assert decide_on(PairedGain(repeats=(2,)), seen[0]).accepted
+    answer = decide_on(PairedGain(repeats=(2,)), seen[1])
     assert not answer.accepted
     assert "> 0.000119048 after 2 repeats; candidate 20 may spend 0.00012 of alpha = 0.05" in answer.reason
 
 
 def test_a_candidate_without_a_gain_is_rejected_at_once() -> None:
-    answer = decision(PairedGain(), evidence(NOISE, NOISE))
+    answer = decide_on(PairedGain(), evidence(NOISE, NOISE))
     assert not answer.accepted
     assert answer.reason.startswith("no gain; stopped after block 1 of 3")
 
@@ -99,7 +99,7 @@ def test_further_blocks_are_requested_for_all_cases(repeats: int, wanted: int) -
 
 def test_at_the_last_look_there_is_a_decision() -> None:
     cases = [[0.0, 1.0] * 3] * 9
-    answer = decision(PairedGain(), evidence([*cases, [0.0] * 6], [*cases, [1.0] + [0.0] * 5]))
+    answer = decide_on(PairedGain(), evidence([*cases, [0.0] * 6], [*cases, [1.0] + [0.0] * 5]))
     assert not answer.accepted
     assert " after 6 repeats; " in answer.reason
 
@@ -111,7 +111,7 @@ def test_repeats_beyond_a_look_are_not_used(extra: list[float], data: st.DataObj
     first = PairedGain(0.9).decide(evidence(before, after))
     if isinstance(first, AcceptanceDecision):
         worse = [[*case, *extra] for case in before]
-        again = decision(PairedGain(0.9), evidence(worse, [[*case, *[0.0] * len(extra)] for case in after]))
+        again = decide_on(PairedGain(0.9), evidence(worse, [[*case, *[0.0] * len(extra)] for case in after]))
         assert (again.accepted, again.reason) == (first.accepted, first.reason)
 
 
@@ -130,8 +130,8 @@ def test_a_crash_is_the_worst_and_cannot_win() -> None:
         eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5}, max_errored_fraction=1.0
     )
     assert candidate.mean_score == 1.0
-    seen = Evidence(baseline=of([[1.0, 0.0]] * 6), candidate=candidate)
-    assert decision(PairedGain(), seen).reason.startswith("no gain")
+    seen = Evidence(accepted=of([[1.0, 0.0]] * 6), candidate=candidate)
+    assert decide_on(PairedGain(), seen).reason.startswith("no gain")
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_candidates_that_change_nothing_are_rarely_accepted_in_a_whole_run() -> 
         chances = [random.random() for _ in range(20)]
         before = repeats(chances, random)
         answers = [
-            decision(PairedGain(repeats=(2, 2)), evidence(before, repeats(chances, random), tried=number))
+            decide_on(PairedGain(repeats=(2, 2)), evidence(before, repeats(chances, random), tried=number))
             for number in range(1, 9)
         ]
         taken.append(any(answer.accepted for answer in answers))

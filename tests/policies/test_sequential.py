@@ -13,7 +13,7 @@ from promptiter.policies.acceptance import (
     ComposablePolicy,
     MinGain,
     NoRegression,
-    find_opening,
+    find_first_request,
 )
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.policies.sequential import decide_sequentially
@@ -30,8 +30,8 @@ def of(*values: float) -> Evaluation:
     return Evaluation(eval_set_id="v", profile_digest="p", rows=rows, thresholds={"m": 0.5})
 
 
-BETTER = Evidence(baseline=of(0.2, 0.4), candidate=of(0.6, 0.4))
-WORSE = Evidence(baseline=of(0.6, 0.4), candidate=of(0.2, 0.4))
+BETTER = Evidence(accepted=of(0.2, 0.4), candidate=of(0.6, 0.4))
+WORSE = Evidence(accepted=of(0.6, 0.4), candidate=of(0.2, 0.4))
 
 
 class Gathers:
@@ -39,10 +39,10 @@ class Gathers:
 
     def __init__(self, *evidence: Evidence) -> None:
         self.evidence = list(evidence)
-        self.wishes: list[MoreEvidence | None] = []
+        self.requests: list[MoreEvidence | None] = []
 
-    async def __call__(self, wish: MoreEvidence | None) -> Evidence:
-        self.wishes.append(wish)
+    async def __call__(self, request: MoreEvidence | None) -> Evidence:
+        self.requests.append(request)
         return self.evidence.pop(0)
 
 
@@ -51,7 +51,7 @@ class OnTrain(ComposablePolicy):
     """Starts on train, and accepts what is better there."""
 
     @property
-    def opening(self) -> MoreEvidence:
+    def first_request(self) -> MoreEvidence:
         return ON_TRAIN
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
@@ -67,26 +67,26 @@ class Never(ComposablePolicy):
 
 
 def unvalidated(train: Evidence) -> Evidence:
-    return Evidence(baseline=BETTER.baseline, candidate=of(), train=train)
+    return Evidence(accepted=BETTER.accepted, candidate=of(), train=train)
 
 
 async def test_a_policy_that_decides_at_once_is_called_once() -> None:
     gathers = Gathers(BETTER)
     answer = await decide_sequentially(AnyGain(), gathers)
-    assert (answer.accepted, answer.delta, gathers.wishes) == (True, 0.2, [None])
+    assert (answer.accepted, answer.delta, gathers.requests) == (True, 0.2, [None])
 
 
 async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
     gathers = Gathers(*[BETTER] * 8)
     answer = await decide_sequentially(Never(), gathers)
     assert answer == BETTER.reject("still undecided after 8 looks: once more")
-    assert gathers.wishes == [None, *[ALL_AGAIN] * 7]
+    assert gathers.requests == [None, *[ALL_AGAIN] * 7]
     few = Gathers(BETTER)
     assert (await decide_sequentially(Never(), few, max_looks=1)).reason.startswith("still undecided after 1 looks")
 
 
 @pytest.mark.parametrize(
-    ("policy", "opening"),
+    ("policy", "first"),
     [
         (AnyGain() & NoRegression(), None),
         (OnTrain(), ON_TRAIN),
@@ -96,28 +96,28 @@ async def test_a_policy_gets_what_it_asks_for_up_to_the_limit() -> None:
     ids=repr,
 )
 def test_a_policy_starts_on_train_if_one_of_its_parts_does(
-    policy: AcceptancePolicy, opening: MoreEvidence | None
+    policy: AcceptancePolicy, first: MoreEvidence | None
 ) -> None:
-    assert find_opening(policy) == opening
+    assert find_first_request(policy) == first
 
 
 async def test_a_decision_on_train_costs_no_validation_and_has_the_gain_of_train() -> None:
     gathers = Gathers(unvalidated(WORSE))
     answer = await decide_sequentially(OnTrain() & MinGain(), gathers)
     assert answer == AcceptanceDecision(accepted=False, delta=-0.2, reason="train does not")
-    assert gathers.wishes == [ON_TRAIN]
+    assert gathers.requests == [ON_TRAIN]
 
 
 async def test_validation_runs_as_soon_as_another_part_needs_it() -> None:
     gathers = Gathers(unvalidated(BETTER), replace(BETTER, train=BETTER))
     answer = await decide_sequentially(MinGain(0.1) & OnTrain(), gathers)
     assert answer == AcceptanceDecision(accepted=True, delta=0.2, reason="gain +0.200 reaches 0.1; train gains")
-    assert gathers.wishes == [ON_TRAIN, MoreEvidence(reason="the candidate is not validated yet")]
+    assert gathers.requests == [ON_TRAIN, MoreEvidence(reason="the candidate is not validated yet")]
 
 
 @pytest.mark.parametrize("validated", [True, False])
 async def test_a_candidate_that_fails_too_often_on_train_is_rejected(validated: bool) -> None:
-    broken = Evidence(baseline=BETTER.baseline, candidate=replace(of(0.6, 0.4), max_errored_fraction=-1.0))
+    broken = Evidence(accepted=BETTER.accepted, candidate=replace(of(0.6, 0.4), max_errored_fraction=-1.0))
     seen = replace(BETTER, train=broken) if validated else unvalidated(broken)
     answer = await decide_sequentially(OnTrain(), Gathers(seen))
     assert not answer.accepted
@@ -125,5 +125,5 @@ async def test_a_candidate_that_fails_too_often_on_train_is_rejected(validated: 
 
 
 def test_the_cases_of_a_request_are_sorted() -> None:
-    wished: Sequence[str] = MoreEvidence(cases=("b", "a", "b")).cases
-    assert wished == ("a", "b")
+    requested: Sequence[str] = MoreEvidence(cases=("b", "a", "b")).cases
+    assert requested == ("a", "b")

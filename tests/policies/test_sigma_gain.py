@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.policies.acceptance import decide, find_opening
+from promptiter.policies.acceptance import decide, find_first_request
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.sigma_gain import Holdout, SigmaGain
 
@@ -27,17 +27,17 @@ def of(cases: Repeats, name: str = "v") -> Evaluation:
 
 
 def evidence(train: tuple[Repeats, Repeats] | None, held: tuple[Repeats, Repeats] = ((), ())) -> Evidence:
-    on_train = Evidence(baseline=of(train[0], "t"), candidate=of(train[1], "t")) if train is not None else None
-    return Evidence(baseline=of(held[0] or [[0.5]]), candidate=of(held[1]), train=on_train)
+    on_train = Evidence(accepted=of(train[0], "t"), candidate=of(train[1], "t")) if train is not None else None
+    return Evidence(accepted=of(held[0] or [[0.5]]), candidate=of(held[1]), train=on_train)
 
 
-def decision(policy: SigmaGain, seen: Evidence) -> AcceptanceDecision:
+def decide_on(policy: SigmaGain, seen: Evidence) -> AcceptanceDecision:
     answer = decide(policy, seen)
     assert isinstance(answer, AcceptanceDecision), answer
     return answer
 
 
-def wish(policy: SigmaGain, seen: Evidence) -> MoreEvidence:
+def ask(policy: SigmaGain, seen: Evidence) -> MoreEvidence:
     answer = decide(policy, seen)
     assert isinstance(answer, MoreEvidence), answer
     return answer
@@ -49,13 +49,13 @@ EVERY: tuple[Holdout, ...] = ("on_train_improve", "every_trial", "skip", "k_fold
 
 @pytest.mark.parametrize("holdout", EVERY)
 def test_it_starts_with_all_sweeps_of_train(holdout: Holdout) -> None:
-    opening = find_opening(SigmaGain(holdout=holdout, repeats=4))
-    assert opening is not None
-    assert (opening.repeats, opening.on, opening.cases) == (4, "train", ())
+    request = find_first_request(SigmaGain(holdout=holdout, repeats=4))
+    assert request is not None
+    assert (request.repeats, request.on, request.cases) == (4, "train", ())
 
 
 def test_a_gain_on_train_that_clears_its_noise_asks_for_the_hold_out() -> None:
-    answer = wish(SigmaGain(), evidence((BEFORE, AFTER)))
+    answer = ask(SigmaGain(), evidence((BEFORE, AFTER)))
     assert (answer.repeats, answer.on, answer.cases) == (3, "validation", ())
     assert answer.reason.startswith(
         "train gains 0.300, which clears its noise of 0.082 (1 sigma); validation needs 3 sweeps"
@@ -71,17 +71,17 @@ def test_a_gain_on_train_that_clears_its_noise_asks_for_the_hold_out() -> None:
     ],
 )
 def test_without_a_gain_on_train_the_hold_out_is_not_paid(after: Repeats, reason: str) -> None:
-    answer = decision(SigmaGain(), evidence((BEFORE, after)))
+    answer = decide_on(SigmaGain(), evidence((BEFORE, after)))
     assert (answer.accepted, answer.reason) == (False, reason)
-    assert wish(SigmaGain(holdout="every_trial"), evidence((BEFORE, after))).on == "validation"
+    assert ask(SigmaGain(holdout="every_trial"), evidence((BEFORE, after))).on == "validation"
 
 
 def test_missing_sweeps_are_requested() -> None:
     short = evidence(([case[:2] for case in BEFORE], [case[:2] for case in AFTER]))
-    assert (wish(SigmaGain(), short).on, wish(SigmaGain(), short).repeats) == ("train", 1)
+    assert (ask(SigmaGain(), short).on, ask(SigmaGain(), short).repeats) == ("train", 1)
     held = evidence((BEFORE, AFTER), ([[0.5]], [[0.5]]))
-    assert (wish(SigmaGain(), held).on, wish(SigmaGain(), held).repeats) == ("validation", 2)
-    assert wish(SigmaGain(), evidence(None, (BEFORE, AFTER))).on == "train"
+    assert (ask(SigmaGain(), held).on, ask(SigmaGain(), held).repeats) == ("validation", 2)
+    assert ask(SigmaGain(), evidence(None, (BEFORE, AFTER))).on == "train"
 
 
 @pytest.mark.parametrize(
@@ -98,22 +98,22 @@ def test_missing_sweeps_are_requested() -> None:
 def test_the_hold_out_may_lose_no_more_than_its_own_noise(
     held: tuple[Repeats, Repeats], accepted: bool, reason: str, holdout: Holdout
 ) -> None:
-    answer = decision(SigmaGain(holdout=holdout), evidence((BEFORE, AFTER), held))
+    answer = decide_on(SigmaGain(holdout=holdout), evidence((BEFORE, AFTER), held))
     assert answer.accepted == accepted
     assert answer.reason == f"train gains 0.300, which clears its noise of 0.082 (1 sigma); {reason}"
 
 
 def test_every_trial_reports_both_sets() -> None:
-    answer = decision(SigmaGain(holdout="every_trial"), evidence((BEFORE, BEFORE), (BEFORE, AFTER)))
+    answer = decide_on(SigmaGain(holdout="every_trial"), evidence((BEFORE, BEFORE), (BEFORE, AFTER)))
     assert (answer.accepted, answer.reason) == (False, "train gains nothing; the hold-out gains 0.300")
 
 
 def test_skip_decides_on_train_alone_and_says_so() -> None:
-    answer = decision(SigmaGain(holdout="skip"), evidence((BEFORE, AFTER)))
+    answer = decide_on(SigmaGain(holdout="skip"), evidence((BEFORE, AFTER)))
     assert answer.accepted
     assert answer.delta == pytest.approx(0.3)
     assert answer.reason.endswith("; the hold-out was not used, so it may be overfitted")
-    assert not decision(SigmaGain(holdout="skip"), evidence((BEFORE, NOISY))).accepted
+    assert not decide_on(SigmaGain(holdout="skip"), evidence((BEFORE, NOISY))).accepted
 
 
 @given(
@@ -128,15 +128,15 @@ def test_train_must_gain_the_pooled_spread_of_its_sweeps(
     bar = sigma * (pstdev(before) ** 2 + pstdev(after) ** 2) ** 0.5
     seen = evidence(([case[0] for case in cases], [case[1] for case in cases]))
     if abs(gain - bar) > 1e-9 and abs(gain) > 1e-9:
-        assert decision(SigmaGain(sigma, holdout="skip"), seen).accepted == (gain > 0 and gain > bar)
+        assert decide_on(SigmaGain(sigma, holdout="skip"), seen).accepted == (gain > 0 and gain > bar)
 
 
 def test_a_gain_that_equals_the_bar_but_for_rounding_clears_it() -> None:
     bar = pstdev([0.1, 0.2, 0.6])
     seen = evidence(([[0.1, 0.2, 0.6]], [[0.3 + bar] * 3]))
-    assert decision(SigmaGain(holdout="skip"), seen).accepted
+    assert decide_on(SigmaGain(holdout="skip"), seen).accepted
     rounding = evidence(([[0.3] * 3], [[0.1 + 0.2] * 3]))
-    assert decision(SigmaGain(holdout="skip"), rounding).reason.startswith("train gains nothing")
+    assert decide_on(SigmaGain(holdout="skip"), rounding).reason.startswith("train gains nothing")
 
 
 # Folds
@@ -145,7 +145,7 @@ RISES = ([[0.2, 0.3, 0.2]] * 6, [[0.8, 0.7, 0.8]] * 6)
 
 
 def test_folds_agree_where_all_cases_gain() -> None:
-    answer = decision(SigmaGain(holdout="k_fold"), evidence(RISES, RISES))
+    answer = decide_on(SigmaGain(holdout="k_fold"), evidence(RISES, RISES))
     assert answer.accepted
     assert answer.reason == (
         "the pool of 12 cases gains 0.533, which clears its noise of 0.067 (1 sigma), "
@@ -156,14 +156,14 @@ def test_folds_agree_where_all_cases_gain() -> None:
 def test_a_gain_from_one_case_fails_in_the_fold_that_holds_it_out() -> None:
     flat = [[0.5, 0.5, 0.5]] * 5
     seen = evidence(([[0.0] * 3, *flat], [[1.0] * 3, *flat]), (flat, flat))
-    assert not decision(SigmaGain(holdout="k_fold", folds=11), seen).accepted
-    assert "the rest gains nothing" in decision(SigmaGain(holdout="k_fold", folds=11), seen).reason
+    assert not decide_on(SigmaGain(holdout="k_fold", folds=11), seen).accepted
+    assert "the rest gains nothing" in decide_on(SigmaGain(holdout="k_fold", folds=11), seen).reason
 
 
 def test_a_fold_that_regresses_beyond_its_noise_is_enough_to_reject() -> None:
     flat = [[0.5, 0.5, 0.5]]
     seen = evidence(RISES, (flat * 6, [*flat * 5, [0.0] * 3]))
-    answer = decision(SigmaGain(holdout="k_fold", folds=12), seen)
+    answer = decide_on(SigmaGain(holdout="k_fold", folds=12), seen)
     assert not answer.accepted
     assert "the fold loses 0.500, more than its noise of 0.000" in answer.reason
 
@@ -171,14 +171,14 @@ def test_a_fold_that_regresses_beyond_its_noise_is_enough_to_reject() -> None:
 def test_the_seed_determines_the_folds() -> None:
     rising, falling = [[0.2] * 3], [[0.9] * 3]
     seen = evidence((rising * 3 + falling * 2, falling * 3 + rising * 2), (rising * 2, falling * 2))
-    reasons = [decision(SigmaGain(holdout="k_fold", folds=3, seed=seed), seen).reason for seed in range(9)]
-    assert reasons == [decision(SigmaGain(holdout="k_fold", folds=3, seed=seed), seen).reason for seed in range(9)]
+    reasons = [decide_on(SigmaGain(holdout="k_fold", folds=3, seed=seed), seen).reason for seed in range(9)]
+    assert reasons == [decide_on(SigmaGain(holdout="k_fold", folds=3, seed=seed), seen).reason for seed in range(9)]
     assert len(set(reasons)) > 1
 
 
 def test_there_are_at_most_as_many_folds_as_cases() -> None:
     seen = evidence(([[0.2] * 3], [[0.8] * 3]), ([[0.2] * 3], [[0.8] * 3]))
-    assert decision(SigmaGain(holdout="k_fold"), seen).reason.endswith("the cases outside each of 2 folds")
+    assert decide_on(SigmaGain(holdout="k_fold"), seen).reason.endswith("the cases outside each of 2 folds")
 
 
 # Invalid settings

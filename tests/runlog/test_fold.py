@@ -20,8 +20,7 @@ from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import PatchSet, Profile, SurfacePatch
-from promptiter.runlog.candidate_codec import decode_candidate, encode_candidate
-from promptiter.runlog.codec import to_plain
+from promptiter.runlog.codec import decode_candidate, encode_candidate, to_plain
 from promptiter.runlog.events import Event, EventType, Phase
 from promptiter.runlog.fold import LazyRounds, fold, fold_lazily
 from promptiter.runlog.journal import MemoryJournal
@@ -38,7 +37,7 @@ from tests.worlds.desk_stages import engine as backprop
 T = TypeVar("T")
 
 
-def as_it_is(value: T) -> T:
+def unredacted(value: T) -> T:
     return value
 
 
@@ -46,7 +45,7 @@ STRUCTURE = desk.agent().describe()
 SURFACES = ["draft#instruction", "polish#instruction"]
 
 
-class Counted(MemoryJournal):
+class CountingJournal(MemoryJournal):
     """Counts the events that are read."""
 
     events_read = 0
@@ -57,9 +56,9 @@ class Counted(MemoryJournal):
             yield event
 
 
-def journal_of(events: Sequence[Event]) -> Counted:
-    async def filled() -> Counted:
-        journal = Counted()
+def journal_of(events: Sequence[Event]) -> CountingJournal:
+    async def filled() -> CountingJournal:
+        journal = CountingJournal()
         for event in events:
             await journal.append(event)
         return journal
@@ -132,7 +131,7 @@ class Writer:
                 patches = [SurfacePatch(surface_id=surface_id, value=value, reason="")]
                 candidate = self.accepted.apply(patches, STRUCTURE)
                 data, self.candidate = encode_candidate(
-                    candidate, accepted=self.accepted, structure=STRUCTURE, redact=as_it_is
+                    candidate, accepted=self.accepted, structure=STRUCTURE, redact=unredacted
                 )
                 self.write("candidate", **data)
             case "validation" if self.candidate is not None:
@@ -359,7 +358,7 @@ def test_what_a_search_does_before_its_first_round_belongs_to_no_round() -> None
 
 
 async def test_a_round_does_not_start_while_an_evaluation_is_running() -> None:
-    class Hasty:
+    class RoundsAtOnce:
         async def search(self, session: Session) -> None:
             await session.begin_round()
             async with asyncio.TaskGroup() as group:
@@ -368,7 +367,7 @@ async def test_a_round_does_not_start_while_an_evaluation_is_running() -> None:
                 await session.begin_round()
 
     with pytest.raises(RunFailedError) as caught:
-        await desk.engine(search=Hasty()).run(desk.request())
+        await desk.engine(search=RoundsAtOnce()).run(desk.request())
     assert isinstance(caught.value.__cause__, ExceptionGroup)
     assert "await it before the next round" in str(caught.value.__cause__.exceptions[0])
     assert len(caught.value.result.rounds) == 1
@@ -432,7 +431,7 @@ def test_a_candidate_is_stored_as_its_parent_and_its_changes() -> None:
 def test_a_reset_surface_is_stored_with_the_baselines_value() -> None:
     accepted = Profile.of(STRUCTURE, DRAFT | POLISH)
     data, candidate = encode_candidate(
-        Profile.of(STRUCTURE, POLISH), accepted=accepted, structure=STRUCTURE, redact=as_it_is
+        Profile.of(STRUCTURE, POLISH), accepted=accepted, structure=STRUCTURE, redact=unredacted
     )
     assert data["patches"] == {"draft#instruction": "Draft."}
     assert candidate == Profile.of(STRUCTURE, POLISH)
@@ -451,7 +450,7 @@ profiles = st.dictionaries(st.sampled_from(["draft#instruction", "polish#instruc
 def test_a_candidate_is_decoded_as_it_ran_even_if_it_overrides_with_the_same_value(
     accepted: Profile, wanted: Profile
 ) -> None:
-    data, candidate = encode_candidate(wanted, accepted=accepted, structure=STRUCTURE, redact=as_it_is)
+    data, candidate = encode_candidate(wanted, accepted=accepted, structure=STRUCTURE, redact=unredacted)
     assert decode_candidate(orjson.loads(orjson.dumps(data)), accepted=accepted, structure=STRUCTURE) == candidate
     assert candidate.changes(wanted, STRUCTURE) == ()
     assert (data["profile_digest"] == data["parent"]) == (accepted.changes(wanted, STRUCTURE) == ())
@@ -462,7 +461,7 @@ def test_an_invalid_value_of_a_candidate_is_an_error_before_it_runs() -> None:
     structure = StructureSnapshot(nodes=(Node(id="n"),), surfaces=(surface,), entry="n")
     wanted = Profile(structure_id=structure.structure_id, overrides={surface.id: "much too long"})
     with pytest.raises(SurfaceValueError, match="n#instruction"):
-        encode_candidate(wanted, accepted=Profile.baseline(structure), structure=structure, redact=as_it_is)
+        encode_candidate(wanted, accepted=Profile.baseline(structure), structure=structure, redact=unredacted)
 
 
 def changed(events: list[Event], kind: EventType, **fields: Any) -> list[Event]:

@@ -176,7 +176,7 @@ def test_a_signal_ends_a_run_after_the_current_round_and_it_can_be_resumed(
 
 
 @pytest.mark.slow
-def test_a_second_signal_stops_at_once_with_a_whole_journal_and_result(tmp_path: Path) -> None:
+def test_a_second_signal_stops_at_once_with_a_complete_journal_and_result(tmp_path: Path) -> None:
     rounds = (desk.DRAFT, desk.POLISH)
     run = begin(tmp_path, *rounds)
 

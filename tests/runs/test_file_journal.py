@@ -32,7 +32,7 @@ from tests.traces.strategies import json_values, texts
 from tests.worlds import desk
 
 
-def numbered(many: list[Event]) -> list[Event]:
+def renumber(many: list[Event]) -> list[Event]:
     return [each.model_copy(update={"seq": seq}) for seq, each in enumerate(many)]
 
 
@@ -49,7 +49,7 @@ events = st.lists(
         data=st.dictionaries(texts, json_values | halves | wide, max_size=3),
     ),
     max_size=5,
-).map(numbered)
+).map(renumber)
 
 
 def event(seq: int, kind: EventType = "case", **data: Any) -> Event:
@@ -81,7 +81,7 @@ def path(tmp_path: Path) -> Path:
 
 @settings(max_examples=60)
 @given(many=events)
-def test_events_come_back_equal(many: list[Event], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_events_survive_a_round_trip(many: list[Event], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
     write_journal(path, *many)
     assert read(path) == many
@@ -89,7 +89,7 @@ def test_events_come_back_equal(many: list[Event], tmp_path_factory: pytest.Temp
         assert list(FileJournal(path).read(start)) == many[start:]
 
 
-def test_a_journal_that_was_not_begun_is_empty(path: Path) -> None:
+def test_a_journal_without_a_file_is_empty(path: Path) -> None:
     journal = FileJournal(path)
     assert list(journal.read()) == []
     assert journal.dropped is None
@@ -169,7 +169,7 @@ def test_the_last_event_is_found_whatever_its_size(path: Path, size: int) -> Non
         assert FileJournal(path).last() == many[count_ - 1]
 
 
-def test_a_journal_that_was_not_begun_has_no_last_event(path: Path) -> None:
+def test_an_empty_journal_has_no_last_event(path: Path) -> None:
     assert FileJournal(path).last() is None
     path.write_bytes(b"torn")
     assert FileJournal(path).last() is None
@@ -230,7 +230,7 @@ def test_a_replaced_journal_is_read_from_its_beginning(path: Path) -> None:
     assert list(reader.read(EVERY)) == many[EVERY:]
 
 
-def test_zeros_behind_the_last_line_are_dropped_too(path: Path) -> None:
+def test_zeros_after_the_last_line_are_dropped_too(path: Path) -> None:
     raw = write_journal(path, event(0))
     path.write_bytes(raw + bytes(5000))
     assert write_journal(path, event(1)) == raw + path.read_bytes()[len(raw) :]

@@ -239,7 +239,7 @@ def desk_run(folder: Path, **changes: object) -> RunResult:
 
 
 @pytest.mark.parametrize("stop", [Patience(9), MaxEvaluations(9)], ids=["repeats", "evaluations"])
-def test_random_state_and_what_was_paid_are_those_of_a_run_that_was_not_killed(
+def test_random_state_and_paid_runs_are_those_of_a_run_that_was_not_killed(
     stop: StopPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = desk_run(tmp_path / "whole", stop=stop)

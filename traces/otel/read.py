@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from traces.errors import Place, UnknownConventionError, UnreadableTraceError
-from traces.files import Reader, Source, open_source, parse_traces, pause_gc, split_documents
+from traces.files import TraceReader, TraceSource, open_source, parse_traces, pause_gc, split_documents
 from traces.model import ExecutionTrace
 from traces.otel import otlp_json
 from traces.otel.dialects import registry
@@ -20,7 +20,7 @@ _OURS = re.compile(rb'\s*\{\s*"(?:schema_version|trace)"\s*:')
 _FIRST_KEY = re.compile(rb'\s*[\[{][\s\[{]*(?:"[^"\x00-\x1f]*"\s*:|[\]}])')
 
 
-def read(source: Source) -> Iterator[ExecutionTrace]:
+def read(source: TraceSource) -> Iterator[ExecutionTrace]:
     """Yield the traces of a file: promptiter's own JSON, read as a stream, or an OTLP export."""
     with open_source(source) as (name, file):
         if _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)):
@@ -29,7 +29,7 @@ def read(source: Source) -> Iterator[ExecutionTrace]:
             yield from _read_otlp(name, file)
 
 
-def read_otel(source: Source) -> list[ExecutionTrace]:
+def read_otel(source: TraceSource) -> list[ExecutionTrace]:
     """Read the traces of an OTLP export, in the order of their first spans. Spans may be in any order, and repeated.
 
     OTLP traces without any step are skipped with a warning. If there are no others, that is an error.
@@ -38,7 +38,7 @@ def read_otel(source: Source) -> list[ExecutionTrace]:
         return _read_otlp(name, file)
 
 
-def read_spans(name: str, file: Reader) -> Iterator[list[Span]]:
+def read_spans(name: str, file: TraceReader) -> Iterator[list[Span]]:
     """Yield the spans of an open OTLP export, batch by batch."""
     start = file.peek()
     if _is_json(start):
@@ -64,7 +64,7 @@ def drop_duplicates(spans: list[Span]) -> list[Span]:
     return list(by_id.values())
 
 
-def _read_otlp(name: str, file: Reader) -> list[ExecutionTrace]:
+def _read_otlp(name: str, file: TraceReader) -> list[ExecutionTrace]:
     with pause_gc(is_last=True):
         by_trace: dict[str, list[Span]] = {}
         for spans in read_spans(name, file):

@@ -22,17 +22,18 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at_exit, defer_signals
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
-from promptiter.agents.in_place.target_lock import POLL_S, FolderLock
-from promptiter.agents.in_place.target_values import decode_surface, encode_value, merge_surfaces
+from promptiter.agents.in_place.source_lock import POLL_S, FolderLock
+from promptiter.agents.in_place.source_values import decode_surface, encode_value, merge_surfaces
 from promptiter.agents.nodes import NodeContext
 from promptiter.agents.step_calls import StepCalls
+from promptiter.concurrency import finish_before_cancel
 from promptiter.errors import AgentError, SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
@@ -41,41 +42,40 @@ from promptiter.structure import NodeKind, StructureSnapshot, Surface, escape_se
 from traces import Failure
 from traces.model import Json
 
-_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
 class InPlaceAgent:
-    """Wraps an agent, or a function from message to answer, that reads the surfaces in `targets` from there.
+    """Wraps an agent, or a function from message to answer, that reads surfaces from `sources`.
 
-    A function becomes one node, and all targets are its surfaces. Text surfaces are stored as they are, parameters and
+    A function becomes one node with all of these surfaces. Text surfaces are stored as they are, parameters and
     examples as JSON. A synchronous function that times out still counts as running until it returns.
     """
 
     def __init__(
         self,
         wrapped: Agent | Callable[[str], Any],
-        targets: Mapping[str, Source],
+        sources: Mapping[str, Source],
         *,
         state_folder: str | os.PathLike[str] = STATE_FOLDER,
     ) -> None:
-        if not targets:
-            raise SetupError("an in-place agent needs targets: where each of its surfaces is stored")
-        self.targets = dict(sorted(targets.items()))
+        if not sources:
+            raise SetupError("an in-place agent needs sources: where each of its surfaces is stored")
+        self.sources = dict(sorted(sources.items()))
         self.state_folder = Path(state_folder).absolute()
         self._wrapped = wrapped
         self._saved = SavedBaseline(self.state_folder)
-        self._uses: WeakKeyDictionary[asyncio.AbstractEventLoop, _TargetUse] = WeakKeyDictionary()
+        self._uses: WeakKeyDictionary[asyncio.AbstractEventLoop, _SourceUse] = WeakKeyDictionary()
 
     def describe(self) -> StructureSnapshot:
-        """The structure, with the baseline of the targets as surface values; read once, at the first call."""
+        """The structure, with the baseline of the sources as surface values; read once, at the first call."""
         return self._description.snapshot
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext | None = None) -> AgentRun:
-        """Run the wrapped agent while the targets hold the profile's values."""
+        """Run the wrapped agent while the sources hold the profile's values."""
         snapshot, agent = self._description.snapshot, self._description.agent
         profile.check(snapshot)
-        changed = [surface_id for surface_id in self.targets if surface_id in profile.overrides]
+        changed = [surface_id for surface_id in self.sources if surface_id in profile.overrides]
         wanted = {surface_id: encode_value(profile.overrides[surface_id]) for surface_id in changed}
         inner = agent.describe()
         given = Profile.of(inner, {surface_id: profile.value(surface_id, snapshot) for surface_id in inner.surface_ids})
@@ -105,9 +105,9 @@ class InPlaceAgent:
         try:
             async with use.turn:
                 await use.idle.wait()
-                return await _finish_in_thread(self.close)
+                return await finish_before_cancel(asyncio.to_thread(self.close))
         except asyncio.CancelledError:
-            await _finish_in_thread(self.close)
+            await finish_before_cancel(asyncio.to_thread(self.close))
             raise
         finally:
             cancel_close_at_exit(self)  # again, since only the main thread can reset the SIGTERM handler
@@ -122,11 +122,11 @@ class InPlaceAgent:
 
     @cached_property
     def _description(self) -> _Description:
-        files = [target.file for target in self.targets.values() if isinstance(target, FileSource)]
+        files = [source.file for source in self.sources.values() if isinstance(source, FileSource)]
         if len(set(files)) < len(files):
             raise SetupError(f"each surface needs its own file, got {', '.join(sorted(map(str, files)))}")
-        baseline = self._saved.read(self.targets)
-        surfaces = tuple(decode_surface(name, target, baseline[name]) for name, target in self.targets.items())
+        baseline = self._saved.read(self.sources)
+        surfaces = tuple(decode_surface(name, source, baseline[name]) for name, source in self.sources.items())
         if hasattr(self._wrapped, "describe") and hasattr(self._wrapped, "run"):
             agent = cast("Agent", self._wrapped)
             return _Description(merge_surfaces(agent.describe(), surfaces), agent, baseline)
@@ -135,7 +135,7 @@ class InPlaceAgent:
 
     @asynccontextmanager
     async def _hold(self, wanted: Mapping[str, str]) -> AsyncIterator[None]:
-        """Keep these values in the targets. Waits for runs that need other values."""
+        """Keep these values in the sources. Waits for runs that need other values."""
         use = self._current_use()
         async with use.turn:  # runs that arrive during a switch queue behind it, so that it cannot starve
             if not use.runs or use.wanted != wanted:
@@ -147,7 +147,7 @@ class InPlaceAgent:
         finally:
             use.leave()
 
-    async def _switch(self, use: _TargetUse, wanted: Mapping[str, str]) -> None:
+    async def _switch(self, use: _SourceUse, wanted: Mapping[str, str]) -> None:
         baseline = self._description.baseline
         if not use.lock.acquire():
             _log.info("waiting for another process that has a candidate of %s in place", self.state_folder)
@@ -155,7 +155,9 @@ class InPlaceAgent:
                 await asyncio.sleep(POLL_S)
         close_at_exit(self)
         try:
-            await _finish_in_thread(lambda: self._saved.hold(self.targets, baseline=baseline, wanted=wanted))
+            await finish_before_cancel(
+                asyncio.to_thread(self._saved.hold, self.sources, baseline=baseline, wanted=wanted)
+            )
         except BaseException:
             use.lock.release()
             raise
@@ -165,18 +167,18 @@ class InPlaceAgent:
         if not self._saved.has_leftovers:
             return []
         if any(use.lock.is_held for use in self._uses.values()):
-            return self._saved.restore(self.targets)
+            return self._saved.restore(self.sources)
         lock = FolderLock(self.state_folder)
         if not lock.acquire_soon():
             _log.info("another process is running under %s and will restore the baseline", self.state_folder)
             return []
         try:
-            return self._saved.restore(self.targets)
+            return self._saved.restore(self.sources)
         finally:
             lock.release()
 
     async def _ask(self, question: str) -> Json:
-        """Call the wrapped function; a synchronous one in a thread, which keeps the targets in use until it returns."""
+        """Call the wrapped function; a synchronous one in a thread, which keeps the sources in use until it returns."""
         function = cast("Callable[[str], Any]", self._wrapped)
         try:
             if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
@@ -198,12 +200,12 @@ class InPlaceAgent:
                 _log.warning("a run was cancelled, but its function still runs; other profiles wait until it returns")
             raise
 
-    def _current_use(self) -> _TargetUse:
-        return self._uses.setdefault(asyncio.get_running_loop(), _TargetUse(self.state_folder))
+    def _current_use(self) -> _SourceUse:
+        return self._uses.setdefault(asyncio.get_running_loop(), _SourceUse(self.state_folder))
 
     def _clear_reads(self, run: AgentRun) -> AgentRun:
-        """Mark the surface reads of nodes with targets as unknown: reads from outside are not recorded."""
-        outside = {surface_id.partition("#")[0] for surface_id in self.targets}
+        """Mark the surface reads of nodes with sources as unknown, since reading a source is not recorded."""
+        outside = {surface_id.partition("#")[0] for surface_id in self.sources}
         trace = run.trace and replace(
             run.trace,
             steps=tuple(
@@ -215,15 +217,15 @@ class InPlaceAgent:
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """The structure, the agent behind it, and the baseline bytes of the targets."""
+    """The structure, the agent behind it, and the baseline bytes of the sources."""
 
     snapshot: StructureSnapshot
     agent: Agent
     baseline: Mapping[str, bytes]
 
 
-class _TargetUse:
-    """How one event loop uses the targets: its number of runs, and the values they need."""
+class _SourceUse:
+    """How one event loop uses the sources: its number of runs, and the values they need."""
 
     def __init__(self, folder: Path) -> None:
         self.lock = FolderLock(folder)
@@ -245,8 +247,8 @@ class _TargetUse:
 
 
 @dataclass(frozen=True, slots=True)
-class _FunctionWithTargets:
-    """A node whose function reads its surfaces from the targets."""
+class _FunctionWithSources:
+    """A node whose function reads its surfaces from the sources."""
 
     name: str
     known: tuple[Surface, ...]
@@ -265,24 +267,10 @@ def _build_agent(surfaces: tuple[Surface, ...], ask: Callable[[str], Awaitable[J
     names = sorted({surface.node_id for surface in surfaces})
     if len(names) > 1 or names[0] != escape_segment(names[0]):
         raise SetupError(
-            f"a function is one node, but the targets are surfaces of {', '.join(names)}; name them all after one "
+            f"a function is one node, but the sources are for surfaces of {', '.join(names)}; name them all after one "
             "node, such as bot#instruction, or wrap an agent"
         )
-    return GraphAgent(name=names[0], nodes=(_FunctionWithTargets(names[0], surfaces, ask),))
-
-
-async def _finish_in_thread(work: Callable[[], _T]) -> _T:
-    """Do the work in a thread, to its end even when cancelled."""
-    done = asyncio.get_running_loop().run_in_executor(None, work)
-    cancelled: asyncio.CancelledError | None = None
-    while not done.done():
-        try:
-            await asyncio.wait([done])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return done.result()
+    return GraphAgent(name=names[0], nodes=(_FunctionWithSources(names[0], surfaces, ask),))
 
 
 def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import logging
 import os
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
+from promptiter.concurrency import is_in_loop
 from promptiter.llm.redaction import process_redactor
 
 _log = logging.getLogger(__name__)
@@ -53,10 +53,10 @@ def cancel_close_at_exit(subject: Closable) -> None:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Defer signals to the end of this block. Only the main thread receives them, so others need not."""
+    """Defer signals to the end of this block. Has an effect only in the main thread, which receives them."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # An event loop handles signals between its steps; a handler that is not Python's could not be reinstalled.
-    if not _in_main_thread() or _in_loop() or None in handlers.values():
+    if not _in_main_thread() or is_in_loop() or None in handlers.values():
         yield
         return
     received: list[int] = []
@@ -88,11 +88,3 @@ def _unwind(number: int, _: FrameType | None) -> None:
 
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

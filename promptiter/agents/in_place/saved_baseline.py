@@ -1,8 +1,8 @@
-"""The saved baseline of an in-place agent: what its targets held before the first candidate.
+"""The saved baseline of an in-place agent: what its sources held before the first candidate.
 
 One file in the state folder holds the baseline byte for byte, and the digests of the values that we wrote or are about
-to write into each target. It is written before any target, and removed after all of them hold the baseline again. So
-at any moment a target holds the baseline or `restore` can bring it back. A value that is neither the baseline nor ours
+to write into each source. It is written before any source, and removed after all of them hold the baseline again. So
+at any moment a source holds the baseline or `restore` can bring it back. A value that is neither the baseline nor ours
 was edited by someone else, and is never overwritten.
 """
 
@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import orjson
 
-from promptiter.agents.in_place.target_lock import FolderLock, find_lock_owner, lock_target, unlock_target
+from promptiter.agents.in_place.source_lock import FolderLock, find_lock_owner, lock_source, unlock_source
 from promptiter.errors import EditedSourceError, SetupError
 from promptiter.sources import FileSource, Source, sync_folder
 from traces import digest
@@ -32,7 +32,7 @@ RestoreOutcome: TypeAlias = Literal["restored", "unchanged", "edited", "unreacha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreResult:
-    """The result for one target. Edited, unreachable and failed targets stay as they are; `note` says what to do."""
+    """The result for one source. Edited, unreachable and failed sources stay as they are; `note` says what to do."""
 
     surface_id: str
     place: str
@@ -41,31 +41,31 @@ class RestoreResult:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the target holds the baseline."""
+        """Whether the source holds the baseline."""
         return self.outcome in ("restored", "unchanged")
 
 
 def restore(
     state_folder: str | os.PathLike[str] = STATE_FOLDER,
     *,
-    targets: Mapping[str, Source] | None = None,
+    sources: Mapping[str, Source] | None = None,
     force: bool = False,
 ) -> list[RestoreResult]:
     """Restore the baseline after an in-place agent was killed; empty if there is nothing to do.
 
-    Files are found by their recorded path, callbacks only in `targets`. A target that was edited meanwhile stays as it
+    Files are found by their recorded path, callbacks only in `sources`. A source that was edited meanwhile stays as it
     is, and the baseline is saved beside it; `force` overwrites it. SetupError while a process is running there.
     """
     saved = SavedBaseline(Path(state_folder))
     if not saved.has_leftovers:
         return []
     with FolderLock(saved.folder).hold():
-        return saved.restore(targets or {}, force=force)
+        return saved.restore(sources or {}, force=force)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedValue:
-    """The baseline of one target, and the digests of what we may have written there since."""
+    """The baseline of one source, and the digests of what we may have written there since."""
 
     surface_id: str
     path: str | None
@@ -74,9 +74,9 @@ class SavedValue:
     ours: tuple[str, ...] = ()
 
     @staticmethod
-    def of(surface_id: str, target: Source) -> SavedValue:
-        """The current value of a target."""
-        path, baseline = _path(target), _read(target)
+    def of(surface_id: str, source: Source) -> SavedValue:
+        """The current value of a source."""
+        path, baseline = _path(source), _read(source)
         mode = stat.S_IMODE(Path(path).stat().st_mode) if path else None
         return SavedValue(surface_id=surface_id, path=path, baseline=baseline, mode=mode)
 
@@ -102,7 +102,7 @@ class SavedBaseline:
         return any(self.folder.glob("*in_place.json*"))
 
     def load(self) -> tuple[SavedValue, ...]:
-        """Load the saved values; empty if every target holds its baseline."""
+        """Load the saved values; empty if every source holds its baseline."""
         try:
             raw = self.record.file.read_bytes()
         except FileNotFoundError:
@@ -117,45 +117,45 @@ class SavedBaseline:
             raise self._damage_error("its checksum is wrong")
         return values
 
-    def read(self, targets: Mapping[str, Source]) -> dict[str, bytes]:
-        """Read the baseline of these targets, after restoring what a killed agent left. Acquires the lock itself."""
+    def read(self, sources: Mapping[str, Source]) -> dict[str, bytes]:
+        """Read the baseline of these sources, after restoring what a killed agent left. Acquires the lock itself."""
         lock = FolderLock(self.folder)
         for _ in lock.attempts():
             if lock.acquire():
                 try:
-                    return self._restore_and_read(targets)
+                    return self._restore_and_read(sources)
                 finally:
                     lock.release()
             if values := self.load():  # another process is running with a candidate in place
-                self._check(values, targets)
+                self._check(values, sources)
                 return {value.surface_id: value.baseline for value in values}
         raise lock.busy_error()
 
-    def hold(self, targets: Mapping[str, Source], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
-        """Write the wanted values into the targets, and the baseline where none is wanted."""
+    def hold(self, sources: Mapping[str, Source], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
+        """Write the wanted values into the sources, and the baseline where none is wanted."""
         saved = self.load()
-        values = saved or _read_all(targets)
-        self._check(values, targets)
+        values = saved or _read_all(sources)
+        self._check(values, sources)
         for value in values:
             if value.baseline != baseline[value.surface_id]:
                 raise SetupError(f"{value.place} changed after the agent was described; restart to run with it")
-        now = {value.surface_id: _read(targets[value.surface_id]) for value in values}
+        now = {value.surface_id: _read(sources[value.surface_id]) for value in values}
         if edited := [value for value in values if not value.knows(now[value.surface_id])]:
             raise EditedSourceError("; ".join(f"{value.place}: {self._keep_edit(value).note}" for value in edited))
-        then = {value.surface_id: _encode(value, targets, wanted) for value in values}
+        then = {value.surface_id: _encode(value, sources, wanted) for value in values}
         if then == now and saved:
             return
         ours = ((digest(now[value.surface_id]), digest(then[value.surface_id])) for value in values)
         self._save([replace(value, ours=each) for value, each in zip(values, ours, strict=True)])
         for value in values:
             if now[value.surface_id] != then[value.surface_id]:
-                self._put(value, targets[value.surface_id], then[value.surface_id])
+                self._put(value, sources[value.surface_id], then[value.surface_id])
 
-    def restore(self, targets: Mapping[str, Source], *, force: bool = False) -> list[RestoreResult]:
-        """Restore the baseline of every target that can be reached and was not edited by someone else."""
+    def restore(self, sources: Mapping[str, Source], *, force: bool = False) -> list[RestoreResult]:
+        """Restore the baseline of every source that can be reached and was not edited by someone else."""
         self.record.sweep()
         values = self.load()
-        done = [self._restore(value, _find_target(value, targets), force=force) for value in values]
+        done = [self._restore(value, _find_source(value, sources), force=force) for value in values]
         left = [value for value, each in zip(values, done, strict=True) if not each.is_settled]
         if left:
             self._save(left)
@@ -166,23 +166,23 @@ class SavedBaseline:
 
     def _damage_error(self, why: str) -> SetupError:
         return SetupError(
-            f"the saved baseline {str(self.record.path)!r} is damaged ({why}): fix the targets by hand, then delete it"
+            f"the saved baseline {str(self.record.path)!r} is damaged ({why}): fix the sources by hand, then delete it"
         )
 
-    def _restore_and_read(self, targets: Mapping[str, Source]) -> dict[str, bytes]:
-        for each in self.restore(targets):
+    def _restore_and_read(self, sources: Mapping[str, Source]) -> dict[str, bytes]:
+        for each in self.restore(sources):
             if not each.is_settled:
                 raise (EditedSourceError if each.outcome == "edited" else SetupError)(f"{each.place}: {each.note}")
-        values = _read_all(targets)
-        self._check(values, targets)
+        values = _read_all(sources)
+        self._check(values, sources)
         return {value.surface_id: value.baseline for value in values}
 
-    def _check(self, values: Sequence[SavedValue], targets: Mapping[str, Source]) -> None:
-        """Raise if these are not the values of the targets, or another agent has locked one of them."""
-        ours = [(surface_id, _path(target)) for surface_id, target in sorted(targets.items())]
+    def _check(self, values: Sequence[SavedValue], sources: Mapping[str, Source]) -> None:
+        """Raise if these are not the values of the sources, or another agent has locked one of them."""
+        ours = [(surface_id, _path(source)) for surface_id, source in sorted(sources.items())]
         if ours != [(value.surface_id, value.path) for value in values]:
             raise SetupError(
-                f"the state folder {str(self.folder)!r} is in use for other targets "
+                f"the state folder {str(self.folder)!r} is in use for other sources "
                 f"({', '.join(value.place for value in values)}): give each agent its own state_folder, or run "
                 f"`promptiter restore {self.folder}` if no process is using it"
             )
@@ -199,33 +199,33 @@ class SavedBaseline:
         whole = {"schema_version": 1, "checksum": digest(document), "values": document}
         self.record.write_bytes(orjson.dumps(whole, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
-    def _put(self, value: SavedValue, target: Source, raw: bytes) -> None:
+    def _put(self, value: SavedValue, source: Source, raw: bytes) -> None:
         if value.path:
-            lock_target(value.path, self.folder)
-        _write(value, target, raw)
-        if (found := _read(target)) != raw:
-            _write(value, target, value.baseline)
-            raise SetupError(f"{value.place} does not keep what is written to it: {raw!r:.60} became {found!r:.60}")
+            lock_source(value.path, self.folder)
+        _write(value, source, raw)
+        if (current := _read(source)) != raw:
+            _write(value, source, value.baseline)
+            raise SetupError(f"{value.place} does not keep what is written to it: {raw!r:.60} became {current!r:.60}")
 
-    def _restore(self, value: SavedValue, target: Source | None, *, force: bool) -> RestoreResult:
+    def _restore(self, value: SavedValue, source: Source | None, *, force: bool) -> RestoreResult:
         def result(outcome: RestoreOutcome, note: str = "") -> RestoreResult:
             return RestoreResult(surface_id=value.surface_id, place=value.place, outcome=outcome, note=note)
 
-        if target is None:
+        if source is None:
             return result("unreachable", "only the program with this callback can restore it: start its agent again")
         try:
-            found = None if value.path and not Path(value.path).exists() else _read(target)
-            if found is not None and not value.knows(found) and not force:
+            current = None if value.path and not Path(value.path).exists() else _read(source)
+            if current is not None and not value.knows(current) and not force:
                 return self._keep_edit(value)
-            if found != value.baseline:
-                _write(value, target, value.baseline)
+            if current != value.baseline:
+                _write(value, source, value.baseline)
             self._clean_up(value)
-        except Exception as error:  # noqa: BLE001 - a callback may raise anything, and the other targets come next
+        except Exception as error:  # noqa: BLE001 - a callback may raise anything, and the other sources come next
             return result("failed", f"{type(error).__name__}: {error}")
-        return result("unchanged" if found == value.baseline else "restored")
+        return result("unchanged" if current == value.baseline else "restored")
 
     def _keep_edit(self, value: SavedValue) -> RestoreResult:
-        """Leave a target that was edited as it is, and save the baseline beside it."""
+        """Leave a source that was edited as it is, and save the baseline beside it."""
         copy = self._baseline_copy(value)
         copy.write_bytes(value.baseline, mode=value.mode)
         note = (
@@ -236,50 +236,50 @@ class SavedBaseline:
         return RestoreResult(surface_id=value.surface_id, place=value.place, outcome="edited", note=note)
 
     def _baseline_copy(self, value: SavedValue) -> FileSource:
-        """The copy of the baseline of an edited target: beside its file, or in the state folder."""
+        """The copy of the baseline of an edited source: beside its file, or in the state folder."""
         place = value.path or str(self.folder / quote(value.surface_id, safe="#"))
         return FileSource(f"{place}.promptiter-baseline")
 
     def _clean_up(self, value: SavedValue) -> None:
-        """Remove our files beside a target that holds its baseline again."""
+        """Remove our files beside a source that holds its baseline again."""
         copy = self._baseline_copy(value)
         copy.sweep()
         copy.file.unlink(missing_ok=True)
         if value.path:
             FileSource(value.path).sweep()
-            unlock_target(value.path, self.folder)
+            unlock_source(value.path, self.folder)
 
 
-def _read_all(targets: Mapping[str, Source]) -> tuple[SavedValue, ...]:
-    return tuple(SavedValue.of(surface_id, target) for surface_id, target in sorted(targets.items()))
+def _read_all(sources: Mapping[str, Source]) -> tuple[SavedValue, ...]:
+    return tuple(SavedValue.of(surface_id, source) for surface_id, source in sorted(sources.items()))
 
 
-def _read(target: Source) -> bytes:
-    """The value of a target, byte for byte."""
-    return target.read_bytes() if isinstance(target, FileSource) else target.read().encode()
+def _read(source: Source) -> bytes:
+    """The value of a source, byte for byte."""
+    return source.read_bytes() if isinstance(source, FileSource) else source.read().encode()
 
 
-def _encode(value: SavedValue, targets: Mapping[str, Source], wanted: Mapping[str, str]) -> bytes:
+def _encode(value: SavedValue, sources: Mapping[str, Source], wanted: Mapping[str, str]) -> bytes:
     """The bytes of the wanted value, in the encoding of the baseline."""
     if value.surface_id not in wanted:
         return value.baseline
-    target, text = targets[value.surface_id], wanted[value.surface_id]
-    return target.encode(text, like=value.baseline) if isinstance(target, FileSource) else text.encode()
+    source, text = sources[value.surface_id], wanted[value.surface_id]
+    return source.encode(text, like=value.baseline) if isinstance(source, FileSource) else text.encode()
 
 
-def _write(value: SavedValue, target: Source, raw: bytes) -> None:
-    if isinstance(target, FileSource):
-        target.write_bytes(raw, mode=value.mode)
+def _write(value: SavedValue, source: Source, raw: bytes) -> None:
+    if isinstance(source, FileSource):
+        source.write_bytes(raw, mode=value.mode)
     else:
-        target.write(raw.decode())
+        source.write(raw.decode())
 
 
-def _path(target: Source) -> str | None:
-    return str(target.file) if isinstance(target, FileSource) else None
+def _path(source: Source) -> str | None:
+    return str(source.file) if isinstance(source, FileSource) else None
 
 
-def _find_target(value: SavedValue, targets: Mapping[str, Source]) -> Source | None:
-    return FileSource(value.path) if value.path else targets.get(value.surface_id)
+def _find_source(value: SavedValue, sources: Mapping[str, Source]) -> Source | None:
+    return FileSource(value.path) if value.path else sources.get(value.surface_id)
 
 
 def _is_saved(value: SavedValue, folder: Path) -> bool:

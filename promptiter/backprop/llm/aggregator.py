@@ -18,17 +18,18 @@ from zlib import crc32
 from pydantic import BaseModel
 
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
-from promptiter.backprop.llm.prompts import Point, compute_points_room, render_aggregate
-from promptiter.backprop.llm.truncation import approximate_tokens, cut
-from promptiter.backprop.support_aggregator import support_of
+from promptiter.backprop.llm.prompts import FeedbackPoint, compute_points_room, render_aggregate
+from promptiter.backprop.llm.truncation import approximate_tokens, truncate
+from promptiter.backprop.support_aggregator import build_signal
 from promptiter.concurrency import run_together
 from promptiter.errors import ModelError
 from promptiter.evaluation.data.health import normalize_text
 from promptiter.evaluation.data.near_duplicates import NEAR
+from promptiter.grouping import group_by
 from promptiter.llm.messages import Message, Role
 from promptiter.llm.structured import build_shape
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
-from promptiter.stages.losses import Category, Severity
+from promptiter.stages.losses import Severity
 from traces.snapshots import escape_surrogates
 
 MOST_BATCHES = 64
@@ -53,14 +54,14 @@ class LLMAggregator(ModelStage[AggregateRequest]):
         """Return one signal. If the model fails, the signal lists the unmerged points, and `error` says why."""
         points = collect_points(request.gradients)
         if len(points) <= 1:
-            return summarize(request, text="".join(point.text for point in points))
+            return summarize_gradients(request, text="".join(point.text for point in points))
         if self.render is not None:
             merged = await self._merge(request, points, self.render(request))
         else:
             merged = await self._reduce(request, points)
-        return replace(summarize(request, text=merged.point.text), error=merged.error)
+        return replace(summarize_gradients(request, text=merged.point.text), error=merged.error)
 
-    async def _reduce(self, request: AggregateRequest, points: Sequence[Point]) -> _MergedPoint:
+    async def _reduce(self, request: AggregateRequest, points: Sequence[FeedbackPoint]) -> _MergedPoint:
         limit, error = self.max_prompt_tokens, None
         batches, left_out = pack_points(points, room=compute_points_room(limit=limit))
         while True:
@@ -73,7 +74,7 @@ class LLMAggregator(ModelStage[AggregateRequest]):
             batches, left_out = pack_points([each.point for each in merged], room=compute_points_room(limit=limit))
 
     async def _merge(
-        self, request: AggregateRequest, points: Sequence[Point], messages: tuple[Message, ...]
+        self, request: AggregateRequest, points: Sequence[FeedbackPoint], messages: tuple[Message, ...]
     ) -> _MergedPoint:
         """Merge points into one with the model's text, or with all their texts if it gives none."""
         try:
@@ -82,7 +83,7 @@ class LLMAggregator(ModelStage[AggregateRequest]):
         except ModelError as failure:
             text, error = "", f"{type(failure).__name__}: {failure}"
         if not text:
-            text = cut(
+            text = truncate(
                 "\n".join(point.as_line() for point in points), compute_points_room(limit=self.max_prompt_tokens)
             )
         return _MergedPoint(_join_points(points, text=text), error)
@@ -90,7 +91,7 @@ class LLMAggregator(ModelStage[AggregateRequest]):
 
 @dataclass(frozen=True, slots=True)
 class _MergedPoint:
-    point: Point
+    point: FeedbackPoint
     error: str | None
 
 
@@ -103,35 +104,24 @@ _SIGNAL = build_shape(
 )
 
 
-def summarize(request: AggregateRequest, *, text: str) -> AggregateResult:
+def summarize_gradients(request: AggregateRequest, *, text: str) -> AggregateResult:
     """Build a signal with counted cases, support, severity and categories."""
     worst: dict[str, Severity] = {}
-    categories: dict[str, set[Category]] = {}
     for gradient in request.gradients:
         worst[gradient.case_id] = min(worst.get(gradient.case_id, gradient.severity), gradient.severity)
-        categories.setdefault(gradient.case_id, set()).add(gradient.category)
     severities = sorted(worst.values())
-    counts = Counter(category for found in categories.values() for category in found)
-    return AggregateResult(
-        surface_id=request.surface.id,
-        text=text,
-        severity=severities[int(len(severities) * OUTLIER_SHARE)] if severities else "P3",
-        categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
-        case_ids=tuple(sorted(worst)),
-        support=support_of(request.gradients),
-    )
+    severity = severities[int(len(severities) * OUTLIER_SHARE)] if severities else "P3"
+    return build_signal(request, text=text, severity=severity)
 
 
-def collect_points(gradients: Iterable[SurfaceGradient]) -> list[Point]:
+def collect_points(gradients: Iterable[SurfaceGradient]) -> list[FeedbackPoint]:
     """Merge equal and near-equal gradients into points, the most severe and most frequent first."""
-    by_words: dict[str, list[SurfaceGradient]] = {}
-    for gradient in gradients:
-        by_words.setdefault(normalize_text(escape_surrogates(gradient.text)), []).append(gradient)
+    by_words = group_by(gradients, lambda gradient: normalize_text(escape_surrogates(gradient.text)))
     equal = {words: _build_point(by_words[words]) for words in sorted(by_words)}
-    return sorted(_cluster_points(equal), key=_rank_key)
+    return sorted(_cluster_points(equal), key=lambda point: (point.severity, -len(point.case_ids), point.text))
 
 
-def pack_points(points: Sequence[Point], *, room: int) -> tuple[list[list[Point]], int]:
+def pack_points(points: Sequence[FeedbackPoint], *, room: int) -> tuple[list[list[FeedbackPoint]], int]:
     """Pack points into batches that fit `room`, and count the points that are left out."""
     batches = _fill_batches(points, room=room, longest=room // 4)
     if len(batches) <= MOST_BATCHES:
@@ -141,11 +131,11 @@ def pack_points(points: Sequence[Point], *, room: int) -> tuple[list[list[Point]
     return kept, len(points) - sum(map(len, kept))
 
 
-def _fill_batches(points: Sequence[Point], *, room: int, longest: int) -> list[list[Point]]:
-    batches: list[list[Point]] = []
+def _fill_batches(points: Sequence[FeedbackPoint], *, room: int, longest: int) -> list[list[FeedbackPoint]]:
+    batches: list[list[FeedbackPoint]] = []
     left = 0
     for point in points:
-        point = replace(point, text=cut(point.text, longest))
+        point = replace(point, text=truncate(point.text, longest))
         size = approximate_tokens(point.as_line()) + 1
         if size > left:
             batches.append([])
@@ -155,13 +145,9 @@ def _fill_batches(points: Sequence[Point], *, room: int, longest: int) -> list[l
     return batches
 
 
-def _rank_key(point: Point) -> tuple[Severity, int, str]:
-    return point.severity, -len(point.case_ids), point.text
-
-
-def _build_point(gradients: Sequence[SurfaceGradient]) -> Point:
+def _build_point(gradients: Sequence[SurfaceGradient]) -> FeedbackPoint:
     spellings = Counter(escape_surrogates(gradient.text).strip() for gradient in gradients)
-    return Point(
+    return FeedbackPoint(
         text=min(spellings, key=lambda text: (-spellings[text], text)),
         count=len(gradients),
         case_ids=frozenset(gradient.case_id for gradient in gradients),
@@ -170,8 +156,8 @@ def _build_point(gradients: Sequence[SurfaceGradient]) -> Point:
     )
 
 
-def _join_points(points: Sequence[Point], *, text: str) -> Point:
-    return Point(
+def _join_points(points: Sequence[FeedbackPoint], *, text: str) -> FeedbackPoint:
+    return FeedbackPoint(
         text=text,
         count=sum(point.count for point in points),
         case_ids=frozenset().union(*(point.case_ids for point in points)),
@@ -180,13 +166,13 @@ def _join_points(points: Sequence[Point], *, text: str) -> Point:
     )
 
 
-def _cluster_points(equal: Mapping[str, Point]) -> Iterator[Point]:
+def _cluster_points(equal: Mapping[str, FeedbackPoint]) -> Iterator[FeedbackPoint]:
     """Merge near-equal points into one with the most frequent wording.
 
     A text is compared only with texts that lead a cluster and share one of its first marks, so the time is linear. Of
     near-equal pairs, all but one in six hundred share one of four marks.
     """
-    clusters: list[tuple[frozenset[str], list[Point]]] = []
+    clusters: list[tuple[frozenset[str], list[FeedbackPoint]]] = []
     leaders: dict[tuple[frozenset[str], int], list[int]] = {}
     for words in sorted(equal, key=lambda words: (-equal[words].count, words)):
         features = _extract_features(words)

@@ -13,7 +13,7 @@ from typing import ClassVar
 from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
 from promptiter.backprop.llm.rendering import collect_findings
-from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, grade, resolve_id
+from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, resolve_id
 from promptiter.backprop.llm.trace_prompt import TracePrompt
 from promptiter.backprop.llm.truncation import count_prompt_tokens
 from promptiter.backprop.propagate import TraceView
@@ -21,7 +21,6 @@ from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
 from promptiter.stages.losses import Loss
-from traces import Step
 
 UNKNOWN_CONTEXT = 32_000
 """The assumed context size of a model, in tokens, if it is unknown."""
@@ -73,8 +72,15 @@ def _build_results(blames: Sequence[BlameEntry], shown: TracePrompt) -> list[Bac
     for blame in blames:
         place = _locate(blame, shown)
         if place is not None:
-            step, surface_id = place
-            gradients[step.id].append(_build_gradient(blame, step, surface_id, view.request, reached[step.id]))
+            step_id, losses = place[1], reached[place[1]]
+            gradient = build_gradient(
+                blame,
+                place,
+                view.request.case_loss,
+                reports=[(loss.severity, loss.category) for loss in losses],
+                findings=collect_findings(losses),
+            )
+            gradients[step_id].append(gradient)
     reported = {step.id for step in shown.steps.values() if step.id in view.losses} | gradients.keys()
     order = [step for step in reversed(view.request.trace.steps) if step.id in reported]
     dropped = len(blames) - sum(map(len, gradients.values()))
@@ -84,8 +90,8 @@ def _build_results(blames: Sequence[BlameEntry], shown: TracePrompt) -> list[Bac
     ]
 
 
-def _locate(blame: BlameEntry, shown: TracePrompt) -> tuple[Step, str] | None:
-    """Find the step and the surface of an entry; None if that step has no such surface.
+def _locate(blame: BlameEntry, shown: TracePrompt) -> tuple[str, str] | None:
+    """Find the surface and the step of an entry; None if that step has no such surface.
 
     A blank step means the last that read the surface; a blank surface means the only one of the step.
     """
@@ -98,27 +104,8 @@ def _locate(blame: BlameEntry, shown: TracePrompt) -> tuple[Step, str] | None:
         ids |= {alias: name for alias, name in shown.surfaces.items() if name in blamable}
         surface_id = resolve_id(blame.of, ids)
         if surface_id is not None:
-            return step, surface_id
+            return surface_id, step.id
     return None
-
-
-def _build_gradient(
-    blame: BlameEntry, step: Step, surface_id: str, request: AttributeRequest, losses: Sequence[Loss]
-) -> SurfaceGradient:
-    severity, category = grade(blame, ((loss.severity, loss.category) for loss in losses))
-    case = request.case_loss
-    return SurfaceGradient(
-        surface_id=surface_id,
-        case_id=case.case_id,
-        step_id=step.id,
-        text=blame.text,
-        severity=severity,
-        category=category,
-        repeat=case.repeat,
-        turn=case.turn,
-        confidence=blame.confidence,
-        findings=collect_findings(losses),
-    )
 
 
 def _find_reached_losses(view: TraceView) -> dict[str, tuple[Loss, ...]]:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
-from promptiter.backprop.llm.rendering import collect_incoming_findings
-from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, grade, resolve_id
+from promptiter.backprop.llm.rendering import collect_findings
+from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, grade, resolve_id
 from promptiter.backprop.llm.step_prompt import alias_predecessors, alias_surfaces, render_backward
+from promptiter.grouping import group_by
 from promptiter.llm.messages import Message, Role
-from promptiter.stages.contracts import BackwardRequest, BackwardResult, GradientPacket, SurfaceGradient
-from promptiter.stages.losses import Category, Severity
+from promptiter.stages.contracts import BackwardRequest, BackwardResult, GradientPacket
 
 
 class LLMBackwarder(ModelStage[BackwardRequest]):
@@ -33,56 +33,40 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
         surface_ids = {name: name for name in request.blamable} | surfaces
         step_ids = {step.id: step.id for step in request.predecessors}
         step_ids |= {alias: step.id for alias, step in predecessors.items()}
+        findings = collect_findings(request.incoming)
+        reports = [(packet.severity, packet.category) for packet in request.incoming]
         gradients = [(resolve_id(blame.of, surface_ids), blame) for blame in answer.gradients]
         packets = [(resolve_id(blame.of, step_ids), blame) for blame in answer.packets]
         return BackwardResult(
             step_id=request.step.id,
-            gradients=tuple(_build_gradient(name, blame, request) for name, blame in gradients if name),
+            gradients=tuple(
+                build_gradient(blame, (name, request.step.id), request, reports=reports, findings=findings)
+                for name, blame in gradients
+                if name
+            ),
             packets=_merge_packets([_build_packet(name, blame, request) for name, blame in packets if name]),
             dropped=sum(not name for name, _ in (*gradients, *packets)),
         )
 
 
-def _build_gradient(surface_id: str, blame: BlameEntry, request: BackwardRequest) -> SurfaceGradient:
-    severity, category = _grade(blame, request)
-    return SurfaceGradient(
-        surface_id=surface_id,
-        case_id=request.case_id,
-        step_id=request.step.id,
-        text=blame.text,
-        severity=severity,
-        category=category,
-        repeat=request.repeat,
-        turn=request.turn,
-        confidence=blame.confidence,
-        findings=collect_incoming_findings(request),
-    )
-
-
 def _build_packet(target: str, blame: BlameEntry, request: BackwardRequest) -> GradientPacket:
-    severity, category = _grade(blame, request)
+    severity, category = grade(blame, [(each.severity, each.category) for each in request.incoming])
     return GradientPacket(
         source=request.step.id,
         target=target,
         text=blame.text,
         severity=severity,
         category=category,
-        findings=collect_incoming_findings(request),
+        findings=collect_findings(request.incoming),
     )
-
-
-def _grade(blame: BlameEntry, request: BackwardRequest) -> tuple[Severity, Category]:
-    return grade(blame, ((packet.severity, packet.category) for packet in request.incoming))
 
 
 def _merge_packets(packets: list[GradientPacket]) -> tuple[GradientPacket, ...]:
     """One packet for each predecessor, with all texts and the worst severity."""
-    by_target: dict[str, list[GradientPacket]] = {}
-    for packet in packets:
-        by_target.setdefault(packet.target, []).append(packet)
-    return tuple(_join_packets(same) for same in by_target.values())
-
-
-def _join_packets(packets: list[GradientPacket]) -> GradientPacket:
-    worst = min(packets, key=lambda packet: packet.severity)
-    return replace(worst, text="\n".join(dict.fromkeys(packet.text for packet in packets)))
+    return tuple(
+        replace(
+            min(same, key=lambda packet: packet.severity),
+            text="\n".join(dict.fromkeys(packet.text for packet in same)),
+        )
+        for same in group_by(packets, lambda packet: packet.target).values()
+    )

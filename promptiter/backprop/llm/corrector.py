@@ -25,7 +25,7 @@ from promptiter.backprop.llm.rendering import (
     render_call,
     render_snapshot,
 )
-from promptiter.backprop.llm.truncation import Section, approximate_tokens, compose, compute_room
+from promptiter.backprop.llm.truncation import PromptSection, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message, Role
 from promptiter.llm.structured import build_shape
 from promptiter.registry import OFFLINE_STAGES
@@ -67,9 +67,9 @@ def render_correction(request: CorrectionRequest, *, limit: int = MAX_PROMPT_TOK
     found = collect_findings(losses)
     diagnosis = list(dict.fromkeys(gradient.text for gradient in request.gradients))
     sections = [
-        Section(title="# The diagnosis", quotes=quote_numbered("diagnosis", diagnosis), weight=6),
+        PromptSection(title="# The diagnosis", quotes=quote_numbered("diagnosis", diagnosis), weight=6),
         *build_optional_section("# What the user said", quote_optional("user", request.case_loss.input), weight=3),
-        Section(title="# The step", quotes=quote_step(step), weight=12),
+        PromptSection(title="# The step", quotes=quote_step(step), weight=12),
         *build_optional_section(
             "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=6
         ),

@@ -23,7 +23,7 @@ from promptiter.backprop.llm.rendering import (
     render_rejection,
     render_value,
 )
-from promptiter.backprop.llm.truncation import Quote, Section, approximate_tokens, compose, compute_room
+from promptiter.backprop.llm.truncation import PromptSection, Quote, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, OptimizeRequest
 from promptiter.stages.losses import Category, Severity
@@ -193,7 +193,7 @@ SURFACE_TYPE_DESCRIPTIONS: Mapping[SurfaceType, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class FeedbackPoint:
     """One point that gradients of a surface make: how many of them make it, and for which cases."""
 
     text: str
@@ -215,15 +215,15 @@ def compute_points_room(*, limit: int) -> int:
 
 
 def render_aggregate(
-    request: AggregateRequest, points: Sequence[Point], *, left_out: int = 0, limit: int = MAX_PROMPT_TOKENS
+    request: AggregateRequest, points: Sequence[FeedbackPoint], *, left_out: int = 0, limit: int = MAX_PROMPT_TOKENS
 ) -> tuple[Message, ...]:
     """Render the prompt that asks to merge the points on one surface. `left_out` more points have fewer cases."""
     failed = f"{request.failed_cases:,} of {request.all_cases:,} cases failed. " if request.all_cases else ""
     more = f" {left_out:,} points of fewer cases are left out." if left_out else ""
     sections = [
         _build_surface_section(request.surface),
-        Section(title="# The current value", quotes=(_quote_value(request.surface),), weight=3),
-        Section(
+        PromptSection(title="# The current value", quotes=(_quote_value(request.surface),), weight=3),
+        PromptSection(
             title=f"# The feedback\n{failed}These are the points on this surface.{more}",
             quotes=(Quote("points", "\n".join(point.as_line() for point in points)),),
             weight=24,
@@ -283,18 +283,18 @@ def _quote_value(surface: Surface) -> Quote:
     return Quote("current value", render_value(surface.value))
 
 
-def _build_surface_section(surface: Surface, *, node_description: str = "") -> Section:
+def _build_surface_section(surface: Surface, *, node_description: str = "") -> PromptSection:
     lines = [f"surface: {surface.id}"]
     lines += [f"what its node does: {node_description}"] if node_description else []
     lines += [f"what the surface is for: {surface.description}"] if surface.description else []
     title = f"# The surface\nIt is {SURFACE_TYPE_DESCRIPTIONS[surface.type]}"
-    return Section(title=title, quotes=(Quote("surface", "\n".join(lines)),), weight=4)
+    return PromptSection(title=title, quotes=(Quote("surface", "\n".join(lines)),), weight=4)
 
 
-def _build_signal_section(signal: AggregateResult) -> Section:
+def _build_signal_section(signal: AggregateResult) -> PromptSection:
     counts = ", ".join(f"{name} {count}" for name, count in sorted(signal.categories.items()))
     text = f"{signal.severity}, {len(signal.case_ids)} cases{f' ({counts})' if counts else ''}:\n{signal.text}"
-    return Section(title="# The signal", quotes=(Quote("signal", text),), weight=12)
+    return PromptSection(title="# The signal", quotes=(Quote("signal", text),), weight=12)
 
 
 def _quote_limits(limits: Limits) -> tuple[Quote, ...]:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import orjson
 
-from promptiter.backprop.llm.truncation import Quote, Section
+from promptiter.backprop.llm.truncation import PromptSection, Quote
 from promptiter.backprop.step_text import json_leaves
 from promptiter.evaluation.metrics.metric import summarize_findings
 from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
-from promptiter.stages.contracts import BackwardRequest, Rejection, StepExample
+from promptiter.stages.contracts import GradientPacket, Rejection, StepExample
 from promptiter.stages.losses import Loss
 from promptiter.structure import Surface
 from traces import Snapshot, Step, ToolCall
@@ -70,7 +70,7 @@ def render_rejection(rejection: Rejection, surface: Surface) -> str:
     return f"why: {rejection.reason}\n\n{change or render_value(rejection.value)}"
 
 
-def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight: int) -> Iterator[Section]:
+def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight: int) -> Iterator[PromptSection]:
     """Build one section per example, so that a long one does not crowd out the others."""
     for number, example in enumerate(examples, 1):
         asked = example.case_input if example.case_input != example.input else None
@@ -86,15 +86,15 @@ def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight
             *quote_optional("expected tool calls", expected_calls),
             *quote_numbered("tool call", map(render_value, example.tool_calls)),
         )
-        yield Section(title=f"# {kind} example {number}", quotes=quotes, weight=weight)
+        yield PromptSection(title=f"# {kind} example {number}", quotes=quotes, weight=weight)
 
 
 def quote_optional(name: str, text: str | None) -> tuple[Quote, ...]:
     return (Quote(name, text),) if text else ()
 
 
-def build_optional_section(title: str, quotes: tuple[Quote, ...], *, weight: int) -> list[Section]:
-    return [Section(title=title, quotes=quotes, weight=weight)] if quotes else []
+def build_optional_section(title: str, quotes: tuple[Quote, ...], *, weight: int) -> list[PromptSection]:
+    return [PromptSection(title=title, quotes=quotes, weight=weight)] if quotes else []
 
 
 def quote_numbered(name: str, texts: Iterable[str]) -> tuple[Quote, ...]:
@@ -105,18 +105,9 @@ def describe_findings(findings: Iterable[Finding]) -> list[str]:
     return list(dict.fromkeys(summarize_findings([finding]) for finding in findings))
 
 
-def collect_incoming_findings(request: BackwardRequest) -> tuple[Finding, ...]:
-    """The findings of all packets, each once. They are attached to everything that the step answers."""
-    return deduplicate_findings(finding for packet in request.incoming for finding in packet.findings)
-
-
-def collect_findings(losses: Iterable[Loss]) -> tuple[Finding, ...]:
-    """The findings of all losses, each once."""
-    return deduplicate_findings(finding for loss in losses for finding in loss.findings)
-
-
-def deduplicate_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    found = {repr(finding): finding for finding in findings}
+def collect_findings(reports: Iterable[Loss | GradientPacket]) -> tuple[Finding, ...]:
+    """The findings of all losses or packets, each once."""
+    found = {repr(finding): finding for report in reports for finding in report.findings}
     return tuple(found[key] for key in sorted(found))
 
 

@@ -14,8 +14,10 @@ from typing import Annotated, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter
 
 from promptiter.backprop.llm.model_stage import build_object_schema
+from promptiter.evaluation.score import Finding
 from promptiter.llm.structured import build_shape
-from promptiter.stages.losses import Category, Severity
+from promptiter.stages.contracts import BackwardRequest, SurfaceGradient
+from promptiter.stages.losses import CaseLoss, Category, Severity
 from traces.model import Json
 
 W = TypeVar("W", Severity, Category)
@@ -75,6 +77,30 @@ def grade(blame: BlameEntry, reports: Iterable[tuple[Severity, Category]]) -> tu
     worst = min(reports, default=(None, None))
     return _match_word(blame.severity, SEVERITIES, worst[0] or "P1"), _match_word(
         blame.category, CATEGORIES, worst[1] or "other"
+    )
+
+
+def build_gradient(
+    blame: BlameEntry,
+    place: tuple[str, str],
+    case: BackwardRequest | CaseLoss,
+    *,
+    reports: Iterable[tuple[Severity, Category]],
+    findings: tuple[Finding, ...],
+) -> SurfaceGradient:
+    """Build the gradient of an entry at a place, that is, on a surface at a step."""
+    (surface_id, step_id), (severity, category) = place, grade(blame, reports)
+    return SurfaceGradient(
+        surface_id=surface_id,
+        case_id=case.case_id,
+        step_id=step_id,
+        text=blame.text,
+        severity=severity,
+        category=category,
+        repeat=case.repeat,
+        turn=case.turn,
+        confidence=blame.confidence,
+        findings=findings,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from promptiter.backprop.llm.prompts import BACKWARD, DATA_RULE, EXPECTED, GRADES, MAX_PROMPT_TOKENS, TO_A_SURFACE
 from promptiter.backprop.llm.rendering import (
     build_optional_section,
-    collect_incoming_findings,
+    collect_findings,
     collect_literals,
     collect_wrong_values,
     describe_findings,
@@ -17,7 +17,7 @@ from promptiter.backprop.llm.rendering import (
     render_call,
     render_result,
 )
-from promptiter.backprop.llm.truncation import Quote, Section, compose, compute_room
+from promptiter.backprop.llm.truncation import PromptSection, Quote, compose, compute_room
 from promptiter.llm.messages import Message
 from promptiter.stages.contracts import BackwardRequest
 from traces import Step
@@ -36,7 +36,7 @@ def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
 def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
     """The predecessors by alias. If there are too many, those that failed or gave a wrong value are preferred."""
     steps = sorted({step.id: step for step in request.predecessors}.values(), key=lambda step: (len(step.id), step.id))
-    wrong = collect_wrong_values(collect_incoming_findings(request))
+    wrong = collect_wrong_values(collect_findings(request.incoming))
     named = [(f"P{number}", step) for number, step in enumerate(steps, 1)]
     if len(named) > MOST_PREDECESSORS:
         named = sorted(named, key=lambda pair: not is_suspect(pair[1], wrong))[:MOST_PREDECESSORS]
@@ -45,7 +45,7 @@ def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
 
 def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
     """Render the prompt that asks which surface or predecessor of a step is to blame."""
-    step, findings = request.step, collect_incoming_findings(request)
+    step, findings = request.step, collect_findings(request.incoming)
     packets = sorted(request.incoming, key=lambda packet: (packet.severity, packet.source, packet.text))
     reports = list(dict.fromkeys(f"{packet.severity}, {packet.category}: {packet.text}" for packet in packets))
     reasons = [reason for reason in dict.fromkeys(request.reasons) if reason not in "\n".join(reports)]
@@ -55,21 +55,21 @@ def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS)
     surfaces = sorted(request.surfaces, key=lambda surface: (surface.id not in aliases, surface.id))
     predecessors = alias_predecessors(request)
     sections = [
-        Section(title="# What went wrong", quotes=quote_numbered("report", reports), weight=6),
+        PromptSection(title="# What went wrong", quotes=quote_numbered("report", reports), weight=6),
         *build_optional_section("# Why the metrics failed", quote_numbered("reason", reasons), weight=5),
         *build_optional_section("# What the metrics found", quote_optional("findings", "\n".join(unshown)), weight=3),
         *build_optional_section("# What the user said", quote_optional("user", request.input), weight=3),
         *build_optional_section(EXPECTED, quote_optional("expected", request.expected), weight=4),
-        Section(title="# The step", quotes=quote_step(step), weight=10),
+        PromptSection(title="# The step", quotes=quote_step(step), weight=10),
         *build_optional_section(
             "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
         ),
-        Section(
+        PromptSection(
             title="# Its surfaces" + ("" if aliases else ": none may be blamed"),
             quotes=tuple(quote_surface(surface, name=aliases.get(surface.id, "fixed")) for surface in surfaces),
             weight=6,
         ),
-        Section(
+        PromptSection(
             title="# Its predecessors" + ("" if predecessors else ": none may be blamed"),
             quotes=tuple(Quote(alias, render_result(before)) for alias, before in predecessors.items()),
             weight=6,

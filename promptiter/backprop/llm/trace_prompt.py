@@ -25,7 +25,7 @@ from promptiter.backprop.llm.rendering import (
     render_call,
     render_snapshot,
 )
-from promptiter.backprop.llm.truncation import Quote, Section, compose, compute_room, count_prompt_tokens
+from promptiter.backprop.llm.truncation import PromptSection, Quote, compose, compute_room, count_prompt_tokens
 from promptiter.backprop.propagate import TraceView
 from promptiter.llm.messages import Message
 from promptiter.stages.losses import Loss
@@ -79,7 +79,7 @@ class TracePrompt:
         content = compose(self._build_sections(), compute_room(_RULES, limit=limit), around=around)
         return Message("system", _RULES), Message("user", content)
 
-    def _build_sections(self) -> list[Section]:
+    def _build_sections(self) -> list[PromptSection]:
         case = self.view.request.case_loss
         aliases = {step.id: alias for alias, step in self.steps.items()}
         reports = _quote_reports(case.losses, aliases)
@@ -90,21 +90,21 @@ class TracePrompt:
             self._build_surface_section(named),
             *build_optional_section("# What the user said", quote_optional("user", case.input), weight=3),
             *(self._build_step_section(step, aliases, named) for step in self.steps.values()),
-            *([Section(title=f"# {self.left_out:,} more steps are not shown")] if self.left_out else []),
-            Section(title="# What went wrong", quotes=reports, weight=12),
+            *([PromptSection(title=f"# {self.left_out:,} more steps are not shown")] if self.left_out else []),
+            PromptSection(title="# What went wrong", quotes=reports, weight=12),
             *build_optional_section(
                 "# What the metrics found", quote_optional("findings", "\n".join(unshown)), weight=3
             ),
             *build_optional_section(EXPECTED, quote_optional("expected", self.view.expected), weight=8),
         ]
 
-    def _build_surface_section(self, named: Mapping[str, str]) -> Section:
+    def _build_surface_section(self, named: Mapping[str, str]) -> PromptSection:
         read = {surface.id: surface for step in self.steps.values() for surface in self.view.surfaces_of(step)}
         blamable = [quote_surface(read[each], name=alias) for each, alias in named.items() if each in read]
         fixed = [quote_surface(each, name="fixed") for each in _find_fixed_surfaces(read, named)]
-        return Section(title="# The surfaces", quotes=(*blamable, *fixed), weight=6)
+        return PromptSection(title="# The surfaces", quotes=(*blamable, *fixed), weight=6)
 
-    def _build_step_section(self, step: Step, aliases: Mapping[str, str], named: Mapping[str, str]) -> Section:
+    def _build_step_section(self, step: Step, aliases: Mapping[str, str], named: Mapping[str, str]) -> PromptSection:
         blamable = [named[surface_id] for surface_id in self.view.blamable[step.id]]
         source = self._find_input_source(step, aliases)
         heading = [
@@ -115,7 +115,7 @@ class TracePrompt:
         ]
         calls = quote_numbered("call", map(render_call, step.tool_calls))
         quotes = (*quote_step(step, has_input=not source), *calls)
-        return Section(title="; ".join(heading), quotes=quotes, weight=6 if blamable else 4)
+        return PromptSection(title="; ".join(heading), quotes=quotes, weight=6 if blamable else 4)
 
     def _find_input_source(self, step: Step, aliases: Mapping[str, str]) -> str:
         """Where else the whole input of a step is shown; empty if nowhere else."""

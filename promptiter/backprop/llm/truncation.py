@@ -47,7 +47,7 @@ def compute_room(rules: str, *, limit: int) -> int:
     return limit - count_prompt_tokens([rules, ""])
 
 
-def cut(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
+def truncate(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
     """Return the text if it has at most `limit` tokens, else its beginning, its end, and windows around the literals.
 
     Each gap says how many characters are left out. A lone surrogate, which no request can contain, is escaped.
@@ -96,7 +96,7 @@ class Quote:
         """Render the quote in at most `limit` tokens. Quoting escapes marks, so a cut text may have to be cut again."""
         room = limit
         while True:
-            shown = cut(self.text, room, around=around)
+            shown = truncate(self.text, room, around=around)
             block = quote_data(self.name, shown, limit=len(shown))
             excess = approximate_tokens(block) + 1 - limit
             if excess <= 0 or not shown:
@@ -105,7 +105,7 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class PromptSection:
     """A title and the quotes below it. A larger `weight` keeps more of it if not everything fits."""
 
     title: str
@@ -141,7 +141,7 @@ class Section:
         return "\n".join([self.title, *shown, *([note] if note else [])])
 
 
-def compose(sections: Sequence[Section], limit: int, *, around: Sequence[str] = ()) -> str:
+def compose(sections: Sequence[PromptSection], limit: int, *, around: Sequence[str] = ()) -> str:
     """Render the sections in order, in at most `limit` tokens.
 
     Long texts are cut around the literals. If there is not enough room for a part of each section, the sections with

@@ -13,12 +13,11 @@ import typer
 from promptiter.cli.load import read_subject, read_with_metrics
 from promptiter.cli.options import AsJson, ConfigOption, Output
 from promptiter.cli.output import console, write_text
-from promptiter.cli.views.check import CheckedSet, findings_as_json, print_findings
 from promptiter.errors import SetupError
-from promptiter.llm.models import any_simulated
 
 if TYPE_CHECKING:
     from promptiter.agents.base import Agent
+    from promptiter.cli.views.check import CheckedSet
     from promptiter.config.configured_run import ConfiguredEvaluation
     from promptiter.evaluation.evaluator import Evaluator
 
@@ -59,6 +58,7 @@ def check(
     Also finds contradicting or missing references and duplicates; with --agent, cases that always fail, always pass or
     flip. Exits 7 if references contradict each other, eval sets overlap, or no case can be scored.
     """
+    from promptiter.cli.views.check import CheckedSet, findings_as_json, print_findings
     from promptiter.evaluation.data.evalset import load_eval_set
     from promptiter.evaluation.data.health import check_cases, find_overlaps
 
@@ -97,8 +97,8 @@ def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str
         eval_sets, config = [], Path(project)
     if eval_sets:
         return eval_sets, config
-    found = read_subject(None, config=config).config
-    files = [str(file) for file in (*found.train, *found.validation, *found.test, *found.data)]
+    settings = read_subject(None, config=config).config
+    files = [str(file) for file in (*settings.train, *settings.validation, *settings.test, *settings.data)]
     if not files:
         raise SetupError("the configuration has no eval sets; add train and validation to it, or give files here")
     return files, config
@@ -129,14 +129,15 @@ async def _measure(
     from promptiter.cli.views.evaluation import show_progress
     from promptiter.evaluation.data.health import check_runs
     from promptiter.evaluation.stats.metric_noise import measure_metric_noise
+    from promptiter.llm.models import any_simulated
 
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):
         with show_progress(len(each.eval_set.cases) * repeats, each.source) as on_row:
-            found = await measure_metric_noise(
+            noise = await measure_metric_noise(
                 evaluator, agent, each.eval_set, repeats=repeats, judge_repeats=JUDGE_REPEATS, on_row=on_row
             )
-        findings = check_runs([found.evaluation])
+        findings = check_runs([noise.evaluation])
         failing = sum(finding.kind == "always_errors" for finding in findings)
         health = replace(
             each.health,
@@ -144,5 +145,5 @@ async def _measure(
             findings=(*each.health.findings, *findings),
         )
         is_simulated = any_simulated(evaluator.gateway.ledger.snapshot().by_model())
-        measured.append(replace(each, health=health, noise=found, is_simulated=is_simulated))
+        measured.append(replace(each, health=health, noise=noise, is_simulated=is_simulated))
     return measured

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.load import load_agent, read_subject
+from promptiter.cli.load import read_subject
 from promptiter.cli.options import Output, Subject
-from promptiter.cli.output import OutputFormat, console, guess_format, json_text, write_text
+from promptiter.cli.output import OutputFormat, console, guess_format, json_text, new_table, write_text
+from promptiter.config.loading import load_agent
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
@@ -72,7 +73,6 @@ def draw_structure(snapshot: StructureSnapshot) -> Diagram:
 
 
 def _print(snapshot: StructureSnapshot, output: Path | None) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     screen = console(output)
@@ -83,9 +83,7 @@ def _print(snapshot: StructureSnapshot, output: Path | None) -> None:
         )
     )
     screen.print(Text(f"structure {snapshot.structure_id[:12]}, baseline {snapshot.baseline_id[:12]}\n", "dim"))
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for name in ("node", "kind", "leads to"):
-        table.add_column(name, no_wrap=True)
+    table = new_table("node", "kind", "leads to")
     for node in snapshot.nodes:
         targets = [
             f"{edge.target} ({edge.condition})" if edge.condition else edge.target
@@ -96,8 +94,8 @@ def _print(snapshot: StructureSnapshot, output: Path | None) -> None:
         table.add_row(Text(one_line(node.id) + entry), node.kind, Text(one_line(", ".join(targets))))
     screen.print(table)
     screen.print()
-    table = Table(box=None, header_style="dim", pad_edge=False, expand=True)
-    table.add_column("surface", no_wrap=True)
+    table = new_table("surface")
+    table.expand = True
     table.add_column("value", no_wrap=True, overflow="ellipsis", ratio=1)
     for surface in snapshot.surfaces:
         table.add_row(Text(one_line(surface.id), "cyan"), Text(cut(one_line(str(surface.value)), 200)))

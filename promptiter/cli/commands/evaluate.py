@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.load import read_with_metrics
+from promptiter.cli.load import collect_settings, read_with_metrics
 from promptiter.cli.options import AsJson, Concurrency, ConfigOption, MaxUsd, Output, Seed, Subject
 from promptiter.cli.output import console, write_text
 from promptiter.errors import SetupError
-from traces.model import Json
 
 
 def evaluate(
@@ -65,7 +64,7 @@ def evaluate(
 ) -> None:
     """Run an agent over an eval set and score it.
 
-    Models, metrics and other settings come from promptiter.yaml, as for `promptiter run`; options win over it.
+    Models, metrics and other settings come from promptiter.yaml, as for `promptiter run`; options override it.
 
     Exits 1 if a metric's mean is below its threshold.
     """
@@ -77,17 +76,17 @@ def evaluate(
     for path in (junit, output):
         if path is not None and not path.absolute().parent.is_dir():
             raise SetupError(f"{str(path)!r} cannot be written: its folder does not exist")
-    settings = _drop_none(
-        initial_profile=_absolute(profile),
-        evaluation=_drop_none(
-            repeats=repeats,
-            concurrency=concurrency,
-            case_timeout_s=timeout_s,
-            max_errored_fraction=max_errored_fraction,
-        ),
-        cache=_absolute(Path(cache)) if cache not in (None, "memory") else cache,
+    settings = collect_settings(
+        initial_profile=profile,
+        evaluation={
+            "repeats": repeats,
+            "concurrency": concurrency,
+            "case_timeout_s": timeout_s,
+            "max_errored_fraction": max_errored_fraction,
+        },
+        cache=cache if cache in (None, "memory") else Path(cache),
         teacher=teacher,
-        budget=_drop_none(max_usd=max_usd, allow_unknown_price=allow_unknown_price or None),
+        budget={"max_usd": max_usd, "allow_unknown_price": allow_unknown_price or None},
         seed=seed,
     )
     given = read_with_metrics(subject, eval_set, config=config, metrics=metrics, settings=settings)
@@ -101,25 +100,17 @@ def evaluate(
         for case_id, error in labelled.errors:
             typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)
     with evaluation_view.show_progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
-        found = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
+        evaluation = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
     if junit is not None:
-        write_text(evaluation_view.evaluation_as_junit(found, cases), junit)
+        write_text(evaluation_view.evaluation_as_junit(evaluation, cases), junit)
     if as_json:
-        write_text(evaluation_view.evaluation_as_json(found, gateway), output)
+        write_text(evaluation_view.evaluation_as_json(evaluation, gateway), output)
     else:
         screen = console(output)
-        evaluation_view.print_evaluation(screen, found, cases, gateway)
+        evaluation_view.print_evaluation(screen, evaluation, cases, gateway)
         evaluation_view.print_unread(
-            screen, sorted(find_unread(built.agent.describe().surface_ids, (row.reads for row in found.rows)))
+            screen, sorted(find_unread(built.agent.describe().surface_ids, (row.reads for row in evaluation.rows)))
         )
     gateway.cache.close()
-    if not found.is_reliable or not evaluation_view.reaches_thresholds(found):
+    if not evaluation.is_reliable or not evaluation_view.reaches_thresholds(evaluation):
         raise typer.Exit(1)
-
-
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.absolute())
-
-
-def _drop_none(**values: Json) -> dict[str, Json]:
-    return {name: value for name, value in values.items() if value not in (None, {})}

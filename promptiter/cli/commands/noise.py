@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.commands.run import collect_settings
+from promptiter.cli.load import collect_settings
 from promptiter.cli.options import Concurrency, Config, ConfiguredJson, InitialProfile, MaxUsd, Quiet, Seed
 from promptiter.cli.output import console, print_error, write_text
 from promptiter.errors import SetupError
@@ -38,8 +38,8 @@ def noise(
 ) -> None:
     """Measure noise, and which gains could be detected.
 
-    Runs the baseline several times on the validation cases (an A/A test). No candidate is tried. Options win over the
-    keys of the same name in CONFIG.
+    Runs the baseline several times on the validation cases (an A/A test). No candidate is tried. Options override
+    the keys of the same name in CONFIG.
 
     After Ctrl-C, or when the budget ends, reports what was measured so far. Exits 7 if too many runs or scores failed.
     """
@@ -51,12 +51,11 @@ def noise(
     if gain is not None and not gain > 0:
         raise SetupError(f"--gain is {gain:g}; give a gain above 0, such as 0.1")
     settings = collect_settings(
-        budget={"max_usd": max_usd} if max_usd is not None else None,
-        concurrency=concurrency,
+        budget={"max_usd": max_usd},
+        evaluation={"concurrency": concurrency},
         seed=seed,
-        initial_profile=str(initial_profile.absolute()) if initial_profile is not None else None,
-        review=None,
-        as_json=as_json,
+        initial_profile=initial_profile,
+        json=as_json,
         quiet=quiet,
     )
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the report, not for what an agent prints

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from promptiter.cli.load import collect_settings
 from promptiter.cli.options import (
     Concurrency,
     Config,
@@ -27,11 +28,10 @@ from promptiter.cli.options import (
 )
 from promptiter.cli.output import SteadyConsole, console, print_error, write_text
 from promptiter.errors import SetupError
-from traces.model import Json
 
 if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredRun
-    from promptiter.config.file import ReadConfig
+    from promptiter.config.file import ParsedConfig
     from promptiter.runlog.results import RunResult
     from promptiter.runs.directory import RunDirectory
 
@@ -67,7 +67,7 @@ def run(
     During the search any gain is accepted. At the end baseline and best are run again, and one significance test
     decides what is adopted (`final_test` in CONFIG).
 
-    Options win over the keys of the same name in CONFIG.
+    Options override the keys of the same name in CONFIG.
 
     The first Ctrl-C finishes the current round, the second stops at once; `promptiter resume` continues either.
 
@@ -78,14 +78,14 @@ def run(
     names = [name.strip() for each in targets or () for name in each.split(",") if name.strip()]
     settings = collect_settings(
         max_rounds=max_rounds,
-        budget={"max_usd": max_usd} if max_usd is not None else None,
-        concurrency=concurrency,
+        budget={"max_usd": max_usd},
+        evaluation={"concurrency": concurrency},
         seed=seed,
         targets=names or None,
-        initial_profile=str(initial_profile.absolute()) if initial_profile is not None else None,
+        initial_profile=initial_profile,
         review=review,
         runs=runs,
-        as_json=as_json,
+        json=as_json,
         quiet=quiet,
     )
     if dry_run:
@@ -116,7 +116,7 @@ def resume(
     from promptiter.api import read_config_to_resume
 
     folder = find_run_folder(run, runs)
-    settings = collect_settings(concurrency=concurrency, review=review, as_json=as_json, quiet=quiet)
+    settings = collect_settings(evaluation={"concurrency": concurrency}, review=review, json=as_json, quiet=quiet)
     _execute(read_config_to_resume(folder, settings=settings), folder=folder, test_now=final_test, costs=costs)
 
 
@@ -136,32 +136,13 @@ def rerun(
     from promptiter.api import read_config_to_rerun
 
     folder = find_run_folder(run, runs)
-    settings = collect_settings(concurrency=concurrency, review=review, runs=runs, as_json=as_json, quiet=quiet)
+    settings = collect_settings(
+        evaluation={"concurrency": concurrency}, review=review, runs=runs, json=as_json, quiet=quiet
+    )
     _execute(read_config_to_rerun(folder, settings=settings), costs=costs)
 
 
-def collect_settings(
-    *,
-    concurrency: int | None,
-    review: bool | None,
-    runs: Path | None = None,
-    as_json: bool | None,
-    quiet: bool | None,
-    **others: Json,
-) -> dict[str, Json]:
-    """The options that were given, under their keys in promptiter.yaml."""
-    given = {
-        **others,
-        "evaluation": {"concurrency": concurrency} if concurrency is not None else None,
-        "review": review,
-        "runs": str(runs.absolute()) if runs is not None else None,
-        "json": as_json,
-        "quiet": quiet,
-    }
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def _print_forecast(found: ReadConfig) -> None:
+def _print_forecast(parsed: ParsedConfig) -> None:
     """Print the effective configuration as YAML that can be run, and the forecast to standard error."""
     import yaml
 
@@ -169,7 +150,7 @@ def _print_forecast(found: ReadConfig) -> None:
     from promptiter.config.effective_config import build_effective_config
 
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the YAML, not for what an agent prints
-        configured = _prepare(found)
+        configured = _prepare(parsed)
         try:
             effective, forecast = build_effective_config(configured), configured.forecast()
         finally:
@@ -187,7 +168,9 @@ def _print_forecast(found: ReadConfig) -> None:
     forecast_view.print_forecast(SteadyConsole(), forecast)
 
 
-def _execute(found: ReadConfig, *, folder: Path | None = None, test_now: bool = False, costs: bool = False) -> NoReturn:
+def _execute(
+    parsed: ParsedConfig, *, folder: Path | None = None, test_now: bool = False, costs: bool = False
+) -> NoReturn:
     """Run to the end, show the outcome, and exit with its code. With a folder, resume that run."""
     from promptiter.cli.exit_codes import EXIT_CODES
     from promptiter.cli.views import run as run_view
@@ -195,7 +178,7 @@ def _execute(found: ReadConfig, *, folder: Path | None = None, test_now: bool = 
     from promptiter.runs.summary import summarize
 
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the summary, not for what an agent prints
-        configured = _prepare(found)
+        configured = _prepare(parsed)
         try:
             directory = configured.begin() if folder is None else configured.resume(folder)
             result = _run(configured, directory, test_now=test_now)
@@ -215,7 +198,7 @@ def _execute(found: ReadConfig, *, folder: Path | None = None, test_now: bool = 
     raise typer.Exit(EXIT_CODES[summary.outcome])
 
 
-def _prepare(found: ReadConfig) -> ConfiguredRun:
+def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
     """Build the run. All problems are reported together."""
     from promptiter.cli.review import check_terminal
     from promptiter.config.build import build_run
@@ -223,15 +206,15 @@ def _prepare(found: ReadConfig) -> ConfiguredRun:
 
     problems = []
     checks: list[Callable[[], None]] = [
-        partial(check_folder, found.config.runs),
-        *([check_terminal] if found.config.review else []),
+        partial(check_folder, parsed.config.runs),
+        *([check_terminal] if parsed.config.review else []),
     ]
     for check in checks:
         try:
             check()
         except SetupError as error:
             problems.append(str(error))
-    return build_run(found, problems=problems)
+    return build_run(parsed, problems=problems)
 
 
 def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:

@@ -38,7 +38,7 @@ def show(
     folder = find_run_folder(run, runs)
     if case is not None:
         if diff or rounds or blame or costs:
-            raise SetupError("--case shows one case; leave out --diff, --rounds, --blame and --costs")
+            raise SetupError("--case cannot be combined with --diff, --rounds, --blame or --costs")
         history = read_case(folder, case)
         if as_json:
             write_text(json_text(to_plain(history)), None)

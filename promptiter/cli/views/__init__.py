@@ -1,1 +1,1 @@
-"""How commands show what they found: plain data in, text for people or JSON for machines out."""
+"""Views: render plain data as text for people or as JSON for machines."""

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import print_indented
+from promptiter.cli.output import new_table, print_indented
 from promptiter.cli.views.run import format_score, shorten_reason
 from promptiter.evaluation.result import CaseRow
 from promptiter.runlog.events import Phase
@@ -45,13 +45,7 @@ def print_case(screen: Console, history: CaseHistory, folder: Path) -> None:
 
 def runs_table(history: CaseHistory, *, chosen: int | None = None) -> Table:
     """A numbered table of the runs: phase, profile and score; the chosen one is marked."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("run", justify="right", no_wrap=True)
-    for name in ("round", "phase", "profile"):
-        table.add_column(name, no_wrap=True)
-    for name in ("repeat", "score"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table = new_table(">run", "round", "phase", "profile", ">repeat", ">score", "", gap=3)
     for number, run in enumerate(history.runs, start=1):
         passed = run.row.error is None and all(score.passed for score in run.row.scores)
         table.add_row(

@@ -7,20 +7,20 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from promptiter.cli.output import json_text, print_rows
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from promptiter.cli.output import json_text, new_table, print_rows
+from promptiter.cli.views.noise import noise_as_plain, noise_rows
+from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.evaluation.data.health import Health, HealthFinding, HealthKind
+from promptiter.evaluation.stats.metric_noise import MetricNoiseReport
+from promptiter.evaluation.stats.noise import NoiseReport
 from promptiter.wording import join_names, plural
 from traces.model import Json
 from traces.text import cut, one_line
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from promptiter.evaluation.data.case import EvalCase, EvalSet
-    from promptiter.evaluation.data.health import Health, HealthFinding, HealthKind
-from promptiter.evaluation.stats.metric_noise import MetricNoiseReport
-from promptiter.evaluation.stats.noise import NoiseReport
 
 MAX_FINDINGS = 20
 """Maximum number of findings of one kind that are printed."""
@@ -62,8 +62,6 @@ def findings_as_json(checked: Sequence[CheckedSet], shared: Sequence[HealthFindi
 
 
 def print_findings(screen: Console, checked: Sequence[CheckedSet], shared: Sequence[HealthFinding]) -> None:
-    from rich.text import Text
-
     texts = {(each.source, case.id): _text(case) for each in checked for case in each.eval_set.cases}
     for each in checked:
         _print_set(screen, each, texts)
@@ -78,8 +76,6 @@ def print_findings(screen: Console, checked: Sequence[CheckedSet], shared: Seque
 
 
 def _print_set(screen: Console, checked: CheckedSet, texts: Mapping[tuple[str, str], str]) -> None:
-    from rich.text import Text
-
     health = checked.health
     counts = {kind: health.counts[kind] for kind in _KINDS if kind in health.counts}
     findings = ", ".join(_KINDS[kind].count(number) for kind, number in counts.items())
@@ -105,9 +101,6 @@ def _print_kind(
     *,
     source: str,
 ) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     words = _KINDS[kind]
     screen.print(Text.assemble((words.count(len(findings)), words.style), f": {words.advice}"))
     has_detail = any(finding.detail for finding in findings)
@@ -128,8 +121,6 @@ def _print_kind(
 
 
 def _metric_noise_as_plain(noise: MetricNoiseReport, *, is_simulated: bool) -> dict[str, Json]:
-    from promptiter.cli.views.noise import noise_as_plain
-
     return {
         **noise_as_plain(NoiseReport(evaluation=noise.evaluation)),
         "judge_repeats": noise.judge_repeats,
@@ -140,19 +131,11 @@ def _metric_noise_as_plain(noise: MetricNoiseReport, *, is_simulated: bool) -> d
 
 
 def _print_noise(screen: Console, noise: MetricNoiseReport, *, is_simulated: bool) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from promptiter.cli.views.noise import noise_rows
-
     report = NoiseReport(evaluation=noise.evaluation)
     sample = f"{report.repeats} repeats of each case, {noise.judge_repeats} judgements each"
     title = "noise (offline model)" if is_simulated else "noise"
     screen.print(Text.assemble((title, "bold"), f": standard deviations of one score, {sample}"))
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    table.add_column("metric")
-    for name in ("agent", "judge"):
-        table.add_column(name, justify="right")
+    table = new_table("metric", ">agent", ">judge")
     table.add_column("")
     for metric in noise.metrics:
         advice = _noise_advice(metric.agent_variance, metric.judge_variance)
@@ -247,7 +230,7 @@ _KINDS: Mapping[HealthKind, _KindText] = {
     "never_passes": _KindText(
         "case that never passes",
         "cases that never pass",
-        "too hard or wrong; check the reference and the threshold before you optimize for it.",
+        "too hard or wrong; check the reference and the threshold before optimizing.",
     ),
     "flips": _KindText(
         "case that flips",

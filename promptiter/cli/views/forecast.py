@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import json_text, print_rows
+from promptiter.cli.output import json_text, new_table, print_rows
 from promptiter.forecast.costs import NO_COST, Cost, Range
 from promptiter.forecast.forecast import Forecast
 from promptiter.forecast.stage_costs import STAGES, Stage
@@ -63,7 +62,7 @@ def stages_as_json(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[
 def print_stages(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spending]) -> None:
     """Print what each stage took beside its forecast: calls, and dollars if they are known, otherwise tokens."""
     has_dollars = forecast.total.usd is not None and forecast.total.usd.high > 0
-    table = _new_table("stage", "calls", "expected", "cost" if has_dollars else "tokens", "expected")
+    table = new_table("stage", ">calls", ">expected", ">cost" if has_dollars else ">tokens", ">expected")
     for stage, actual in _by_stage(forecast, spent):
         cost = forecast.stages.get(stage, NO_COST)
         paid = (_paid(actual), _dollars(cost)) if has_dollars else (_count(actual.tokens), _range(cost.tokens, _count))
@@ -77,21 +76,13 @@ def _by_stage(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[tuple
 
 
 def _print_costs(screen: Console, kind: str, lines: Iterable[tuple[str, Cost]]) -> None:
-    table = _new_table(kind, "calls", "tokens", "cost", "time")
+    table = new_table(kind, ">calls", ">tokens", ">cost", ">time")
     for name, cost in lines:
         calls, tokens = _range(cost.calls, _count), _range(cost.tokens, _thousands)
         style = "bold" if name == "all" else None
         table.add_row(Text(one_line(name)), calls, tokens, _dollars(cost), _range(cost.seconds, _time), style=style)
     screen.print()
     screen.print(table)
-
-
-def _new_table(first: str, *others: str) -> Table:
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
 
 
 def _range(figures: Range, show: Callable[[float], str]) -> str:

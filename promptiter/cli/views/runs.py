@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from promptiter.cli.output import new_table
 from promptiter.cli.views.costs import price
 from promptiter.cli.views.run import MARKS, OTHER_MARK
 from promptiter.runs.listing import ListedRun
@@ -17,14 +17,10 @@ from traces.text import cut, one_line
 MAX_ERROR = 200
 
 
-def print_runs(screen: Console, found: Sequence[ListedRun]) -> None:
+def print_runs(screen: Console, runs: Sequence[ListedRun]) -> None:
     """Print one line per run, then errors, and how to resume the last run that can be resumed."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("run", "outcome"):
-        table.add_column(name, no_wrap=True)
-    for name in ("rounds", "score", "cost", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for each in found:
+    table = new_table("run", "outcome", ">rounds", ">score", ">cost", ">time")
+    for each in runs:
         table.add_row(
             each.run_id,
             Text(each.outcome.replace("_", " "), MARKS.get(each.outcome, OTHER_MARK)[1].removeprefix("bold ")),
@@ -34,10 +30,10 @@ def print_runs(screen: Console, found: Sequence[ListedRun]) -> None:
             "" if each.duration_s is None else f"{each.duration_s:.0f} s",
         )
     screen.print(table)
-    for each in found:
+    for each in runs:
         if note := _note(each):
             screen.print(Text(f"{each.run_id}: {note}", "dim"), soft_wrap=True)
-    waiting = [each for each in found if each.can_resume and each.is_configured]
+    waiting = [each for each in runs if each.can_resume and each.is_configured]
     if waiting:
         text = f"{plural(len(waiting), 'run')} can be resumed: promptiter resume {path_from_here(waiting[-1].path)}"
         screen.print(f"\n{text}", style="dim", soft_wrap=True, markup=False)

@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import print_heading, print_indented
+from promptiter.cli.output import new_table, print_heading, print_indented
 from promptiter.cli.views.costs import cost_line
 from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.run import (
@@ -19,7 +19,7 @@ from promptiter.cli.views.run import (
     print_warnings,
     shorten_reason,
 )
-from promptiter.runs.round_summary import BlameOutcome, Figures, Rejected
+from promptiter.runs.round_summary import BlameOutcome, Figures, RejectionSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import join_names, plural
 from traces.text import one_line
@@ -77,10 +77,7 @@ def print_changes(screen: Console, summary: RunSummary) -> None:
 def print_rounds(screen: Console, summary: RunSummary) -> None:
     """Print one line per round, with the reason for its decision."""
     print_heading(screen, "Rounds")
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("round", no_wrap=True, justify="right")
-    for name in ("train", "validation"):
-        table.add_column(name, no_wrap=True)
+    table = new_table(">round", "train", "validation", gap=3)
     table.add_column("decision", overflow="fold")
     table.add_row("0", "", _figures(summary.baseline), Text("baseline", "dim"))
     for each in summary.rounds:
@@ -123,12 +120,8 @@ def _print_scores(screen: Console, summary: RunSummary) -> None:
     if before is None or after is None:
         return
     is_changed = summary.adopted or bool(summary.changes)
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("validation")
-    table.add_column("baseline", justify="right")
-    if is_changed:
-        table.add_column("adopted" if summary.adopted else "accepted", justify="right")
-    table.add_column("")
+    new_column = [">adopted" if summary.adopted else ">accepted"] if is_changed else []
+    table = new_table("validation", ">baseline", *new_column, "", gap=3)
     rows = [("mean score", format_score(before.score), format_score(after.score), "")]
     rows.append(("cases that pass", f"{before.passed}/{before.cases}", f"{after.passed}/{after.cases}", ""))
     if len(summary.metrics) > 1:
@@ -152,7 +145,7 @@ def _print_evidence(screen: Console, summary: RunSummary) -> None:
     for reason in summary.evidence:
         print_indented(screen, Text(shorten_reason(reason)))
     if summary.removed:
-        print_indented(screen, Text(f"removed, no worse without: {join_names(summary.removed, limit=MAX_NAMES)}"))
+        print_indented(screen, Text(f"removed, no loss without: {join_names(summary.removed, limit=MAX_NAMES)}"))
 
 
 def _print_unchanged(screen: Console, summary: RunSummary) -> None:
@@ -162,21 +155,21 @@ def _print_unchanged(screen: Console, summary: RunSummary) -> None:
 
 
 def _print_rejections(screen: Console, summary: RunSummary) -> None:
-    found = summary.rejections
-    if not found:
+    rejections = summary.rejections
+    if not rejections:
         return
-    print_heading(screen, "Rejected")
-    if len(found) > MAX_REJECTIONS:
-        screen.print(f"  the last {MAX_REJECTIONS} of {len(found):,}; --rounds shows all", style="dim")
+    print_heading(screen, "RejectionSummary")
+    if len(rejections) > MAX_REJECTIONS:
+        screen.print(f"  the last {MAX_REJECTIONS} of {len(rejections):,}; --rounds shows all", style="dim")
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for each in found[-MAX_REJECTIONS:]:
+    for each in rejections[-MAX_REJECTIONS:]:
         table.add_row(f"round {each.round}", Text(shorten_reason(_format_rejection(each))))
     screen.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
-def _format_rejection(each: Rejected) -> str:
+def _format_rejection(each: RejectionSummary) -> str:
     return f"{', '.join(each.surface_ids)}: {each.reason}" if each.surface_ids else each.reason
 
 

@@ -59,10 +59,6 @@ class Part(FileObject):
     function_response: ToolResponse | None = None
 
 
-def list_texts(parts: Iterable[Part]) -> list[str]:
-    return [part.text for part in parts if part.text is not None]
-
-
 def list_calls(parts: Iterable[Part]) -> list[ExpectedToolCall]:
     return [part.function_call.call for part in parts if part.function_call is not None]
 
@@ -93,7 +89,7 @@ class Content(FileObject):
     @property
     def text(self) -> str | None:
         """The texts of the parts, one on each line."""
-        texts = list_texts(self.all_parts)
+        texts = [part.text for part in self.all_parts if part.text is not None]
         return "\n".join(texts) if texts else None
 
     @property

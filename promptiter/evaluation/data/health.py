@@ -22,6 +22,7 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.data.near_duplicates import group_near_duplicates
 from promptiter.evaluation.data.splits import digest_input
 from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.grouping import group_by
 from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
@@ -84,10 +85,7 @@ class Health:
 
 def check_cases(eval_set: EvalSet, *, needs_reference: bool = True) -> Health:
     """Check the cases without running them. `needs_reference`: whether a metric compares with expected answers."""
-    by_question: dict[str, list[EvalCase]] = {}
-    for case in eval_set.cases:
-        by_question.setdefault(_digest_question(case), []).append(case)
-    groups = list(by_question.values())
+    groups = list(group_by(eval_set.cases, _digest_question).values())
     referenced = sum(_has_reference(case) or case.scenario is not None for case in eval_set.cases)
     findings = (
         *_find_contradictions(groups),
@@ -127,12 +125,12 @@ def check_runs(evaluations: Iterable[Evaluation]) -> tuple[HealthFinding, ...]:
 
     A run passes when all its metrics do. Raises SetupError if an evaluation ran every case once only.
     """
-    by_case: dict[str, list[CaseRow]] = {}
+    rows: list[CaseRow] = []
     for evaluation in evaluations:
         if evaluation.rows and max(Counter(row.case_id for row in evaluation.rows).values()) < 2:
             raise SetupError(f"eval set {evaluation.eval_set_id!r} was run once a case; run it with at least 2 repeats")
-        for row in evaluation.rows:
-            by_case.setdefault(row.case_id, []).append(row)
+        rows += evaluation.rows
+    by_case = group_by(rows, lambda row: row.case_id)
     found = [_classify_runs(case_id, rows) for case_id, rows in sorted(by_case.items()) if len(rows) > 1]
     return tuple(finding for finding in found if finding is not None)
 
@@ -200,18 +198,19 @@ def _describe_contradiction(group: Sequence[EvalCase]) -> str:
 
 def _find_duplicates(groups: Iterable[Sequence[EvalCase]]) -> Iterator[HealthFinding]:
     for group in groups:
-        alike: dict[str, list[str]] = {}
-        for case in group:
-            answers = [[turn.expected and _normalize_answer(turn.expected), _list_calls(turn)] for turn in case.turns]
-            alike.setdefault(digest([answers, case.mode, case.actual]), []).append(case.id)
-        yield from (HealthFinding(kind="duplicate", case_ids=tuple(ids)) for ids in alike.values() if len(ids) > 1)
+        for alike in group_by(group, _digest_expectations).values():
+            if len(alike) > 1:
+                yield HealthFinding(kind="duplicate", case_ids=tuple(case.id for case in alike))
+
+
+def _digest_expectations(case: EvalCase) -> str:
+    answers = [[turn.expected and _normalize_answer(turn.expected), _list_calls(turn)] for turn in case.turns]
+    return digest([answers, case.mode, case.actual])
 
 
 def _find_near_duplicates(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
     """Groups of cases with similar questions in the same context. Of equal questions, `cases` holds one."""
-    by_context: dict[str, list[EvalCase]] = {}
-    for case in cases:
-        by_context.setdefault(digest([case.scenario is None, case.context, case.state]), []).append(case)
+    by_context = group_by(cases, lambda case: digest([case.scenario is None, case.context, case.state]))
     for alike in by_context.values():
         for numbers, similarity in group_near_duplicates([_make_shingles(case) for case in alike]):
             yield HealthFinding(

@@ -14,6 +14,7 @@ from itertools import combinations
 
 from promptiter.errors import EvalSetError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.grouping import group_by
 from promptiter.wording import join_names, plural
 from traces import digest
 
@@ -84,9 +85,7 @@ def _check_shares(shares: Mapping[str, float]) -> None:
 
 
 def _shuffle_groups(cases: Sequence[EvalCase], seed: int) -> list[list[EvalCase]]:
-    groups: dict[str, list[EvalCase]] = {}
-    for case in cases:
-        groups.setdefault(digest_input(case), []).append(case)
+    groups = group_by(cases, digest_input)
     for group in groups.values():
         group.sort(key=lambda case: (case.content_digest, case.id))
     return [groups[key] for key in sorted(groups, key=lambda key: hashlib.sha256(f"{seed}:{key}".encode()).digest())]

@@ -16,13 +16,16 @@ ModelsAggregator: TypeAlias = Literal[
     "all_pass", "any_pass", "majority_pass", "avg", "weighted_avg", "weighted_majority"
 ]
 
-JUDGE_METRICS = (
-    "llm_final_response",
-    "llm_rubric_response",
-    "llm_rubric_critic",
-    "llm_rubric_reference_critic",
-    "llm_rubric_knowledge_recall",
-)
+RubricKind: TypeAlias = Literal["response", "critic", "reference_critic", "knowledge_recall"]
+JudgeKind: TypeAlias = Literal["final_response"] | RubricKind
+
+JUDGE_METRICS: Mapping[str, JudgeKind] = {
+    "llm_final_response": "final_response",
+    "llm_rubric_response": "response",
+    "llm_rubric_critic": "critic",
+    "llm_rubric_reference_critic": "reference_critic",
+    "llm_rubric_knowledge_recall": "knowledge_recall",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ def read_criterion(
 class _CriterionEntry(FileObject):
     """A criterion in a file, whose keys are the fields of `builds`.
 
-    It is built once while it is checked, so that the criterion's own complaints name the place, too.
+    It is built once while it is checked, so that the criterion's own errors name the place, too.
     """
 
     builds: ClassVar[Callable[..., Any]]

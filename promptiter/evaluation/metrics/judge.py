@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import fsum
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
@@ -24,11 +24,17 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError, ModelError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.metrics.builtin import MetricBuilder
-from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, JudgeConfig, JudgeModel, ModelsAggregator, Rubric
+from promptiter.evaluation.metrics.criteria import (
+    JUDGE_METRICS,
+    JudgeConfig,
+    JudgeKind,
+    JudgeModel,
+    ModelsAggregator,
+    Rubric,
+)
 from promptiter.evaluation.metrics.judge_model import Judge, build_judges
 from promptiter.evaluation.metrics.judge_prompts import (
     Exchange,
-    RubricKind,
     render_final_response,
     render_rubrics,
     render_tool_output,
@@ -51,8 +57,6 @@ from promptiter.llm.structured import ask_for, build_shape
 
 T = TypeVar("T")
 
-JudgeKind: TypeAlias = Literal["final_response"] | RubricKind
-
 SHOWN_REASON = 300
 """A finding keeps at most this many characters of a judge's reason."""
 
@@ -61,20 +65,11 @@ _NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RubricVerdict:
     """The verdict of one sample on one rubric."""
 
-    rubric_id: str
     passed: bool
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedTurn:
-    """The judgement of one turn, with the judge's reasons for what failed."""
-
-    score: TurnScore
-    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +108,7 @@ class JudgeMetric:
         except MetricError as error:
             return leave_unscored(self, f"case {case.id!r} cannot be judged: {error}")
         answers = iter(judged)
-        score = score_by_turn(self, case, run, judge=lambda _turn, _run: next(answers).score)
+        score = score_by_turn(self, case, run, judge=lambda _turn, _run: next(answers))
         if not score.is_scored:
             return score
         return replace(score, reason=self._write_reason(score, dict(zip(exchanges, judged, strict=True))))
@@ -145,7 +140,7 @@ class JudgeMetric:
         calls = [call for call in run.tool_calls if not names or call.name in names]
         return Exchange(question=question, tool_output=render_tool_output(calls), earlier=earlier)
 
-    async def _judge_turn(self, exchange: Exchange) -> JudgedTurn:
+    async def _judge_turn(self, exchange: Exchange) -> TurnScore:
         if exchange.tool_output == "":
             tools = " or ".join(self.config.knowledge_tool_names) or "any tool"
             return self._build_turn(
@@ -162,7 +157,7 @@ class JudgeMetric:
         )
         return self._build_turn(value, self._find_failed_rubrics(value, by_judge), exchange)
 
-    async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[Verdict, ...]:
+    async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[RubricVerdict, ...]:
         """Ask for one sample: a verdict on each rubric, in the order of the configuration."""
         if self.kind == "final_response":
             messages, shape = render_final_response(exchange), _VALID_SHAPE
@@ -172,12 +167,14 @@ class JudgeMetric:
         request = ModelRequest(model=judge.model, messages=messages, options=judge.options)
         return await ask_for(shape, request, CallSite(role="judge", repeat=repeat), self.gateway, node_id=self.name)
 
-    def _average_samples(self, samples: Sequence[tuple[Verdict, ...]]) -> float:
+    def _average_samples(self, samples: Sequence[tuple[RubricVerdict, ...]]) -> float:
         """The value of one model: the mean over rubrics and samples, or whether most samples are valid."""
         value = mean([mean([verdict.passed for verdict in verdicts]) for verdicts in zip(*samples, strict=True)])
         return float(value > 0.5) if self.kind == "final_response" else value
 
-    def _find_failed_rubrics(self, value: float, by_judge: Sequence[Sequence[tuple[Verdict, ...]]]) -> dict[str, str]:
+    def _find_failed_rubrics(
+        self, value: float, by_judge: Sequence[Sequence[tuple[RubricVerdict, ...]]]
+    ) -> dict[str, str]:
         """The failed rubrics, each with the first reason given.
 
         A rubric fails if at most half of the samples pass it. On a turn below the threshold all samples must pass it.
@@ -191,20 +188,20 @@ class JudgeMetric:
                 failed[rubric.id] = truncate_middle(reasons[0].strip(), SHOWN_REASON)
         return failed
 
-    def _build_turn(self, value: float, failed: Mapping[str, str], exchange: Exchange) -> JudgedTurn:
+    def _build_turn(self, value: float, failed: Mapping[str, str], exchange: Exchange) -> TurnScore:
         if self.kind == "final_response":
             wrong = Finding(kind="wrong", expected=exchange.reference, actual=exchange.response)
             reasons = tuple(f"invalid: {reason}" for reason in failed.values())
-            return JudgedTurn(TurnScore(value, (wrong,) if failed else ()), reasons)
+            return TurnScore(value, (wrong,) if failed else (), reasons)
         findings = tuple(
             Finding(kind="violated", predicate=f"rubric:{rubric.id}", expected=rubric.text, actual=failed[rubric.id])
             for rubric in self.rubrics
             if rubric.id in failed
         )
         reasons = tuple(f"rubric {name!r} failed: {reason}" for name, reason in failed.items())
-        return JudgedTurn(TurnScore(value, findings), reasons)
+        return TurnScore(value, findings, reasons)
 
-    def _write_reason(self, score: Score, judged: Mapping[int, JudgedTurn]) -> str:
+    def _write_reason(self, score: Score, judged: Mapping[int, TurnScore]) -> str:
         """One sentence for people and models: missing and extra turns, then what failed and why."""
         others = [finding for finding in score.findings if finding.predicate == "turn"]
         turns = len(judged) + len(others)
@@ -256,7 +253,7 @@ def _find_majority_value(values: Sequence[float], weights: Sequence[float]) -> f
 def _build_judge_metric(
     evaluator: str, config: MetricConfig, gateway: Gateway, default: JudgeModel | None
 ) -> JudgeMetric:
-    criterion, kind = config.criterion, _KINDS[evaluator]
+    criterion, kind = config.criterion, JUDGE_METRICS[evaluator]
     if not isinstance(criterion, JudgeConfig):
         raise MetricError(f"{config.place}: {evaluator} takes a JudgeConfig, not {criterion!r}")
     if kind == "final_response" and criterion.rubrics:
@@ -276,15 +273,6 @@ def _build_judge_metric(
     )
 
 
-_KINDS: Mapping[str, JudgeKind] = {
-    "llm_final_response": "final_response",
-    "llm_rubric_response": "response",
-    "llm_rubric_critic": "critic",
-    "llm_rubric_reference_critic": "reference_critic",
-    "llm_rubric_knowledge_recall": "knowledge_recall",
-}
-
-
 async def _gather(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool) -> list[T]:
     """Await all answers, in order. Of several errors, raises the first that is not a judge's, or else the first."""
     if not parallel:
@@ -302,22 +290,22 @@ class _ValidReply(BaseModel):
     valid: bool
 
 
-_VALID_SHAPE: TypeAdapter[tuple[Verdict, ...]] = build_shape(
-    _ValidReply, lambda reply: (Verdict(_VALID.id, reply.valid, reply.reason),)
+_VALID_SHAPE: TypeAdapter[tuple[RubricVerdict, ...]] = build_shape(
+    _ValidReply, lambda reply: (RubricVerdict(reply.valid, reply.reason),)
 )
 
 
 @lru_cache(maxsize=64)
-def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[Verdict, ...]]:
+def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[RubricVerdict, ...]]:
     """Verdicts on exactly these rubrics, accepted in any order and returned in the order of the ids."""
 
-    def check_each_once(reply: Any) -> tuple[Verdict, ...]:
+    def check_each_once(reply: Any) -> tuple[RubricVerdict, ...]:
         counts = Counter(each.id for each in reply.verdicts)
         if missing := [name for name in ids if not counts[name]]:
             raise ValueError(f"there is no verdict on {', '.join(missing)}; judge every rubric")
         if repeated := [name for name in ids if counts[name] > 1]:
             raise ValueError(f"there are several verdicts on {', '.join(repeated)}; judge every rubric once")
-        given = {each.id: Verdict(each.id, each.passed, each.reason) for each in reply.verdicts}
+        given = {each.id: RubricVerdict(each.passed, each.reason) for each in reply.verdicts}
         return tuple(given[name] for name in ids)
 
     known: Any = Literal[ids]

@@ -49,10 +49,11 @@ class Metric(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TurnScore:
-    """The judgement of one turn. Its findings need not name the turn."""
+    """The judgement of one turn. Its findings need not name the turn. `reasons` are those of a judge for failures."""
 
     value: float
     findings: tuple[Finding, ...] = ()
+    reasons: tuple[str, ...] = ()
 
 
 TurnJudge: TypeAlias = Callable[[Turn | None, AgentRun], TurnScore]
@@ -153,14 +154,10 @@ def _describe_finding(finding: Finding) -> str:
     if finding.kind == "violated":
         text = f"{finding.predicate} {shorten(finding.expected)} is violated by {shorten(finding.actual)}"
     else:
-        what = _label(finding.predicate)
+        what = f"{finding.predicate.replace('_', ' ')}: " if finding.predicate else ""
         text = {
             "missing": f"{what}{shorten(finding.expected)} is missing",
             "unexpected": f"{what}{shorten(finding.actual)} is not expected",
             "wrong": f"{what}expected {shorten(finding.expected)}, got {shorten(finding.actual)}",
         }[finding.kind]
     return f"{text} at {finding.where}" if finding.where else text
-
-
-def _label(predicate: str) -> str:
-    return f"{predicate.replace('_', ' ')}: " if predicate else ""

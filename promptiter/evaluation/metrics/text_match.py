@@ -102,7 +102,7 @@ def split_words(text: str) -> list[str]:
     """The words of a text without case and punctuation. Each Chinese or Japanese character is a word."""
     spaced = []
     for character in unicodedata.normalize("NFKC", text).casefold():
-        if _is_cjk(character):
+        if any(first <= character <= last for first, last in _CJK):
             spaced.append(f" {character} ")
         else:
             # Combining marks belong to words, in Hindi for example.
@@ -226,13 +226,13 @@ def _check_contains(actual: str, expected: str, criterion: TextCriterion) -> tup
 
 
 def _check_exact(actual: str, expected: str, criterion: TextCriterion) -> tuple[Finding, ...]:
-    came, origins = _fold_case(actual, criterion)
+    got, origins = _fold_case(actual, criterion)
     wanted, _ = _fold_case(expected, criterion)
-    if came == wanted:
+    if got == wanted:
         return ()
-    start = _count_common_prefix(came, wanted)
-    same_end = _count_common_prefix(came[start:][::-1], wanted[start:][::-1])
-    where = name_characters(origins[start], origins[len(came) - same_end])
+    start = _count_common_prefix(got, wanted)
+    same_end = _count_common_prefix(got[start:][::-1], wanted[start:][::-1])
+    where = name_characters(origins[start], origins[len(got) - same_end])
     return (Finding(kind="wrong", expected=expected, actual=actual, where=where, predicate="exact"),)
 
 
@@ -266,10 +266,6 @@ def _count_common_subsequence(first: Sequence[object], second: Sequence[object])
         kept = row & places.get(item, 0)
         row = ((row + kept) | (row - kept)) & everything
     return len(first) - row.bit_count()
-
-
-def _is_cjk(character: str) -> bool:
-    return any(first <= character <= last for first, last in _CJK)
 
 
 _CJK = (

@@ -63,8 +63,8 @@ def compare_tool_calls(
     """
 
     @cache
-    def fits(wanted: int, came: int) -> bool:
-        return not _compare_call(actual[came], expected[wanted], came, criterion)
+    def fits(wanted: int, got: int) -> bool:
+        return not _compare_call(actual[got], expected[wanted], got, criterion)
 
     match = match_in_order if criterion.order_sensitive else match_in_any_order
     paired = match(len(expected), len(actual), fits)
@@ -102,58 +102,58 @@ def compare_tool_calls(
     return tuple(findings)
 
 
-def match_in_any_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
+def match_in_any_order(wanted_count: int, got_count: int, fits: Fits) -> dict[int, int]:
     """The largest pairing of expected and actual calls in any order, as expected index to actual index."""
     taken_by: dict[int, int] = {}
     for start in range(wanted_count):
-        _augment(start, came_count, fits, taken_by)
-    return {wanted: came for came, wanted in sorted(taken_by.items(), key=lambda pair: pair[1])}
+        _augment(start, got_count, fits, taken_by)
+    return {wanted: got for got, wanted in sorted(taken_by.items(), key=lambda pair: pair[1])}
 
 
-def match_in_order(wanted_count: int, came_count: int, fits: Fits) -> dict[int, int]:
+def match_in_order(wanted_count: int, got_count: int, fits: Fits) -> dict[int, int]:
     """The largest pairing of expected and actual calls that keeps the order of both."""
     paired: dict[int, int] = {}
     start = 0
-    while start < min(wanted_count, came_count) and fits(start, start):
+    while start < min(wanted_count, got_count) and fits(start, start):
         paired[start] = start
         start += 1
     # best[i][j]: the size of the largest pairing of expected[i:] and actual[j:]
-    best = [[0] * (came_count + 1) for _ in range(wanted_count + 1)]
+    best = [[0] * (got_count + 1) for _ in range(wanted_count + 1)]
     for wanted in range(wanted_count - 1, start - 1, -1):
-        for came in range(came_count - 1, start - 1, -1):
-            with_both = best[wanted + 1][came + 1] + 1 if fits(wanted, came) else 0
-            best[wanted][came] = max(with_both, best[wanted + 1][came], best[wanted][came + 1])
-    wanted = came = start
-    while wanted < wanted_count and came < came_count:
-        if fits(wanted, came) and best[wanted][came] == best[wanted + 1][came + 1] + 1:
-            paired[wanted] = came
-            wanted, came = wanted + 1, came + 1
-        elif best[wanted][came] == best[wanted + 1][came]:
+        for got in range(got_count - 1, start - 1, -1):
+            with_both = best[wanted + 1][got + 1] + 1 if fits(wanted, got) else 0
+            best[wanted][got] = max(with_both, best[wanted + 1][got], best[wanted][got + 1])
+    wanted = got = start
+    while wanted < wanted_count and got < got_count:
+        if fits(wanted, got) and best[wanted][got] == best[wanted + 1][got + 1] + 1:
+            paired[wanted] = got
+            wanted, got = wanted + 1, got + 1
+        elif best[wanted][got] == best[wanted + 1][got]:
             wanted += 1
         else:
-            came += 1
+            got += 1
     return paired
 
 
-def _augment(start: int, came_count: int, fits: Fits, taken_by: dict[int, int]) -> None:
+def _augment(start: int, got_count: int, fits: Fits, taken_by: dict[int, int]) -> None:
     """Pair one more expected call by moving others along an augmenting path (Kuhn's algorithm, breadth first)."""
     reached_from: dict[int, int] = {}
     waiting = deque([start])
     while waiting:
         wanted = waiting.popleft()
-        for came in range(came_count):
-            if came in reached_from or not fits(wanted, came):
+        for got in range(got_count):
+            if got in reached_from or not fits(wanted, got):
                 continue
-            reached_from[came] = wanted
-            if came not in taken_by:
-                _shift(came, reached_from, taken_by)
+            reached_from[got] = wanted
+            if got not in taken_by:
+                _shift(got, reached_from, taken_by)
                 return
-            waiting.append(taken_by[came])
+            waiting.append(taken_by[got])
 
 
-def _shift(came: int, reached_from: Mapping[int, int], taken_by: dict[int, int]) -> None:
+def _shift(got: int, reached_from: Mapping[int, int], taken_by: dict[int, int]) -> None:
     partner_of = {wanted: taken for taken, wanted in taken_by.items()}
-    free: int | None = came
+    free: int | None = got
     while free is not None:
         wanted = reached_from[free]
         taken_by[free] = wanted

@@ -17,8 +17,6 @@ from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
-from promptiter.llm.models import Model
-from promptiter.llm.prices import Price
 from promptiter.profile import Profile
 
 SAMPLES_APART = 1_000
@@ -70,23 +68,19 @@ async def measure_metric_noise(
             for number in range(first, first + judge_repeats)
             for metric in evaluator.metrics
         ]
-        once = Evaluator(
-            samples,
-            gateway=evaluator.gateway,
-            options=evaluator.options,
-            executor=evaluator.executor,
-            trace_store=evaluator.trace_store,
-            user_simulator=evaluator.user_simulator,
-        )
+        once = evaluator.with_metrics(samples)
         async for row in once.stream_rows(agent, eval_set, profile, runs=list_case_runs(eval_set, [repeat])):
             rows.append(row)
             if on_row is not None:
                 on_row(row)
     rows.sort(key=lambda row: (row.case_id, row.repeat))  # sums of floats must not depend on which case finished first
     names = [metric.name for metric in evaluator.metrics]
-    judged_once = (replace(row, scores=_take_first_judgements(row.scores, names)) for row in rows)
+    first_judgements = (
+        replace(row, scores=tuple(replace(score, metric=name) for score, name in zip(row.scores, names, strict=False)))
+        for row in rows
+    )
     metrics = tuple(_estimate_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
-    evaluation = evaluator.build_evaluation(judged_once, eval_set, profile)
+    evaluation = evaluator.build_evaluation(first_judgements, eval_set, profile)
     return MetricNoiseReport(judge_repeats=judge_repeats, metrics=metrics, evaluation=evaluation)
 
 
@@ -114,11 +108,6 @@ def estimate_variances(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[floa
     if judge is None or not between_df:
         return None, judge
     return max(0.0, (between - between_df * judge) / per_run), judge
-
-
-def _take_first_judgements(scores: Sequence[Score], names: Sequence[str]) -> tuple[Score, ...]:
-    """The first judgement by each metric, under the metric's own name."""
-    return tuple(replace(score, metric=name) for score, name in zip(scores, names, strict=False))
 
 
 def _estimate_metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step: int) -> MetricNoise:
@@ -162,10 +151,9 @@ class _ShiftedGateway(Gateway):
     """A gateway that shifts every repeat, so that cached answers of other judgements are not used."""
 
     def __init__(self, gateway: Gateway, shift: int) -> None:
-        super().__init__(
-            cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor, prices=gateway.catalog.prices
-        )
+        super().__init__(cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor)
         self.ledger = gateway.ledger
+        self.catalog = gateway.catalog
         self._gateway = gateway
         self._shift = shift
 
@@ -174,9 +162,3 @@ class _ShiftedGateway(Gateway):
     ) -> ModelReply:
         moved = replace(site, repeat=site.repeat + self._shift)
         return await self._gateway.ask(request, moved, node_id=node_id, is_live=is_live)
-
-    def model(self, name: str) -> Model:
-        return self._gateway.model(name)
-
-    def price(self, name: str) -> Price | None:
-        return self._gateway.price(name)

@@ -113,13 +113,15 @@ def mean_gain(cases: Sequence[PairedScores]) -> float:
 
 def _run_test(cases: Sequence[PairedScores], seed: int) -> PermutationTest:
     gain = mean_gain(cases)
-    deals = [deal for deal in _make_deals(cases) if len(set(deal.pooled)) > 1]  # equal repeats have one assignment only
-    tables = [deal.sums for deal in deals]
-    observed = sum(deal.observed for deal in deals)
+    pools = [
+        pool for pool in _pool_repeats(cases) if len(set(pool.pooled)) > 1
+    ]  # equal repeats have one assignment only
+    tables = [pool.sums for pool in pools]
+    observed = sum(pool.observed for pool in pools)
     known = [table for table in tables if table is not None]
     total = _convolve(known) if len(known) == len(tables) else None
     if total is None:
-        p_value = _sample_p_value(deals, observed, Random(seed))
+        p_value = _sample_p_value(pools, observed, Random(seed))
         return PermutationTest(gain=gain, p_value=p_value, std_error=math.sqrt(p_value * (1 - p_value) / SAMPLES))
     as_good = sum(ways for outcome, ways in total.items() if outcome >= observed)
     p_value = float(Fraction(as_good, sum(total.values())))
@@ -127,7 +129,7 @@ def _run_test(cases: Sequence[PairedScores], seed: int) -> PermutationTest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Deal:
+class _PooledCase:
     """The repeats of one case as integers, weighted so that the sum over all after arms orders the gains."""
 
     pooled: tuple[int, ...]
@@ -144,19 +146,19 @@ class _Deal:
         return [sum(random.sample(self.pooled, self.after)) for _ in range(SAMPLES)]
 
 
-def _make_deals(cases: Sequence[PairedScores]) -> list[_Deal]:
+def _pool_repeats(cases: Sequence[PairedScores]) -> list[_PooledCase]:
     integers = _scale_to_integers({score for case in cases for score in (*case.before, *case.after)})
     # Given the pooled repeats, a case's gain is (1/after + 1/before) times the sum of its after arm, minus a constant.
     weights = [Fraction(1, len(case.after)) + Fraction(1, len(case.before)) for case in cases]
     unit = math.lcm(*(weight.denominator for weight in weights))
     shared = math.gcd(*(int(weight * unit) for weight in weights))
-    deals = []
+    pools = []
     for case, weight in zip(cases, weights, strict=True):
         factor = int(weight * unit) // shared
         after = [integers[score] * factor for score in case.after]
         pooled = sorted(after + [integers[score] * factor for score in case.before])
-        deals.append(_Deal(tuple(pooled), len(after), sum(after)))
-    return deals
+        pools.append(_PooledCase(tuple(pooled), len(after), sum(after)))
+    return pools
 
 
 def _scale_to_integers(scores: Iterable[float]) -> dict[float, int]:
@@ -200,6 +202,6 @@ def _convolve(tables: Iterable[_Sums]) -> dict[int, int] | None:
     return total
 
 
-def _sample_p_value(deals: Iterable[_Deal], observed: int, random: Random) -> float:
-    totals = map(sum, zip(*(deal.sample(random) for deal in deals), strict=True))
+def _sample_p_value(pools: Iterable[_PooledCase], observed: int, random: Random) -> float:
+    totals = map(sum, zip(*(pool.sample(random) for pool in pools), strict=True))
     return (1 + sum(total >= observed for total in totals)) / (1 + SAMPLES)

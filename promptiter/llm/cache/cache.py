@@ -109,13 +109,7 @@ class MemoryCache(NoAccount):
         self._hits += 1
         return decode_answer(raw)
 
-    async def put(
-        self,
-        key: CacheKey,
-        answer: StoredAnswer,
-        *,
-        paid: LedgerEntry | None = None,  # noqa: ARG002 - the ledger counts it
-    ) -> StoredAnswer:
+    async def _put(self, key: CacheKey, answer: StoredAnswer) -> StoredAnswer:
         return decode_answer(self._answers.setdefault(key.digest, encode_answer(key, answer)))
 
     async def sync(self) -> None:

@@ -27,7 +27,7 @@ import orjson
 from promptiter.errors import SetupError
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.cache.file import FileCache
-from promptiter.llm.cache.index import Place
+from promptiter.llm.cache.index import LinePlace
 from promptiter.llm.cache.keys import SCHEMA_VERSION, CacheKey, StoredAnswer, encode_answer, read_answer, usage_of
 from promptiter.llm.cache.lines import is_intact
 from promptiter.llm.cache.storage import run_in_worker
@@ -143,7 +143,7 @@ class CallLog(FileCache):
             self._read_tail()
             self._append(note)
 
-    def _append(self, body: bytes) -> Place:
+    def _append(self, body: bytes) -> LinePlace:
         if self._own_start is None:
             self._own_start = self._seen
         return super()._append(body)
@@ -162,7 +162,9 @@ class CallLog(FileCache):
             if start >= end_of_others:  # calls of this process are not lost
                 continue
             if "asked" in document:
-                open_calls.setdefault(document["asked"], []).append(_read_lost_call(document))
+                place = {name: document[name] for name in ("role", "model", "node_id")}
+                lost = LedgerEntry(**place, spent=Spending(lost_calls=1))
+                open_calls.setdefault(document["asked"], []).append(lost)
             elif "paid" in document or "given_up" in document:
                 _close_call(open_calls, document.get("key") or document["given_up"])
         for entries in open_calls.values():
@@ -171,13 +173,11 @@ class CallLog(FileCache):
         return paid.snapshot()
 
 
-def read_paid_calls(path: str | os.PathLike[str]) -> Iterator[LedgerEntry]:
-    """The cost of each call in a log, in the order of the file. Reads a stream and skips damaged lines."""
-    return (entry for _, entry in read_paid_calls_with_offsets(path))
+def read_paid_calls(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerEntry]]:
+    """The offset and the cost of each call in a log. Reads a stream and skips damaged lines.
 
-
-def read_paid_calls_with_offsets(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerEntry]]:
-    """The same with the offset of each line: calls that were paid after a `mark` are at that offset or later."""
+    Calls that were paid after a `mark` are at that offset or later.
+    """
     start = 0
     with Path(path).open("rb") as file:
         for line in file:
@@ -208,10 +208,6 @@ def _read_entry(document: dict[str, Any]) -> LedgerEntry:
     role = document["role"] if "role" in document else document["call"]["role"]
     spent = Spending(**receipt["spent"]) if "spent" in receipt else _spent_on(read_answer(document), receipt)
     return LedgerEntry(role=role, model=receipt["model"], node_id=receipt["node_id"], spent=spent)
-
-
-def _read_lost_call(asked: dict[str, Any]) -> LedgerEntry:
-    return LedgerEntry(role=asked["role"], model=asked["model"], node_id=asked["node_id"], spent=Spending(lost_calls=1))
 
 
 def _close_call(open_calls: dict[str, list[LedgerEntry]], key: str) -> None:

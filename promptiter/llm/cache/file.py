@@ -12,11 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from promptiter.errors import SetupError
-from promptiter.llm.cache.index import CacheIndex, Place
+from promptiter.llm.cache.index import CacheIndex, LinePlace
 from promptiter.llm.cache.keys import CacheKey, CacheStats, StoredAnswer, decode_answer, encode_answer
 from promptiter.llm.cache.lines import format_line, is_intact, read_key
 from promptiter.llm.cache.storage import NoAccount, explain_errors, run_in_worker, write_error
-from promptiter.llm.ledger import LedgerEntry
 
 INDEX_BATCH = 4_000
 """How many lines are indexed at once."""
@@ -56,13 +55,7 @@ class FileCache(NoAccount):
         self._hits += 1
         return self._read(place)
 
-    async def put(
-        self,
-        key: CacheKey,
-        answer: StoredAnswer,
-        *,
-        paid: LedgerEntry | None = None,  # noqa: ARG002 - the call log of the run records it
-    ) -> StoredAnswer:
+    async def _put(self, key: CacheKey, answer: StoredAnswer) -> StoredAnswer:
         body = encode_answer(key, answer)
         return self._read(await run_in_worker(self._worker, lambda: self._store(bytes.fromhex(key.digest), body)))
 
@@ -77,10 +70,10 @@ class FileCache(NoAccount):
         self._worker.shutdown(wait=True)
         self._close_files()
 
-    def _read(self, place: Place) -> StoredAnswer:
+    def _read(self, place: LinePlace) -> StoredAnswer:
         return decode_answer(self._line(place))
 
-    def _line(self, place: Place) -> bytes:
+    def _line(self, place: LinePlace) -> bytes:
         offset, length = place
         with explain_errors(self._path):
             line = os.pread(self._file.fileno(), length, offset)
@@ -88,7 +81,7 @@ class FileCache(NoAccount):
             raise SetupError(f"{str(self._path)!r} was changed at byte {offset} while in use; run again")
         return line
 
-    def _store(self, raw_key: bytes, body: bytes, *, note: bytes | None = None) -> Place:
+    def _store(self, raw_key: bytes, body: bytes, *, note: bytes | None = None) -> LinePlace:
         """Write an answer, or only the note if the key has one already. Returns the place of the answer."""
         with self._locked(exclusive=True):
             self._read_tail()
@@ -100,7 +93,7 @@ class FileCache(NoAccount):
                 self._append(note)
             return place
 
-    def _append(self, body: bytes) -> Place:
+    def _append(self, body: bytes) -> LinePlace:
         """Write a line. The caller holds the lock and has read all lines."""
         self._cut_incomplete_line()
         line, start = format_line(body), self._seen

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from promptiter.errors import SetupError
 from traces.model import Json
 
-Place: TypeAlias = tuple[int, int]
+LinePlace: TypeAlias = tuple[int, int]
 """Offset and length of a line."""
 
 PAGES_KIB = 1024
@@ -32,8 +32,8 @@ class CacheIndex:
             "CREATE TABLE places (key BLOB PRIMARY KEY, start INTEGER NOT NULL, length INTEGER NOT NULL) WITHOUT ROWID"
         )
 
-    def get(self, raw_key: bytes) -> Place | None:
-        found: Place | None = self._row("SELECT start, length FROM places WHERE key = ?", raw_key)
+    def get(self, raw_key: bytes) -> LinePlace | None:
+        found: LinePlace | None = self._row("SELECT start, length FROM places WHERE key = ?", raw_key)
         return found
 
     def add(self, found: Iterable[tuple[bytes, int, int]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
 import orjson
@@ -39,14 +39,7 @@ class CacheKey:
 
     @classmethod
     def of(cls, site: CallSite, request_digest: str) -> CacheKey:
-        return cls(
-            role=site.role,
-            request_digest=request_digest,
-            case_id=site.case_id,
-            repeat=site.repeat,
-            step_id=site.step_id,
-            number=site.number,
-        )
+        return cls(request_digest=request_digest, **asdict(site))
 
     @property
     def digest(self) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from promptiter.llm.cache.keys import SCHEMA_VERSION, CacheKey, CacheStats, StoredAnswer, decode_answer, encode_answer
 from promptiter.llm.cache.lines import version_error
 from promptiter.llm.cache.storage import BUSY_TIMEOUT_S, BusyError, NoAccount, explain_errors, run_in_worker, size_of
-from promptiter.llm.ledger import LedgerEntry
 from traces.model import Json
 
 
@@ -45,13 +44,7 @@ class SqliteCache(NoAccount):
         self._hits += 1
         return decode_answer(raw)
 
-    async def put(
-        self,
-        key: CacheKey,
-        answer: StoredAnswer,
-        *,
-        paid: LedgerEntry | None = None,  # noqa: ARG002 - the call log of the run records it
-    ) -> StoredAnswer:
+    async def _put(self, key: CacheKey, answer: StoredAnswer) -> StoredAnswer:
         body = encode_answer(key, answer)
         return decode_answer(await run_in_worker(self._worker, lambda: self._store(bytes.fromhex(key.digest), body)))
 

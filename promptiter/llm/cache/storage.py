@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from promptiter.errors import SetupError
-from promptiter.llm.cache.keys import CacheKey
+from promptiter.llm.cache.keys import CacheKey, StoredAnswer
 from promptiter.llm.ledger import LedgerEntry
 
 T = TypeVar("T")
@@ -23,6 +23,12 @@ BUSY_TIMEOUT_S = 30.0
 
 class NoAccount:
     """The methods of a Cache for accounting, which only the call log of a run implements."""
+
+    async def put(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:  # noqa: ARG002
+        return await self._put(key, answer)
+
+    async def _put(self, key: CacheKey, answer: StoredAnswer) -> StoredAnswer:
+        raise NotImplementedError
 
     def asking(self, key: CacheKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
         return nullcontext()

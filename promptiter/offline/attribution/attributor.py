@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from promptiter.evaluation.score import Finding
@@ -34,9 +34,18 @@ from promptiter.stages.contracts import AttributeRequest, BackwardResult
 from promptiter.stages.losses import Category, Loss
 from traces import ExecutionTrace, Step
 
-LOST, LOST_WEAKLY, INTRODUCED, SUSPECT, ROUTE, ERROR, LIMIT = 0.9, 0.5, 0.7, 0.6, 0.5, 0.7, 0.5
-JUDGED, KNOWLEDGE = 0.3, 0.2
-"""The confidence in each kind of evidence."""
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """A kind of evidence: how much it is trusted, and the category of the gradients that it leads to."""
+
+    confidence: float
+    category: Category = "response"
+
+
+LOST, LOST_WEAKLY, INTRODUCED, SUSPECT = _Evidence(0.9), _Evidence(0.5), _Evidence(0.7), _Evidence(0.6)
+ERROR, LIMIT, ROUTE = _Evidence(0.7, "error"), _Evidence(0.5, "other"), _Evidence(0.5, "route")
+KNOWLEDGE, UNUSED_TOOL, UNEXPLAINED = _Evidence(0.2, "knowledge"), _Evidence(0.2, "wrong_tool"), _Evidence(0.3)
 
 
 class EvidenceAttributor:
@@ -115,17 +124,10 @@ class _Attribution:
 
     def _blame_errors(self) -> None:
         for located in self.located:
-            if located.analysis.loss.category == "error":
-                for step_id in located.step_ids:
-                    error = self.context.steps[step_id].error or located.analysis.loss.text
-                    self._add(
-                        located,
-                        step_id,
-                        reason="This step failed",
-                        subject=repr(str(error)[:200]),
-                        category="error",
-                        confidence=ERROR,
-                    )
+            for step_id in located.step_ids if located.analysis.loss.category == "error" else ():
+                error = self.context.steps[step_id].error or located.analysis.loss.text
+                subject = repr(str(error)[:200])
+                self._add(located, step_id, ERROR, reason="This step failed", subject=subject)
 
     def _blame_lost(self, located: _LocatedLoss) -> None:
         """Blame the steps that lost values. Weak values may be dropped for good reason: blame those that lost most."""
@@ -134,20 +136,14 @@ class _Attribution:
         weak_counts = Counter(step_id for mismatch, step_ids in lost if not mismatch.is_strong for step_id in step_ids)
         most = max(weak_counts.values(), default=0)
         for mismatch, step_ids in lost:
-            confidence = LOST if mismatch.is_strong else LOST_WEAKLY
             for step_id in step_ids:
                 if not mismatch.is_strong and weak_counts[step_id] < most:
                     continue
                 user = "later steps need" if step_id in self.context.steps_with_successors else "the answer needs"
-                self._add(
-                    located,
-                    step_id,
-                    reason=f"This step received values that {user}, and its output lacks them",
-                    subject=self._describe(mismatch),
-                    category="response",
-                    confidence=confidence / self._count_nodes(step_ids),
-                    finding=mismatch.finding,
-                )
+                reason = f"This step received values that {user}, and its output lacks them"
+                evidence = LOST if mismatch.is_strong else LOST_WEAKLY
+                share = 1 / self._count_nodes(step_ids)
+                self._add(located, step_id, evidence, reason=reason, subject=mismatch, share=share)
 
     def _find_lost(self, located: _LocatedLoss, mismatches: Iterable[Mismatch]) -> list[tuple[Mismatch, list[str]]]:
         """The values that were lost, and where. A longer text that no step had as a whole is followed in its parts."""
@@ -174,17 +170,12 @@ class _Attribution:
                     continue
                 walk = follow_unexpected(self.context, value, starts=located.step_ids)
                 self.collector.add_packets(walk, mismatch, severity=located.analysis.loss.severity)
-                for step_id in walk.origins:
-                    instead = f" instead of {self._describe(mismatch)}" if mismatch.kind == "missing" else ""
-                    self._add(
-                        located,
-                        step_id,
-                        reason="This step's output has values that it did not receive",
-                        subject=f"{value.text!r}{instead}",
-                        category="response",
-                        confidence=INTRODUCED / self._count_nodes(walk.origins),
-                        finding=mismatch.finding,
-                    )
+                instead = f" instead of {self._describe(mismatch)}" if mismatch.kind == "missing" else ""
+                subject, finding = f"{value.text!r}{instead}", mismatch.finding
+                reason = "This step's output has values that it did not receive"
+                for origin in walk.origins:
+                    share = 1 / self._count_nodes(walk.origins)
+                    self._add(located, origin, INTRODUCED, reason=reason, subject=subject, share=share, finding=finding)
 
     def _blame_suspects(self) -> None:
         """Blame the nodes that introduce such values in passing runs and do not here."""
@@ -194,15 +185,8 @@ class _Attribution:
                 suspect = self.context.find_suspect(pattern)
                 if pattern is not None and suspect is not None:
                     step, score = suspect
-                    self._add(
-                        located,
-                        step.id,
-                        reason=f"In passing runs this node is the first to output {pattern.name}; here it outputs none",
-                        subject=self._describe(mismatch),
-                        category="response",
-                        confidence=SUSPECT * score,
-                        finding=mismatch.finding,
-                    )
+                    reason = f"In passing runs this node is the first to output {pattern.name}; here it outputs none"
+                    self._add(located, step.id, SUSPECT, reason=reason, subject=mismatch, share=score)
 
     def _blame_limits(self) -> None:
         """Blame the slowest or most expensive step for a run that is above a limit."""
@@ -212,15 +196,9 @@ class _Attribution:
                 steps = (step for step in self.context.trace.steps if self.context.editable_surfaces(step))
                 most = max(steps, key=measure, default=None)
                 if most is not None and measure(most) > 0:
-                    self._add(
-                        located,
-                        most.id,
-                        reason=f"The run is above {finding.predicate}, and this step took the largest share",
-                        subject=f"{finding.actual} is above {finding.expected}",
-                        category="other",
-                        confidence=LIMIT,
-                        finding=finding,
-                    )
+                    reason = f"The run is above {finding.predicate}, and this step took the largest share"
+                    subject = f"{finding.actual} is above {finding.expected}"
+                    self._add(located, most.id, LIMIT, reason=reason, subject=subject, finding=finding)
 
     def _blame_route(self) -> None:
         """Blame the first step after which the run took a route that no passing run takes."""
@@ -234,36 +212,25 @@ class _Attribution:
                 usual = " or ".join(sorted(_join_nodes(each) for each in known[node_id]))
                 reason = "After this step the run took a route that no passing run takes"
                 subject = f"to {_join_nodes(successors)} instead of {usual}"
-                self._add(self.located[0], step.id, reason=reason, subject=subject, category="route", confidence=ROUTE)
+                self._add(self.located[0], step.id, ROUTE, reason=reason, subject=subject)
                 return
 
     def _blame_without_evidence(self) -> None:
         """Blame the step with the loss, or the last step with tools that it did not use."""
         idle = [step.id for step in self.context.trace.steps if self._has_idle_tools(step)][-1:]
+        evidence = UNUSED_TOOL if idle else KNOWLEDGE
+        reason = "No step received these values; if this step should know them, its instructions must say so"
+        if idle:
+            reason = "No step received these values, and this step has tools that it did not use"
         for located in self.located:
             missing = located.analysis.of_kind("missing")
-            reason = "No step received these values; if this step should know them, its instructions must say so"
-            category: Category = "knowledge"
-            if idle:
-                reason = "No step received these values, and this step has tools that it did not use"
-                category = "wrong_tool"
             for mismatch in missing:
                 step_id = (*idle, find_writer(self.context, located.step_ids[-1]))[0]
-                self._add(
-                    located,
-                    step_id,
-                    reason=reason,
-                    subject=self._describe(mismatch),
-                    category=category,
-                    confidence=KNOWLEDGE,
-                    finding=mismatch.finding,
-                )
+                self._add(located, step_id, evidence, reason=reason, subject=mismatch)
             if not missing and not located.analysis.limit_findings:
-                reason = "The answer is wrong, and nothing shows where it went wrong"
-                loss = located.analysis.loss
-                subject, category = repr(loss.text[:200]), loss.category
-                step_id = located.step_ids[-1]
-                self._add(located, step_id, reason=reason, subject=subject, category=category, confidence=JUDGED)
+                loss, unclear = located.analysis.loss, "The answer is wrong, and nothing shows where it went wrong"
+                weak = replace(UNEXPLAINED, category=loss.category)
+                self._add(located, located.step_ids[-1], weak, reason=unclear, subject=repr(loss.text[:200]))
 
     def _has_idle_tools(self, step: Step) -> bool:
         has_tools = self.context.has_tool(step.node_id)
@@ -279,20 +246,24 @@ class _Attribution:
         self,
         located: _LocatedLoss,
         step_id: str,
+        evidence: _Evidence,
         *,
         reason: str,
-        subject: str,
-        category: Category,
-        confidence: float,
+        subject: str | Mismatch,
+        share: float = 1.0,
         finding: Finding | None = None,
     ) -> None:
+        """Blame a step with a share of the confidence in the evidence; a mismatch is its own subject and finding."""
+        if isinstance(subject, Mismatch):
+            finding = subject.finding
+            subject = self._describe(subject)
         self.collector.add(
             Blame(
                 step_id=step_id,
                 reason=reason,
                 subject=subject,
-                category=category,
-                confidence=confidence,
+                category=evidence.category,
+                confidence=evidence.confidence * share,
                 severity=located.analysis.loss.severity,
                 finding=finding,
             )

@@ -19,7 +19,7 @@ from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.offline.attribution.expected_values import LossAnalysis, analyze_loss
 from promptiter.offline.attribution.references import find_common_traits
 from promptiter.offline.attribution.value_search import SearchText, TraceTexts, Value, find_field_name
-from promptiter.offline.text.dates import dates_in
+from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.matching import read_document
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
@@ -158,7 +158,7 @@ def _restore_values(request: CorrectionRequest, lost: list[Value]) -> object:
 def _rewrite_value(text: str, value: Value, *, received: str) -> str:
     """A text with the value in place of the same date written differently, or of the number it was rounded to."""
     if value.kind == "date":
-        for day in dates_in(text):
+        for day in find_dates(text):
             if not value.days.isdisjoint(day.days):
                 return text.replace(day.text, value.text, 1)
     if value.number is not None:

@@ -32,7 +32,7 @@ from promptiter.offline.attribution.value_search import (
     read_value,
     split_values,
 )
-from promptiter.offline.text.matching import normalize, read_document
+from promptiter.offline.text.matching import SMALL_WORDS, normalize, read_document
 from promptiter.stages.losses import Loss
 from traces.model import Json
 
@@ -291,17 +291,5 @@ def _drop_duplicates(values: Iterable[Value]) -> list[Value]:
 def _is_noise(value: Value) -> bool:
     """Whether a value is a word that may be in any text, or empty."""
     if value.kind == "word":
-        return value.normalized in _SMALL_WORDS or (len(value.text) < 3 and value.text.isascii())
+        return value.normalized in SMALL_WORDS or (len(value.text) < 3 and value.text.isascii())
     return not value.normalized
-
-
-_SMALL_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a about above after all also am an and any are as at be because been before but by can could did do does for "
-        "from had has have he her here him his how i if in into is it its just let may me more most my no not now null "
-        "of on one only or our out over own she should so some such than that the their them then there these they "
-        "this those to too true false under up us was we were what when where which while who whom whose why will with "
-        "would you your",
-    )
-)

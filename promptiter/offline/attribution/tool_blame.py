@@ -17,7 +17,7 @@ from promptiter.offline.attribution.expected_values import Mismatch, named_leave
 from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
 from promptiter.offline.attribution.value_search import normalize_name, read_value
-from promptiter.stages.losses import Severity
+from promptiter.stages.losses import Category, Severity
 from traces import Step, ToolCall
 from traces.model import Json
 
@@ -80,30 +80,42 @@ class _ToolBlame:
             return
         wanted, actual = json_text(finding.expected) or "nothing", json_text(finding.actual) or "nothing"
         place = finding.where.partition(", ")[2]
-        blame = Blame(
-            step_id=caller.id,
-            reason="This step called a tool with wrong arguments",
-            subject=f"{call.name}, {place}: expected {wanted[:120]!r}, got {actual[:120]!r}",
-            category="wrong_arguments",
-            confidence=UNSURE if is_result else SURE,
-            severity=self.severity,
-            finding=finding,
-            tool=call.name,
-        )
-        self.collector.add(blame)
-
-    def _add(self, step: Step, finding: Finding, *, reason: str, subject: str, tool: str = "") -> None:
-        blame = Blame(
-            step_id=step.id,
+        reason = "This step called a tool with wrong arguments"
+        subject = f"{call.name}, {place}: expected {wanted[:120]!r}, got {actual[:120]!r}"
+        confidence = UNSURE if is_result else SURE
+        self._add(
+            caller,
+            finding,
             reason=reason,
             subject=subject,
-            category="wrong_tool",
-            confidence=SURE,
-            severity=self.severity,
-            finding=finding,
-            tool=tool,
+            tool=call.name,
+            category="wrong_arguments",
+            confidence=confidence,
         )
-        self.collector.add(blame)
+
+    def _add(
+        self,
+        step: Step,
+        finding: Finding,
+        *,
+        reason: str,
+        subject: str,
+        tool: str = "",
+        category: Category = "wrong_tool",
+        confidence: float = SURE,
+    ) -> None:
+        self.collector.add(
+            Blame(
+                step_id=step.id,
+                reason=reason,
+                subject=subject,
+                category=category,
+                confidence=confidence,
+                severity=self.severity,
+                finding=finding,
+                tool=tool,
+            )
+        )
 
     def _blame_source_of(self, arguments: Json, finding: Finding, *, step: Step) -> bool:
         """Blame the steps that lost an argument before this one, or passed it a wrong one. False if there are none."""
@@ -119,16 +131,11 @@ class _ToolBlame:
             chosen = [] if step.id in walk.origins else choose_losing_steps(context, mismatch, walk=walk)
             for step_id in chosen:
                 self.collector.add_packets(walk, mismatch, severity=self.severity)
-                blame = Blame(
-                    step_id=step_id,
-                    reason=reason,
-                    subject=describe_value(mismatch.value.text, context.field_name(mismatch)),
-                    category="response",
-                    confidence=LIKELY / len(chosen),
-                    severity=self.severity,
-                    finding=mismatch.finding,
+                subject = describe_value(mismatch.value.text, context.field_name(mismatch))
+                source, confidence = context.steps[step_id], LIKELY / len(chosen)
+                self._add(
+                    source, mismatch.finding, reason=reason, subject=subject, category="response", confidence=confidence
                 )
-                self.collector.add(blame)
             if chosen:
                 return True
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -26,8 +25,6 @@ PREFERRED: tuple[SurfaceType, ...] = (
     *("examples", "parameter", "model"),
 )
 """The order in which the surfaces of a step are blamed."""
-
-_EVERYTHING = re.compile(r"\b(?:all|every|each|everything|whole|complete|entire)\b", re.IGNORECASE)
 
 
 class TraceContext:
@@ -79,9 +76,6 @@ class TraceContext:
     def must_copy(self, node_id: str) -> bool:
         """Whether a node is instructed to pass values on unchanged."""
         return asks_to_copy(self._instructions_of(node_id))
-
-    def must_keep_everything(self, node_id: str) -> bool:
-        return _EVERYTHING.search(self._instructions_of(node_id)) is not None
 
     def instructions_mention(self, node_id: str, field: str) -> bool:
         """Whether the instructions of a node name a field."""

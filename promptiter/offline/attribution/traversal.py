@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from promptiter.offline.attribution.expected_values import Mismatch
 from promptiter.offline.attribution.trace_context import TraceContext
-from promptiter.offline.attribution.value_search import Value, normalize_name
+from promptiter.offline.attribution.value_search import Value
 from traces import Step
 
 
@@ -73,10 +73,9 @@ def choose_losing_steps(
     """Of the steps that lost a value, those to fix; `needed` is everything that the answer should contain.
 
     Where a request goes to several branches, all but one rightly drop the value. The one to fix is, in this order: an
-    editable one; a node that shows such values in passing runs; the branch whose own instructions name the field; the
-    one that carried the value furthest; one that passes on nothing else that is needed, so that it has no other
-    purpose; one that is instructed to keep everything; one whose nodes are named like the field (`weigh` for
-    `weight`). If several are left, the first is chosen, which is the least change.
+    editable one; a node that shows such values in passing runs; the branch whose own instructions name the field; one
+    that passes on nothing else that is needed, so that it has no other purpose. If several are left, the first is
+    chosen, which is the least change.
     """
     left = list(walk.origins)
     if len(left) < 2:
@@ -84,31 +83,17 @@ def choose_losing_steps(
     matching = context.nodes_matching_in_passing_runs(context.pattern_of(mismatch))
     name = context.field_name(mismatch)
     branch = _find_branch_nodes(context, mismatch.value, walk)
-    carried = _count_carrying_steps(context, mismatch.value, left)
-    scores: tuple[Callable[[str], int], ...] = (
+    scores: tuple[Callable[[str], bool], ...] = (
         lambda step_id: bool(context.editable_surfaces(context.steps[step_id])),
         lambda step_id: context.steps[step_id].node_id in matching,
         lambda step_id: any(context.instructions_mention(node_id, name) for node_id in branch[step_id]),
-        lambda step_id: carried[step_id],
         lambda step_id: not any(context.texts.output(step_id).contains(value) for value in needed),
-        lambda step_id: any(context.must_keep_everything(node_id) for node_id in branch[step_id]),
-        lambda step_id: any(_is_named_like(node_id, name) for node_id in branch[step_id]),
     )
     for score in scores:
         best = max(map(score, left))
         left = [step_id for step_id in left if score(step_id) == best]
     first = context.steps[left[0]].node_id
     return [step_id for step_id in left if context.steps[step_id].node_id == first]
-
-
-def _is_named_like(node_id: str, field: str) -> bool:
-    """Whether the names of a node and a field have a word, or the start of a word, in common."""
-    words, others = normalize_name(node_id).split(), field.split()
-    return any(
-        len(word) > 3 and len(other) > 3 and (word.startswith(other[:5]) or other.startswith(word[:5]))
-        for word in words
-        for other in others
-    )
 
 
 def _iterate_backwards(context: TraceContext, wanted: set[str]) -> Iterator[Step]:
@@ -146,20 +131,6 @@ def _expects_from_predecessors(context: TraceContext, step: Step, mismatch: Mism
     name = context.field_name(mismatch)
     is_named_before = any(context.instructions_mention(node_id, name) for node_id in before)
     return not context.instructions_mention(step.node_id, name) and is_named_before
-
-
-def _count_carrying_steps(context: TraceContext, value: Value, losing: Iterable[str]) -> dict[str, int]:
-    """How many steps in a row passed the value on before each of these lost it."""
-    length: dict[str, int] = {}
-    wanted = frozenset(losing)
-    carried: dict[str, int] = {}
-    for step in context.trace.steps:
-        before = max((length.get(source, 0) for source in step.predecessors), default=0)
-        if step.id in wanted:
-            carried[step.id] = before
-        elif context.texts.output(step.id).contains(value):
-            length[step.id] = before + 1
-    return carried
 
 
 def _find_branch_nodes(context: TraceContext, value: Value, walk: Walk) -> dict[str, set[str]]:

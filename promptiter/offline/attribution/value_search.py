@@ -1,14 +1,14 @@
 """Search for a value in the steps of a trace: in inputs, tool results and outputs.
 
 Texts are compared by meaning as far as that is certain: letter case and white space do not matter, numbers and dates
-count by their value however they are written, and JSON-escaped text counts as what it stands for. Words and numbers
+count by their value however they are written, and JSON escapes count as the characters they encode. Words and numbers
 have boundaries: `12` is not in `120`, nor `A-1` in `A-17`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, cast
 import orjson
 
 from promptiter.backprop.step_text import json_text, snapshot_text
-from promptiter.offline.text.dates import dates_in
+from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.fields import read_fields
 from promptiter.offline.text.matching import normalize
 from traces import ExecutionTrace, Step
@@ -51,7 +51,7 @@ class Value:
     days: frozenset[date] = field(init=False)
 
     def __post_init__(self) -> None:
-        days = dates_in(self.text) if self.kind == "date" else ()
+        days = find_dates(self.text) if self.kind == "date" else ()
         object.__setattr__(self, "normalized", normalize(self.text))
         object.__setattr__(self, "number", _parse_number(self.text) if self.kind == "number" else None)
         object.__setattr__(self, "days", days[0].days if days else frozenset())
@@ -71,18 +71,18 @@ def read_value(thing: Json) -> Value:
     if isinstance(thing, int | float):
         return Value(f"{Decimal(repr(thing)):f}", "number")
     text = " ".join(str(thing).split())
-    if any(day.text == text for day in dates_in(text)):
+    if any(day.text == text for day in find_dates(text)):
         return Value(text, "date")
     found = _PARTS.fullmatch(text)
-    return Value(text, _kind(found) if found else "text")
+    return Value(text, _read_kind(found) if found else "text")
 
 
 def split_values(text: str) -> Iterator[Value]:
     """The dates, addresses, ids, numbers and words of a text, in order, including repeated ones."""
     position = 0
-    for day in (*dates_in(text), None):
+    for day in (*find_dates(text), None):
         at = len(text) if day is None else text.index(day.text, position)
-        yield from (Value(found[0], _kind(found)) for found in _PARTS.finditer(text, position, at))
+        yield from (Value(found[0], _read_kind(found)) for found in _PARTS.finditer(text, position, at))
         if day is not None:
             yield Value(day.text, "date")
             position = at + len(day.text)
@@ -114,7 +114,7 @@ class SearchText:
 
     @cached_property
     def _days(self) -> frozenset[date]:
-        return frozenset(day for each in dates_in(self.normalized) for day in each.days)
+        return frozenset(day for each in find_dates(self.normalized) for day in each.days)
 
 
 class TraceTexts:
@@ -122,30 +122,26 @@ class TraceTexts:
 
     def __init__(self, trace: ExecutionTrace) -> None:
         self._steps = {step.id: step for step in trace.steps}
-        self._inputs: dict[str, SearchText] = {}
-        self._outputs: dict[str, SearchText] = {}
-        self._tool_results: dict[str, SearchText] = {}
+        self._texts: dict[tuple[str, str], SearchText] = {}
 
     def input(self, step_id: str) -> SearchText:
-        if step_id not in self._inputs:
-            self._inputs[step_id] = SearchText(snapshot_text(self._steps[step_id].input))
-        return self._inputs[step_id]
+        return self._get("input", step_id, lambda step: snapshot_text(step.input))
 
     def output(self, step_id: str) -> SearchText:
-        if step_id not in self._outputs:
-            self._outputs[step_id] = SearchText(snapshot_text(self._steps[step_id].output))
-        return self._outputs[step_id]
+        return self._get("output", step_id, lambda step: snapshot_text(step.output))
 
     def tool_results(self, step_id: str) -> SearchText:
         """The results of the tools that the step called."""
-        if step_id not in self._tool_results:
-            calls = self._steps[step_id].tool_calls
-            self._tool_results[step_id] = SearchText("\n".join(json_text(call.result) for call in calls))
-        return self._tool_results[step_id]
+        return self._get("tools", step_id, lambda step: "\n".join(json_text(call.result) for call in step.tool_calls))
 
     def predecessors_with(self, value: Value, step: Step) -> tuple[str, ...]:
         """The predecessors of a step whose outputs contain the value."""
         return tuple(source for source in step.predecessors if self.output(source).contains(value))
+
+    def _get(self, kind: str, step_id: str, read: Callable[[Step], str]) -> SearchText:
+        if (kind, step_id) not in self._texts:
+            self._texts[kind, step_id] = SearchText(read(self._steps[step_id]))
+        return self._texts[kind, step_id]
 
 
 def find_field_name(value: Value, text: str) -> str:
@@ -166,7 +162,7 @@ def normalize_name(text: str) -> str:
     )
 
 
-def _kind(found: re.Match[str]) -> ValueKind:
+def _read_kind(found: re.Match[str]) -> ValueKind:
     return cast(ValueKind, found.lastgroup)  # the groups are named after the kinds
 
 
@@ -178,7 +174,7 @@ def _parse_number(text: str) -> Decimal | None:
 
 
 def _unescape_json(text: str) -> str:
-    """JSON escapes replaced by what they stand for, also where text was escaped twice."""
+    """JSON escapes replaced by their characters, also where text was escaped twice."""
     for _ in range(2):
         text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPED.get(found[2], found[2]), text)
     return text

@@ -1,4 +1,4 @@
-"""How the simulated model words its answer: as prose or as JSON, in the form that its rules ask for."""
+"""How the simulated model words its answer: as prose or as JSON, in the form and length that its rules ask for."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from random import Random
 
 from promptiter.offline.model.content import Finding, find_answer
 from promptiter.offline.model.instruction_rules import RuleBook
-from promptiter.offline.model.prose import Prose, apply_case, decorate, shorten
-from promptiter.offline.model.stock_phrases import PHRASES, Phrases
+from promptiter.offline.model.style import DEFAULT_DATE_FORMAT, PHRASES, Phrases, ValueStyle, plain_text
 from promptiter.offline.model.task import Task, split_words
-from promptiter.offline.model.values import DEFAULT_DATE_FORMAT, ValueStyle, plain_text
 from traces.model import Json
 
 TOPIC_WORDS = 16
@@ -47,7 +45,7 @@ class Draft:
     def bare(self) -> str:
         """The answer alone, without a sentence around it."""
         if self.finding.kind == "topic":
-            return self.style.rewrite_dates(shorten(self.finding.value, 8))
+            return self.style.rewrite_dates(_shorten(self.finding.value, 8))
         return self.style.text("answer", self.finding.value)
 
     @property
@@ -59,7 +57,7 @@ class Draft:
         if (self.book.word("prefix") or "").endswith(":") and finding.kind not in ("topic", "vague"):
             return self.bare
         if finding.kind == "topic":
-            return f"{self.phrases.topic.format(self.style.rewrite_dates(shorten(finding.value, TOPIC_WORDS)))}."
+            return f"{self.phrases.topic.format(self.style.rewrite_dates(_shorten(finding.value, TOPIC_WORDS)))}."
         if finding.kind == "vague":
             return f"{self.bare}."
         if finding.sentence and self.phrases is PHRASES["en"]:
@@ -83,8 +81,8 @@ def write_answer(task: Task, book: RuleBook, *, knowledge: Mapping[str, str], rn
             text = f"```json\n{text}\n```"
     else:
         text = re.sub(r"[ \t]{2,}", " ", _write_prose(draft)).replace(" .", ".").strip()
-        text = apply_case(text, book)
-    return decorate(text, book)
+        text = _apply_case(text, book)
+    return _decorate(text, book)
 
 
 def draft_answer(task: Task, book: RuleBook, *, knowledge: Mapping[str, str], rng: Random) -> Draft:
@@ -107,13 +105,12 @@ def draft_answer(task: Task, book: RuleBook, *, knowledge: Mapping[str, str], rn
 def _collect_details(task: Task, book: RuleBook) -> dict[str, Json]:
     """The fields that go into the answer: only those that rules ask for."""
     details: dict[str, Json] = {}
-    known = task.all_fields
     if "carry_all" in book:
         if task.topic and task.topic not in map(plain_text, task.fields.values()):
             details["request"] = task.topic
         details |= task.fields
     for phrase in (*book.items("include"), *book.items("keyword")):
-        details |= {name: known[name] for name in task.find(phrase)}
+        details |= {name: task.fields[name] for name in task.find(phrase)}
     asked = {word for phrase in book.items("include") if not task.find(phrase) for word in split_words(phrase)}
     if task.topic and asked & _TOPIC_NAMES:
         details["request"] = task.topic
@@ -132,13 +129,12 @@ def _write_prose(draft: Draft) -> str:
     details = {
         _spell_out(name): draft.style.text(name, value) for name, value in draft.details.items() if name != "documents"
     }
-    prose = Prose(
+    prose = _Prose(
         before=[draft.task.topic] if "repeat_request" in book else [],
         core=core,
         after=[],
         details=details,
         documents=[plain_text(line) for line in draft.details.get("documents", ())],
-        bare=draft.bare,
     )
     for keyword in book.items("keyword"):
         if not draft.task.find(keyword):
@@ -156,7 +152,7 @@ def _build_record(draft: Draft) -> dict[str, Json]:
             record[name] = draft.style.json(name, value)
     if "cite" in draft.book and draft.source and not any(words & SOURCE_KEYS for words in named):
         record["source"] = f"[{draft.source}]"
-    return {key: apply_case(value, draft.book) if isinstance(value, str) else value for key, value in record.items()}
+    return {key: _apply_case(value, draft.book) if isinstance(value, str) else value for key, value in record.items()}
 
 
 def _fill_key(key: str, draft: Draft) -> Json:
@@ -165,10 +161,10 @@ def _fill_key(key: str, draft: Draft) -> Json:
         plain = draft.bare if draft.finding.kind != "topic" else draft.sentence
         limit = draft.book.number("max_words")
         missing = [word for word in draft.book.items("keyword") if word not in plain and not draft.task.find(word)]
-        return " ".join([shorten(plain, limit) if limit else plain, *missing])
+        return " ".join([_shorten(plain, limit) if limit else plain, *missing])
     names = draft.task.find(key)
     if names:
-        return draft.style.json(names[0], draft.task.all_fields[names[0]])
+        return draft.style.json(names[0], draft.task.fields[names[0]])
     if words & SOURCE_KEYS:
         return draft.source or None
     return draft.finding.sentence or draft.sentence if words & REASON_KEYS else None
@@ -176,3 +172,92 @@ def _fill_key(key: str, draft: Draft) -> Json:
 
 def _spell_out(name: str) -> str:
     return " ".join(re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name).split()).lower()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Prose:
+    """A prose answer: its core, the sentences around it, and the fields and documents that it carries."""
+
+    before: list[str]
+    core: str
+    after: list[str]
+    details: Mapping[str, str]
+    documents: list[str]
+
+    def mention(self, word: str) -> None:
+        """Add a word unless it is there already."""
+        if word.lower() not in self.core.lower():
+            self.core = _insert_before_stop(self.core, f" – {word}")
+
+    def text(self) -> str:
+        """Everything as running text; many or awkward details go on lines of their own."""
+        pairs = [f"{name}: {' '.join(value.split())}" for name, value in self.details.items()]
+        sentences = [sentence for sentence in (*self.before, self.core, *self.after) if sentence]
+        on_lines = len(pairs) > 4 or bool(self.documents) or any(re.search(r"[;()]", pair) for pair in pairs)
+        if on_lines:
+            return "\n".join((*([" ".join(sentences)] if sentences else []), *pairs, *self.documents))
+        if pairs and sentences:
+            sentences[-1] = _insert_before_stop(sentences[-1], f" ({'; '.join(pairs)})")
+        elif pairs:
+            sentences = ["; ".join(pairs)]
+        return " ".join(sentences)
+
+    def fit(self, book: RuleBook, *, filler: str) -> str:
+        """The text in the length that the rules ask for."""
+        self._fit_sentences(book, filler)
+        return _fit_text(self.text(), book, filler)
+
+    def _fit_sentences(self, book: RuleBook, filler: str) -> None:
+        least, most = _read_limits(book, "sentences")
+        while most and 1 + len(self.before) + len(self.after) > most and (self.before or self.after):
+            (self.after or self.before).pop()
+        if most == 1 and len(re.findall(r"[.!?](?=\s|$)", self.core)) > 1:
+            self.core = re.split(r"(?<=[.!?])\s", self.core)[0]
+        if least and self.core[-1:] not in (".", "!", "?"):
+            self.core += "."
+        while 1 + len(self.before) + len(self.after) < least:
+            self.after.append(f"{filler}.")
+
+
+def _shorten(text: str, limit: int) -> str:
+    """The first words of a text."""
+    words = text.split()
+    return text.strip().rstrip(".") if len(words) <= limit else " ".join(words[:limit]).rstrip(",;:")
+
+
+def _apply_case(text: str, book: RuleBook) -> str:
+    return text.upper() if "upper_case" in book else text
+
+
+def _decorate(text: str, book: RuleBook) -> str:
+    """The text with the prefix and suffix that rules ask for."""
+    prefix, suffix = book.word("prefix"), book.word("suffix")
+    if prefix and not text.startswith(prefix):
+        text = f"{prefix} {text}"
+    if suffix is None:
+        return text
+    return f"{text}\n{suffix}" if "\n" in text else f"{text} {suffix}"
+
+
+def _read_limits(book: RuleBook, unit: str) -> tuple[int, int | None]:
+    """The least and the most that rules ask for in a unit."""
+    exact = book.number(f"exact_{unit}")
+    return exact or book.number(f"min_{unit}") or 0, exact or book.number(f"max_{unit}")
+
+
+def _fit_text(text: str, book: RuleBook, filler: str) -> str:
+    least, most = _read_limits(book, "words")
+    while len(text.split()) < least:
+        text = f"{text} {filler}."
+    if most and len(text.split()) > most:
+        text = " ".join(text.split()[:most])
+    least, most = _read_limits(book, "characters")
+    while len(text) < least:
+        text = f"{text} {filler}."
+    around = sum(len(book.word(name) or "") + 1 for name in ("prefix", "suffix") if name in book)
+    return text[: max(most - around, 1)].strip() if most else text
+
+
+def _insert_before_stop(sentence: str, addition: str) -> str:
+    stop = sentence[-1:] if sentence[-1:] in (".", "!", "?") else ""
+    return f"{sentence[: len(sentence) - len(stop)]}{addition}{stop}"

@@ -70,7 +70,7 @@ _INSTRUCTS = re.compile(
     r"|^\W*(?:the )?(?:allowed|valid|possible|language|format|labels?|categories)\b"
     r"|^\W*(?:for (?:each|every|all|any)|no|not|without|before|at most|at least|exactly|only|one)\b"
     rf"|^\W*{_CONDITION}\b|\bonly\W*$"
-    r"|^\W*you are\b.*\b(?:who|that)\b|\b(?:means|applies)\b",
+    r"|^\W*you are\b.*\b(?:who|that)\b",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -128,10 +128,7 @@ def _iterate_logical_lines(text: str) -> Iterator[str]:
         is_marked = bool(_LINE_MARK.match(line))
         content = _LINE_MARK.sub("", line).strip()
         if in_list and is_marked and content:
-            name, _, meaning = content.partition(":")
-            pending += f"{' ' if pending.endswith(':') else ', '}{name.rstrip('.,;')}"
-            if meaning.strip():
-                yield f"{name} means {meaning.strip()}"
+            pending += f"{' ' if pending.endswith(':') else ', '}{content.partition(':')[0].rstrip('.,;')}"
             continue
         if content and pending and not is_marked and pending[-1] not in ".:!?;" and content[0].islower():
             pending += f" {content}"

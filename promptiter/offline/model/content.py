@@ -14,9 +14,8 @@ from random import Random
 from typing import Literal, TypeAlias
 
 from promptiter.offline.model.instruction_rules import RuleBook
-from promptiter.offline.model.stock_phrases import Phrases
+from promptiter.offline.model.style import Phrases, plain_text
 from promptiter.offline.model.task import Document, Task, split_words
-from promptiter.offline.model.values import plain_text
 from traces.model import Json
 
 FindingKind: TypeAlias = Literal["label", "fact", "guess", "vague", "topic"]
@@ -38,7 +37,7 @@ def find_answer(task: Task, book: RuleBook, *, knowledge: Mapping[str, str], phr
     """The model's answer under the rules that it follows."""
     wanted = [name for phrase in book.items("value_only") for name in task.find(phrase)]
     if wanted:
-        return Finding(kind="fact", value=", ".join(plain_text(task.all_fields[name]) for name in wanted))
+        return Finding(kind="fact", value=", ".join(plain_text(task.fields[name]) for name in wanted))
     labels = book.items("choose")
     if labels:
         return Finding(kind="label", value=_choose_label(task, book, labels=labels, knowledge=knowledge, rng=rng))

@@ -1,12 +1,11 @@
 """The rules that the simulated model finds in an instruction, and those that it can follow together.
 
-The model reads ordinary English. Nobody needs its lexicon to write for it, and nothing that writes instructions may
-import the lexicon.
+The model reads ordinary English: instructions can be written without knowing its lexicon, and nothing that writes them
+may import it.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ _EXCLUSIVE = (
 
 _SINGLE = frozenset(
     (
-        *("prefix", "suffix", "date_format", "decimals", "language", "cite", "choose", "value_only"),
+        *("prefix", "suffix", "date_format", "decimals", "language", "choose", "value_only"),
         *(f"{bound}_{unit}" for bound in ("max", "min", "exact") for unit in UNITS),
     )
 )
@@ -102,8 +101,6 @@ def resolve_conflicts(rules: Iterable[Rule], rng: Random) -> tuple[Rule, ...]:
     for wish in [rule for rule in kept if rule.family == "call_tool" and not forbidden.isdisjoint(rule.parameters)]:
         loser = "call_tool" if rng.random() < 0.5 else "no_tool"
         kept = [rule for rule in kept if rule.family != loser or set(rule.parameters).isdisjoint(wish.parameters)]
-    for unit in sorted(UNITS):
-        kept = _drop_impossible_length(kept, unit, rng)
     return tuple(kept)
 
 
@@ -118,14 +115,3 @@ def _find_rules_of_clause(clause: Clause) -> list[Rule]:
     if "value_only" in found and re.search(r"\bjson\b", clause.sentence, re.IGNORECASE):
         found["json_only"] = Rule("json_only", (), found.pop("value_only").sentence)
     return list(found.values())
-
-
-def _drop_impossible_length(rules: list[Rule], unit: str, rng: Random) -> list[Rule]:
-    """The rules without one of two that no text can follow: at least 50 and at most 10 words."""
-    bounds = {rule.family: int(rule.parameters[0]) for rule in rules if rule.family.endswith(f"_{unit}")}
-    lowest = max((f"min_{unit}", f"exact_{unit}"), key=lambda name: bounds.get(name, 0))
-    highest = min((f"max_{unit}", f"exact_{unit}"), key=lambda name: bounds.get(name, math.inf))
-    if bounds.get(lowest, 0) <= bounds.get(highest, math.inf):
-        return rules
-    loser = rng.choice([lowest, highest])
-    return [rule for rule in rules if rule.family != loser]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
 from promptiter.offline.model.answers import REASON_KEYS, SOURCE_KEYS, Draft
+from promptiter.offline.model.style import plain_text
 from promptiter.offline.model.task import split_words
-from promptiter.offline.model.values import plain_text
-from promptiter.offline.text.dates import dates_in, rewrite_dates
+from promptiter.offline.text.dates import find_dates, rewrite_dates
 from traces.model import Json
 
 MAX_DEPTH = 8
@@ -55,11 +56,6 @@ class SchemaWriter:
                 for part in str(schema["$ref"]).removeprefix("#").strip("/").split("/"):
                     target = target[part.replace("~1", "/").replace("~0", "~")] if part else target
                 schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
-            elif schema.get("allOf"):
-                merged: dict[str, Json] = {key: value for key, value in schema.items() if key != "allOf"}
-                for part in schema["allOf"]:
-                    merged |= self._resolve(part, depth)
-                schema = merged
             elif options := schema.get("anyOf") or schema.get("oneOf"):
                 by_preference = sorted(options, key=lambda option: option.get("type") == "null")
                 is_deep = depth >= MAX_DEPTH and by_preference[-1].get("type") == "null"
@@ -84,8 +80,6 @@ class SchemaWriter:
         if isinstance(given, list) and least <= len(given) <= most and is_text:
             return [plain_text(value) for value in given]
         count = min(max(least, 1 if depth < MAX_DEPTH else 0), most)
-        if item.get("enum") and schema.get("uniqueItems"):
-            return list(item["enum"])[:count]
         items = [self._fill(name, item, depth=depth + 1) for _ in range(count)]
         for key, part in item.get("properties", {}).items():
             options = self._resolve(part, depth).get("enum", ())
@@ -107,23 +101,17 @@ class SchemaWriter:
 
     def _fill_number(self, name: str, schema: Mapping[str, Json], *, is_whole: bool) -> int | float:
         step = 1 if is_whole else 1e-6
-        low, high = schema.get("minimum"), schema.get("maximum")
-        if low is None and "exclusiveMinimum" in schema:
-            low = schema["exclusiveMinimum"] + step
-        if high is None and "exclusiveMaximum" in schema:
-            high = schema["exclusiveMaximum"] - step
+        low: float = schema.get("minimum", schema.get("exclusiveMinimum", -math.inf) + step)
+        high: float = schema.get("maximum", schema.get("exclusiveMaximum", math.inf) - step)
         known = (_read_number(self._find_given(name)), _read_number(self._draft.finding.value), 0.0)
-        number = next(each for each in known if each is not None)
-        number = number if low is None else max(number, low)
-        number = number if high is None else min(number, high)
+        number = min(max(next(each for each in known if each is not None), low), high)
         return round(number) if is_whole else number
 
     def _fill_string(self, name: str, schema: Mapping[str, Json]) -> str:
         given, draft = self._find_given(name), self._draft
-        if schema.get("format") in ("date", "date-time"):
-            found = dates_in(plain_text(given)) or dates_in(self._seen)
-            day = rewrite_dates(found[0].text, "YYYY-MM-DD") if found else "2000-01-01"
-            return day if schema["format"] == "date" else f"{day}T00:00:00Z"
+        if schema.get("format") == "date":
+            found = find_dates(plain_text(given)) or find_dates(self._seen)
+            return rewrite_dates(found[0].text, "YYYY-MM-DD") if found else "2000-01-01"
         words = set(split_words(name))
         text = draft.sentence
         if given is not None:
@@ -137,7 +125,7 @@ class SchemaWriter:
 
     def _find_given(self, name: str) -> Json:
         names = self._draft.task.find(name)
-        return self._draft.task.all_fields[names[0]] if names else None
+        return self._draft.task.fields[names[0]] if names else None
 
 
 def _kind_of(schema: Mapping[str, Json]) -> str:

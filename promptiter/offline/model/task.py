@@ -1,7 +1,6 @@
 """The task of the simulated model, read from its messages: the topic, fields, documents and tool results.
 
-Fields are read from JSON objects, from `key: value` lines, from `(key: value; …)` inside prose, and from ordinary
-phrases such as `my order number is A-17`.
+Fields are read from JSON objects, from `key: value` lines, and from `(key: value; …)` inside prose.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from promptiter.llm.messages import Message
-from promptiter.offline.model.stock_phrases import strip_openers
-from promptiter.offline.model.values import plain_text
-from promptiter.offline.text.dates import dates_in
+from promptiter.offline.model.style import plain_text, strip_openers
+from promptiter.offline.text.matching import SMALL_WORDS
 from traces.model import Json
 
 _TOPIC_KEYS = ("question", "query", "request", "task", "message", "topic", "text", "input", "complaint", "ticket")
@@ -28,32 +26,12 @@ _SYNONYMS = {
     "town": "city",
     "question": "query",
 }
-_STOP_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a about all am an and any are as at be been but by can could did do does for from give had has have how i if "
-        "in into is it its let me my no not of on or our please should so tell that the their them then there these "
-        "they this to up us use used using was we were what when where which who whom whose why will with would "
-        "you your",
-    )
-)
 _GENERIC = frozenset(
     ("field", "value", "given", "full", "exact", "original", "same", "relevant", "correct", "input", "user")
 )
 _DOCUMENT_LINE = re.compile(r"^\s*(?:[-*•]\s*)?\[([\w.:-]+)\]\s*(\S.*)$")
 _FIELD_LINE = re.compile(r"^\s*(?:[-*•]\s*)?([^\W\d][\w -]{0,40}?)\s*(?::\s+|\s=\s)(\S.*)$")
 _INLINE_FIELDS = re.compile(r"\(([^()\n]*:\s[^()\n]*)\)")
-_NAMED_IN_PROSE = re.compile(
-    r"\b((?:[a-z]+ )?(?:id|number|code|status|city|size|colou?r|amount|price))\s+(?:is|was)\s+([\w.,-]*\w)",
-    re.IGNORECASE,
-)
-_KINDS_IN_PROSE = {
-    "order_id": re.compile(r"\border\s+(?:id|number|no\.?)?\s*(?:is|was|:|#)?\s*#?([A-Z]*-?\d[\w-]*)", re.IGNORECASE),
-    "name": re.compile(r"\b(?:my name is|i am|name is)\s+([A-Z]\w+(?:\s+[A-Z]\w+)?)"),
-    "email": re.compile(r"\b([\w.+-]+@[\w-]+\.[\w.]+\w)\b"),
-    "amount": re.compile(r"([€$£]\s?\d[\d,]*(?:\.\d+)?|\b\d[\d,]*(?:\.\d+)?\s?(?:€|£|(?:EUR|USD|GBP)\b))"),
-    "city": re.compile(r"\b(?:in|at|to|for|of|from)\s+([A-Z][a-z]+(?:\s+[A-Z][a-z]+)?)\b"),
-}
 _QUESTION = re.compile(
     r"\?|^\W*(?:who|what|when|where|which|whose|why|how|is|are|was|were|does|do|did|can|could|should)\b", re.IGNORECASE
 )
@@ -69,11 +47,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One task. `topic` is the request in the user's words; `noticed` are fields found in running text."""
+    """One task; `topic` is the request in the user's words."""
 
     topic: str
     fields: Mapping[str, Json] = field(default_factory=dict)
-    noticed: Mapping[str, Json] = field(default_factory=dict)
     documents: tuple[Document, ...] = ()
     results: tuple[Document, ...] = ()
     called_tools: frozenset[str] = frozenset()
@@ -82,24 +59,15 @@ class Task:
     def is_question(self) -> bool:
         return _QUESTION.search(self.topic) is not None
 
-    @property
-    def all_fields(self) -> dict[str, Json]:
-        return {**self.noticed, **self.fields}
-
     def find(self, phrase: str) -> list[str]:
         """The names of the fields that a phrase means: those that share most words with it, synonyms included."""
-        for known in (self.fields, self.noticed):
-            for translate in (False, True):
-                found = _find_best_names(phrase, known, translate=translate)
-                if found:
-                    return found
-        return []
+        exact = _find_best_names(phrase, self.fields, translate=False)
+        return exact or _find_best_names(phrase, self.fields, translate=True)
 
 
 def read_task(messages: Iterable[Message]) -> Task:
     """The task in all messages but the system's. Later fields replace earlier ones; the topic is the last user's."""
     fields: dict[str, Json] = {}
-    noticed: dict[str, Json] = {}
     documents: list[Document] = []
     results: list[Document] = []
     tool_names: dict[str, str] = {}
@@ -113,7 +81,6 @@ def read_task(messages: Iterable[Message]) -> Task:
         if message.role == "user":
             called.clear()
             topic = read.topic
-            noticed |= {key: value for key, value in _notice_fields(message.content).items() if key not in fields}
         else:
             tool = tool_names.get(message.tool_request_id or "", "tool")
             called.add(tool)
@@ -123,7 +90,6 @@ def read_task(messages: Iterable[Message]) -> Task:
     return Task(
         topic=topic,
         fields=fields,
-        noticed=noticed,
         documents=tuple(documents),
         results=tuple(results),
         called_tools=frozenset(called),
@@ -134,7 +100,7 @@ def read_task(messages: Iterable[Message]) -> Task:
 def split_words(text: str) -> tuple[str, ...]:
     """The words of a text except small ones, in lower case and singular; `orderId` and `order_id` are two words."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|[^\w]|_", " ", text.replace("'s", ""))
-    return tuple(_make_singular(word) for word in spaced.lower().split() if word not in _STOP_WORDS)
+    return tuple(_make_singular(word) for word in spaced.lower().split() if word not in SMALL_WORDS)
 
 
 class _MessageReader:
@@ -207,19 +173,6 @@ class _MessageReader:
             self.documents += _read_documents(value, start=len(self.documents) + 1)
         elif value is not None and value != "":
             self.fields["_".join(key.split())] = value.rstrip(".") if isinstance(value, str) else value
-
-
-def _notice_fields(text: str) -> dict[str, Json]:
-    """The fields in running text."""
-    found: dict[str, Json] = {}
-    for named in _NAMED_IN_PROSE.finditer(text):
-        found["_".join(word for word in named[1].lower().split() if word not in _STOP_WORDS)] = named[2]
-    for name, pattern in _KINDS_IN_PROSE.items():
-        if kind := pattern.search(text):
-            found.setdefault(name, kind[1].strip())
-    if days := dates_in(text):
-        found.setdefault("date", days[0].text)
-    return found
 
 
 def _read_documents(value: Json, *, start: int) -> Iterator[Document]:

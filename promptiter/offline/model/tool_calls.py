@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from promptiter.llm.messages import ToolRequest, ToolSpec
 from promptiter.offline.model.instruction_rules import RuleBook
+from promptiter.offline.model.style import plain_text
 from promptiter.offline.model.task import Task, split_words
-from promptiter.offline.model.values import plain_text
 from traces.model import Json
 
 _SAYS_WHEN = re.compile(
@@ -80,10 +80,10 @@ def _fill_argument(name: str, schema: Mapping[str, Json], task: Task, *, source:
     options = schema.get("enum")
     if source is not None:
         names = task.find(source)
-        return _convert(task.all_fields[names[0]] if names else source, schema)
+        return _convert(task.fields[names[0]] if names else source, schema)
     names = task.find(name)
-    if names and (not options or task.all_fields[names[0]] in options):
-        return _convert(task.all_fields[names[0]], schema)
+    if names and (not options or task.fields[names[0]] in options):
+        return _convert(task.fields[names[0]], schema)
     if options:
         named = next((option for option in options if str(option).lower() in task.topic.lower()), None)
         return named if named is not None else (options[0] if is_required else None)

@@ -85,7 +85,7 @@ class Evidence:
 
 
 Verdict: TypeAlias = bool | None
-"""None: the sample is no evidence either way."""
+"""None: the sample is not evidence either way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

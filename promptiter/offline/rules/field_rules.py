@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from promptiter.offline.rules.examples import Evidence, Predicate, Sample, Verdict, is_safe_literal
-from promptiter.offline.text.dates import dates_in
-from promptiter.offline.text.fields import find_question
+from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.matching import contains_words, normalize
 from promptiter.offline.text.numbers import find_same_number, read_numbers
 
@@ -27,7 +26,7 @@ def detect_fields_carried(evidence: Evidence) -> Iterator[Predicate]:
     for name in sorted(cases, key=lambda name: (_find_place(name, evidence), name)):
         # The name of a field in a single case is not enough for a rule.
         if len(cases[name]) > 1 and is_safe_literal(name):
-            yield _field_carried(name)
+            yield _field_predicate(name)
 
 
 def detect_all_fields_carried(evidence: Evidence) -> Iterator[Predicate]:
@@ -40,21 +39,6 @@ def detect_all_fields_carried(evidence: Evidence) -> Iterator[Predicate]:
         has=_has_all,
         fault="lack a field that stands in their input",
         virtue="have all of them",
-    )
-
-
-def detect_question_carried(evidence: Evidence) -> Iterator[Predicate]:
-    """An inner step passes on the question that it was asked."""
-    if any(sample.is_terminal for sample in evidence.failing) or len(evidence.passing) < 2:
-        return
-    yield Predicate(
-        family="field_carried",
-        parameters=("question",),
-        wants=lambda sample: bool(find_question(sample.input)) or None,
-        has=lambda sample: contains_words(sample.output, find_question(sample.input)),
-        fault="lack the question that stands in their input",
-        virtue="have it",
-        subject="question",
     )
 
 
@@ -75,16 +59,16 @@ def is_carried(value: str, text: str) -> bool:
     """Whether a text contains a value: as it is written, as the same number, or as the same day."""
     if contains_words(text, value):
         return True
-    days = dates_in(value)
+    days = find_dates(value)
     if len(days) == 1 and days[0].text == value:
-        return any(days[0].days & other.days for other in dates_in(text))
+        return any(days[0].days & other.days for other in find_dates(text))
     numbers = read_numbers(value)
     if len(numbers) == 1 and len(value) <= len(numbers[0].text) + 4:
         return find_same_number(numbers[0], read_numbers(text)) is not None
     return False
 
 
-def _field_carried(name: str) -> Predicate:
+def _field_predicate(name: str) -> Predicate:
     return Predicate(
         family="field_carried",
         parameters=(name,),
@@ -170,4 +154,4 @@ def _is_verbatim(text: str, sample: Sample) -> Verdict:
 
 def _has_forms(value: str) -> bool:
     """Whether a value can be written in more than one way."""
-    return bool(dates_in(value) or read_numbers(value))
+    return bool(find_dates(value) or read_numbers(value))

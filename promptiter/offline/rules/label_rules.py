@@ -48,7 +48,7 @@ def detect_label_cues(evidence: Evidence) -> Iterator[Predicate]:
             if not cues:
                 break
             cue = min(cues, key=lambda word: (-counts[word], normalize(left[0]).find(word) % 100_000, word))
-            yield _label_cue(label, cue)
+            yield _label_cue_predicate(label, cue)
             left = [text for text in left if not contains_words(text, cue)]
 
 
@@ -125,7 +125,7 @@ def _find_labels(evidence: Evidence) -> tuple[str, ...]:
     return labels if all("," not in label and is_safe_literal(label) for label in labels) else ()
 
 
-def _label_cue(label: str, cue: str) -> Predicate:
+def _label_cue_predicate(label: str, cue: str) -> Predicate:
     def wants(sample: Sample) -> Verdict:
         is_label = sample.reference is not None and strip_answer(sample.reference) == strip_answer(label)
         return True if is_label and contains_words(sample.input, cue) else None

@@ -123,10 +123,10 @@ def _is_allowed(surface: Surface, value: Json) -> bool:
 
 
 def _is_rejected(value: Json, request: OptimizeRequest) -> bool:
-    return any(_comparable(rejection.value) == _comparable(value) for rejection in request.rejected)
+    return any(_normalize_value(rejection.value) == _normalize_value(value) for rejection in request.rejected)
 
 
-def _comparable(value: Json) -> Json:
+def _normalize_value(value: Json) -> Json:
     return " ".join(value.split()).casefold() if isinstance(value, str) else value
 
 

@@ -16,7 +16,7 @@ from promptiter.offline.rules.examples import (
     take_one_per_case,
     text_predicate,
 )
-from promptiter.offline.text.matching import contains_words, normalize, read_object
+from promptiter.offline.text.matching import SMALL_WORDS, contains_words, normalize, read_object
 
 MIN_SHARE = 0.9
 MAX_ENDING_WORDS = 12
@@ -57,30 +57,22 @@ def detect_suffix(evidence: Evidence) -> Iterator[Predicate]:
     )
 
 
-def detect_max_length(evidence: Evidence) -> Iterator[Predicate]:
-    """The output is no longer than the metric allows, or than the longest reference."""
-    if limits := _find_violated_limits(evidence, "max_length"):
-        yield _make_unconditional(_length_predicate("max_length", min(limits), "characters"))
-    if not evidence.is_whole:
-        return
-    for unit in ("sentences", "words"):
-        longest = max((_COUNTS[unit](text) for _, text in _list_prose(evidence)), default=0)
-        is_exceeded = _measure_failing(evidence, unit) >= CLEARLY * longest
-        if longest and is_exceeded and (unit == "words" or longest <= 3):
-            yield _length_predicate("max_length", -(-longest // _step(longest)) * _step(longest), unit)
-
-
-def detect_min_length(evidence: Evidence) -> Iterator[Predicate]:
-    """The output is no shorter than the metric allows, or than the shortest reference."""
-    if limits := _find_violated_limits(evidence, "min_length"):
-        yield _make_unconditional(_length_predicate("min_length", max(limits), "characters"))
-    if not evidence.is_whole:
-        return
-    for unit in ("sentences", "words"):
-        shortest = min((_COUNTS[unit](text) for _, text in _list_prose(evidence)), default=0)
-        is_missed = CLEARLY * _measure_failing(evidence, unit) <= shortest
-        if shortest > 1 and is_missed and (unit == "words" or shortest <= 5):
-            yield _length_predicate("min_length", shortest // _step(shortest) * _step(shortest), unit)
+def detect_lengths(evidence: Evidence) -> Iterator[Predicate]:
+    """The output is as long as the metric allows, or no longer and no shorter than the references."""
+    for family, choose in (("max_length", min), ("min_length", max)):
+        findings = (finding for sample in evidence.failing for finding in sample.findings)
+        limits = {each.expected for each in findings if each.predicate == family and isinstance(each.expected, int)}
+        if limits:  # a rule of the metric is for all outputs
+            predicate = _length_predicate(family, choose(limits), "characters")
+            yield replace(predicate, wants=lambda _: True, is_of_metric=True)
+    for unit in ("sentences", "words") if evidence.is_whole else ():
+        lengths = [_COUNTS[unit](text) for _, text in _list_prose(evidence)]
+        shortest, longest = min(lengths, default=0), max(lengths, default=0)
+        usual = median([_COUNTS[unit](sample.output) for sample in evidence.failing] or [0])
+        if longest and usual >= CLEARLY * longest and (unit == "words" or longest <= 3):
+            yield _length_predicate("max_length", -(-longest // _choose_step(longest)) * _choose_step(longest), unit)
+        if shortest > 1 and CLEARLY * usual <= shortest and (unit == "words" or shortest <= 5):
+            yield _length_predicate("min_length", shortest // _choose_step(shortest) * _choose_step(shortest), unit)
 
 
 def detect_keywords(evidence: Evidence) -> Iterator[Predicate]:
@@ -91,12 +83,12 @@ def detect_keywords(evidence: Evidence) -> Iterator[Predicate]:
     counts = Counter(" ".join(text.split()) for text in texts)
     same, count = min(counts.items(), key=lambda each: (-each[1], each[0]), default=("", 0))
     if count >= max(evidence.min_cases, MIN_SHARE * len(texts)) and _is_wording(same):
-        yield _keyword(same)
+        yield _keyword_predicate(same)
         return
     outputs = [sample.output for sample in take_one_per_case(evidence.failing)]
     common = _find_shared_words(outputs, min_share=0.5, min_cases=evidence.min_cases)
     shared = _find_shared_words(texts, min_share=MIN_SHARE, min_cases=evidence.min_cases)
-    yield from map(_keyword, [word for word in shared if word not in common][:MAX_KEYWORDS])
+    yield from map(_keyword_predicate, [word for word in shared if word not in common][:MAX_KEYWORDS])
 
 
 def detect_rubrics(evidence: Evidence) -> Iterator[Predicate]:
@@ -109,7 +101,7 @@ def detect_rubrics(evidence: Evidence) -> Iterator[Predicate]:
                 cases.setdefault((finding.predicate, text), set()).add(sample.case_id)
     for (name, text), case_ids in sorted(cases.items()):
         if len(case_ids) >= evidence.min_cases and text and "{" not in text:
-            yield _rubric(name, text)
+            yield _rubric_predicate(name, text)
 
 
 def count_texts_by_word(texts: Iterable[str]) -> Counter[str]:
@@ -117,7 +109,7 @@ def count_texts_by_word(texts: Iterable[str]) -> Counter[str]:
     return Counter(word for text in texts for word in set(_list_words(text)))
 
 
-def _keyword(text: str) -> Predicate:
+def _keyword_predicate(text: str) -> Predicate:
     return text_predicate(
         "keyword",
         (text,),
@@ -128,7 +120,7 @@ def _keyword(text: str) -> Predicate:
     )
 
 
-def _rubric(name: str, text: str) -> Predicate:
+def _rubric_predicate(name: str, text: str) -> Predicate:
     return Predicate(
         family="rubric",
         parameters=(text if text.endswith((".", "!", "?")) else f"{text}.",),
@@ -151,21 +143,6 @@ def _length_predicate(family: str, limit: int, unit: str) -> Predicate:
         fault=f"have {'more' if is_most else 'fewer'} than {limit} {unit if limit > 1 else unit.removesuffix('s')}",
         subject=unit,
     )
-
-
-def _make_unconditional(predicate: Predicate) -> Predicate:
-    """The predicate as a rule of the metric, for all outputs."""
-    return replace(predicate, wants=lambda _: True, is_of_metric=True)
-
-
-def _measure_failing(evidence: Evidence, unit: str) -> float:
-    """The median length of failing outputs."""
-    return median([_COUNTS[unit](sample.output) for sample in evidence.failing] or [0])
-
-
-def _find_violated_limits(evidence: Evidence, predicate: str) -> set[int]:
-    findings = (finding for sample in evidence.failing for finding in sample.findings)
-    return {each.expected for each in findings if each.predicate == predicate and isinstance(each.expected, int)}
 
 
 def _list_prose(evidence: Evidence) -> list[tuple[Sample, str]]:
@@ -195,7 +172,7 @@ def _find_shared_words(texts: Sequence[str], *, min_share: float, min_cases: int
 
 
 def _list_words(text: str) -> list[str]:
-    return [word for word in re.findall(r"[^\W\d_]{3,}", normalize(text)) if word not in _SMALL_WORDS]
+    return [word for word in re.findall(r"[^\W\d_]{3,}", normalize(text)) if word not in SMALL_WORDS]
 
 
 def _is_copied(text: str, evidence: Evidence) -> bool:
@@ -232,17 +209,6 @@ _COUNTS: Mapping[str, Callable[[str], int]] = {
 }
 
 
-def _step(count: int) -> int:
+def _choose_step(count: int) -> int:
     """The step to which a length is rounded."""
     return 1 if count <= 12 else 5 if count <= 50 else 10
-
-
-_SMALL_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "about all also and any are because been but can could did does for from get had has have her his how into its "
-        "just may more most not now off one only other our out over per please some such than that the their them "
-        "then there these they this those too two under use very was were what when where which who why will with "
-        "would you your",
-    )
-)

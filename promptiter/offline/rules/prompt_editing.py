@@ -1,7 +1,7 @@
 """How a rule gets into a prompt: an existing sentence about the same subject is edited before a new one is added.
 
-A list of fields in it gets longer; a number, a date format or a language in it is replaced; a sentence about nothing
-else is replaced. Otherwise a sentence is added where such sentences are. Locked parts are not edited.
+A list of fields in it gets longer; a date format or a language in it is replaced; a sentence about nothing else is
+replaced. Otherwise a sentence is added where such sentences are. Locked parts are not edited.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def asks_to_copy(text: str) -> bool:
 
 
 def add_sentence(text: str, sentence: str) -> str:
-    """The text with one more sentence: as the next item of a list, before a line that holds a placeholder, or last."""
+    """The text with one more sentence: as the next item of a list, before a line with a placeholder, or last."""
     body = text.rstrip()
     tail = text[len(body) :]
     if not body:
@@ -147,33 +147,12 @@ def _find_mention(sentence: str, name: str) -> re.Match[str] | None:
 
 
 def _exchange_value(sentence: str, ask: Ask) -> str | None:
-    """The sentence with another number, date format or language in place of its own."""
-    if ask.family in ("max_length", "min_length", "decimals"):
-        bound, noun = _BOUNDS[ask.family], _describe_unit(ask)
-        if re.search(bound, sentence, re.IGNORECASE) is None:
-            return None
-        counted = re.compile(rf"\b{_COUNT}\b(?=\s+(?:\w+\s+)?(?:{noun})\b)", re.IGNORECASE)
-        return counted.sub(ask.parameters[0], sentence) if len(counted.findall(sentence)) == 1 else None
+    """The sentence with another date format or language in place of its own."""
     if ask.family == "date_format":
         return _FORMAT.sub(ask.parameters[0], sentence) if len(_FORMAT.findall(sentence)) == 1 else None
     if ask.family == "language" and _SUBJECTS["language"].search(sentence) and len(_LANGUAGE.findall(sentence)) == 1:
         return _LANGUAGE.sub(ask.parameters[0], sentence)
     return None
-
-
-_COUNT = r"(?:\d+|one|two|three|four|five|six|seven|eight|nine|ten|a single)"
-_MOST = r"\b(?:at most|n(?:o|ot) more than|maximum|up to|fewer than|less than|within|under|limit\w*|exceed|or less)\b"
-_BOUNDS: Mapping[str, str] = {
-    "max_length": _MOST,
-    "min_length": r"\b(?:at least|no fewer than|not fewer than|minimum|or more|no less than)\b",
-    "decimals": r"\bdecimal",
-}
-
-
-def _describe_unit(ask: Ask) -> str:
-    if ask.family == "decimals":
-        return "decimals?|decimal places?|digits?"
-    return f"{ask.parameters[1].removesuffix('s')}s?"
 
 
 _LANGUAGE = re.compile(r"\b(?:English|German|French|Spanish)\b")

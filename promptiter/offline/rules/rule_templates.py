@@ -1,22 +1,20 @@
 """The sentences that ask for each predicate: what the rule-based optimizer writes into a prompt.
 
-Each family has several phrasings in plain English, the most natural first; after a rejection the next one is tried.
-They are written for any model. Nothing here depends on the lexicon of the simulated model, and a test enforces that.
+Each family has three phrasings in plain English, the most natural first and a short one last; after a rejection the
+next one is tried. They are written for any model. Nothing here depends on the lexicon of the simulated model, and a
+test enforces that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
-from promptiter.offline.text.dates import example_date
-
-Slots: TypeAlias = Mapping[str, str]
+from promptiter.offline.text.dates import write_example_date
 
 
 def phrase_rule(family: str, parameters: Sequence[str] = ()) -> tuple[str, ...]:
     """The sentences that ask for a predicate of that family, the most natural first."""
-    slots = _SLOTS[family](tuple(parameters)) if family in _SLOTS else {}
+    slots = _fill_slots(family, parameters)
     return tuple(template.format_map(slots) for template in PHRASINGS[family])
 
 
@@ -36,271 +34,181 @@ PHRASINGS: Mapping[str, tuple[str, ...]] = {
     "field_carried": (
         "Always include {fields} from the input in your output.",
         "Your output must contain {fields} that the input gives.",
-        "Carry {fields} over from the input into your output.",
         "Keep {fields}.",
-        "Never leave out {fields}.",
-        "Make sure that your output states {fields}.",
     ),
     "all_fields_carried": (
         "Include every field of the input in your output, with its value.",
         "Pass on all fields that you are given; do not drop any.",
-        "Carry over all details of the input, such as ids, names, dates and amounts.",
-        "Repeat every named value of the input in your output.",
         "Do not leave out any information from the input.",
     ),
     "verbatim": (
         "Copy values exactly as they are written in the input.",
         "Do not reformat dates, numbers or names: repeat them verbatim.",
-        "Reproduce ids, dates and numbers character for character.",
-        "Leave all values of the input in their original form.",
-        "Do not change the wording of values that you take from the input.",
         "Do not rephrase or reformat what you copy.",
     ),
     "enumeration": (
         "Answer with exactly one of these labels: {labels}.",
         "Choose one of {either}.",
-        "Your answer must be one of the following: {labels}.",
         "Classify the input as {either}.",
-        "Pick the label that fits best from: {labels}.",
-        "Reply with one of {either}, and nothing else.",
     ),
     "label_cue": (
         'Answer "{label}" when the input mentions "{cue}".',
         "If the input mentions {cue}, the label is {label}.",
-        "Choose {label} if the input contains the word {cue}.",
         "Use {label} for inputs about {cue}.",
-        "When {cue} is mentioned, answer {label}.",
-        "Inputs that mention {cue} belong to {label}.",
     ),
     "cite": (
         "Cite the source of your answer by its id in square brackets.",
         "After each fact, give the id of the document it comes from in brackets.",
-        "Support your answer with a citation of the document, such as [doc id].",
-        "Name the document you used, in square brackets.",
         "Every answer must cite its source in brackets.",
-        "Add the id of the source in square brackets after each statement.",
     ),
     "value_only": (
         "Give only the answer itself, with no other text.",
         "Reply with the value only, without a sentence around it.",
-        "Do not add explanations or any words around the answer.",
-        "Output nothing but the answer.",
         "Answer with the bare value.",
     ),
     "keyword": (
         'Mention the word "{word}" in your answer.',
         'Your answer must contain the word "{word}".',
         'Include the word "{word}".',
-        'Use the word "{word}" at least once.',
-        'The word "{word}" has to appear in the answer.',
-        'Work the word "{word}" into your answer.',
     ),
     "call_tool": (
         "Call the {tool} tool before you answer.",
         "Always use the {tool} tool; do not answer from memory.",
-        "Look the answer up with the {tool} tool first.",
         "Use the {tool} tool for every request.",
-        "You must call {tool} before answering.",
     ),
     "call_tool_when": (
         "Call the {tool} tool when {condition}.",
         "If {condition}, use the {tool} tool before you answer.",
-        "Use the {tool} tool whenever {condition}.",
         "When {condition}, you must call {tool}.",
     ),
     "no_tool": (
         "Do not call the {tool} tool.",
         "Never use the {tool} tool.",
-        "Answer without calling {tool}.",
-        "The {tool} tool must not be used.",
-        "You are not allowed to call {tool}.",
         "Leave the {tool} tool alone.",
     ),
     "tool_order": (
         "First call {first}, then {then}.",
         "Call the tools in this order: {order}.",
         "Start with the {first} tool, then call {then}.",
-        "Call {first} before {last}.",
     ),
     "argument_source": (
         "When you call {tool}, set {argument} to {field} from the input.",
         "Pass {field} as the argument {argument} of {tool}.",
         "Use {field} as the {argument} when you call {tool}.",
-        "Fill the argument {argument} of {tool} with {field}.",
-        "Take {field} from the input as the value of {argument} for {tool}.",
     ),
     "use_tool": (
         "Use this tool before you answer any request.",
         "Call this tool first for every question; do not answer from memory.",
-        "Use this tool to look up the answer whenever the user asks something.",
         "Always call this tool before answering.",
     ),
     "use_tool_when": (
         "Use this tool when {condition}.",
         "Call this tool whenever {condition}.",
-        "If {condition}, call this tool before answering.",
         "Use this tool first if {condition}.",
     ),
     "rubric": (
         "Make sure that the following holds: {text}",
         "Your output must meet this requirement: {text}",
-        "Check before you answer: {text}",
         "It is required that: {text}",
     ),
     "json_object": (
         "Answer with a JSON object.",
         "Format your output as valid JSON.",
-        "Return the result as a single JSON object.",
-        "Your output must be JSON that a parser can read.",
         "Write the answer in JSON.",
-        "Your reply is parsed as JSON, so return nothing else.",
     ),
     "json_keys": (
         "Return a JSON object with exactly the {word} {keys}, in this order.",
         "Answer in JSON with these keys: {bare}.",
-        "Format the output as a JSON object with the {word} {keys}.",
-        "Your output must be a JSON object that has the {word} {keys} and no others.",
         "Respond with JSON containing the fields {keys}.",
     ),
     "json_only": (
         "Output only the JSON, with no text before or after it and no code fence.",
         "Do not add any explanation or Markdown around the JSON.",
-        "Reply with nothing but the raw JSON object.",
-        "Return raw JSON only: no prose, no Markdown fences.",
         "The reply must be the JSON object alone.",
     ),
     "prefix": (
         'Begin your answer with "{text}".',
         'Start every reply with the words "{text}".',
-        'The first words of your output must be "{text}".',
-        'Put "{text}" at the very beginning of your answer.',
         'Every answer opens with "{text}".',
     ),
     "suffix": (
         'End your answer with "{text}".',
         'Finish every reply with the words "{text}".',
-        'The last words of your output must be "{text}".',
-        'Put "{text}" at the very end of your answer.',
         'Close each answer with "{text}".',
     ),
     "max_length": (
         "Answer in at most {length}.",
         "Use no more than {length}.",
         "Limit your answer to {length}.",
-        "Your output must not exceed {length}.",
-        "Be brief: write {length} at most.",
     ),
     "min_length": (
         "Write at least {length}.",
         "Your answer must have at least {length}.",
         "Use no fewer than {length}.",
-        "Make the answer {length} long or longer.",
-        "Do not write less than {length}.",
     ),
     "date_format": (
         "Write all dates as {format}.",
         "Use the date format {format}.",
-        "Dates must be written in the form {format}, for example {example}.",
-        "Format every date as {format}.",
         "Convert dates to {format}.",
     ),
     "decimals": (
         "Write amounts with exactly {places}.",
         "Round numbers to {places}.",
-        "Show {digits} after the decimal point.",
-        "Give every amount to {decimals}.",
         "Numbers must have {places}.",
-        "Use {digits} after the point.",
     ),
     "whole_numbers": (
         "Round numbers to whole numbers.",
         "Write numbers without decimals.",
         "Give amounts as integers, with 0 decimal places.",
-        "Do not write any digits after the decimal point.",
     ),
     "upper_case": (
         "Write your answer in upper case.",
         "Use capital letters only.",
-        "Write everything in uppercase letters.",
-        "All letters of your output must be capitals.",
         "Answer in ALL CAPS.",
-        "Capitalize every letter.",
     ),
     "language": (
         "Answer in {language}.",
         "Write your output in {language}.",
-        "Your reply must be in {language}, whatever the language of the input.",
-        "Always reply in {language}.",
         "Use {language} only.",
-        "Translate your answer into {language}.",
     ),
 }
 """The templates by family of predicates."""
 
 
-def _name_slots(*names: str) -> Callable[[tuple[str, ...]], Slots]:
-    return lambda parameters: dict(zip(names, parameters, strict=True))
+def _fill_slots(family: str, parameters: Sequence[str]) -> dict[str, str]:
+    """The slots of a family's templates."""
+    match family, parameters:
+        case "field_carried", names:
+            return {"fields": join_list([with_article(name) for name in names])}
+        case "json_keys", keys:
+            quoted = join_list([f'"{key}"' for key in keys])
+            return {"keys": quoted, "bare": ", ".join(keys), "word": "key" if len(keys) == 1 else "keys"}
+        case "enumeration", labels:
+            return {"labels": ", ".join(labels), "either": join_list(labels, conjunction="or")}
+        case "max_length" | "min_length", (count, unit):
+            return {"length": f"one {unit.removesuffix('s')}" if count == "1" else f"{count} {unit}"}
+        case "decimals", ("1",):
+            return {"places": "one decimal place", "digits": "one digit", "decimals": "one decimal"}
+        case "decimals", (count,):
+            return {"places": f"{count} decimal places", "digits": f"{count} digits", "decimals": f"{count} decimals"}
+        case "date_format", (name,):
+            return {"format": name, "example": write_example_date(name)}
+        case "tool_order", (first, *others):
+            then = ", then ".join(others)
+            return {"order": ", ".join(parameters), "first": first, "then": then}
+        case "argument_source", (tool, argument, name):
+            return {"tool": tool, "argument": argument, "field": with_article(name)}
+        case _:
+            return dict(zip(_SLOT_NAMES.get(family, ()), parameters, strict=True))
 
 
-def _fill_fields(parameters: tuple[str, ...]) -> Slots:
-    return {"fields": join_list([with_article(name) for name in parameters])}
-
-
-def _fill_keys(parameters: tuple[str, ...]) -> Slots:
-    quoted = [f'"{key}"' for key in parameters]
-    return {"keys": join_list(quoted), "bare": ", ".join(parameters), "word": "key" if len(quoted) == 1 else "keys"}
-
-
-def _fill_labels(parameters: tuple[str, ...]) -> Slots:
-    return {"labels": ", ".join(parameters), "either": join_list(parameters, conjunction="or")}
-
-
-def _fill_length(parameters: tuple[str, ...]) -> Slots:
-    count, unit = parameters
-    return {"length": f"one {unit.removesuffix('s')}" if count == "1" else f"{count} {unit}"}
-
-
-def _fill_decimals(parameters: tuple[str, ...]) -> Slots:
-    (count,) = parameters
-    if count == "1":
-        return {"places": "one decimal place", "digits": "one digit", "decimals": "one decimal"}
-    return {"places": f"{count} decimal places", "digits": f"{count} digits", "decimals": f"{count} decimals"}
-
-
-def _fill_date(parameters: tuple[str, ...]) -> Slots:
-    (format_name,) = parameters
-    return {"format": format_name, "example": example_date(format_name)}
-
-
-def _fill_tools(parameters: tuple[str, ...]) -> Slots:
-    first, *others = parameters
-    return {"order": ", ".join(parameters), "first": first, "then": ", then ".join(others), "last": parameters[-1]}
-
-
-def _fill_argument(parameters: tuple[str, ...]) -> Slots:
-    tool, argument, name = parameters
-    return {"tool": tool, "argument": argument, "field": with_article(name)}
-
-
-_SLOTS: Mapping[str, Callable[[tuple[str, ...]], Slots]] = {
-    "field_carried": _fill_fields,
-    "json_keys": _fill_keys,
-    "prefix": _name_slots("text"),
-    "suffix": _name_slots("text"),
-    "max_length": _fill_length,
-    "min_length": _fill_length,
-    "date_format": _fill_date,
-    "decimals": _fill_decimals,
-    "language": _name_slots("language"),
-    "enumeration": _fill_labels,
-    "label_cue": _name_slots("label", "cue"),
-    "keyword": _name_slots("word"),
-    "call_tool": _name_slots("tool"),
-    "call_tool_when": _name_slots("tool", "condition"),
-    "no_tool": _name_slots("tool"),
-    "tool_order": _fill_tools,
-    "argument_source": _fill_argument,
-    "use_tool_when": _name_slots("condition"),
-    "rubric": _name_slots("text"),
+_SLOT_NAMES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("prefix", "suffix", "rubric"), ("text",)),
+    **dict.fromkeys(("call_tool", "no_tool"), ("tool",)),
+    "call_tool_when": ("tool", "condition"),
+    "use_tool_when": ("condition",),
+    "keyword": ("word",),
+    "label_cue": ("label", "cue"),
+    "language": ("language",),
 }
-"""How the parameters of a family fill its slots; other families have none."""
+"""The names of the slots that parameters fill as they are."""

@@ -37,9 +37,9 @@ def detect_tools_called(evidence: Evidence) -> Iterator[Predicate]:
         family = "use_tool" if evidence.tool else "call_tool"
         name = () if evidence.tool else (tool,)
         if len(wanting) >= MIN_SHARE * len(known):
-            yield _tool_called(family, name, tool)
+            yield _tool_call_predicate(family, name, tool)
         elif condition := _find_condition(wanting, others, min_cases=evidence.min_cases):
-            yield _tool_called(f"{family}_when", (*name, condition), tool)
+            yield _tool_call_predicate(f"{family}_when", (*name, condition), tool)
 
 
 def detect_tools_avoided(evidence: Evidence) -> Iterator[Predicate]:
@@ -48,7 +48,7 @@ def detect_tools_avoided(evidence: Evidence) -> Iterator[Predicate]:
         return
     expected = {name for sample in evidence.samples for name in list_tool_names(sample.expected_tool_calls)}
     called = {name for sample in evidence.failing for name in list_tool_names(sample.tool_calls)}
-    yield from (_tool_avoided(tool) for tool in sorted(called - expected) if is_safe_literal(tool))
+    yield from (_no_tool_predicate(tool) for tool in sorted(called - expected) if is_safe_literal(tool))
 
 
 def detect_tool_order(evidence: Evidence) -> Iterator[Predicate]:
@@ -83,7 +83,7 @@ def detect_arguments(evidence: Evidence) -> Iterator[Predicate]:
             values = [(sample, json_text(each[name])) for sample, each in expected if each.get(name) is not None]
             source = _find_source(name, values)
             if source and is_safe_literal(name):
-                yield _argument_source(tool, name, source)
+                yield _argument_predicate(tool, name, source)
 
 
 def list_tool_names(calls: Sequence[Json] | None) -> list[str]:
@@ -121,7 +121,7 @@ def _can_call(evidence: Evidence, tool: str) -> bool:
     return is_called or (tool in evidence.tools if evidence.tools else is_blamed)
 
 
-def _tool_called(family: str, parameters: tuple[str, ...], tool: str) -> Predicate:
+def _tool_call_predicate(family: str, parameters: tuple[str, ...], tool: str) -> Predicate:
     is_conditional = family.endswith("_when")
 
     def wants(sample: Sample) -> Verdict:
@@ -141,7 +141,7 @@ def _tool_called(family: str, parameters: tuple[str, ...], tool: str) -> Predica
     )
 
 
-def _tool_avoided(tool: str) -> Predicate:
+def _no_tool_predicate(tool: str) -> Predicate:
     return Predicate(
         family="no_tool",
         parameters=(tool,),
@@ -153,7 +153,7 @@ def _tool_avoided(tool: str) -> Predicate:
     )
 
 
-def _argument_source(tool: str, argument: str, source: str) -> Predicate:
+def _argument_predicate(tool: str, argument: str, source: str) -> Predicate:
     def has_expected_values(sample: Sample, calls: Sequence[Json] | None) -> Verdict:
         expected = [each[argument] for each in list_arguments(sample.expected_tool_calls, tool) if argument in each]
         given = [each.get(argument) for each in list_arguments(calls, tool)]

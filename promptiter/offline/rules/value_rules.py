@@ -1,7 +1,7 @@
 """Predicates about how values are written: the format of dates, and the number of decimals.
 
 A value of the output is compared with the same value of the reference: the same day, the same number. An output
-without the value is no evidence of how it would be written.
+without the value does not show how it would be written.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from promptiter.offline.rules.examples import (
     take_one_per_case,
     text_predicate,
 )
-from promptiter.offline.text.dates import DATE_FORMATS, DateInText, dates_in
+from promptiter.offline.text.dates import DATE_FORMATS, DateInText, find_dates
 from promptiter.offline.text.matching import contains_words
 from promptiter.offline.text.numbers import WrittenNumber, find_same_number, read_numbers
 
 
 def detect_date_format(evidence: Evidence) -> Iterator[Predicate]:
     """All dates are written in the one format that the references use."""
-    written = [_narrow(day, sample) for sample, text in _list_wanted(evidence) for day in dates_in(text)]
+    written = [_narrow(day, sample) for sample, text in _list_wanted(evidence) for day in find_dates(text)]
     counts = {name: sum(day.is_written_as(name) for day in written) for name in DATE_FORMATS}
     best = max(DATE_FORMATS, key=lambda name: counts[name])
     if counts[best]:
@@ -86,8 +86,8 @@ def _has_decimals(text: str, sample: Sample, places: int) -> Verdict:
 
 
 def _has_date_format(text: str, sample: Sample, format_name: str) -> Verdict:
-    wanted = [day for found in dates_in(find_wanted_text(sample) or "") for day in found.days]
-    found = [_narrow(day, sample) for day in dates_in(text) if not day.days.isdisjoint(wanted)]
+    wanted = [day for found in find_dates(find_wanted_text(sample) or "") for day in found.days]
+    found = [_narrow(day, sample) for day in find_dates(text) if not day.days.isdisjoint(wanted)]
     return all(day.is_written_as(format_name) for day in found) if found else None
 
 
@@ -97,7 +97,7 @@ def _narrow(day: DateInText, sample: Sample) -> DateInText:
         return day
     certain = {
         next(iter(other.days))
-        for other in dates_in(f"{sample.input}\n{sample.output}\n{sample.reference or ''}")
+        for other in find_dates(f"{sample.input}\n{sample.output}\n{sample.reference or ''}")
         if len(other.days) == 1
     }
     return DateInText(day.text, frozenset(day.days & certain) or day.days)

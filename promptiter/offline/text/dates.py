@@ -40,13 +40,13 @@ def write_date(day: date, format_name: str) -> str:
     return DATE_FORMATS[format_name].format(day, MONTHS[day.month - 1])
 
 
-def example_date(format_name: str) -> str:
+def write_example_date(format_name: str) -> str:
     """A date in that format, with a day above 12, so that it has only one reading."""
     return write_date(date(2024, 1, 31), format_name)
 
 
 @lru_cache(maxsize=4096)
-def dates_in(text: str) -> tuple[DateInText, ...]:
+def find_dates(text: str) -> tuple[DateInText, ...]:
     """The dates of a text, in its order."""
     found = (DateInText(match[0], _read_days(match)) for match in _DATE.finditer(text))
     return tuple(each for each in found if each.days)

@@ -1,8 +1,7 @@
 """The fields of a step's input: named values, however they are written.
 
-`order id: A-17` on a line or in brackets, JSON keys, `name=value`, `my order id is A-17`, documents
-as `[D2] …`. A value without a name whose kind is obvious (an e-mail address, a date, an amount of money) is a field of
-that kind.
+`order id: A-17` on a line or in brackets, JSON keys, documents as `[D2] …`, `my order id is A-17`. A value without a
+name whose kind is obvious (an e-mail address, a date, an amount of money) is a field of that kind.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from promptiter.backprop.step_text import json_leaves, json_text
-from promptiter.offline.text.dates import dates_in
+from promptiter.offline.text.dates import find_dates
 
 MAX_NAME_WORDS = 4
 MAX_VALUES = 20
@@ -27,7 +26,7 @@ def read_fields(text: str) -> Mapping[str, tuple[str, ...]]:
     """The values of each field by its name in lower case: `order_id`, `orderId` and `Order ID` are `order id`."""
     found: dict[str, list[str]] = {}
     rest = _take(found, _read_json(text), text)
-    for read in (_read_brackets, _read_documents, _read_lines, _read_pairs, _read_prose):
+    for read in (_read_brackets, _read_documents, _read_lines, _read_prose):
         rest = _take(found, read(rest), rest)
     named = {value for values in found.values() for value in values}
     for name, value, _ in _read_kinds(text):
@@ -40,12 +39,6 @@ def spell_field_name(raw: str) -> str:
     """A name as people say it: `order id` for `orderId`."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[_*`\"'.]+", " ", raw)
     return " ".join(spaced.split()).lower()
-
-
-def find_question(text: str) -> str:
-    """The first question of a text, empty without one."""
-    found = re.search(r"[^\s.!?:;{}\"][^.!?:\n{}\"]{8,300}\?", text)
-    return found[0].strip() if found else ""
 
 
 _Field = tuple[str, str, tuple[int, int] | None]
@@ -127,7 +120,6 @@ def _read_lines(text: str) -> Iterator[_Field]:
             yield line[1], line[2], (line.start(), line.end())
 
 
-_PAIR = re.compile(r"(?<![\w.])([A-Za-z_][\w-]{0,40})=(\"[^\"\n]{0,200}\"|'[^'\n]{0,200}'|[^\s;,&)]+)")
 _SPOKEN = re.compile(
     r"\b(?:my|the|your|our|his|her|its|their|whose|and|with)\s+((?:[a-z]+\s){0,2}(?:id|number|code|status|name|city|size|"
     r"colou?r|amount|price|total|address|date|plan|country|version|account|quantity|phone|e-?mail))"
@@ -135,12 +127,6 @@ _SPOKEN = re.compile(
     re.IGNORECASE,
 )
 _CODED = re.compile(r"\b([a-z]{3,20}) (?:(?:id|number|no\.?|code) ?)?(?:is )?[:#]? ?#?([A-Z]{1,5}-?\d[\w-]{0,40})\b")
-
-
-def _read_pairs(text: str) -> Iterator[_Field]:
-    """`order_id=A-17`"""
-    for pair in _PAIR.finditer(text):
-        yield pair[1], pair[2], pair.span()
 
 
 def _read_prose(text: str) -> Iterator[_Field]:
@@ -170,5 +156,5 @@ def _read_kinds(text: str) -> Iterator[_Field]:
     ):
         for found in re.finditer(pattern, text):
             yield name, found[0], None
-    for day in dates_in(text):
+    for day in find_dates(text):
         yield "date", day.text, None

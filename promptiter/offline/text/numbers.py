@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 from functools import lru_cache
 from itertools import islice
 
-from promptiter.offline.text.dates import dates_in
+from promptiter.offline.text.dates import find_dates
 
 MAX_NUMBERS = 60
 """Maximum number of numbers read from a text: each number of one text is compared with each of another."""
@@ -37,7 +37,7 @@ class WrittenNumber:
 @lru_cache(maxsize=4096)
 def read_numbers(text: str) -> tuple[WrittenNumber, ...]:
     """The first numbers of a text, without those of dates and names (`A-17`, `v1.2`)."""
-    for day in dates_in(text):
+    for day in find_dates(text):
         text = text.replace(day.text, " ")
     found = (match["digits"] for match in islice(_NUMBER.finditer(text), MAX_NUMBERS))
     return tuple(WrittenNumber(digits, Decimal(digits.replace(",", ""))) for digits in found)

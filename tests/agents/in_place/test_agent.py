@@ -187,8 +187,8 @@ async def test_a_wrapped_agent_keeps_its_trace_and_is_given_the_same_values(file
     def writer(plan: str) -> str:
         return f"{plan}|{surface('instruction')}"
 
-    targets = {"planner#instruction": FileSource(file.path)}
-    async with InPlaceAgent(chain("desk", planner, writer), targets, state_folder=state.path) as agent:
+    sources = {"planner#instruction": FileSource(file.path)}
+    async with InPlaceAgent(chain("desk", planner, writer), sources, state_folder=state.path) as agent:
         snapshot = agent.describe()
         assert {each.id: each.value for each in snapshot.surfaces} == {
             "planner#instruction": TEXT,
@@ -205,12 +205,12 @@ async def test_a_wrapped_agent_keeps_its_trace_and_is_given_the_same_values(file
     assert list(reads["writer"] or ()) == ["writer#instruction"]
 
 
-async def test_a_target_gives_a_node_a_surface_that_its_agent_does_not_have(file: Prompt, state: State) -> None:
+async def test_a_source_gives_a_node_a_surface_that_its_agent_does_not_have(file: Prompt, state: State) -> None:
     def planner(question: str) -> str:
         return file.text
 
-    targets = {"planner#instruction": FileSource(file.path)}
-    async with InPlaceAgent(chain("desk", planner), targets, state_folder=state.path) as agent:
+    sources = {"planner#instruction": FileSource(file.path)}
+    async with InPlaceAgent(chain("desk", planner), sources, state_folder=state.path) as agent:
         other = Profile.of(agent.describe(), {"planner#instruction": "Plan."})
         assert (await agent.run(CaseInput(text="hi"), other)).output == "Plan."
     with pytest.raises(SetupError, match="'painter', which is not a node"):
@@ -223,12 +223,12 @@ async def test_parameters_are_stored_as_json_and_models_without_white_space(tmp_
     held = {"parameter.top_k": "3\n", "model": "small\n", "examples": "[]"}
     for name, text in held.items():
         (tmp_path / name).write_text(text)
-    targets: dict[str, Source] = {f"bot#{name}": FileSource(tmp_path / name) for name in held}
+    sources: dict[str, Source] = {f"bot#{name}": FileSource(tmp_path / name) for name in held}
 
     def answer(question: str) -> list[str]:
         return [(tmp_path / name).read_text() for name in held]
 
-    async with InPlaceAgent(answer, targets, state_folder=state.path) as agent:
+    async with InPlaceAgent(answer, sources, state_folder=state.path) as agent:
         snapshot = agent.describe()
         assert {each.id: each.value for each in snapshot.surfaces} == {
             "bot#examples": [],
@@ -240,21 +240,23 @@ async def test_parameters_are_stored_as_json_and_models_without_white_space(tmp_
     assert {name: (tmp_path / name).read_text() for name in held} == held
 
 
-def test_invalid_targets_are_refused(file: Prompt, state: State) -> None:
+def test_invalid_sources_are_refused(file: Prompt, state: State) -> None:
     other = file.sibling("other.md", "no JSON")
 
     def answer(question: str) -> str:
         return question
 
-    def refused(match: str, **targets: Prompt) -> None:
-        places = {name.replace("_", "#", 1): FileSource(each.path) for name, each in targets.items()}
+    def refused(match: str, **sources: Prompt) -> None:
+        places = {name.replace("_", "#", 1): FileSource(each.path) for name, each in sources.items()}
         with pytest.raises(SetupError, match=match):
             InPlaceAgent(answer, places, state_folder=state.path).describe()
 
-    refused("needs targets")
+    refused("needs sources")
     refused("'bot' is not a surface id", bot=file)
     refused("'bot#colour' is not a surface id", bot_colour=file)
-    refused("a function is one node, but the targets are surfaces of bot, cat", bot_instruction=file, cat_skill=other)
+    refused(
+        "a function is one node, but the sources are for surfaces of bot, cat", bot_instruction=file, cat_skill=other
+    )
     refused("each surface needs its own file", bot_instruction=file, bot_skill=file)
     refused("'bot#parameter' must hold JSON, holds 'no JSON'", bot_parameter=other)
     refused("cannot be read: No such file", bot_instruction=Prompt(file.path.with_name("gone")))
@@ -266,10 +268,10 @@ async def test_a_profile_of_another_structure_is_refused(file: Prompt, state: St
     assert file.raw == BASELINE
 
 
-async def test_a_text_that_the_file_cannot_hold_fails_its_run_and_touches_nothing(file: Prompt, state: State) -> None:
+async def test_a_text_that_cannot_be_encoded_fails_its_run_and_changes_nothing(file: Prompt, state: State) -> None:
     file.raw = b"plain"
-    targets = {"bot#instruction": FileSource(file.path, encoding="ascii")}
-    async with InPlaceAgent(lambda question: question, targets, state_folder=state.path) as agent:
+    sources = {"bot#instruction": FileSource(file.path, encoding="ascii")}
+    async with InPlaceAgent(lambda question: question, sources, state_folder=state.path) as agent:
         done = await run(agent, "5 €")
         assert str(done.error).startswith("AgentError: ")
         assert "is encoded as ascii, which cannot represent '€'" in str(done.error)
@@ -391,7 +393,7 @@ async def test_runs_that_are_cancelled_while_they_wait_leave_the_turn_to_others(
             await waiting
 
 
-async def test_a_switch_that_is_cancelled_comes_to_its_end_before_the_next(state: State) -> None:
+async def test_a_cancelled_switch_finishes_before_the_next(state: State) -> None:
     store = {"key": "base"}
     writing, go = threading.Event(), threading.Event()
 
@@ -400,8 +402,8 @@ async def test_a_switch_that_is_cancelled_comes_to_its_end_before_the_next(state
         go.wait(10)
         store["key"] = value
 
-    targets = {"bot#instruction": CallbackSource(lambda: store["key"], write)}
-    async with InPlaceAgent(lambda _: store["key"], targets, state_folder=state.path) as agent:
+    sources = {"bot#instruction": CallbackSource(lambda: store["key"], write)}
+    async with InPlaceAgent(lambda _: store["key"], sources, state_folder=state.path) as agent:
         cancelled = asyncio.create_task(run(agent, "A"))
         assert await asyncio.to_thread(writing.wait, 10)
         cancelled.cancel()
@@ -499,7 +501,7 @@ async def test_an_edit_is_the_new_baseline_once_the_saved_one_is_deleted(file: P
     assert file.raw == b"Mine!"
 
 
-async def test_a_file_that_was_deleted_comes_back_with_its_mode(file: Prompt, state: State) -> None:
+async def test_a_deleted_file_is_restored_with_its_mode(file: Prompt, state: State) -> None:
     file.mode = 0o640
     agent = bot(file, state)
     await run(agent, "A")
@@ -567,7 +569,7 @@ async def test_a_leftover_lock_is_taken_over(file: Prompt, state: State) -> None
     assert file.beside == []
 
 
-async def test_a_state_folder_in_use_for_other_targets_is_refused(file: Prompt, state: State) -> None:
+async def test_a_state_folder_in_use_for_other_sources_is_refused(file: Prompt, state: State) -> None:
     other = file.sibling("other.md", "other")
     go = asyncio.Event()
 
@@ -584,7 +586,7 @@ async def test_a_state_folder_in_use_for_other_targets_is_refused(file: Prompt, 
         await running
 
 
-async def test_a_damaged_saved_baseline_is_reported_and_touches_nothing(file: Prompt, state: State) -> None:
+async def test_a_damaged_saved_baseline_is_reported_and_changes_nothing(file: Prompt, state: State) -> None:
     await run(bot(file, state), "A")
     whole = state.record.raw
     for damaged in (whole[:40], whole.replace(b'"mode"', b'"made"'), whole.replace(b"bot#i", b"cat#i")):
@@ -598,16 +600,16 @@ async def test_a_damaged_saved_baseline_is_reported_and_touches_nothing(file: Pr
 
 async def test_a_callback_is_restored_by_a_program_that_has_it(file: Prompt, state: State) -> None:
     store = {"key": "base\r\n"}
-    targets: dict[str, Source] = {
+    sources: dict[str, Source] = {
         "bot#skill": CallbackSource(lambda: store["key"], lambda value: store.__setitem__("key", value)),
         "bot#instruction": FileSource(file.path),
     }
-    agent = InPlaceAgent(lambda _: store["key"], targets, state_folder=state.path)
+    agent = InPlaceAgent(lambda _: store["key"], sources, state_folder=state.path)
     assert (await agent.run(CaseInput(text=""), profile(agent, skill="A", instruction="B"))).output == "A"
     done = {each.surface_id: each.outcome for each in restore(state.path)}
     assert done == {"bot#instruction": "restored", "bot#skill": "unreachable"}
     assert file.raw == BASELINE
-    assert [each.outcome for each in restore(state.path, targets=targets)] == ["restored"]
+    assert [each.outcome for each in restore(state.path, sources=sources)] == ["restored"]
     assert store == {"key": "base\r\n"}
 
 
@@ -620,11 +622,11 @@ async def test_a_callback_that_fails_does_not_keep_others_from_being_restored(fi
             raise ConnectionError("gone")
         store["key"] = value
 
-    targets: dict[str, Source] = {
+    sources: dict[str, Source] = {
         "bot#file": CallbackSource(lambda: store["key"], write),
         "bot#instruction": FileSource(file.path),
     }
-    agent = InPlaceAgent(lambda question: question, targets, state_folder=state.path)
+    agent = InPlaceAgent(lambda question: question, sources, state_folder=state.path)
     await agent.run(CaseInput(text=""), profile(agent, file="A", instruction="B"))
     is_down = True
     first = agent.close()
@@ -637,8 +639,8 @@ async def test_a_callback_that_fails_does_not_keep_others_from_being_restored(fi
 
 async def test_a_store_that_changes_values_is_refused_and_restored(state: State) -> None:
     store = {"key": "base"}
-    target = CallbackSource(lambda: store["key"], lambda value: store.__setitem__("key", value.strip()))
-    agent = InPlaceAgent(lambda question: question, {"bot#instruction": target}, state_folder=state.path)
+    source = CallbackSource(lambda: store["key"], lambda value: store.__setitem__("key", value.strip()))
+    agent = InPlaceAgent(lambda question: question, {"bot#instruction": source}, state_folder=state.path)
     with pytest.raises(SetupError, match="does not keep what is written to it: b'A\\\\n' became b'A'"):
         await run(agent, "A\n")
     assert store == {"key": "base"}

@@ -34,17 +34,17 @@ WORK = """
 
     folder = Path(sys.argv[1])
     files = [folder / "prompts" / "a.md", folder / "prompts" / "b.md"]
-    targets = {"bot#instruction": FileSource(files[0]), "bot#skill": FileSource(files[1])}
+    sources = {"bot#instruction": FileSource(files[0]), "bot#skill": FileSource(files[1])}
 
     def answer(question):
-        return [target.read() for target in targets.values()]
+        return [source.read() for source in sources.values()]
 
-    agent = InPlaceAgent(answer, targets, state_folder=folder / "state")
+    agent = InPlaceAgent(answer, sources, state_folder=folder / "state")
 
     async def run(text):
         wanted = [text * 1000, text]
         snapshot = agent.describe()
-        profile = Profile.of(snapshot, dict(zip(targets, wanted)))
+        profile = Profile.of(snapshot, dict(zip(sources, wanted)))
         done = await agent.run(CaseInput(text=""), profile)
         assert done.data == wanted, (done.error, text)
 """
@@ -117,8 +117,8 @@ def kill_at_random(folder: Path, *, kills: int, seed: int) -> None:
         assert_whole(folder)
         found += prompts(folder) != BASELINES
         if number % 3 == 2:  # the next start restores too
-            targets = {surface_id: FileSource(folder / "prompts" / name) for surface_id, name in SURFACES.items()}
-            InPlaceAgent(lambda question: question, targets, state_folder=folder / "state").describe()
+            sources = {surface_id: FileSource(folder / "prompts" / name) for surface_id, name in SURFACES.items()}
+            InPlaceAgent(lambda question: question, sources, state_folder=folder / "state").describe()
         else:
             assert all(each.is_settled for each in restore(folder / "state"))
         assert prompts(folder) == BASELINES
@@ -135,25 +135,25 @@ def test_forty_kills_at_random_moments_leave_a_state_that_restore_can_repair(fol
 
 
 EVERY_LINE = """
-    import promptiter.agents.in_place.target_lock, promptiter.agents.in_place.saved_baseline, promptiter.sources
-    from promptiter.agents.in_place.target_lock import FolderLock
+    import promptiter.agents.in_place.source_lock, promptiter.agents.in_place.saved_baseline, promptiter.sources
+    from promptiter.agents.in_place.source_lock import FolderLock
     from promptiter.agents.in_place.saved_baseline import SavedBaseline, restore
 
     os.fsync = lambda _: None  # only needed for power failures, and slow
     every, offset = int(sys.argv[2]), int(sys.argv[3])
     state = folder / "state"
     saved = SavedBaseline(state)
-    modules = (promptiter.agents.in_place.target_lock, promptiter.agents.in_place.saved_baseline, promptiter.sources)
+    modules = (promptiter.agents.in_place.source_lock, promptiter.agents.in_place.saved_baseline, promptiter.sources)
     watched = {module.__file__ for module in modules}
     baselines = {file: file.read_bytes() for file in files}
     texts = {"bot#instruction": "0" * 1000, "bot#skill": "1"}
 
     def switch_and_restore():
-        baseline = saved.read(targets)
+        baseline = saved.read(sources)
         with FolderLock(state).hold():
-            saved.hold(targets, baseline=baseline, wanted=texts)
-            saved.hold(targets, baseline=baseline, wanted={"bot#skill": "2"})
-            saved.restore(targets)
+            saved.hold(sources, baseline=baseline, wanted=texts)
+            saved.hold(sources, baseline=baseline, wanted={"bot#skill": "2"})
+            saved.restore(sources)
 
     def die_at(line):
         left = line
@@ -280,7 +280,7 @@ def test_a_signal_ends_the_program_with_the_baseline_in_place(
     assert prompts(folder) == BASELINES
 
 
-def test_the_end_of_a_program_that_closes_nothing_restores(folder: Path) -> None:
+def test_the_baseline_is_restored_when_the_program_ends(folder: Path) -> None:
     process = start(folder, "asyncio.run(run('3'))\nprint('ready', flush=True)")
     assert wait_for_exit(process) == 0
     assert prompts(folder) == BASELINES

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.llm.truncation import MOST_WINDOWS, Quote, Section, approximate_tokens, compose, cut, share
+from promptiter.backprop.llm.truncation import (
+    MOST_WINDOWS,
+    PromptSection,
+    Quote,
+    approximate_tokens,
+    compose,
+    share,
+    truncate,
+)
 
 GAP = re.compile(r"\n\[… ([\d,]+) characters left out …\]\n")
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=60)
@@ -40,13 +48,13 @@ def test_the_tokens_of_parts_are_never_fewer_than_those_of_the_whole(one: str, o
 
 
 def test_a_text_that_fits_stays_as_it_is() -> None:
-    assert cut("a" * 30, 10) == "a" * 30
-    assert cut("", 0) == ""
+    assert truncate("a" * 30, 10) == "a" * 30
+    assert truncate("", 0) == ""
 
 
 def test_a_long_text_keeps_its_beginning_and_end_and_says_what_is_left_out() -> None:
     text = "".join(f"{number:05}" for number in range(2_000))
-    shown = cut(text, 200)
+    shown = truncate(text, 200)
     head, count, tail = GAP.split(shown)
     assert text.startswith(head)
     assert text.endswith(tail)
@@ -56,7 +64,7 @@ def test_a_long_text_keeps_its_beginning_and_end_and_says_what_is_left_out() -> 
 
 def test_text_around_a_literal_is_kept() -> None:
     text = "x" * 5_000 + " the order A-17 is late " + "y" * 9_000 + " price 42 " + "z" * 5_000
-    shown = cut(text, 300, around=["A-17", "42", "not there", ""])
+    shown = truncate(text, 300, around=["A-17", "42", "not there", ""])
     assert " the order A-17 is late " in shown
     assert " price 42 " in shown
     assert len(GAP.findall(shown)) == 3
@@ -65,7 +73,7 @@ def test_text_around_a_literal_is_kept() -> None:
 
 def test_a_gap_shorter_than_its_note_is_shown_instead() -> None:
     text = "a" * 100 + "NEEDLE" + "b" * 400
-    shown = cut(text, 120, around=["NEEDLE"])
+    shown = truncate(text, 120, around=["NEEDLE"])
     assert shown.startswith("a" * 100 + "NEEDLE")
     assert len(GAP.findall(shown)) == 1
 
@@ -73,19 +81,19 @@ def test_a_gap_shorter_than_its_note_is_shown_instead() -> None:
 def test_no_more_windows_are_shown_than_are_readable() -> None:
     text = "".join(f"{'.' * 3_000}needle-{number}" for number in range(20))
     literals = [f"needle-{number}" for number in range(20)]
-    assert len(GAP.findall(cut(text, 2_000, around=literals))) == MOST_WINDOWS + 1
-    assert len(GAP.findall(cut(text, 120, around=literals))) == 2
+    assert len(GAP.findall(truncate(text, 2_000, around=literals))) == MOST_WINDOWS + 1
+    assert len(GAP.findall(truncate(text, 120, around=literals))) == 2
 
 
 def test_without_room_for_a_note_an_ellipsis_is_shown() -> None:
-    assert cut("a" * 1_000, 10) == "[…]"
-    assert cut("a" * 1_000, 2) == ""
-    assert cut("a", -5) == ""
+    assert truncate("a" * 1_000, 10) == "[…]"
+    assert truncate("a" * 1_000, 2) == ""
+    assert truncate("a", -5) == ""
 
 
 @given(LONG, st.integers(-3, 400), st.lists(ANYTHING, max_size=8))
 def test_a_cut_text_fits_and_can_be_sent(text: str, limit: int, around: list[str]) -> None:
-    shown = cut(text, limit, around=around)
+    shown = truncate(text, limit, around=around)
     assert approximate_tokens(shown) <= max(0, limit)
     shown.encode()
     pieces = GAP.split(shown)[::2]
@@ -119,9 +127,9 @@ def test_a_quote_that_fits_is_not_cut() -> None:
         assert "a" * length in quote.fit(quote.size)
 
 
-def sections(texts: list[list[str]], weights: list[int]) -> list[Section]:
+def sections(texts: list[list[str]], weights: list[int]) -> list[PromptSection]:
     return [
-        Section(title=f"# {number}", quotes=tuple(Quote("text", text) for text in quotes), weight=weight)
+        PromptSection(title=f"# {number}", quotes=tuple(Quote("text", text) for text in quotes), weight=weight)
         for number, (quotes, weight) in enumerate(zip(texts, weights, strict=True))
     ]
 

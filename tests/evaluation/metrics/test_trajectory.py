@@ -83,8 +83,8 @@ def test_unordered_matching_is_bipartite_and_not_greedy() -> None:
 
 @given(EDGES)
 def test_the_matching_is_as_large_as_networkx_finds(edges: set[tuple[int, int]]) -> None:
-    paired = match_in_any_order(6, 6, lambda wanted, came: (wanted, came) in edges)
-    graph: nx.Graph[tuple[str, int]] = nx.Graph([(("wanted", wanted), ("came", came)) for wanted, came in edges])
+    paired = match_in_any_order(6, 6, lambda wanted, got: (wanted, got) in edges)
+    graph: nx.Graph[tuple[str, int]] = nx.Graph([(("wanted", wanted), ("got", got)) for wanted, got in edges])
     top = {node for node in graph if node[0] == "wanted"}
     assert len(paired) == len(nx.bipartite.maximum_matching(graph, top_nodes=top)) / 2
     assert set(paired.items()) <= edges
@@ -93,7 +93,7 @@ def test_the_matching_is_as_large_as_networkx_finds(edges: set[tuple[int, int]])
 
 @given(st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3))))
 def test_the_ordered_matching_is_as_large_as_trying_all_finds(edges: set[tuple[int, int]]) -> None:
-    paired = match_in_order(4, 4, lambda wanted, came: (wanted, came) in edges)
+    paired = match_in_order(4, 4, lambda wanted, got: (wanted, got) in edges)
     assert set(paired.items()) <= edges
     assert list(paired.values()) == sorted(set(paired.values()))
     largest = max(
@@ -110,7 +110,7 @@ def test_a_long_chain_of_moves_needs_no_recursion() -> None:
     size = 1_500
     # Each reference can use its own call or the next; the last can only use the first.
     paired = match_in_any_order(
-        size, size, lambda wanted, came: came in (wanted, wanted + 1) if wanted < size - 1 else came == 0
+        size, size, lambda wanted, got: got in (wanted, wanted + 1) if wanted < size - 1 else got == 0
     )
     assert len(paired) == size
     assert paired[size - 1] == 0

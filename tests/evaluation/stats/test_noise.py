@@ -87,7 +87,7 @@ def test_gains_between_repeats_are_those_that_a_decision_sees(sampled: list[Valu
     before, after = (evaluation({name: [values[repeat]] for name, values in cases.items()}) for repeat in range(2))
     figures = [case.figures for case in report(cases).cases]
     gain = fmean(after - before for before, after, _ in figures)
-    assert Evidence(baseline=before, candidate=after).gain == pytest.approx(gain)
+    assert Evidence(accepted=before, candidate=after).gain == pytest.approx(gain)
 
 
 def test_settled_flipping_and_noisiest_cases_are_named() -> None:

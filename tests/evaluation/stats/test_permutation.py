@@ -45,7 +45,7 @@ def noisy_cases(draw: st.DrawFn, scores: st.SearchStrategy[float] = GRADES, most
     return cases
 
 
-def by_listing_every_deal(cases: list[PairedScores]) -> float:
+def by_listing_every_assignment(cases: list[PairedScores]) -> float:
     """The p-value by brute force, in fractions."""
     gains = []
     for case in cases:
@@ -56,20 +56,20 @@ def by_listing_every_deal(cases: list[PairedScores]) -> float:
         sum(map(Fraction, case.after)) / len(case.after) - sum(map(Fraction, case.before)) / len(case.before)
         for case in cases
     )
-    deals = [sum(deal) for deal in product(*gains)]
-    return sum(deal >= observed for deal in deals) / len(deals)
+    totals = [sum(assigned) for assigned in product(*gains)]
+    return sum(total >= observed for total in totals) / len(totals)
 
 
 @given(noisy_cases(most=3))
 def test_the_p_value_is_the_share_of_all_assignments_that_are_as_good(cases: list[PairedScores]) -> None:
-    assert within(cases).p_value == pytest.approx(by_listing_every_deal(cases), abs=1e-12)
+    assert within(cases).p_value == pytest.approx(by_listing_every_assignment(cases), abs=1e-12)
 
 
 @given(noisy_cases(st.floats(-3, 3, width=16), most=2))
 def test_floats_of_many_digits_are_exact_too(cases: list[PairedScores]) -> None:
     test = within(cases)
     assert test.std_error == 0
-    assert test.p_value == pytest.approx(by_listing_every_deal(cases), abs=1e-12)
+    assert test.p_value == pytest.approx(by_listing_every_assignment(cases), abs=1e-12)
 
 
 def test_one_case_agrees_with_scipys_permutation_test() -> None:

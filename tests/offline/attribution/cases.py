@@ -78,9 +78,9 @@ def request(
     if findings is None:
         assert expected is not None
         findings = compare_text(last.output.text or "", expected, TextCriterion())
-    told = {each.node_id: "" for each in ran.steps} | dict(instructions or {})
-    all_surfaces = (*(Surface(node_id=name, type="instruction", value=text) for name, text in told.items()), *surfaces)
-    snapshot = StructureSnapshot(nodes=tuple(Node(id=name, kind="llm") for name in told), surfaces=all_surfaces)
+    texts = {each.node_id: "" for each in ran.steps} | dict(instructions or {})
+    all_surfaces = (*(Surface(node_id=name, type="instruction", value=text) for name, text in texts.items()), *surfaces)
+    snapshot = StructureSnapshot(nodes=tuple(Node(id=name, kind="llm") for name in texts), surfaces=all_surfaces)
     loss = Loss(
         metric="m",
         step_id=at or last.id,

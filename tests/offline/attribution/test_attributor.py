@@ -40,7 +40,7 @@ NAMES = [f"n{number}" for number in range(1, 11)]
 # One value, one way back
 
 
-async def test_the_step_that_was_given_a_value_and_drops_it_is_blamed() -> None:
+async def test_the_step_that_received_a_value_and_drops_it_is_blamed() -> None:
     [gradient] = await gradients(request(chain(RECORD, RECORD, "a refund", "a refund", "a refund"), "A-17"))
     assert gradient.surface_id == "n2#instruction"
     assert gradient.step_id == "n2"
@@ -52,7 +52,7 @@ async def test_the_step_that_was_given_a_value_and_drops_it_is_blamed() -> None:
     assert [(finding.kind, finding.expected) for finding in gradient.findings] == [("missing", "A-17")]
 
 
-async def test_results_come_in_the_order_of_the_trace_and_tell_the_way() -> None:
+async def test_results_are_in_the_order_of_the_trace_with_packets() -> None:
     results = await attribute(request(chain(RECORD, RECORD, "a refund", "a refund", "a refund"), "A-17"))
     assert [result.step_id for result in results] == ["n2", "n3", "n4"]
     edges = [(packet.source, packet.target) for result in results for packet in result.packets]
@@ -62,18 +62,18 @@ async def test_results_come_in_the_order_of_the_trace_and_tell_the_way() -> None
 
 async def test_values_that_were_lost_at_different_steps_blame_both() -> None:
     steps = chain(RECORD, RECORD, "date: 2026-03-02", "date: 2026-03-02", "nothing")
-    told = {gradient.surface_id: gradient.text for gradient in await gradients(request(steps, "A-17, 2026-03-02"))}
-    assert set(told) == {"n2#instruction", "n4#instruction"}
-    assert "'A-17'" in told["n2#instruction"]
-    assert "'2026-03-02'" in told["n4#instruction"]
+    texts = {gradient.surface_id: gradient.text for gradient in await gradients(request(steps, "A-17, 2026-03-02"))}
+    assert set(texts) == {"n2#instruction", "n4#instruction"}
+    assert "'A-17'" in texts["n2#instruction"]
+    assert "'2026-03-02'" in texts["n4#instruction"]
 
 
-async def test_of_two_faults_in_a_row_only_the_first_is_seen() -> None:
+async def test_of_two_faults_in_a_row_only_the_first_is_blamed() -> None:
     steps = chain(RECORD, "date: 2026-03-02", "a refund", "a refund")
     assert await blamed(request(steps, "A-17")) == ["n1#instruction"]
 
 
-async def test_a_value_that_only_a_tool_gave_is_lost_by_the_step_that_called_it() -> None:
+async def test_a_value_from_a_tool_is_lost_by_the_step_that_called_it() -> None:
     call = ToolCall(name="look_up", arguments={"id": 3}, result={"order": {"id": "A-17"}})
     steps = [
         step("a", "hello", "hello"),
@@ -83,15 +83,15 @@ async def test_a_value_that_only_a_tool_gave_is_lost_by_the_step_that_called_it(
     assert await blamed(request(steps, "A-17")) == ["b#instruction"]
 
 
-async def test_a_long_reference_is_taken_apart() -> None:
+async def test_a_long_reference_is_split_into_values() -> None:
     steps = chain(
         "order A-17 of 2026-03-02", "order A-17 of 2026-03-02", "order of 2026-03-02", "It was March 2, 2026."
     )
-    told = {
+    texts = {
         gradient.surface_id: gradient.text for gradient in await gradients(request(steps, "order A-17, 2026-03-02"))
     }
-    assert "'A-17'" in told["n2#instruction"]
-    assert "write '2026-03-02', not 'March 2, 2026'" in told["n3#instruction"]
+    assert "'A-17'" in texts["n2#instruction"]
+    assert "write '2026-03-02', not 'March 2, 2026'" in texts["n3#instruction"]
 
 
 async def test_a_json_reference_names_its_fields() -> None:
@@ -110,13 +110,13 @@ async def test_text_that_no_step_has_as_a_whole_is_followed_in_its_parts() -> No
     assert gradient.confidence == 0.5
 
 
-async def test_words_count_only_where_no_surer_value_was_lost() -> None:
+async def test_words_count_only_if_no_stronger_value_was_lost() -> None:
     steps = chain(f"broken kettle\n{RECORD}", RECORD, "a refund")
     assert await blamed(request(steps, "kettle A-17")) == ["n2#instruction"]
     assert await blamed(request(steps[:1], "kettle A-17 2026-03-02")) == ["n1#instruction"]
 
 
-async def test_a_wrong_value_is_blamed_on_the_step_that_brought_it_in() -> None:
+async def test_a_wrong_value_is_blamed_on_the_step_that_introduced_it() -> None:
     findings = [Finding(kind="wrong", expected=72, actual=74, predicate="number")]
     steps = chain("How much is 12 + 60?", "12 + 60", "It is 74.", "The answer is 74.")
     [gradient] = await gradients(request(steps, "72", findings=findings))
@@ -124,12 +124,12 @@ async def test_a_wrong_value_is_blamed_on_the_step_that_brought_it_in() -> None:
     assert "'74' instead of '72'" in gradient.text
 
 
-async def test_one_word_in_the_place_of_another_is_followed() -> None:
+async def test_a_word_in_place_of_another_is_followed() -> None:
     steps = chain("Capital of Norway?", "Norway", "It is Bergen.", "The capital is Bergen.")
     assert await blamed(request(steps, "The capital is Oslo.")) == ["n2#instruction"]
 
 
-async def test_a_value_that_a_function_looked_up_is_not_made_up() -> None:
+async def test_a_value_that_a_function_looked_up_is_not_an_invention() -> None:
     findings = [Finding(kind="wrong", expected=72, actual=74, predicate="number")]
     steps = chain("How much?", "how much", "74", "74")
     asked = request(steps, "72", findings=findings, targets=["n1#instruction", "n3#instruction"])
@@ -137,12 +137,12 @@ async def test_a_value_that_a_function_looked_up_is_not_made_up() -> None:
     assert (gradient.surface_id, gradient.category) == ("n3#instruction", "knowledge")
 
 
-async def test_what_nobody_ever_had_is_knowledge_with_low_confidence() -> None:
+async def test_a_value_that_no_step_had_is_knowledge_with_low_confidence() -> None:
     [gradient] = await gradients(request(chain("Capital of Norway?", "Norway", "I am not sure about it"), "Oslo"))
     assert (gradient.surface_id, gradient.category, gradient.confidence) == ("n2#instruction", "knowledge", 0.2)
 
 
-async def test_a_tool_that_was_not_used_might_have_known() -> None:
+async def test_a_missing_value_is_blamed_on_a_step_with_an_unused_tool() -> None:
     tool = Surface(node_id="n1", type="tool", part="search", value="Searches.")
     steps = chain("Capital of Norway?", "Norway", "I am not sure about it")
     [gradient] = await gradients(request(steps, "Oslo", surfaces=[tool]))
@@ -160,7 +160,7 @@ async def test_words_that_a_judge_finds_missing_are_located() -> None:
     ]
 
 
-async def test_without_findings_and_reference_the_step_of_the_loss_is_blamed_a_little() -> None:
+async def test_without_findings_and_reference_the_step_of_the_loss_has_low_confidence() -> None:
     [gradient] = await gradients(request(chain(RECORD, "a", "b"), None, findings=[]))
     assert (gradient.surface_id, gradient.confidence) == ("n2#instruction", 0.3)
 
@@ -184,31 +184,31 @@ async def test_a_loss_on_an_inner_node_starts_there() -> None:
         [Finding(kind="violated", expected={"required": ["a"]}, actual={}, where="$", predicate="json_schema")],
     ],
 )
-async def test_a_form_is_made_by_the_last_step(findings: list[Finding]) -> None:
+async def test_a_format_is_blamed_on_the_last_step(findings: list[Finding]) -> None:
     [gradient] = await gradients(request(chain("tell me", "it is so", "it is so!"), None, findings=findings))
     assert (gradient.surface_id, gradient.category) == ("n2#instruction", "format")
     assert gradient.findings == tuple(findings)
 
 
-async def test_a_pattern_that_is_none_is_still_a_form() -> None:
+async def test_an_invalid_pattern_is_still_a_format_rule() -> None:
     findings = [Finding(kind="violated", expected="(", actual="x", predicate="regex")]
     assert await blamed(request(chain("a", "b", "c"), None, findings=findings)) == ["n2#instruction"]
 
 
-async def test_an_answer_with_more_than_was_asked_is_a_matter_of_form() -> None:
+async def test_an_answer_with_extra_fields_breaks_a_format_rule() -> None:
     [gradient] = await gradients(request(chain(RECORD, RECORD, "It is A-17 of 2026-03-02."), "A-17"))
     assert (gradient.surface_id, gradient.category) == ("n2#instruction", "format")
     assert "give only the answer" in gradient.text
 
 
-async def test_a_form_is_followed_through_steps_that_are_told_to_copy() -> None:
+async def test_a_format_is_followed_through_steps_that_must_copy() -> None:
     steps = chain(RECORD, RECORD, "It is A-17.", "It is A-17.", "It is A-17.")
     copying = {"n3": "Repeat the input verbatim.", "n4": "Hand it on unchanged."}
     assert await blamed(request(steps, "A-17", instructions=copying)) == ["n2#instruction"]
     assert await blamed(request(steps, "A-17")) == ["n4#instruction"]
 
 
-async def test_a_date_is_followed_to_the_step_that_rewrote_it_through_those_that_are_told_to_keep_it() -> None:
+async def test_a_date_is_followed_to_the_step_that_rewrote_it_through_steps_that_must_keep_it() -> None:
     steps = chain(
         "due: 2026-03-02", "due: 2026-03-02", "due: March 2, 2026", "due: March 2, 2026", '{"due": "March 2, 2026"}'
     )
@@ -220,7 +220,7 @@ async def test_a_date_is_followed_to_the_step_that_rewrote_it_through_those_that
     assert await blamed(asked) == ["n2#instruction"]
 
 
-async def test_a_wrong_writing_is_seen_behind_the_loss_of_another_value() -> None:
+async def test_a_rewritten_value_is_found_after_the_loss_of_another() -> None:
     steps = chain(RECORD, "date: 2026-03-02", '{"date": "March 2, 2026"}')
     findings = [
         Finding(kind="missing", expected="A-17", where="$.order_id", predicate="json"),
@@ -230,12 +230,12 @@ async def test_a_wrong_writing_is_seen_behind_the_loss_of_another_value() -> Non
     assert await blamed(asked) == ["n1#instruction", "n2#instruction"]
 
 
-async def test_a_form_is_followed_through_a_step_with_nothing_to_change() -> None:
+async def test_a_format_is_followed_through_a_step_without_surfaces() -> None:
     steps = chain(RECORD, "It is A-17.", "It is A-17.")
     assert await blamed(request(steps, "A-17", targets=["n1#instruction"])) == ["n1#instruction"]
 
 
-async def test_a_form_behind_a_loss_is_unobserved() -> None:
+async def test_a_format_after_a_loss_is_unobserved() -> None:
     steps = chain(RECORD, "a refund", "a refund please")
     findings = [
         Finding(kind="wrong", expected="A-17", actual="a refund please", predicate="exact"),
@@ -244,7 +244,7 @@ async def test_a_form_behind_a_loss_is_unobserved() -> None:
     assert await blamed(request(steps, "A-17", findings=findings)) == ["n1#instruction"]
 
 
-async def test_a_form_that_needs_no_content_is_seen_behind_a_loss() -> None:
+async def test_a_format_that_needs_no_content_is_observed_after_a_loss() -> None:
     steps = chain(RECORD, "date: 2026-03-02", "on 2026-03-02")
     expected = '{"order_id": "A-17", "date": "2026-03-02"}'
     assert await blamed(request(steps, expected)) == ["n1#instruction", "n2#instruction"]
@@ -252,7 +252,7 @@ async def test_a_form_that_needs_no_content_is_seen_behind_a_loss() -> None:
     assert await blamed(request(steps, expected, peers=[keeps])) == ["n1#instruction"]
 
 
-async def test_a_form_is_blamed_on_the_node_that_keeps_it_in_passing_runs() -> None:
+async def test_a_format_is_blamed_on_the_node_that_introduces_it_in_passing_runs() -> None:
     steps = chain("x", "x", "prose", "prose ")
     passing = [peer(chain("y", "y", '{"a": 1}', '{"a": 1}'), case_id=f"p{number}") for number in range(3)]
     findings = [Finding(kind="violated", expected="", actual="prose ", predicate="valid_json")]
@@ -260,7 +260,7 @@ async def test_a_form_is_blamed_on_the_node_that_keeps_it_in_passing_runs() -> N
     assert await blamed(request(steps, None, findings=findings, peers=passing)) == ["n2#instruction"]
 
 
-async def test_what_all_references_share_is_form_and_not_looked_for() -> None:
+async def test_what_all_references_share_is_format_and_not_searched_for() -> None:
     steps = chain("The answer to A-17", "A-17", "A-17")
     peers = [peer(chain("x", "y", "z"), passed=False, expected=f"Answer: B-{at}", case_id=f"p{at}") for at in range(4)]
     assert await blamed(request(steps, "Answer: A-17")) == ["n1#instruction"]
@@ -284,11 +284,11 @@ def branches(
     ]
 
 
-async def test_the_branch_that_carried_the_value_furthest_lost_it() -> None:
+async def test_of_two_losing_branches_the_later_step_is_chosen() -> None:
     assert await blamed(request(branches(), "A-17")) == ["facts2#instruction"]
 
 
-async def test_the_branch_whose_instructions_name_the_field_should_have_carried_it() -> None:
+async def test_the_branch_whose_instructions_name_the_field_is_chosen() -> None:
     steps = branches(facts="none")
     asked = request(steps, "A-17", instructions={"facts2": "Keep the order id.", "tone2": "Tell the mood."})
     assert await blamed(asked) == ["facts#instruction"]
@@ -301,7 +301,7 @@ async def test_the_branch_whose_instructions_name_the_field_should_have_carried_
     assert await blamed(asked) == ["facts#instruction"]
 
 
-async def test_a_branch_that_hands_on_something_else_that_is_needed_has_its_own_business() -> None:
+async def test_a_branch_that_passes_on_something_else_that_is_needed_is_not_chosen() -> None:
     steps = branches(facts="none", end="angry")
     assert await blamed(request(steps, "A-17 angry")) == ["facts#instruction"]
 
@@ -313,12 +313,12 @@ async def test_a_node_that_shows_such_values_in_passing_runs_is_chosen() -> None
     assert await blamed(asked) == ["facts#instruction"]
 
 
-async def test_of_branches_between_which_nothing_decides_one_is_enough() -> None:
+async def test_of_branches_that_are_equally_likely_one_is_blamed() -> None:
     found = await gradients(request(branches(facts="none"), "A-17"))
     assert [(each.surface_id, each.confidence) for each in found] == [("facts#instruction", 0.9)]
 
 
-async def test_a_branch_that_cannot_be_mended_is_not_chosen() -> None:
+async def test_a_branch_without_editable_surfaces_is_not_chosen() -> None:
     asked = request(branches(facts="none"), "A-17", targets=["facts#instruction", "join#instruction"])
     assert await blamed(asked) == ["facts#instruction"]
 
@@ -336,7 +336,7 @@ async def test_in_a_loop_the_visit_whose_loss_reaches_the_end_is_blamed() -> Non
     assert results[0].gradients[0].surface_id == "writer#instruction"
 
 
-async def test_in_a_loop_the_blame_goes_round_as_far_as_the_value_does() -> None:
+async def test_in_a_loop_blame_follows_the_value_through_all_visits() -> None:
     steps = [
         step("planner", RECORD, "a refund"),
         step("writer", "a refund", "a refund", after="planner"),
@@ -352,7 +352,7 @@ async def test_a_step_that_also_sees_the_request_lost_the_value_itself() -> None
     assert await blamed(request(steps, "A-17")) == ["b#instruction"]
 
 
-async def test_unless_such_values_come_from_its_predecessor_in_passing_runs() -> None:
+async def test_such_a_step_is_not_blamed_if_its_predecessor_has_the_value_in_passing_runs() -> None:
     steps = [step("a", RECORD, "a refund"), step("b", f"a refund\nrequest: {RECORD}", "a refund", after="a")]
     passing = peer([step("a", "B-04", "B-04"), step("b", "B-04\nrequest: B-04", "B-04", after="a")])
     assert await blamed(request(steps, "A-17", peers=[passing])) == ["a#instruction"]
@@ -363,7 +363,7 @@ async def test_unless_such_values_come_from_its_predecessor_in_passing_runs() ->
 # Other runs
 
 
-async def test_what_no_step_had_is_blamed_on_the_node_that_makes_it_in_passing_runs() -> None:
+async def test_a_value_that_no_step_had_is_blamed_on_the_node_that_introduces_it_in_passing_runs() -> None:
     steps = chain("my kettle", "kettle", "no such order", "sorry")
     passing = [
         peer(chain("my lamp", "lamp", f"order B-{number}", f"It is B-{number}"), case_id=f"p{number}")
@@ -374,7 +374,7 @@ async def test_what_no_step_had_is_blamed_on_the_node_that_makes_it_in_passing_r
     assert "In passing runs" in gradient.text
 
 
-async def test_a_run_that_went_another_way_is_blamed_on_the_step_before() -> None:
+async def test_an_unusual_route_is_blamed_on_the_step_before_it() -> None:
     def routed(to: str, text: str) -> list[Step]:
         return [step("router", "help", to), step(to, "help", text, after="router")]
 
@@ -384,7 +384,7 @@ async def test_a_run_that_went_another_way_is_blamed_on_the_step_before() -> Non
     assert "'sales' instead of 'billing'" in gradient.text
 
 
-async def test_a_form_explains_a_run_better_than_its_way() -> None:
+async def test_a_format_rule_is_stronger_evidence_than_the_route() -> None:
     here = [step("a", "x", "far too long"), step("b", "x", "far too long", after="a")]
     findings = [Finding(kind="violated", expected=3, actual=12, predicate="max_length")]
     passing = peer([step("a", "x", "no"), step("c", "x", "no", after="a")])
@@ -393,7 +393,7 @@ async def test_a_form_explains_a_run_better_than_its_way() -> None:
     }
 
 
-async def test_a_step_around_others_sends_the_blame_inside() -> None:
+async def test_a_step_that_wraps_others_passes_its_blame_to_them() -> None:
     steps = [
         step("inner", RECORD, RECORD),
         step("inner2", RECORD, "a refund", after="inner"),
@@ -414,14 +414,14 @@ async def test_of_many_words_the_step_that_lost_most_is_blamed() -> None:
 # What may be blamed
 
 
-async def test_a_step_with_nothing_to_change_passes_its_blame_to_the_nearest_before_it() -> None:
+async def test_a_step_without_surfaces_passes_its_blame_to_the_nearest_before_it() -> None:
     steps = chain(RECORD, RECORD, "a refund", "a refund")
     [gradient] = await gradients(request(steps, "A-17", targets=["n1#instruction", "n3#instruction"]))
     assert (gradient.surface_id, gradient.confidence) == ("n1#instruction", 0.45)
     assert "step 'n2'" in gradient.text
 
 
-async def test_nothing_is_blamed_where_nothing_can_be() -> None:
+async def test_nothing_is_blamed_if_nothing_may_change() -> None:
     results = await attribute(request(chain(RECORD, RECORD, "a refund"), "A-17", targets=[]))
     assert [result.step_id for result in results] == ["n2"]
     assert not any(result.gradients for result in results)
@@ -471,14 +471,14 @@ async def test_two_visible_faults_in_a_chain_are_both_blamed_at_once() -> None:
     assert counts == {"n3#instruction": 5, "n8#instruction": 5}
 
 
-async def test_a_lost_field_and_a_wrong_form_are_both_blamed_at_once() -> None:
+async def test_a_lost_field_and_a_wrong_format_are_both_blamed_at_once() -> None:
     good = dict.fromkeys(NAMES[:-1], CARRY) | {"n10": "Begin with 'Answer:'. Include the city and the order id."}
     bad = good | {"n3": "Include the city.", "n10": "Include the city and the order id."}
     counts = await blamed_in_runs(model_chain(good), model_chain(bad), EXACT)
     assert counts == {"n3#instruction": 5, "n10#instruction": 5}
 
 
-async def test_a_fault_that_another_masks_is_not_guessed_at() -> None:
+async def test_a_masked_fault_is_not_blamed() -> None:
     good = dict.fromkeys(NAMES[:-1], CARRY) | {"n10": "Extract only the order id."}
     counts = await blamed_in_runs(model_chain(good), model_chain(good | {"n3": LAZY, "n7": LAZY}), EXACT)
     assert counts == {"n3#instruction": 5}
@@ -493,7 +493,7 @@ async def test_a_fault_that_another_masks_is_not_guessed_at() -> None:
         ("Include the amount. Write amounts with two decimals.", "Include the amount."),
     ],
 )
-async def test_a_wrong_form_at_the_end_of_a_chain(good: str, bad: str) -> None:
+async def test_a_wrong_format_at_the_end_of_a_chain(good: str, bad: str) -> None:
     agents = [model_chain(dict.fromkeys(NAMES[:-1], CARRY) | {"n10": last}) for last in (good, bad)]
     counts = await blamed_in_runs(agents[0], agents[1], EXACT)
     assert set(counts) == {"n10#instruction"}
@@ -529,7 +529,7 @@ async def test_a_join_with_one_bad_branch(fault: str, t1: str) -> None:
 
 
 def looping(instructions: dict[str, str]) -> GraphAgent:
-    """Document 003's loop: planner, retrieve and compose, reviewer, once rewrite and round again, finalize."""
+    """A loop: planner, retrieve and compose, reviewer, rewrite once and do it all again, finalize."""
     names = ("intake", "planner", "retrieve", "check", "compose", "reviewer", "rewrite", "polish", "sign", "finalize")
     return GraphAgent(
         name="looping",
@@ -568,7 +568,7 @@ async def test_one_fault_in_a_loop(fault: str) -> None:
 
 @st.composite
 def dropped_once(draw: st.DrawFn) -> tuple[list[Step], str]:
-    """A DAG all of whose steps hand on a token, but for one that all edges lead through."""
+    """A DAG whose steps pass on a token, except for one that all paths go through."""
     before, behind = draw(st.integers(0, 6)), draw(st.integers(0, 6))
     dropping = f"s{before}"
     steps: list[Step] = []
@@ -628,7 +628,7 @@ ANYTHING = st.recursive(
     st.lists(st.text(max_size=15), min_size=2, max_size=5),
 )
 @settings(max_examples=150, deadline=None)
-def test_whatever_a_metric_says_the_blame_falls_on_steps_of_the_trace(
+def test_whatever_a_metric_reports_blame_is_on_steps_of_the_trace(
     findings: list[Finding], expected: str | None, texts: list[str]
 ) -> None:
     steps = chain(*texts)
@@ -669,6 +669,6 @@ async def test_a_chain_of_ten_thousand_steps_takes_no_longer_than_seconds() -> N
     assert len(results) == 5000
 
 
-async def test_the_same_request_has_the_same_answer() -> None:
+async def test_equal_requests_have_equal_results() -> None:
     first: list[BackwardResult] = await attribute(request(branches(facts="none"), "A-17 of 2026-03-02"))
     assert await attribute(request(branches(facts="none"), "A-17 of 2026-03-02")) == first

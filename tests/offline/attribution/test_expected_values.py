@@ -42,7 +42,7 @@ def rules(analysis: LossAnalysis) -> list[str]:
     return [rule.text for rule in analysis.format_rules]
 
 
-def test_an_inexact_answer_lacks_parts_and_has_others() -> None:
+def test_an_inexact_answer_lacks_values_and_has_others() -> None:
     analysis = exactly("order B-04, March 2, 2026", "order A-17, 2026-03-02")
     assert missing(analysis) == ["A-17"]
     assert [mismatch.value.text for mismatch in analysis.of_kind("unexpected")] == ["B-04"]

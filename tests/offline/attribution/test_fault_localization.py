@@ -46,14 +46,14 @@ def test_ochiai_equals_the_cosine_of_two_vectors(runs: list[tuple[bool, bool]]) 
     assert found == pytest.approx(dot / norms if norms else 0.0)
 
 
-def test_the_node_that_first_shows_the_shape_in_passing_runs_is_suspected() -> None:
+def test_the_node_that_introduces_the_pattern_in_passing_runs_is_suspected() -> None:
     peers = [peer(run_of("kettle", "A-17", "It is A-17")), peer(run_of("lamp", "none", "sorry"), passed=False)]
     suspicion = find_most_suspicious(ID, trace(run_of("desk", "none", "sorry")), peers=peers)
     assert suspicion is not None
     assert (suspicion.node_id, suspicion.score) == ("n2", 1.0)
 
 
-def test_a_node_that_often_passes_without_the_shape_is_less_suspicious() -> None:
+def test_a_node_that_often_passes_without_the_pattern_is_less_suspicious() -> None:
     peers = [peer(run_of("A-1", "x", "y")), *(peer(run_of("x", "A-1", "A-1")) for _ in range(3))]
     suspicion = find_most_suspicious(ID, trace(run_of("x", "y", "z")), peers=peers)
     assert suspicion is not None
@@ -61,14 +61,14 @@ def test_a_node_that_often_passes_without_the_shape_is_less_suspicious() -> None
     assert suspicion.score == pytest.approx(1 / math.sqrt(2))
 
 
-def test_nobody_is_suspected_without_passing_runs_or_if_all_of_them_were_given_the_shape() -> None:
+def test_no_node_is_suspected_without_passing_runs_or_if_all_of_them_received_the_pattern() -> None:
     here = trace(run_of("x", "y"))
     assert find_most_suspicious(ID, here, peers=[peer(run_of("A-1", "A-1"), passed=False)]) is None
     assert find_most_suspicious(ID, here, peers=[peer(chain("about A-1", "A-1", "A-1"))]) is None
     assert find_most_suspicious(ID, trace(run_of("A-1", "y")), peers=[peer(run_of("A-1", "A-1"))]) is None
 
 
-def test_a_spectrum_tells_who_ran_who_showed_and_who_made() -> None:
+def test_a_spectrum_has_the_nodes_that_ran_matched_and_introduced_a_pattern() -> None:
     steps = [step("a", "x", "x"), step("b", "x", "A-1", after="a"), step("b~2", "A-1", "y", after="b")]
     found = compute_spectrum(ID, trace([*steps, step("c", "A-1", "A-1", after="b")]))
     assert found.nodes == ("a", "b", "c")
@@ -79,7 +79,7 @@ def test_a_spectrum_tells_who_ran_who_showed_and_who_made() -> None:
     assert not found.ran_without_match("elsewhere")
 
 
-def test_nodes_that_show_a_shape_are_told_from_passing_runs_only() -> None:
+def test_matching_nodes_are_found_in_passing_runs_only() -> None:
     peers = [peer(run_of("x", "A-1")), peer(run_of("A-1", "x"), passed=False)]
     assert find_matching_nodes(ID, peers) == {"n2"}
 
@@ -97,7 +97,7 @@ def test_nodes_that_show_a_shape_are_told_from_passing_runs_only() -> None:
         (read_value("https://x.org"), "http://y.com/a", "y.com"),
     ],
 )
-def test_a_shape_is_how_a_value_is_written(value: Value, shows: str, does_not: str) -> None:
+def test_a_pattern_describes_how_a_value_is_written(value: Value, shows: str, does_not: str) -> None:
     pattern = generalize_value(value)
     assert pattern is not None
     assert pattern.matches(value.text)
@@ -105,7 +105,7 @@ def test_a_shape_is_how_a_value_is_written(value: Value, shows: str, does_not: s
     assert not pattern.matches(does_not)
 
 
-def test_labels_are_a_shape_and_words_are_none() -> None:
+def test_labels_have_a_pattern_and_words_have_none() -> None:
     pattern = generalize_value(read_value("refund"), labels={"refund", "delivery"})
     assert pattern is not None
     assert pattern.matches("Label: Delivery.")
@@ -113,7 +113,7 @@ def test_labels_are_a_shape_and_words_are_none() -> None:
     assert generalize_value(read_value("refund")) is None
 
 
-def test_forms_are_shapes() -> None:
+def test_formats_are_patterns() -> None:
     assert json_pattern().matches('{"a": 1}')
     assert json_pattern().matches('```json\n{"a": 1}\n```')
     assert not json_pattern().matches("12")

@@ -4,11 +4,11 @@ from promptiter.offline.attribution.references import NO_REFERENCES, find_common
 from promptiter.offline.attribution.value_search import read_value
 
 
-def test_few_references_say_nothing() -> None:
+def test_few_references_have_no_common_traits() -> None:
     assert find_common_traits(["Answer: 1", "Answer: 2", "Answer: 3", None, " "]) == NO_REFERENCES
 
 
-def test_whole_words_at_both_ends_are_shared() -> None:
+def test_common_starts_and_ends_are_whole_words() -> None:
     found = find_common_traits(f"The order A-1{number} is late. Kind regards" for number in range(4))
     assert found.prefix == "The order"
     assert found.suffix == "is late. Kind regards"
@@ -16,12 +16,12 @@ def test_whole_words_at_both_ends_are_shared() -> None:
     assert not found.is_common("", read_value("A-11"))
 
 
-def test_equal_references_share_neither_beginning_nor_end() -> None:
+def test_equal_references_have_no_common_start_or_end() -> None:
     found = find_common_traits(["yes"] * 5)
     assert (found.prefix, found.suffix) == ("", "")
 
 
-def test_json_has_common_values_by_field_and_no_beginning() -> None:
+def test_json_has_common_values_by_field_and_no_common_start() -> None:
     found = find_common_traits(f'{{"status": "open", "id": "A-1{number}"}}' for number in range(4))
     assert (found.prefix, found.suffix) == ("", "")
     assert found.is_common("status", read_value("open"))

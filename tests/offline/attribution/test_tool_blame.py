@@ -62,7 +62,7 @@ async def test_without_such_a_target_it_is_blamed_on_the_instruction() -> None:
     assert gradient.surface_id == "agent#instruction"
 
 
-async def test_a_call_in_the_place_of_another_is_one_fault() -> None:
+async def test_a_call_in_place_of_another_is_one_fault() -> None:
     [gradient] = await judged(run_of(call("search", q="weather")), wanted("weather", city="Berlin"))
     assert gradient.surface_id == "agent#instruction"
 
@@ -81,32 +81,32 @@ async def test_the_wrong_order_is_blamed_on_the_instruction() -> None:
     assert {gradient.category for gradient in found} == {"wrong_tool"}
 
 
-async def test_an_argument_that_the_step_was_given_right_is_its_own_fault() -> None:
+async def test_a_wrong_argument_is_the_callers_fault_if_it_received_the_right_one() -> None:
     [gradient] = await judged(run_of(call("weather", city="Paris")), wanted("weather", city="Berlin"))
     assert (gradient.surface_id, gradient.category) == ("agent#instruction", "wrong_arguments")
     assert "expected 'Berlin', got 'Paris'" in gradient.text
 
 
-async def test_an_argument_that_was_lost_before_is_blamed_there() -> None:
+async def test_an_argument_that_was_lost_earlier_is_blamed_there() -> None:
     steps = run_of(call("weather", city="Paris"), planned="the weather")
     [gradient] = await judged(steps, wanted("weather", city="Berlin"))
     assert (gradient.surface_id, gradient.category) == ("planner#instruction", "response")
     assert "a later tool call needs, and its output lacks them: the city 'Berlin'" in gradient.text
 
 
-async def test_a_call_that_could_not_be_made_is_blamed_on_who_lost_its_argument() -> None:
+async def test_a_missing_call_is_blamed_on_the_step_that_lost_its_argument() -> None:
     [gradient] = await judged(run_of(planned="the weather"), wanted("weather", city="Berlin"))
     assert gradient.surface_id == "planner#instruction"
 
 
-async def test_a_wrong_argument_that_was_handed_in_is_blamed_on_who_brought_it_in() -> None:
+async def test_a_wrong_argument_is_blamed_on_the_step_that_introduced_it() -> None:
     steps = run_of(call("weather", city="Paris"), planned="weather in Paris", said="weather at home")
     [gradient] = await judged(steps, wanted("weather", city="Berlin"))
     assert gradient.surface_id == "planner#instruction"
     assert "'Paris'" in gradient.text
 
 
-async def test_a_wrong_result_is_hardly_the_callers_fault() -> None:
+async def test_a_wrong_result_blames_the_caller_with_low_confidence() -> None:
     from promptiter.evaluation.score import Finding
 
     steps = run_of(call("weather", city="Berlin"))
@@ -117,7 +117,7 @@ async def test_a_wrong_result_is_hardly_the_callers_fault() -> None:
     assert (gradient.surface_id, gradient.confidence) == ("agent#instruction", 0.3)
 
 
-async def test_the_node_that_calls_the_tool_in_passing_runs_should_have() -> None:
+async def test_a_missing_call_is_blamed_on_the_node_that_makes_it_in_passing_runs() -> None:
     passing = peer([step("planner", "x", "y", tool_calls=(call("forecast"),)), step("end", "y", "z", after="planner")])
     [gradient] = await judged(run_of(), wanted("forecast"), peers=[passing])
     assert gradient.step_id == "planner"

@@ -45,7 +45,7 @@ from traces.model import Json
         ("ada@example.org", "write to Ada@example.org, please"),
     ],
 )
-def test_a_value_shows_in_any_writing(value: Json, text: str) -> None:
+def test_a_value_is_found_however_it_is_written(value: Json, text: str) -> None:
     assert SearchText(text).contains(read_value(value))
 
 
@@ -68,16 +68,16 @@ def test_a_value_shows_in_any_writing(value: Json, text: str) -> None:
         ("", "anything"),
     ],
 )
-def test_words_and_numbers_have_borders(value: Json, text: str) -> None:
+def test_words_and_numbers_have_boundaries(value: Json, text: str) -> None:
     assert not SearchText(text).contains(read_value(value))
 
 
-def test_a_date_with_slashes_may_be_read_in_two_ways() -> None:
+def test_a_date_with_slashes_may_have_two_readings() -> None:
     assert SearchText("03/04/2026").contains(read_value("2026-03-04"))
     assert SearchText("03/04/2026").contains(read_value("2026-04-03"))
 
 
-def test_writing_counts_letter_for_letter() -> None:
+def test_verbatim_search_compares_every_character() -> None:
     text = SearchText("Order a-17 of March 2, 2026: 49.9")
     assert text.contains(read_value("A-17"))
     assert not text.contains_verbatim(read_value("A-17"))
@@ -86,7 +86,7 @@ def test_writing_counts_letter_for_letter() -> None:
     assert not text.contains_verbatim(Value("49.90", "number"))
 
 
-def test_a_text_is_taken_apart_into_values_by_kind() -> None:
+def test_a_text_is_split_into_values_by_kind() -> None:
     text = "Order A-17 (March 2, 2026) costs $1,234.50; write to ada@x.org or https://x.org/a. It's 5kg, v2."
     assert [(value.kind, value.text) for value in split_values(text) if value.kind != "word"] == [
         ("id", "A-17"),
@@ -111,7 +111,7 @@ def test_a_text_is_taken_apart_into_values_by_kind() -> None:
     ("thing", "kind"),
     [("A-17", "id"), (5, "number"), ("5.50", "number"), ("2026-03-02", "date"), ("Oslo", "word"), ("a b", "text")],
 )
-def test_a_value_has_the_kind_that_all_of_it_is(thing: Json, kind: str) -> None:
+def test_a_value_has_the_kind_of_its_whole_text(thing: Json, kind: str) -> None:
     assert read_value(thing).kind == kind
 
 
@@ -123,7 +123,7 @@ def test_values_that_mean_the_same_have_one_key() -> None:
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.text(min_size=1, max_size=20))
-def test_what_stands_between_spaces_shows(before: str, after: str, text: str) -> None:
+def test_a_value_between_spaces_is_found(before: str, after: str, text: str) -> None:
     value = read_value(text)
     if not normalize(text) or value.kind in ("date", "number"):
         return
@@ -131,7 +131,7 @@ def test_what_stands_between_spaces_shows(before: str, after: str, text: str) ->
 
 
 @given(st.integers(-(10**15), 10**15))
-def test_a_number_shows_with_and_without_commas(number: int) -> None:
+def test_a_number_is_found_with_and_without_commas(number: int) -> None:
     assert SearchText(f"It is {number:,} in all.").contains(read_value(number))
     assert SearchText(f"It is {number} in all.").contains(read_value(number))
     assert not SearchText(f"It is {number}1 in all.").contains(read_value(number))
@@ -145,7 +145,7 @@ def test_any_text_can_be_searched(text: str) -> None:
         normalized.contains_verbatim(value)
 
 
-def test_the_texts_of_a_step_are_its_input_its_tools_answers_and_its_output() -> None:
+def test_the_texts_of_a_step_are_input_tool_results_and_output() -> None:
     call = ToolCall(name="look_up", arguments={"id": "B-04"}, result={"name": 'the "big" lamp'})
     second = Step(
         id="b",
@@ -170,10 +170,10 @@ def test_the_texts_of_a_step_are_its_input_its_tools_answers_and_its_output() ->
     "text",
     ["order_id: A-17", '{"orderId": "A-17"}', "It broke (order id: A-17; city: Oslo).", "Hi, my order id is A-17."],
 )
-def test_a_value_is_called_what_stands_before_it(text: str) -> None:
+def test_a_value_has_the_name_before_it(text: str) -> None:
     assert normalize_name(find_field_name(read_value("A-17"), text)) == "order id"
     assert find_field_name(read_value("B-04"), text) == ""
 
 
-def test_names_are_compared_in_plain_words() -> None:
+def test_names_are_normalized() -> None:
     assert normalize_name("Give the orderIds, and *Order_ID*") == "give the order id and order id"

@@ -82,9 +82,7 @@ FAMILIES = (
         name="include",
         phrasings=(
             "Always include the order id in your answer.",
-            "The order id must appear in the output.",
             "Never omit the order id.",
-            "Make sure the order id is included in the answer.",
             "Carry the field order_id over into your answer.",
             "Your answer should contain the order number.",
         ),
@@ -133,7 +131,7 @@ FAMILIES = (
         phrasings=(
             "Begin your reply with 'Answer:'.",
             'Your answer must start with "Answer:".',
-            "Put 'Answer:' at the beginning of your reply.",
+            "The first words of your reply must be 'Answer:'.",
         ),
         task=QUESTION,
         holds=lambda text: text == "Answer: Paris",
@@ -185,7 +183,7 @@ FAMILIES = (
     ),
     Family(
         name="language",
-        phrasings=("Reply in German.", "The answer must be in German.", "Use the German language."),
+        phrasings=("Reply in German.", "The answer must be in German.", "Translate it into German."),
         task=QUESTION,
         holds=lambda text: text == "Die Antwort ist Paris.",
     ),
@@ -199,7 +197,7 @@ FAMILIES = (
         name="max_words",
         phrasings=(
             "Use at most 6 words.",
-            "Do not write more than six words.",
+            "Use no more than six words.",
             "Limit your answer to 6 words.",
         ),
         task=RECORD,
@@ -207,7 +205,11 @@ FAMILIES = (
     ),
     Family(
         name="min_words",
-        phrasings=("Write at least 30 words.", "Use no fewer than 30 words.", "Do not write less than 30 words."),
+        phrasings=(
+            "Write at least 30 words.",
+            "Use no fewer than 30 words.",
+            "Your answer must have at least 30 words.",
+        ),
         task=RECORD,
         holds=lambda text: word_count(text) >= 30,
     ),
@@ -215,11 +217,11 @@ FAMILIES = (
         name="exact_words",
         phrasings=("Reply with a single word.", "Answer in one word.", "Use exactly 1 word."),
         task=QUESTION,
-        holds=lambda text: text == "Paris",
+        holds=lambda text: word_count(text) == 1,
     ),
     Family(
         name="max_sentences",
-        phrasings=("Use at most one sentence.", "Write no more than 1 sentence.", "Keep it to one sentence."),
+        phrasings=("Use at most one sentence.", "Write no more than 1 sentence.", "Limit your answer to one sentence."),
         task=QUESTION,
         besides="Repeat the question first.",
         holds=lambda text: sentence_count(text) == 1,
@@ -232,7 +234,7 @@ FAMILIES = (
     ),
     Family(
         name="max_characters",
-        phrasings=("Use at most 12 characters.", "Limit it to 12 characters.", "Do not exceed 12 characters."),
+        phrasings=("Use at most 12 characters.", "Limit it to 12 characters.", "Your answer has up to 12 characters."),
         task=QUESTION,
         holds=lambda text: len(text) <= 12,
     ),
@@ -241,7 +243,7 @@ FAMILIES = (
         phrasings=(
             "Choose exactly one of: refund, exchange, reject.",
             "Classify the request as refund, exchange or reject.",
-            "The allowed labels are: refund, exchange, reject.",
+            "Your answer must be one of refund, exchange, reject.",
             "Answer with one of the following labels:\n- exchange\n- refund\n- reject",
         ),
         task=RECORD,
@@ -261,7 +263,7 @@ FAMILIES = (
     ),
     Family(
         name="cite",
-        phrasings=("Cite the source id.", "Add a citation such as [doc-7].", "State the id of your source."),
+        phrasings=("Cite the source id.", "Add a citation such as [doc-7].", "Every answer must cite its source id."),
         task=EVIDENCE,
         holds=matches(r"310 metres tall \[d2\]\."),
     ),
@@ -332,7 +334,7 @@ ONLY_UNDERSTOOD = {
     "tool_argument": (
         "Fill the argument query with the order id.",
         "Set the query argument to the order id.",
-        "Call the search tool with the order id as query.",
+        "Set query to the order id.",
     ),
 }
 
@@ -415,7 +417,7 @@ def test_descriptions_and_questions_are_not_rules(sentence: str) -> None:
         ),
         (
             "Pick one of these labels:\n- refund: money back\n- reject",
-            [("label_when", ("refund", "money back")), ("choose", ("refund", "reject"))],
+            [("choose", ("refund", "reject"))],
         ),
         ("Answer 'reject' if the receipt is missing.", [("label_when", ("reject", "the receipt is missing"))]),
         ("Reply in German. Reply in German.", [("language", ("de",))]),
@@ -439,7 +441,6 @@ def test_a_very_long_sentence_is_data_and_is_not_understood() -> None:
     [
         ("Copy values verbatim. Write dates as YYYY-MM-DD.", {"verbatim", "date_format"}),
         ("Output only JSON. Begin with 'Answer:'.", {"json_only", "prefix"}),
-        ("Use at least 50 words. Use at most 10 words.", {"min_words", "max_words"}),
         ("Call the search tool. Do not use the search tool.", {"call_tool", "no_tool"}),
     ],
 )

@@ -14,11 +14,11 @@ from promptiter.evaluation.score import Finding
 from promptiter.offline.rules.examples import collect_evidence
 from promptiter.offline.rules.field_rules import is_carried
 from promptiter.offline.rules.label_rules import guess_language
-from promptiter.offline.rules.predicates import Support, assign_fold, find_qualified
+from promptiter.offline.rules.predicates import Support, find_qualified
 from promptiter.offline.rules.rule_selection import iterate_choices
 from promptiter.offline.rules.rule_templates import PHRASINGS
-from promptiter.offline.text.dates import DATE_FORMATS, dates_in, write_date
-from promptiter.offline.text.fields import find_question, read_fields
+from promptiter.offline.text.dates import DATE_FORMATS, find_dates, write_date
+from promptiter.offline.text.fields import read_fields
 from promptiter.offline.text.matching import contains_words, normalize
 from promptiter.offline.text.numbers import read_numbers
 from promptiter.stages.contracts import StepExample
@@ -97,7 +97,6 @@ def found(
         ('Here:\n```json\n{"city": "Rome"}\n```', {"city": ("Rome",)}),
         ("An angry customer (order id: A-17; city: Berlin).", {"order id": ("A-17",), "city": ("Berlin",)}),
         ("- **Order ID**: A-17.\n- City: Berlin", {"order id": ("A-17",), "city": ("Berlin",)}),
-        ("a=1, note='x y'", {"a": ("1",), "note": ("x y",)}),
         ("Hello, my order number is A-17.", {"order number": ("A-17",)}),
         ("The order A-17 is late.", {"order id": ("A-17",)}),
         ("Write to ada@example.org by 2026-03-05, for $12.50.", {
@@ -115,7 +114,7 @@ def test_any_text_can_be_read(text: str) -> None:
     for name, values in read_fields(text).items():
         assert name
         assert all(values)
-    dates_in(text)
+    find_dates(text)
     read_numbers(text)
     guess_language(text)
 
@@ -127,14 +126,14 @@ def test_the_fields_of_json_are_its_keys(record: dict[str, str]) -> None:
 
 @given(st.dates(date(1900, 1, 1), date(2099, 12, 31)), st.sampled_from(sorted(DATE_FORMATS)))
 def test_a_date_is_read_as_it_was_written(day: date, format_name: str) -> None:
-    (read,) = dates_in(f"It was on {write_date(day, format_name)}, I think.")
+    (read,) = find_dates(f"It was on {write_date(day, format_name)}, I think.")
     assert day in read.days
     assert read.is_written_as(format_name)
 
 
 @pytest.mark.parametrize("text", ["2026-13-05", "A-2026-03-05", "31.02.2026", "1.2.3", "12345678"])
 def test_other_numbers_are_not_read_as_dates(text: str) -> None:
-    assert dates_in(text) == ()
+    assert find_dates(text) == ()
 
 
 @given(st.text("ab _.-é", max_size=12), st.text("ab _.-é", max_size=4))
@@ -173,9 +172,7 @@ def test_a_value_is_carried_in_any_form(value: str, text: str, carried: bool) ->
     assert is_carried(value, text) is carried
 
 
-def test_questions_and_languages_are_recognized() -> None:
-    assert find_question("Context: none. What is the capital of France? Thanks.") == "What is the capital of France?"
-    assert find_question("Nothing asked.") == ""
+def test_languages_are_recognized() -> None:
     texts = ("Die Antwort ist Paris.", "The answer is here.", "La réponse est Paris.", "17")
     assert [guess_language(text) for text in texts] == ["German", "English", "French", None]
 
@@ -364,24 +361,6 @@ def test_nothing_is_found_where_failing_outputs_have_it() -> None:
     assert ("prefix", ("Result:",)) not in found(failing(references, [f"Result: not {each}" for each in CITIES[:8]]))
 
 
-def test_a_rule_that_does_not_hold_on_held_out_cases_is_dropped() -> None:
-    """One reference in ten is another, but in two of the three folds it is every second one."""
-    numbers = range(60)
-    rare = [[n for n in numbers if assign_fold(f"case {n}") == fold][:1] for fold in (0, 1)]
-    common = [n for n in numbers if assign_fold(f"case {n}") == 2][:16]
-    mates = [[n for n in numbers if assign_fold(f"case {n}") == fold][1:2] for fold in (0, 1)]
-
-    def bad(number: int, *, word: str) -> StepExample:
-        return example(number, given="Go.", output=f"Well, {number} it is", expected=f"{word} {number} it is")
-
-    regular = [bad(n, word="Result:") for n in (*common, *mates[0], *mates[1])]
-    odd = [bad(n, word="So") for n in (*rare[0], *rare[1])]
-    same = [bad(n, word="Result:") for n in (*rare[0], *rare[1])]
-    assert len(regular) == 18
-    assert ("prefix", ("Result:",)) not in found([*regular, *odd])
-    assert ("prefix", ("Result:",)) in found([*regular, *same])
-
-
 def test_slips_of_a_model_that_knows_the_rule_are_not_evidence() -> None:
     bad = failing([f"Order {each} is ok." for each in IDS[:2]], LAZY[:2], inputs=NAMED[:2])
     good = [example(20 + n, given=f"order id: A-{n}7", output=f"Order A-{n}7 is ok.", expected=f"Order A-{n}7 is ok.",
@@ -389,13 +368,6 @@ def test_slips_of_a_model_that_knows_the_rule_are_not_evidence() -> None:
     assert found(bad, good[:8]) == [("field_carried", ("order id",))]
     assert found(bad, good) == []
     assert found(bad[:1], good[:3]) == []
-
-
-def test_outputs_that_are_right_by_accident_do_not_show_that_the_rule_is_known() -> None:
-    bad = by_city("{} costs {n}.50", "{} costs {n}.5", given="price: {n}.5")[:2]
-    good = [example(20 + n, given=f"price: {n}.25", output=f"It costs {n}.25", expected=f"It costs {n}.25", passed=True)
-            for n in range(20)]  # fmt: skip
-    assert found(bad, good) == [("decimals", ("2",))]
 
 
 def test_a_general_rule_is_added_only_for_enough_cases_that_nothing_else_explains() -> None:

@@ -20,7 +20,7 @@ def settings(surface: Surface, examples: Sequence[StepExample] = ()) -> list[Jso
         tried.append(patch.value)
 
 
-def test_a_parameter_goes_a_step_up_or_down_within_its_bounds() -> None:
+def test_a_parameter_moves_a_step_up_or_down_within_its_limits() -> None:
     top_k = Surface(
         node_id="n", type="parameter", part="top_k", value=3, limits=Limits(kind="integer", minimum=1, maximum=5)
     )
@@ -33,7 +33,7 @@ def test_a_parameter_goes_a_step_up_or_down_within_its_bounds() -> None:
     assert settings(free)[:3] == [12, 4, 16]
 
 
-def test_a_choice_goes_to_the_next_one() -> None:
+def test_the_next_choice_is_tried_first() -> None:
     limits = Limits(kind="choice", choices=("a", "b", "c"))
     assert settings(Surface(node_id="n", type="parameter", part="mode", value="b", limits=limits)) == ["c", "a"]
     models = Surface(node_id="n", type="model", value="small", limits=Limits(choices=("small", "large")))

@@ -1,7 +1,7 @@
-"""Locks of targets: the lock of a state folder, and a lock file beside each target file.
+"""Locks: one for a state folder, and a lock file beside each source file.
 
 The folder lock allows one candidate at a time, in all processes of this machine. The lock file names the state folder
-of the agent whose candidate may be in the target, so that another agent does not mistake it for the baseline.
+of the agent whose candidate may be in the source, so that another agent does not mistake it for the baseline.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def find_lock_owner(path: str) -> Path | None:
     return Path(lock.read_text("utf-8")) if lock.exists() else None
 
 
-def lock_target(path: str, folder: Path) -> None:
+def lock_source(path: str, folder: Path) -> None:
     """Lock a file for the agent with this state folder: the file may now hold one of its candidates."""
     if find_lock_owner(path) != folder:
         _lock_file(path).write_bytes(str(folder).encode())
 
 
-def unlock_target(path: str, folder: Path) -> None:
+def unlock_source(path: str, folder: Path) -> None:
     """Remove the lock of the agent with this state folder; the lock of another agent stays."""
     lock = _lock_file(path)
     lock.sweep()

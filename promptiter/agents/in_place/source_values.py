@@ -1,4 +1,4 @@
-"""Source values: surface values as the bytes of their targets, and back."""
+"""Conversion between surface values and the bytes of their sources."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from promptiter.structure import SURFACE_TYPES, TEXT_TYPES, StructureSnapshot, S
 from traces.model import Json
 
 
-def merge_surfaces(snapshot: StructureSnapshot, found: tuple[Surface, ...]) -> StructureSnapshot:
-    """The structure with the values of the targets; surfaces that it does not have are added."""
-    outside = {surface.id: surface for surface in found}
+def merge_surfaces(snapshot: StructureSnapshot, surfaces: tuple[Surface, ...]) -> StructureSnapshot:
+    """The structure with the values of the sources; surfaces that it does not have are added."""
+    outside = {surface.id: surface for surface in surfaces}
     known = tuple(
         replace(surface, value=outside.pop(surface.id).value) if surface.id in outside else surface
         for surface in snapshot.surfaces
@@ -22,8 +22,8 @@ def merge_surfaces(snapshot: StructureSnapshot, found: tuple[Surface, ...]) -> S
     return replace(snapshot, surfaces=(*known, *outside.values()))
 
 
-def decode_surface(surface_id: str, target: Source, raw: bytes) -> Surface:
-    """The surface with the value that the bytes of its target hold."""
+def decode_surface(surface_id: str, source: Source, raw: bytes) -> Surface:
+    """The surface with the value that the bytes of its source hold."""
     node_id, _, name = surface_id.partition("#")
     kind, _, part = name.partition(".")
     if not node_id or kind not in SURFACE_TYPES:
@@ -31,13 +31,13 @@ def decode_surface(surface_id: str, target: Source, raw: bytes) -> Surface:
             f"{surface_id!r} is not a surface id: write node#type or node#type.part, "
             f"where type is one of {', '.join(SURFACE_TYPES)}"
         )
-    text = target.decode(raw) if isinstance(target, FileSource) else raw.decode()
+    text = source.decode(raw) if isinstance(source, FileSource) else raw.decode()
     value = _decode_value(surface_id, kind, text)
     return Surface(node_id=node_id, type=kind, part=part, value=value)
 
 
 def encode_value(value: Json) -> str:
-    """The text of a surface value in its target."""
+    """The text of a surface value in its source."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
@@ -49,4 +49,4 @@ def _decode_value(surface_id: str, kind: SurfaceType, text: str) -> Json:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise SetupError(f"the target of {surface_id!r} must hold JSON, holds {text!r:.60}: {error}") from error
+        raise SetupError(f"the source of {surface_id!r} must hold JSON, holds {text!r:.60}: {error}") from error

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from promptiter.errors import SetupError
+from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
+from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.runlog.results import PassResult, RoundResult, RunResult
+from promptiter.runs.directory import RunDirectory
+from promptiter.runs.summary import read_summary, summarize, summarize_costs
+from promptiter.stages.contracts import AggregateResult, Rejection
+from tests.worlds import desk
+
+FOLDER = Path("runs/r")
+
+
+@pytest.fixture(scope="module")
+def improved() -> RunResult:
+    return desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request())
+
+
+def test_an_improvement_is_summarized_with_its_scores_and_changes(improved: RunResult) -> None:
+    found = summarize(improved)
+    assert (found.agent, found.run_id, found.outcome, found.adopted) == ("desk", "r", "improved", True)
+    assert found.headline == "Improved on these 2 cases"
+    assert found.score is not None
+    assert (found.score.name, found.score.before, found.score.after) == ("mean score", 0.0, 1.0)
+    assert [(each.surface_id, each.before, each.after) for each in found.changes] == [
+        ("draft#instruction", "Draft.", desk.DRAFT["draft#instruction"]),
+        ("polish#instruction", "Polish.", desk.POLISH["polish#instruction"]),
+    ]
+    assert [(each.round, each.accepted) for each in found.rounds] == [(1, True), (2, True)]
+    assert (found.unchanged, found.failing, found.rejections) == ((), (), ())
+
+
+def test_a_rejected_candidate_is_summarized_with_the_reason() -> None:
+    found = summarize(desk.engine(desk.WORSE).run_sync(desk.request()))
+    assert (found.outcome, found.adopted, found.changes) == ("underpowered", False, ())
+    assert found.headline.endswith("too few or too noisy cases to show an improvement, nothing adopted")
+    assert found.score is not None
+    assert (found.score.before, found.score.after) == (0.0, None)
+    assert [(each.round, each.reason.startswith("gain +0.000")) for each in found.rejections] == [(1, True)]
+    assert found.failing == ("validation-0", "validation-1")
+    assert found.unchanged == ("draft#instruction", "polish#instruction")
+
+
+def test_a_run_without_rounds_has_no_verdict() -> None:
+    found = summarize(desk.engine().run_sync(desk.request(max_rounds=0)))
+    assert (found.outcome, found.headline, found.reason) == ("baseline_only", "Baseline", "")
+
+
+def test_a_loss_is_shown_as_a_positive_number() -> None:
+    result = desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request(objective="weighted_loss"))
+    score = summarize(result).score
+    assert score is not None
+    assert (score.name, score.before, score.after) == ("weighted loss", 1.0, 0.0)
+
+
+def unfinished(result: RunResult, **changes: object) -> RunResult:
+    """The run before its final test."""
+    open_run = replace(result, status="running", conclusion=None, stop=None, is_final=False)
+    return replace(open_run, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("is_held", "outcome"), [(True, "running"), (False, "interrupted")])
+def test_an_unfinished_run_is_running_while_a_process_holds_it(
+    is_held: bool, outcome: str, improved: RunResult
+) -> None:
+    found = summarize(unfinished(improved), FOLDER, is_held=is_held)
+    assert (found.outcome, found.headline) == (outcome, f"{outcome.capitalize()} in round 2")
+    assert found.reason == "accepted changes are not tested yet"
+    assert (found.adopted, len(found.changes)) == (False, 2)
+    purposes = ["details", "all diffs", *(["resume", "final test"] if not is_held else [])]
+    assert [each.purpose for each in found.commands] == purposes
+
+
+def test_a_failed_run_names_the_error(improved: RunResult) -> None:
+    found = summarize(unfinished(improved, status="failed", error="OSError: the network is down"), FOLDER)
+    assert (found.outcome, found.headline) == ("failed", "Failed in round 2")
+    assert found.reason == "OSError: the network is down"
+    assert found.commands[2].command == "promptiter resume runs/r"
+
+
+def test_commands_can_be_pasted(improved: RunResult) -> None:
+    commands = [each.command for each in summarize(improved, Path("my runs/r")).commands]
+    assert commands == ["promptiter show 'my runs/r'", "promptiter show 'my runs/r' --diff"]
+
+
+def test_tool_calls_are_not_model_calls() -> None:
+    model = LedgerEntry(role="judge", model="m", node_id="", spent=Spending(calls=3, cost_usd=0.5))
+    tool = LedgerEntry(role="agent", model="tool:search", node_id="n", spent=Spending(calls=7))
+    costs = summarize_costs(LedgerSnapshot((model, tool)))
+    assert (costs.models.calls, costs.tools.calls, costs.models.cost_usd) == (3, 7, 0.5)
+    assert list(costs.by_role) == ["judge"]
+
+
+def test_a_summary_read_from_a_folder_is_that_of_the_result(tmp_path: Path) -> None:
+    run = RunDirectory.begin(tmp_path, desk.engine(desk.DRAFT), desk.request(run_id=""))
+    with pytest.raises(SetupError, match="has recorded nothing yet; `promptiter resume"):
+        read_summary(run.path)
+    result = run.run_sync()
+    assert read_summary(run.path) == summarize(result, run.path)
+
+
+def signal(surface_id: str, text: str = "Dates are dropped.", cases: str = "ab") -> AggregateResult:
+    return AggregateResult(surface_id=surface_id, text=text, case_ids=tuple(cases))
+
+
+def round_with(result: RunResult, number: int, *, accepted: bool | None, **fields: object) -> RoundResult:
+    decision = None if accepted is None else AcceptanceDecision(accepted=accepted, delta=0.1, reason="because")
+    each = PassResult(**fields)  # type: ignore[arg-type]
+    return RoundResult(round=number, input_profile=result.initial_profile, passes=(each,), decision=decision)
+
+
+def patch(surface_id: str) -> PatchSet:
+    return PatchSet((SurfacePatch(surface_id=surface_id, value="new", reason="the optimizer's reason"),))
+
+
+def test_a_change_has_the_reasons_of_its_accepted_patches_only(improved: RunResult) -> None:
+    draft = "draft#instruction"
+    rounds = (
+        round_with(improved, 1, accepted=False, signals=(signal(draft, "first"),), patches=patch(draft)),
+        round_with(improved, 2, accepted=True, signals=(signal(draft, "second"),), patches=patch(draft)),
+        round_with(improved, 3, accepted=True, patches=patch("polish#instruction")),
+    )
+    changes = {each.surface_id: each for each in summarize(replace(improved, rounds=rounds)).changes}
+    assert [(each.round, each.text) for each in changes[draft].reasons] == [(2, "second")]
+    assert [each.text for each in changes["polish#instruction"].reasons] == ["the optimizer's reason"]
+
+
+def test_blame_has_an_outcome(improved: RunResult) -> None:
+    first = round_with(
+        improved,
+        1,
+        accepted=True,
+        signals=(signal("draft#instruction"), signal("draft#examples"), signal("polish#examples")),
+        below_support=(signal("polish#model"),),
+        patches=PatchSet((*patch("draft#instruction"), *patch("draft#examples"))),
+    )
+    again = round_with(improved, 2, accepted=False, signals=(signal("draft#instruction", cases="bc"),))
+    blame = {each.surface_id: each for each in summarize(replace(improved, rounds=(first, again))).blame}
+    assert {surface_id: each.outcome for surface_id, each in blame.items()} == {
+        "draft#instruction": "adopted",
+        "draft#examples": "rejected",
+        "polish#examples": "no_patch",
+        "polish#model": "below_support",
+    }
+    assert blame["draft#instruction"].case_ids == ("a", "b", "c")
+    assert len(blame["draft#instruction"].reasons) == 2
+
+
+def test_refused_patches_missing_patches_and_open_rounds_are_rejections(improved: RunResult) -> None:
+    refused = Rejection(surface_id="draft#instruction", value="x", reason="it copies a case")
+    rounds = (
+        round_with(improved, 1, accepted=True, refused=(refused,), notes=("the optimizer failed",)),
+        round_with(improved, 2, accepted=None, patches=patch("polish#instruction")),
+    )
+    found = summarize(replace(improved, rounds=rounds)).rejections
+    assert [(each.round, each.surface_ids, each.reason) for each in found] == [
+        (1, ("draft#instruction",), "it copies a case"),
+        (1, (), "no patch: the optimizer failed"),
+        (2, ("polish#instruction",), "ended before a decision"),
+    ]
+
+
+def test_a_round_without_blame_has_a_reason(improved: RunResult) -> None:
+    train = improved.rounds[0].train
+    assert train is not None
+    failing = round_with(improved, 1, accepted=None)
+    untraced = replace(train, rows=tuple(replace(row, trace_digests=()) for row in train.rows))
+    texts = {
+        name: summarize(replace(improved, rounds=(replace(failing, train=each),))).no_blame
+        for name, each in (("failing", train), ("untraced", untraced), ("passing", improved.accepted), ("none", None))
+    }
+    assert texts == {
+        "failing": "the runs failed with errors that no prompt can fix",
+        "untraced": "the failed runs left no trace; use an agent that records one",
+        "passing": "no train case failed",
+        "none": "",
+    }
