@@ -214,8 +214,10 @@ class ProgressState:
         text = "; ".join(reason["text"] for reason in reasons)
         return self._line(f"stop: {text}") if text else None
 
-    def _show_final_test(self, found: Json) -> ProgressLine:
-        return self._line(f"{found['scope']}: {found['reason']}", "green" if found["outcome"] == "shown" else "yellow")
+    def _show_final_test(self, result: Json) -> ProgressLine:
+        return self._line(
+            f"{result['scope']}: {result['reason']}", "green" if result["outcome"] == "shown" else "yellow"
+        )
 
     def _line(self, text: str, style: str = "") -> ProgressLine:
         return ProgressLine(self._place, Text(one_line(text), style))

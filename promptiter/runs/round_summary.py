@@ -92,13 +92,13 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         if each.decision is not None and each.decision.accepted:
             for surface_id, reason in _patch_reasons(each):
                 accepted[surface_id] = (*accepted.get(surface_id, ()), reason)
-    found = blame.summaries()
+    blamed = blame.summaries()
     return SearchSummary(
         rounds=tuple(rounds),
-        blame=found,
+        blame=blamed,
         rejections=tuple(rejections),
         reasons=accepted,
-        no_blame="" if found or result.goal.kind != "score" else why.text,
+        no_blame="" if blamed or result.goal.kind != "score" else why.text,
     )
 
 

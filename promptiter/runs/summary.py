@@ -139,10 +139,10 @@ def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
 def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = False) -> RunSummary:
     """Summarize a result. `is_held`: a process is working on the run."""
     outcome, search = classify_result(result, is_held=is_held), summarize_rounds(result)
-    changes = result.changes or result.initial_profile.changes(result.working_profile, result.structure)
+    changed = result.changes or result.initial_profile.changes(result.working_profile, result.structure)
     losses = result.ablation.losses if result.ablation is not None else {}
-    changed = {change.surface_id for change in result.changes}
-    found = tuple(
+    adopted = {change.surface_id for change in result.changes}
+    changes = tuple(
         Change(
             surface_id=change.surface_id,
             before=change.before,
@@ -150,7 +150,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
             reasons=search.reasons.get(change.surface_id, ()),
             gain=losses.get(change.surface_id),
         )
-        for change in changes
+        for change in changed
     )
     return RunSummary(
         run_id=result.run_id,
@@ -167,10 +167,10 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         per_run=_per_run(result),
         evidence=_evidence(result),
         adopted=bool(result.changes) and result.conclusion is not None,
-        changes=found,
+        changes=changes,
         removed=result.ablation.dropped if result.ablation is not None else (),
         targets=result.targets,
-        unchanged=tuple(surface_id for surface_id in result.targets if surface_id not in changed),
+        unchanged=tuple(surface_id for surface_id in result.targets if surface_id not in adopted),
         unread=result.unread_surfaces,
         rounds=search.rounds,
         blame=search.blame,
@@ -201,9 +201,9 @@ def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) 
 
 def _score(result: RunResult) -> FigureChange | None:
     """The objective before and after. A loss is negative as an objective; it is shown as a positive number."""
-    found, before, after = result.conclusion, result.baseline_score, result.accepted_score
-    if found is not None and found.results:
-        before, after = found.before, found.after
+    conclusion, before, after = result.conclusion, result.baseline_score, result.accepted_score
+    if conclusion is not None and conclusion.results:
+        before, after = conclusion.before, conclusion.after
     if before is None:
         return None
     sign = -1 if result.objective == "weighted_loss" else 1
@@ -242,20 +242,20 @@ def _per_run(result: RunResult) -> tuple[FigureChange, ...]:
 
 
 def _evidence(result: RunResult) -> tuple[str, ...]:
-    found = result.conclusion
-    return found.reasons if found is not None and found.tried else ()
+    conclusion = result.conclusion
+    return conclusion.reasons if conclusion is not None and conclusion.tried else ()
 
 
 def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Command, ...]:
     """The likely next commands, ready to paste."""
     run = shlex.quote(str(path_from_here(folder)))
-    found = [Command(purpose="details", command=f"promptiter show {run}")]
+    commands = [Command(purpose="details", command=f"promptiter show {run}")]
     if len(result.initial_profile.changes(result.working_profile, result.structure)) > 1:
-        found.append(Command(purpose="all diffs", command=f"promptiter show {run} --diff"))
+        commands.append(Command(purpose="all diffs", command=f"promptiter show {run} --diff"))
     if outcome == "running":
-        return tuple(found)
+        return tuple(commands)
     if not result.is_final:
-        found.append(Command(purpose="resume", command=f"promptiter resume {run}"))
+        commands.append(Command(purpose="resume", command=f"promptiter resume {run}"))
     if not result.is_final and result.changes:
-        found.append(Command(purpose="final test", command=f"promptiter resume {run} --final-test"))
-    return tuple(found)
+        commands.append(Command(purpose="final test", command=f"promptiter resume {run} --final-test"))
+    return tuple(commands)

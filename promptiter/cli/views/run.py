@@ -99,14 +99,14 @@ def _format_reason(summary: RunSummary) -> Text:
 
 def failing_line(summary: RunSummary) -> str:
     """The number of validation cases that fail under the accepted profile."""
-    found = summary.validation
-    if found is None:
+    figures = summary.validation
+    if figures is None:
         return ""
-    failing = found.cases - found.passed
+    failing = figures.cases - figures.passed
     if not failing:
-        return f"all {plural(found.cases, 'validation case')} pass"
+        return f"all {plural(figures.cases, 'validation case')} pass"
     still = " still" if summary.adopted else ""
-    return f"{failing} of {plural(found.cases, 'validation case')}{still} fail"
+    return f"{failing} of {plural(figures.cases, 'validation case')}{still} fail"
 
 
 def _per_run_lines(summary: RunSummary) -> list[str]:

@@ -155,16 +155,16 @@ def _print_unchanged(screen: Console, summary: RunSummary) -> None:
 
 
 def _print_rejections(screen: Console, summary: RunSummary) -> None:
-    found = summary.rejections
-    if not found:
+    rejections = summary.rejections
+    if not rejections:
         return
     print_heading(screen, "RejectionSummary")
-    if len(found) > MAX_REJECTIONS:
-        screen.print(f"  the last {MAX_REJECTIONS} of {len(found):,}; --rounds shows all", style="dim")
+    if len(rejections) > MAX_REJECTIONS:
+        screen.print(f"  the last {MAX_REJECTIONS} of {len(rejections):,}; --rounds shows all", style="dim")
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for each in found[-MAX_REJECTIONS:]:
+    for each in rejections[-MAX_REJECTIONS:]:
         table.add_row(f"round {each.round}", Text(shorten_reason(_format_rejection(each))))
     screen.print(Padding(table, (0, 0, 0, 2), expand=False))
 
