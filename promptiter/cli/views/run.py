@@ -20,7 +20,7 @@ from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
 from promptiter.runs.outcome import classify_result
-from promptiter.runs.summary import Change, FigureChange, RunSummary
+from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
 from promptiter.wording import join_names, plural
 from traces.text import cut, one_line
 
@@ -164,7 +164,7 @@ def changes_title(summary: RunSummary) -> str:
     return "Accepted so far, not tested yet" if is_open else "Accepted by the search, not adopted"
 
 
-def _rank(change: Change) -> tuple[float, int]:
+def _rank(change: ChangeSummary) -> tuple[float, int]:
     return change.gain or 0.0, len(change.reasons[-1].case_ids) if change.reasons else 0
 
 

@@ -19,7 +19,7 @@ from promptiter.cli.views.run import (
     print_warnings,
     shorten_reason,
 )
-from promptiter.runs.round_summary import BlameOutcome, Figures, RejectionSummary
+from promptiter.runs.round_summary import BlameOutcome, EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import join_names, plural
 from traces.text import one_line
@@ -173,5 +173,5 @@ def _format_rejection(each: RejectionSummary) -> str:
     return f"{', '.join(each.surface_ids)}: {each.reason}" if each.surface_ids else each.reason
 
 
-def _figures(figures: Figures | None) -> str:
+def _figures(figures: EvaluationSummary | None) -> str:
     return "" if figures is None else f"{format_score(figures.score)}, {figures.passed}/{figures.cases} pass"
