@@ -21,7 +21,7 @@ from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
 from promptiter.runs.outcome import classify_result
 from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
-from promptiter.wording import join_names, plural
+from promptiter.wording import format_score, join_names, plural
 from traces.text import cut, one_line
 
 MAX_REASON = 400
@@ -180,10 +180,6 @@ def format_change(change: FigureChange) -> str:
     """`mean score 0.500 → 1.000`, or a single figure if it did not change."""
     after = "" if change.after is None or change.after == change.before else f" → {change.after:.3f}"
     return f"{change.name} {format_score(change.before)}{after}"
-
-
-def format_score(value: float | None) -> str:
-    return "unscored" if value is None else f"{value:.3f}"
 
 
 def shorten_reason(text: str, *, limit: int = MAX_REASON) -> str:

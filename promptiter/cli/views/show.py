@@ -13,7 +13,6 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.run import (
     changes_title,
     failing_line,
-    format_score,
     print_commands,
     print_headline,
     print_warnings,
@@ -21,7 +20,7 @@ from promptiter.cli.views.run import (
 )
 from promptiter.runs.round_summary import BlameOutcome, EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
-from promptiter.wording import join_names, plural
+from promptiter.wording import format_score, join_names, plural
 from traces.text import one_line
 
 MAX_NAMES = 12
