@@ -1,7 +1,7 @@
 """The task of the simulated model, read from its messages: the topic, fields, documents and tool results.
 
-Fields are read from JSON objects, from `key: value` lines, from `(key: value; …)` inside prose, and from `key: value, …`
-after a sentence.
+Fields are read from JSON objects, from `key: value` lines, from `(key: value; …)` inside prose, and from
+`key: value, …` after a sentence.
 """
 
 from __future__ import annotations
