@@ -45,7 +45,7 @@ class CaseHistory:
 def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
     """Read the history of a case; SetupError if the run has no such case."""
     read_header(folder)
-    found: list[tuple[int, CaseRun]] = []
+    runs: list[tuple[int, CaseRun]] = []
     known: set[str] = set()
     baseline = accepted = candidate = profile = without = ""
     for event in FileJournal(Path(folder) / JOURNAL).read():
@@ -68,13 +68,13 @@ def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
                     if name == "candidate" and profile == accepted:
                         name = "accepted"
                     run = CaseRun(round=event.round, phase=event.phase, profile=name, row=from_plain(CaseRow, row))
-                    found.append((data["evaluation"], run))
+                    runs.append((data["evaluation"], run))
             case _:
                 pass
     if case_id not in known:
         raise SetupError(f"the run {os.fspath(folder)!r} has no case {case_id!r}{nearest(case_id, sorted(known))}")
-    found.sort(key=lambda each: (each[0], each[1].row.repeat))
-    return CaseHistory(case_id=case_id, runs=tuple(run for _, run in found))
+    runs.sort(key=lambda each: (each[0], each[1].row.repeat))
+    return CaseHistory(case_id=case_id, runs=tuple(run for _, run in runs))
 
 
 def read_traces(folder: str | os.PathLike[str], run: CaseRun) -> list[ExecutionTrace]:
