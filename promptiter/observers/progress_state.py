@@ -11,7 +11,7 @@ from rich.text import Text
 
 from promptiter.llm.ledger import Spending
 from promptiter.runlog.events import Event, Phase
-from promptiter.wording import dollars, join_names, plural
+from promptiter.wording import dollars, format_score, join_names, plural
 from traces.model import Json
 from traces.text import one_line
 
@@ -121,7 +121,7 @@ class ProgressState:
         """The scores so far, the cost, and the time."""
         parts = []
         if self.best is not None:
-            parts.append(f"best {self.best:.3f} (baseline {_figure(self.baseline)})")
+            parts.append(f"best {self.best:.3f} (baseline {format_score(self.baseline)})")
         parts.append(plural(spent.calls, "call"))
         parts.append(_cost(spent))
         parts.append(_clock(seconds))
@@ -179,7 +179,7 @@ class ProgressState:
             self.candidate = mean
         if event.phase == "baseline":
             self.baseline = self.best = mean
-        text = f"{_figure(mean)}, {round((rate or 0) * self.cases)}/{self.cases} pass"
+        text = f"{format_score(mean)}, {round((rate or 0) * self.cases)}/{self.cases} pass"
         text += f", {failed:.0%} could not be run or scored" if failed else ""
         return self._line(f"{self._subject(event.phase)}: {text}")
 
@@ -250,10 +250,6 @@ _NEXT_STAGE = {"train": "tracing the blame", "rerun": "tracing the blame"}
 
 def _names(names: list[str]) -> str:
     return join_names(names, limit=MAX_NAMED)
-
-
-def _figure(value: Json) -> str:
-    return "unscored" if value is None else f"{value:.3f}"
 
 
 def _cost(spent: Spending) -> str:

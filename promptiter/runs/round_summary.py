@@ -14,7 +14,7 @@ BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "no_patc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class BlameReason:
     """Why a surface was blamed: the signal of one pass, and the cases behind it."""
 
     round: int
@@ -28,7 +28,7 @@ class BlameSummary:
 
     surface_id: str
     case_ids: tuple[str, ...]
-    reasons: tuple[Reason, ...]
+    reasons: tuple[BlameReason, ...]
     outcome: BlameOutcome
 
 
@@ -42,7 +42,7 @@ class RejectionSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class EvaluationSummary:
     """The mean score of an evaluation, and how many of its cases pass."""
 
     score: float | None
@@ -55,10 +55,10 @@ class RoundSummary:
     """One round. `accepted` is None if the round ended before a decision."""
 
     round: int
-    train: Figures | None
+    train: EvaluationSummary | None
     blamed: tuple[str, ...]
     patched: tuple[str, ...]
-    validation: Figures | None
+    validation: EvaluationSummary | None
     accepted: bool | None
     reason: str
 
@@ -73,7 +73,7 @@ class SearchSummary:
     rounds: tuple[RoundSummary, ...] = ()
     blame: tuple[BlameSummary, ...] = ()
     rejections: tuple[RejectionSummary, ...] = ()
-    reasons: Mapping[str, tuple[Reason, ...]] = field(default_factory=dict)
+    reasons: Mapping[str, tuple[BlameReason, ...]] = field(default_factory=dict)
     no_blame: str = ""
 
 
@@ -81,14 +81,14 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     """Summarize the rounds in a single pass: a journal may hold ten thousand of them."""
     rounds: list[RoundSummary] = []
     rejections: list[RejectionSummary] = []
-    blame = _Blame(result)
-    accepted: dict[str, tuple[Reason, ...]] = {}
-    why = _WhyNoBlame()
+    blame = _BlameBySurface(result)
+    accepted: dict[str, tuple[BlameReason, ...]] = {}
+    no_blame = _NoBlame()
     for each in result.rounds:
         rounds.append(_summarize_round(each))
         rejections.extend(_rejections(each))
         blame.add(each)
-        why.add(each)
+        no_blame.add(each)
         if each.decision is not None and each.decision.accepted:
             for surface_id, reason in _patch_reasons(each):
                 accepted[surface_id] = (*accepted.get(surface_id, ()), reason)
@@ -98,82 +98,84 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         blame=blamed,
         rejections=tuple(rejections),
         reasons=accepted,
-        no_blame="" if blamed or result.goal.kind != "score" else why.text,
+        no_blame="" if blamed or result.goal.kind != "score" else no_blame.reason,
     )
 
 
-def summarize_evaluation(evaluation: Evaluation | None) -> Figures | None:
+def summarize_evaluation(evaluation: Evaluation | None) -> EvaluationSummary | None:
     """The figures of an evaluation, if there is one."""
     if evaluation is None:
         return None
     passed = sum(case.passed for case in evaluation.cases)
-    return Figures(score=evaluation.mean_score, passed=passed, cases=len(evaluation.cases))
+    return EvaluationSummary(score=evaluation.mean_score, passed=passed, cases=len(evaluation.cases))
 
 
-def _summarize_round(each: RoundResult) -> RoundSummary:
-    decision = each.decision
+def _summarize_round(round_result: RoundResult) -> RoundSummary:
+    decision = round_result.decision
     return RoundSummary(
-        round=each.round,
-        train=summarize_evaluation(each.train),
-        blamed=tuple(dict.fromkeys(signal.surface_id for one in each.passes for signal in one.signals)),
-        patched=tuple(sorted(each.patches.surface_ids)),
-        validation=summarize_evaluation(each.validation),
+        round=round_result.round,
+        train=summarize_evaluation(round_result.train),
+        blamed=tuple(
+            dict.fromkeys(signal.surface_id for pass_result in round_result.passes for signal in pass_result.signals)
+        ),
+        patched=tuple(sorted(round_result.patches.surface_ids)),
+        validation=summarize_evaluation(round_result.validation),
         accepted=None if decision is None else decision.accepted,
-        reason=decision.reason if decision is not None else "ended before a decision" if each.patches else "",
+        reason=decision.reason if decision is not None else "ended before a decision" if round_result.patches else "",
     )
 
 
-def _patch_reasons(each: RoundResult) -> Iterator[tuple[str, Reason]]:
+def _patch_reasons(round_result: RoundResult) -> Iterator[tuple[str, BlameReason]]:
     """The reason for each patch of a round: the signal for its surface in the same pass."""
-    for one in each.passes:
-        signals = {signal.surface_id: signal for signal in one.signals}
-        for patch in one.patches:
+    for pass_result in round_result.passes:
+        signals = {signal.surface_id: signal for signal in pass_result.signals}
+        for patch in pass_result.patches:
             signal = signals.get(patch.surface_id)
             yield (
                 patch.surface_id,
-                Reason(
-                    round=each.round,
+                BlameReason(
+                    round=round_result.round,
                     text=signal.text if signal is not None and signal.text else patch.reason,
                     case_ids=() if signal is None else signal.case_ids,
                 ),
             )
 
 
-def _rejections(each: RoundResult) -> Iterator[RejectionSummary]:
-    for one in each.passes:
-        for refused in one.refused:
-            yield RejectionSummary(round=each.round, surface_ids=(refused.surface_id,), reason=refused.reason)
-        for note in one.notes:
-            yield RejectionSummary(round=each.round, reason=f"no patch: {note}")
-    patched = tuple(sorted(each.patches.surface_ids))
-    if each.decision is not None and not each.decision.accepted:
-        yield RejectionSummary(round=each.round, surface_ids=patched, reason=each.decision.reason)
-    elif each.decision is None and patched:
-        yield RejectionSummary(round=each.round, surface_ids=patched, reason="ended before a decision")
+def _rejections(round_result: RoundResult) -> Iterator[RejectionSummary]:
+    for pass_result in round_result.passes:
+        for refused in pass_result.refused:
+            yield RejectionSummary(round=round_result.round, surface_ids=(refused.surface_id,), reason=refused.reason)
+        for note in pass_result.notes:
+            yield RejectionSummary(round=round_result.round, reason=f"no patch: {note}")
+    patched = tuple(sorted(round_result.patches.surface_ids))
+    if round_result.decision is not None and not round_result.decision.accepted:
+        yield RejectionSummary(round=round_result.round, surface_ids=patched, reason=round_result.decision.reason)
+    elif round_result.decision is None and patched:
+        yield RejectionSummary(round=round_result.round, surface_ids=patched, reason="ended before a decision")
 
 
-class _Blame:
+class _BlameBySurface:
     """Blame by surface, in the order in which surfaces were first blamed."""
 
     def __init__(self, result: RunResult) -> None:
         self._adopted = {change.surface_id for change in result.changes}
         working = result.initial_profile.changes(result.working_profile, result.structure)
-        self._kept = {change.surface_id for change in working}
+        self._accepted = {change.surface_id for change in working}
         self._patched: set[str] = set()
         self._supported: set[str] = set()
-        self._reasons: dict[str, list[Reason]] = {}
+        self._reasons: dict[str, list[BlameReason]] = {}
 
-    def add(self, each: RoundResult) -> None:
-        self._patched |= each.patches.surface_ids
-        for one in each.passes:
-            self._add_pass(each.round, one)
+    def add(self, round_result: RoundResult) -> None:
+        self._patched |= round_result.patches.surface_ids
+        for pass_result in round_result.passes:
+            self._add_pass(round_result.round, pass_result)
 
-    def _add_pass(self, number: int, one: PassResult) -> None:
-        self._supported.update(signal.surface_id for signal in one.signals)
-        for signal in (*one.signals, *one.below_support):
+    def _add_pass(self, number: int, pass_result: PassResult) -> None:
+        self._supported.update(signal.surface_id for signal in pass_result.signals)
+        for signal in (*pass_result.signals, *pass_result.below_support):
             reasons = self._reasons.setdefault(signal.surface_id, [])
             if not any(reason.text == signal.text and reason.case_ids == signal.case_ids for reason in reasons):
-                reasons.append(Reason(round=number, text=signal.text, case_ids=signal.case_ids))
+                reasons.append(BlameReason(round=number, text=signal.text, case_ids=signal.case_ids))
 
     def summaries(self) -> tuple[BlameSummary, ...]:
         return tuple(
@@ -189,28 +191,28 @@ class _Blame:
     def _outcome(self, surface_id: str) -> BlameOutcome:
         if surface_id in self._adopted:
             return "adopted"
-        if surface_id in self._kept:
+        if surface_id in self._accepted:
             return "not_adopted"
         if surface_id in self._patched:
             return "rejected"
         return "no_patch" if surface_id in self._supported else "below_support"
 
 
-class _WhyNoBlame:
+class _NoBlame:
     """Why no surface was blamed, judging by the train cases of all rounds."""
 
     def __init__(self) -> None:
         self._has_train = self._has_failures = self._has_losses = self._has_traces = False
 
-    def add(self, each: RoundResult) -> None:
-        self._has_losses = self._has_losses or bool(each.losses)
-        if each.train is not None:
+    def add(self, round_result: RoundResult) -> None:
+        self._has_losses = self._has_losses or bool(round_result.losses)
+        if round_result.train is not None:
             self._has_train = True
-            self._has_failures = self._has_failures or each.train.pass_rate != 1.0
-            self._has_traces = self._has_traces or any(row.trace_digests for row in each.train.rows)
+            self._has_failures = self._has_failures or round_result.train.pass_rate != 1.0
+            self._has_traces = self._has_traces or any(row.trace_digests for row in round_result.train.rows)
 
     @property
-    def text(self) -> str:
+    def reason(self) -> str:
         if not self._has_train:
             return ""
         if not self._has_failures:

@@ -25,9 +25,9 @@ from promptiter.runs.listing import read_ledger
 from promptiter.runs.lock import find_holder
 from promptiter.runs.outcome import SAVINGS, Outcome, classify_result, explain_outcome, write_headline
 from promptiter.runs.round_summary import (
+    BlameReason,
     BlameSummary,
-    Figures,
-    Reason,
+    EvaluationSummary,
     RejectionSummary,
     RoundSummary,
     summarize_evaluation,
@@ -48,7 +48,7 @@ class FigureChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ChangeSummary:
     """How one surface changed, and why: the signals behind its accepted patches.
 
     `gain` is how much the final profile loses without this change, if that was measured.
@@ -57,12 +57,12 @@ class Change:
     surface_id: str
     before: Json
     after: Json
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[BlameReason, ...] = ()
     gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class CostSummary:
     """What a run has spent. Model calls and tool calls are counted separately."""
 
     models: Spending = NOTHING
@@ -99,14 +99,14 @@ class RunSummary:
     headline: str
     reason: str = ""
     score: FigureChange | None = None
-    baseline: Figures | None = None
-    validation: Figures | None = None
+    baseline: EvaluationSummary | None = None
+    validation: EvaluationSummary | None = None
     failing: tuple[str, ...] = ()
     metrics: tuple[FigureChange, ...] = ()
     per_run: tuple[FigureChange, ...] = ()
     evidence: tuple[str, ...] = ()
     adopted: bool = False
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ChangeSummary, ...] = ()
     removed: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class RunSummary:
     no_blame: str = ""
     rejections: tuple[RejectionSummary, ...] = ()
     stopped: str = ""
-    costs: Costs = Costs()
+    costs: CostSummary = CostSummary()
     problems: tuple[str, ...] = ()
     commands: tuple[Command, ...] = ()
 
@@ -143,7 +143,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
     losses = result.ablation.losses if result.ablation is not None else {}
     adopted = {change.surface_id for change in result.changes}
     changes = tuple(
-        Change(
+        ChangeSummary(
             surface_id=change.surface_id,
             before=change.before,
             after=change.after,
@@ -183,12 +183,12 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
     )
 
 
-def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> Costs:
+def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> CostSummary:
     """Separate the spending on models from that on tools, and add case runs and time."""
     measured = measured or RunMeasured()
     models = LedgerSnapshot(tuple(entry for entry in spent.entries if not entry.model.startswith(TOOL)))
     tools = LedgerSnapshot(tuple(entry for entry in spent.entries if entry.model.startswith(TOOL)))
-    return Costs(
+    return CostSummary(
         models=models.total,
         tools=tools.total,
         by_role=models.by_role(),

@@ -14,14 +14,13 @@ from rich.text import Text
 
 from promptiter.cli.output import json_text, new_table
 from promptiter.cli.views.costs import spending_line
-from promptiter.cli.views.run import format_score
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import any_simulated
 from promptiter.runs.summary import summarize_costs
-from promptiter.wording import join_names, plural
+from promptiter.wording import format_score, join_names, plural
 from traces.model import Json
 from traces.text import cut, one_line
 

@@ -20,8 +20,8 @@ from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
 from promptiter.runs.outcome import classify_result
-from promptiter.runs.summary import Change, FigureChange, RunSummary
-from promptiter.wording import join_names, plural
+from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
+from promptiter.wording import format_score, join_names, plural
 from traces.text import cut, one_line
 
 MAX_REASON = 400
@@ -164,7 +164,7 @@ def changes_title(summary: RunSummary) -> str:
     return "Accepted so far, not tested yet" if is_open else "Accepted by the search, not adopted"
 
 
-def _rank(change: Change) -> tuple[float, int]:
+def _rank(change: ChangeSummary) -> tuple[float, int]:
     return change.gain or 0.0, len(change.reasons[-1].case_ids) if change.reasons else 0
 
 
@@ -180,10 +180,6 @@ def format_change(change: FigureChange) -> str:
     """`mean score 0.500 → 1.000`, or a single figure if it did not change."""
     after = "" if change.after is None or change.after == change.before else f" → {change.after:.3f}"
     return f"{change.name} {format_score(change.before)}{after}"
-
-
-def format_score(value: float | None) -> str:
-    return "unscored" if value is None else f"{value:.3f}"
 
 
 def shorten_reason(text: str, *, limit: int = MAX_REASON) -> str:

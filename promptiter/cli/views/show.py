@@ -13,15 +13,14 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.run import (
     changes_title,
     failing_line,
-    format_score,
     print_commands,
     print_headline,
     print_warnings,
     shorten_reason,
 )
-from promptiter.runs.round_summary import BlameOutcome, Figures, RejectionSummary
+from promptiter.runs.round_summary import BlameOutcome, EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
-from promptiter.wording import join_names, plural
+from promptiter.wording import format_score, join_names, plural
 from traces.text import one_line
 
 MAX_NAMES = 12
@@ -173,5 +172,5 @@ def _format_rejection(each: RejectionSummary) -> str:
     return f"{', '.join(each.surface_ids)}: {each.reason}" if each.surface_ids else each.reason
 
 
-def _figures(figures: Figures | None) -> str:
+def _figures(figures: EvaluationSummary | None) -> str:
     return "" if figures is None else f"{format_score(figures.score)}, {figures.passed}/{figures.cases} pass"
