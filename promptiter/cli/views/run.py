@@ -138,9 +138,11 @@ def print_warnings(screen: Console, summary: RunSummary) -> None:
         print_indented(screen, Text(f"problem: {shorten_reason(problem)}", "yellow"))
 
 
-def print_commands(screen: Console, summary: RunSummary) -> None:
-    """Print commands to paste, one per line, never wrapped."""
+def print_commands(screen: Console, summary: RunSummary, *, is_shown: bool = False) -> None:
+    """Print commands to paste, one per line, never wrapped. If the run `is_shown`, commands to show it are left out."""
     for each in summary.commands:
+        if is_shown and each.command.startswith("promptiter show "):
+            continue
         screen.print(Text.assemble((f"  {each.purpose}: ", "dim"), each.command), soft_wrap=True)
 
 

@@ -47,8 +47,7 @@ def print_summary(screen: Console, summary: RunSummary) -> None:
     print_heading(screen, "Cost")
     print_indented(screen, Text(cost_line(summary.costs)))
     print_warnings(screen, summary)
-    screen.print()
-    print_commands(screen, summary)
+    print_commands(screen, summary, is_shown=True)
 
 
 def print_title(screen: Console, summary: RunSummary) -> None:
