@@ -70,8 +70,8 @@ class Found:
 
 
 def run_once(spec: RunSpec) -> Found:
-    random = Random(repr(spec))
-    agent = PassRates(spec, seed=repr(spec))
+    random = Random(spec.seed)
+    agent = PassRates(spec, seed=spec.seed)
     policy, has_final_test = RULES[spec.rule]
     request = RunRequest(
         train=make_eval_set("train", spec.size),
@@ -117,7 +117,7 @@ def report_null_patches(run_all: RunAll) -> None:
     print_header("cases", *RULES, "runs: default")
     in_all = 0
     for size in SIZES:
-        found = {rule: run_all(RunSpec(kind="no change", size=size, number=0, rule=rule)) for rule in RULES}
+        found = {rule: run_all(RunSpec(kind="alike", size=size, number=0, rule=rule)) for rule in RULES}
         rates = [f"{fmean(each.improved for each in results):.1%}" for results in found.values()]
         print_row(f"{size}", *rates, format_case_runs(found["default"]))
         improved = sum(each.improved for each in found["default"])
@@ -158,9 +158,7 @@ def report_without_noise(run_all: RunAll) -> None:
     print("\nwithout run noise: runs that report an improvement\n")
     print_header("cases", "nothing changed", "one case fixed")
     for size in SIZES:
-        same, better = (
-            run_all(RunSpec(kind=kind, size=size, number=0)) for kind in ("no noise, no change", "no noise, one fix")
-        )
+        same, better = (run_all(RunSpec(kind=kind, size=size, number=0)) for kind in ("settled, alike", "settled"))
         print_row(f"{size}", *(f"{sum(each.improved for each in found)} of {len(found)}" for found in (same, better)))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from promptiter.config.build import build_run
 from promptiter.config.configured_run import ConfiguredRun
-from promptiter.config.file import ReadConfig, merge_settings, read_config, read_document, read_file
+from promptiter.config.file import ParsedConfig, merge_settings, read_config, read_document, read_file
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import MASK
 from promptiter.runs.directory import RunDirectory
@@ -66,7 +66,7 @@ def read_config_to_resume(
     *,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> ReadConfig:
+) -> ParsedConfig:
     """Read the configuration of a run from its file again, with the command line options of its start."""
     configuration, file = _read_configuration(folder)
     given = read_file(file)
@@ -80,7 +80,7 @@ def read_config_to_rerun(
     *,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> ReadConfig:
+) -> ParsedConfig:
     """Read the configuration of a run from its run.json. Secrets, which are not in it, come from the file."""
     configuration, file = _read_configuration(folder)
     now = read_file(file) if file.exists() else {}

@@ -18,6 +18,11 @@ def join_names(names: Sequence[str], *, limit: int | None = None) -> str:
     return f"{', '.join(names[:limit])} and {len(names) - limit:,} more"
 
 
+def format_score(score: float | None) -> str:
+    """`0.500`, or `unscored`."""
+    return "unscored" if score is None else f"{score:.3f}"
+
+
 def dollars(amount: float) -> str:
     """`$0`, `$0.0312`, `$1.25`: to the cent from a dollar on, below to a hundredth of a cent."""
     return "$0" if amount == 0 else f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"

@@ -152,10 +152,10 @@ def vault(note):
 def broken_vault(note):
     raise OSError(os.environ["LEAKED"] + os.environ["LOOKS"])
 
-def check(view):
-    if "broken" in view.input:
+def check(node_context):
+    if "broken" in node_context.input:
         raise ValueError(os.environ["LEAKED"] + os.environ["LOOKS"])
-    return view.incoming + os.environ["LEAKED"]
+    return node_context.incoming + os.environ["LEAKED"]
 
 def grumpy(case, run, api_token):
     if "metric" in case.id:

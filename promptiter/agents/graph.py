@@ -311,15 +311,15 @@ def _check(agent: GraphAgent) -> None:
 
 def _find_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The most telling error of a group: one of promptiter's own, otherwise the first."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
     waiting: list[BaseException] = [errors]
     while waiting:
         error = waiting.pop(0)
         if isinstance(error, BaseExceptionGroup):
             waiting.extend(error.exceptions)
         else:
-            found.append(error)
-    return next((error for error in found if isinstance(error, PromptiterError)), found[0])
+            causes.append(error)
+    return next((error for error in causes if isinstance(error, PromptiterError)), causes[0])
 
 
 def _copy(value: Json) -> Json:

@@ -176,17 +176,19 @@ class ModelNode:
 
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
         examples = [{"role": message.role, "content": message.content} for message in self.examples]
-        found = [
+        surfaces = [
             Surface(node_id=node_id, type="instruction", value=self.instruction, limits=self.limits),
             Surface(node_id=node_id, type="model", value=self.model, limits=Limits(choices=self.models)),
             Surface(node_id=node_id, type="examples", value=examples),
         ]
-        found += [Surface(node_id=node_id, type="tool", part=tool.name, value=tool.description) for tool in self.tools]
-        found += [
+        surfaces += [
+            Surface(node_id=node_id, type="tool", part=tool.name, value=tool.description) for tool in self.tools
+        ]
+        surfaces += [
             Surface(node_id=node_id, type="parameter", part=name, value=parameter.value, limits=parameter.limits)
             for name, parameter in self.parameters.items()
         ]
-        return tuple(found)
+        return tuple(surfaces)
 
     async def run(self, context: NodeContext, calls: StepCalls) -> Json:
         request = self._build_request(context, calls.step)
@@ -224,7 +226,7 @@ class ModelNode:
     def _build_prompt(self, context: NodeContext) -> str:
         if self.prompt is not None:
             known = context.values
-            return re.sub(r"\{([\w/~ -]+)\}", lambda found: to_text(known.get(found[1], found[0])), self.prompt)
+            return re.sub(r"\{([\w/~ -]+)\}", lambda match: to_text(known.get(match[1], match[0])), self.prompt)
         incoming = context.incoming
         if context.item is NO_ITEM and len(context.predecessors) > 1:
             return "\n\n".join(f"{name}: {to_text(value)}" for name, value in incoming.items())

@@ -16,4 +16,4 @@ class PlainCommand(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         usage, line, rest = super().get_help(ctx).partition("\n\n")
-        return _REQUIRED.sub(r"\1", usage) + line + _TYPE.sub(lambda found: found[1] + " " * len(found[2]), rest)
+        return _REQUIRED.sub(r"\1", usage) + line + _TYPE.sub(lambda match: match[1] + " " * len(match[2]), rest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from promptiter.config.file import FILE_NAME, ReadConfig, read_config, read_document
+from promptiter.config.file import FILE_NAME, ParsedConfig, read_config, read_document
 from promptiter.config.loading import is_reference
 from promptiter.errors import SetupError
 from traces.model import Json
@@ -28,7 +28,7 @@ def collect_settings(**options: Json | Path) -> dict[str, Json]:
 
 def read_subject(
     subject: str | None, *, config: Path | None = None, settings: Mapping[str, Json] | None = None
-) -> ReadConfig:
+) -> ParsedConfig:
     """Read the configuration that an argument names: an agent as module:attr, a configuration file, or its folder.
 
     For an agent, the models, metrics and other settings come from `config`, or from the promptiter.yaml of the current
@@ -55,14 +55,14 @@ def read_with_metrics(
     config: Path | None = None,
     metrics: Path | None = None,
     settings: Mapping[str, Json] | None = None,
-) -> ReadConfig:
+) -> ParsedConfig:
     """`read_subject` with the given metrics; if there are none at all, with those beside the eval set file."""
     settings = dict(settings or {})
     if metrics is not None:
         settings["metrics"] = str(metrics.absolute())
-    found = read_subject(subject, config=config, settings=settings)
-    if found.config.metrics is not None or "metrics" in found.broken or eval_set in SETS:
-        return found
+    parsed = read_subject(subject, config=config, settings=settings)
+    if parsed.config.metrics is not None or "metrics" in parsed.broken or eval_set in SETS:
+        return parsed
     beside = str(_find_metrics_beside(eval_set).absolute())
     return read_subject(subject, config=config, settings={**settings, "metrics": beside})
 

@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 
 from promptiter.agents.base import Agent
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
-from promptiter.config.file import ReadConfig, RunConfig
+from promptiter.config.file import ParsedConfig, RunConfig
 from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
 from promptiter.config.models import build_gateway, build_search, find_unpriced_models
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
@@ -42,29 +42,31 @@ T = TypeVar("T")
 
 
 def build_evaluation(
-    found: ReadConfig, eval_set: str = "validation", *, environ: Mapping[str, str] | None = None
+    parsed: ParsedConfig, eval_set: str = "validation", *, environ: Mapping[str, str] | None = None
 ) -> ConfiguredEvaluation:
     """Build the evaluation of a configuration's agent on its train, validation or test set, or on an eval set file."""
-    return _RunBuilder(found, os.environ if environ is None else environ, [*found.problems]).build_evaluation(eval_set)
+    return _RunBuilder(parsed, os.environ if environ is None else environ, [*parsed.problems]).build_evaluation(
+        eval_set
+    )
 
 
 def build_run(
-    found: ReadConfig, *, problems: Iterable[str] = (), environ: Mapping[str, str] | None = None
+    parsed: ParsedConfig, *, problems: Iterable[str] = (), environ: Mapping[str, str] | None = None
 ) -> ConfiguredRun:
     """Build the run that a configuration describes. A RequestError lists every problem, including the given ones."""
-    builder = _RunBuilder(found, os.environ if environ is None else environ, [*found.problems, *problems])
+    builder = _RunBuilder(parsed, os.environ if environ is None else environ, [*parsed.problems, *problems])
     return builder.build()
 
 
 @dataclass(frozen=True, slots=True)
 class _RunBuilder:
-    found: ReadConfig
+    parsed: ParsedConfig
     environ: Mapping[str, str]
     problems: list[str]
 
     @property
     def config(self) -> RunConfig:
-        return self.found.config
+        return self.parsed.config
 
     def build(self) -> ConfiguredRun:
         config = self.config
@@ -131,13 +133,13 @@ class _RunBuilder:
         return self.attempt(partial(load_agent, teacher, folders=self.config.python_path), place="teacher")
 
     def _describe_configuration(self) -> Configuration | None:
-        found, metrics = self.found, self.config.metrics
-        if found.file is None:
+        parsed, metrics = self.parsed, self.config.metrics
+        if parsed.file is None:
             return None
         return Configuration(
-            file=str(found.file.absolute()),
-            settings=dict(found.settings),
-            document=dict(found.document),
+            file=str(parsed.file.absolute()),
+            settings=dict(parsed.settings),
+            document=dict(parsed.document),
             files={"metrics": str(metrics)} if isinstance(metrics, Path) else {},
             code=_find_source(self.config.agent),
         )
@@ -156,7 +158,7 @@ class _RunBuilder:
         """Whether the file has a key. Adds a missing key to the problems."""
         if getattr(self.config, key):
             return True
-        if key not in self.found.broken:
+        if key not in self.parsed.broken:
             self.problems.append(f"{key}: is missing; {wanted}")
         return False
 
@@ -167,7 +169,7 @@ class _RunBuilder:
 
     def _load_eval_sets(self) -> _EvalSets | None:
         config = self.config
-        if "data" in self.found.broken:
+        if "data" in self.parsed.broken:
             return None
         if not config.data:
             given = [self._is_given(key, wanted="name its eval set, or `data` to split") for key in _SETS]
@@ -182,8 +184,8 @@ class _RunBuilder:
 
     def _load(self, files: Iterable[Path], *, place: str) -> tuple[EvalSet, ...] | None:
         loaded = [self.attempt(partial(load_eval_set, file), place=place) for file in files]
-        found = tuple(each for each in loaded if each is not None)
-        return found if len(found) == len(loaded) else None
+        sets = tuple(each for each in loaded if each is not None)
+        return sets if len(sets) == len(loaded) else None
 
     def _build_gateway(self) -> Gateway:
         cache = self.attempt(lambda: open_cache(self.config.cache), place="cache")

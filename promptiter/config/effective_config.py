@@ -46,8 +46,8 @@ def _drop_masked(value: Json, place: str, left_out: list[str]) -> Json:
     """A document without the values that hold a masked secret; their places are added to `left_out`."""
     if isinstance(value, dict):
         places = {key: f"{place}.{key}" if place else str(key) for key in value}
-        found = {key: _drop_masked(each, places[key], left_out) for key, each in value.items()}
-        return {key: each for key, each in found.items() if places[key] not in left_out}
+        kept = {key: _drop_masked(each, places[key], left_out) for key, each in value.items()}
+        return {key: each for key, each in kept.items() if places[key] not in left_out}
     if isinstance(value, list):
         return [_drop_masked(each, f"{place}.{number}", left_out) for number, each in enumerate(value)]
     if isinstance(value, str) and MASK in value:

@@ -91,7 +91,7 @@ class RunConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadConfig:
+class ParsedConfig:
     """A configuration as far as it could be read. `broken` are the keys that were skipped because of a problem.
 
     `document` is the content of the file with the `settings` on top, unchecked.
@@ -110,7 +110,7 @@ def read_config(
     *,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> ReadConfig:
+) -> ParsedConfig:
     """Read a configuration file, or the promptiter.yaml in a folder, and collect its problems.
 
     `settings` override the file and have its shape. `environ` has the values of `${VAR}`; by default it is os.environ.
@@ -126,7 +126,7 @@ def read_document(
     file: Path,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> ReadConfig:
+) -> ParsedConfig:
     """Read a configuration from the content of a file. Paths are relative to that file."""
     settings = settings or {}
     merged = merge_settings(given, settings)
@@ -145,7 +145,7 @@ def read_document(
         broken |= {str(each["loc"][0]) for each in error.errors(include_url=False)}
         kept = {key: value for key, value in document.items() if key not in broken}
         config = RunConfig.model_validate(kept, context=context)
-    return ReadConfig(
+    return ParsedConfig(
         config=config,
         file=file,
         document=merged,

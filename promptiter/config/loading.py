@@ -26,35 +26,35 @@ def load_object(reference: str, *, folders: Iterable[Path] = ()) -> Any:
         raise SetupError(f"{reference!r} must have the form module:attr, such as my_agent:agent")
     make_importable([*folders, Path.cwd()])
     try:
-        found: Any = importlib.import_module(module_name)
+        value: Any = importlib.import_module(module_name)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise SetupError(
             f"cannot import {module_name!r}: {reason}; fix it, or run in the folder of the module"
         ) from error
     for name in attribute.split("."):
-        if not hasattr(found, name):
-            raise SetupError(f"{module_name!r} has no {attribute!r}{nearest(name, dir(found))}")
-        found = getattr(found, name)
-    return found
+        if not hasattr(value, name):
+            raise SetupError(f"{module_name!r} has no {attribute!r}{nearest(name, dir(value))}")
+        value = getattr(value, name)
+    return value
 
 
 def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
     """Load the agent that `module:attr` names: an agent, or a function without parameters that returns one."""
-    found = load_object(reference, folders=folders)
-    if not hasattr(found, "describe") and callable(found):
-        if _needs_arguments(found):
+    agent = load_object(reference, folders=folders)
+    if not hasattr(agent, "describe") and callable(agent):
+        if _needs_arguments(agent):
             raise SetupError(
                 f"{reference!r} is a plain function, not an agent; decorate it with @agent(instruction=...) from "
                 "promptiter.agents, or name a function without parameters that returns an agent"
             )
         try:
-            found = found()
+            agent = agent()
         except Exception as error:
             raise SetupError(f"{reference!r} failed to create an agent: {type(error).__name__}: {error}") from error
-    if not hasattr(found, "describe") or not hasattr(found, "run"):
-        raise SetupError(f"{reference!r} is a {type(found).__name__}, not an agent: it needs describe() and run()")
-    return cast("Agent", found)
+    if not hasattr(agent, "describe") or not hasattr(agent, "run"):
+        raise SetupError(f"{reference!r} is a {type(agent).__name__}, not an agent: it needs describe() and run()")
+    return cast("Agent", agent)
 
 
 def _needs_arguments(function: Callable[..., Any]) -> bool:

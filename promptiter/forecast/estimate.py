@@ -23,8 +23,8 @@ CaseRuns: TypeAlias = Mapping[AgentStage, tuple[Range, Range]]
 Costs: TypeAlias = dict[tuple[Stage, str], Cost]
 """Costs by stage, and by node or metric."""
 
-ROUNDS = Range(1, 1, 3)
-SURFACES = Range(1, 2, 3)
+ROUNDS = Range(1, 1, 4)
+SURFACES = Range(1, 2, 5)
 """How many surfaces are changed."""
 
 FAILING = Range(0.25, 0.6, 1.0)
@@ -36,8 +36,11 @@ CHECKED = Range(0.0, 0.5, 1.0)
 MERGED = Range(0, 1, 1)
 """Whether there are several gradients of a surface to merge."""
 
-BLOCKS = Range(1, 1, 3)
+BLOCKS = Range(1, 1, 2)
 """How many blocks the final test takes."""
+
+PAID_AGAIN = Range(0.6, 1.0, 1.0)
+"""The share of case runs after a change that the cache does not answer as a whole."""
 
 STAGE_CONCURRENCY = 16
 
@@ -52,10 +55,14 @@ class Estimate:
         has_nothing_to_do = units.failing == 0 and workload.request.stop is None
         self.rounds = ZERO if has_nothing_to_do else ROUNDS.at_most(workload.request.max_rounds)
         nodes = sorted(workload.downstream, key=self._count_calls_after_change)
-        changed = nodes[0], nodes[len(nodes) // 2], nodes[3 * len(nodes) // 4]
-        self._reached = Range(*map(self._share_that_reaches, changed))
-        self._follows_change = {
-            name: Range(*(float(name in workload.downstream[node_id]) for node_id in changed)) for name in units.nodes
+        changed = [0, len(nodes) // 2, 3 * len(nodes) // 4]
+        known = max((place for place, node_id in enumerate(nodes) if node_id in units.changed_nodes), default=None)
+        if known is not None:
+            changed = [known, known, max(known, changed[-1])]
+        downstream = [workload.downstream[nodes[place]] for place in changed]
+        self._reached = Range(*(self._share_that_reaches(nodes[place]) for place in changed))
+        self._paid_again = {
+            name: PAID_AGAIN * Range(*(float(name in following) for following in downstream)) for name in units.nodes
         }
 
     def run(self) -> Costs:
@@ -118,7 +125,7 @@ class Estimate:
             cases = workload.train if stage in ("train", "rerun") else workload.validation
             at_once = min(workload.concurrency, cases * workload.repeats)
             for name, unit in units.nodes.items():
-                costs[stage, name] = unit.times(whole + changed * self._follows_change[name], at_once=at_once)
+                costs[stage, name] = unit.times(whole + changed * self._paid_again[name], at_once=at_once)
         for each in workload.models_of("judge", "user"):
             cost = units.calls[each.stage, each.model].times(all_runs * each.calls)
             costs[each.stage, each.name] = replace(cost, seconds=ZERO)

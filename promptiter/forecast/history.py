@@ -1,7 +1,7 @@
 """What a case run took in earlier runs of the same agent, with the same models and sizes, read from their folders.
 
-The baseline shows what a case run costs, how long it takes and how many cases fail; the rest of a run, what calls of
-other stages cost.
+The baseline shows what a case run costs, how long it takes and how many cases fail. The rest of a run shows which nodes
+candidates changed, and what calls of other stages cost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from promptiter.forecast.stage_costs import ModelStage, read_stage_calls
 from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import Workload
 from promptiter.llm.ledger import LedgerEntry
-from promptiter.runlog.payloads import CaseFinished
+from promptiter.runlog.payloads import CandidateProposed, CaseFinished
 from promptiter.runs.file_journal import FILE_NAME as JOURNAL
 from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
@@ -33,17 +33,18 @@ MAX_FOLDERS, MAX_RUNS = 20, 5
 """How many of the newest folders are looked at, and how many matching runs are used."""
 
 
-TOKENS, SECONDS = Range(0.97, 1.03, 1.12), Range(1.1, 1.6, 1.9)
+TOKENS, SECONDS = Range(0.97, 1.05, 1.12), Range(1.1, 1.6, 2.0)
 """What later case runs take, compared with those of the baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EarlierRun:
-    """A run, with the case runs of its baseline, their paid calls, and the calls of all stages that ask a model."""
+    """A run: the case runs of its baseline with their paid calls, the calls of other stages, and what it changed."""
 
     header: RunHeader
     rows: tuple[CaseRow, ...]
     calls: tuple[LedgerEntry, ...]
+    changed_nodes: frozenset[str]
 
 
 def measure_unit_costs(runs: str | os.PathLike[str], engine: Engine, workload: Workload) -> UnitCosts:
@@ -58,7 +59,8 @@ def measure_unit_costs(runs: str | os.PathLike[str], engine: Engine, workload: W
         else:
             by_stage.setdefault((entry.role, entry.model), []).append(entry)
     call_s = sum(row.measured.duration_s for row in rows) / max(1, sum(map(len, by_node.values())))
-    scored = [row for run in found if _has_same_start(run.header, workload) for row in run.rows if row.scores]
+    same_start = [run for run in found if _has_same_start(run.header, workload)]
+    scored = [row for run in same_start for row in run.rows if row.scores]
     return UnitCosts(
         nodes={
             name: _mean_cost(entries, per=len(rows), seconds=call_s * len(entries))
@@ -69,6 +71,7 @@ def measure_unit_costs(runs: str | os.PathLike[str], engine: Engine, workload: W
             for key, entries in sorted(by_stage.items())
         },
         failing=fmean(not all(score.passed for score in row.scores) for row in scored) if scored else None,
+        changed_nodes=frozenset[str]().union(*(run.changed_nodes for run in same_start)),
         runs=tuple(run.header.run_id for run in found),
     )
 
@@ -95,7 +98,14 @@ def _read_run(path: Path, header: RunHeader) -> _EarlierRun:
     baseline = (event.payload for event in events if event.phase == "baseline")
     rows = tuple(payload.row for payload in baseline if isinstance(payload, CaseFinished))
     calls = [entry for stage, entry in read_stage_calls(path, events) if stage == "baseline" or entry.role != "agent"]
-    return _EarlierRun(header=header, rows=rows, calls=tuple(calls))
+    candidates = (event.payload for event in events if event.type == CandidateProposed.event_type)
+    patches = [each.patches for each in candidates if isinstance(each, CandidateProposed)]
+    return _EarlierRun(
+        header=header,
+        rows=rows,
+        calls=tuple(calls),
+        changed_nodes=frozenset(surface_id.partition("#")[0] for each in patches for surface_id in each.surface_ids),
+    )
 
 
 def _has_same_models(calls: Iterable[LedgerEntry], workload: Workload) -> bool:

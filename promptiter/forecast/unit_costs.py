@@ -27,12 +27,14 @@ GUESSED = Range(0.3, 1.0, 3.0)
 class UnitCosts:
     """The cost of a case run by node, and of a call by stage and model.
 
-    `failing` is the share of cases that fail at first, None if unknown. `runs` are the earlier runs that were measured.
+    `failing` is the share of cases that fail at first, None if unknown; `changed_nodes` are those that candidates of
+    earlier runs changed. `runs` are the earlier runs that were measured.
     """
 
     nodes: Mapping[str, Cost] = field(default_factory=dict)
     calls: Mapping[tuple[ModelStage, str], Cost] = field(default_factory=dict)
     failing: float | None = None
+    changed_nodes: frozenset[str] = frozenset()
     runs: tuple[str, ...] = ()
 
 

@@ -27,7 +27,7 @@ from promptiter.runlog.payloads import (
     StopDecided,
 )
 from promptiter.stages.contracts import AggregateResult
-from promptiter.wording import dollars, join_names, plural
+from promptiter.wording import dollars, format_score, join_names, plural
 from traces.text import one_line
 
 MAX_NAMED = 4
@@ -133,7 +133,7 @@ class ProgressState:
         """The scores so far, the cost, and the time."""
         parts = []
         if self.best is not None:
-            parts.append(f"best {self.best:.3f} (baseline {_figure(self.baseline)})")
+            parts.append(f"best {self.best:.3f} (baseline {format_score(self.baseline)})")
         parts.append(plural(spent.calls, "call"))
         parts.append(_cost(spent))
         parts.append(_clock(seconds))
@@ -197,7 +197,7 @@ class ProgressState:
             self.candidates[started.profile_digest] = mean
         if self.phase == "baseline":
             self.baseline = self.best = mean
-        text = f"{_figure(mean)}, {round((finished.pass_rate or 0) * started.cases)}/{started.cases} pass"
+        text = f"{format_score(mean)}, {round((finished.pass_rate or 0) * started.cases)}/{started.cases} pass"
         text += f", {failed:.0%} could not be run or scored" if failed else ""
         return self._line(f"{self._subject(started)}: {text}")
 
@@ -261,10 +261,6 @@ _NEXT_STAGE = {"train": "tracing the blame", "rerun": "tracing the blame"}
 
 def _names(names: Sequence[str]) -> str:
     return join_names(names, limit=MAX_NAMED)
-
-
-def _figure(value: float | None) -> str:
-    return "unscored" if value is None else f"{value:.3f}"
 
 
 def _cost(spent: Spending) -> str:

@@ -6,7 +6,7 @@
 - `RuleOptimizer`: patches a prompt with rules that separate good outputs from bad ones.
 
 The package is frozen. It keeps demos, tests and runs without a key working, and it is not tuned further: effort goes
-into the stages that ask a model. Other packages find these parts by name, through `promptiter.registry`.
+into the stages that ask a model. Other packages find these classes by name, through `promptiter.registry`.
 """
 
 from traces.lazy import lazy_package

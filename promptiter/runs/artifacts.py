@@ -93,12 +93,12 @@ def _text(value: Json) -> str:
 
 def _failed_traces(result: RunResult) -> set[str]:
     """The trace digests of all cases that did not pass."""
-    found: set[str] = set()
+    digests: set[str] = set()
     for each in (result.baseline, result.accepted, *_evaluations(result)):
         if each is not None:
             passed = {case.case_id for case in each.cases if case.passed}
-            found.update(name for row in each.rows if row.case_id not in passed for name in row.trace_digests)
-    return found
+            digests.update(name for row in each.rows if row.case_id not in passed for name in row.trace_digests)
+    return digests
 
 
 def _evaluations(result: RunResult) -> Iterator[Evaluation]:

@@ -45,7 +45,7 @@ class CaseHistory:
 def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
     """Read the history of a case; SetupError if the run has no such case."""
     read_header(folder)
-    found: list[tuple[int, CaseRun]] = []
+    runs: list[tuple[int, CaseRun]] = []
     known: set[str] = set()
     names = _ProfileNames()
     for event in FileJournal(Path(folder) / JOURNAL).read():
@@ -56,11 +56,11 @@ def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
             known.add(row.case_id)
             if row.case_id == case_id and row.origin != "kept":
                 name = names.get(payload.evaluation, event.phase)
-                found.append((payload.evaluation, CaseRun(round=event.round, phase=event.phase, profile=name, row=row)))
+                runs.append((payload.evaluation, CaseRun(round=event.round, phase=event.phase, profile=name, row=row)))
     if case_id not in known:
         raise SetupError(f"the run {os.fspath(folder)!r} has no case {case_id!r}{nearest(case_id, sorted(known))}")
-    found.sort(key=lambda each: (each[0], each[1].row.repeat))
-    return CaseHistory(case_id=case_id, runs=tuple(run for _, run in found))
+    runs.sort(key=lambda each: (each[0], each[1].row.repeat))
+    return CaseHistory(case_id=case_id, runs=tuple(run for _, run in runs))
 
 
 class _ProfileNames:

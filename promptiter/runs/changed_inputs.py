@@ -28,7 +28,7 @@ MAX_NAMED = 5
 def find_changed_inputs(header: RunHeader, current: RunHeader) -> list[str]:
     """List what changed since the header was written, one sentence for each change; empty if the run may resume."""
     before, after = (each.configuration or Configuration(file="") for each in (header, current))
-    found = [
+    changes = [
         # The request follows from the configuration, so that a change of both is reported once.
         *(list(_compare(before.document, after.document, free=FREE_KEYS)) or _compare(header.request, current.request)),
         *_compare_files(before.files, after.files),
@@ -37,7 +37,7 @@ def find_changed_inputs(header: RunHeader, current: RunHeader) -> list[str]:
         *_compare_sets("validation", header.validation, current.validation),
         *_compare_sets("test", header.test or _NO_SET, current.test or _NO_SET),
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(changes))
 
 
 def describe_changed_code(header: RunHeader, current: RunHeader) -> str | None:
@@ -68,10 +68,10 @@ def _compare(before: Mapping[str, Json], after: Mapping[str, Json], *, free: Seq
 
 def _flatten(tree: Mapping[str, Json], path: str = "") -> dict[str, Json]:
     """The values of a tree by their path, `stop.minutes`."""
-    found: dict[str, Json] = {}
+    values: dict[str, Json] = {}
     for name, value in tree.items():
-        found |= _flatten(value, f"{path}{name}.") if isinstance(value, Mapping) else {f"{path}{name}": value}
-    return found
+        values |= _flatten(value, f"{path}{name}.") if isinstance(value, Mapping) else {f"{path}{name}": value}
+    return values
 
 
 def _shorten(value: Json) -> str:

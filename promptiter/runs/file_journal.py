@@ -154,9 +154,9 @@ class FileJournal:
                 raise self._write_error("an event", error) from error
         assert self._file is not None
         assert self._end is not None
-        if not (found := os.fstat(self._file)).st_nlink:
+        if not (status := os.fstat(self._file)).st_nlink:
             raise JournalError(f"{self._name} was removed while the run was writing it; the run cannot continue")
-        if (size := found.st_size) != self._end.size:
+        if (size := status.st_size) != self._end.size:
             raise JournalError(
                 f"{self._name} was changed by another process: it has {size} bytes, and this run wrote "
                 f"{self._end.size}; make sure that only one process works on the run, then resume it"

@@ -157,10 +157,10 @@ def read_header(folder: str | os.PathLike[str]) -> RunHeader:
     except (OSError, orjson.JSONDecodeError) as error:
         cause = (error.strerror if isinstance(error, OSError) else None) or error
         raise SetupError(f"{str(path)!r} cannot be read: {cause}; restore it from a copy") from error
-    found = document.get("schema_version") if isinstance(document, dict) else None
-    if found != SCHEMA_VERSION:
+    schema_version = document.get("schema_version") if isinstance(document, dict) else None
+    if schema_version != SCHEMA_VERSION:
         raise SetupError(
-            f"{str(path)!r} has schema_version {found!r}, and this release reads {SCHEMA_VERSION}; "
+            f"{str(path)!r} has schema_version {schema_version!r}, and this release reads {SCHEMA_VERSION}; "
             "use the release that wrote it, or start a new run"
         )
     try:

@@ -100,9 +100,9 @@ class RunLock:
             now = self._now()
             if now < self._lease.expires_at - self._lease_s * (1 - 1 / RENEWALS):
                 return
-            found = _read_lease(self._path)
-            if found is None or replace(found, expires_at=self._lease.expires_at) != self._lease:
-                how = f"taken over by {_describe(found)}" if found is not None else "lost: its lock file is gone"
+            lease = _read_lease(self._path)
+            if lease is None or replace(lease, expires_at=self._lease.expires_at) != self._lease:
+                how = f"taken over by {_describe(lease)}" if lease is not None else "lost: its lock file is gone"
                 self._lost = f"the run {str(self.folder)!r} was {how}; this process stops working on it"
                 raise RunLockedError(self._lost)
             self._write(self._file, replace(self._lease, expires_at=now + self._lease_s))
@@ -141,21 +141,21 @@ class RunLock:
                 os.close(file)
                 raise
             os.close(file)
-        found = _read_lease(self._path)
+        lease = _read_lease(self._path)
         who = "another process"
-        if found is not None:
-            is_own = found.pid == os.getpid() and found.machine == self._machine
-            advice = "that is this process" if is_own else f"wait until it ends, or end it with `kill {found.pid}`"
-            who = f"{_describe(found)}; {advice}"
+        if lease is not None:
+            is_own = lease.pid == os.getpid() and lease.machine == self._machine
+            advice = "that is this process" if is_own else f"wait until it ends, or end it with `kill {lease.pid}`"
+            who = f"{_describe(lease)}; {advice}"
         raise RunLockedError(f"the run {str(self.folder)!r} is locked by {who}")
 
     def _write_first_lease(self, file: int) -> None:
         now = self._now()
-        found = _read_lease(self._path)
-        if found is not None and found.machine != self._machine and found.expires_at > now:
-            left = found.expires_at - now
+        other = _read_lease(self._path)
+        if other is not None and other.machine != self._machine and other.expires_at > now:
+            left = other.expires_at - now
             raise RunLockedError(
-                f"the run {str(self.folder)!r} is locked by {_describe(found)}; "
+                f"the run {str(self.folder)!r} is locked by {_describe(other)}; "
                 f"if that process is gone, try again in {left:.0f} s"
             )
         lease = Holder(
@@ -194,17 +194,17 @@ class RunLock:
 def find_holder(folder: str | os.PathLike[str]) -> Holder | None:
     """Find the process that is working on a run; None if there is none or it was killed."""
     path = Path(folder) / FILE_NAME
-    found = _read_lease(path)
-    if found is None:
+    lease = _read_lease(path)
+    if lease is None:
         return None
-    if found.machine != this_machine():
-        return found if found.expires_at > time.time() else None
+    if lease.machine != this_machine():
+        return lease if lease.expires_at > time.time() else None
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        return None if _flock(file, shared=True) else found
+        return None if _flock(file, shared=True) else lease
     finally:
         os.close(file)
 
@@ -240,11 +240,11 @@ def _is_at(file: int, path: Path) -> bool:
 def _read_lease(path: Path) -> Holder | None:
     """Read the lease in a lock file; None if there is none, or the process was killed before writing it."""
     try:
-        found = Holder(**orjson.loads(path.read_bytes().partition(b"\n")[0]))
-        float(found.expires_at)  # raises unless it is a number
+        lease = Holder(**orjson.loads(path.read_bytes().partition(b"\n")[0]))
+        float(lease.expires_at)  # raises unless it is a number
     except (OSError, orjson.JSONDecodeError, TypeError, ValueError):
         return None
-    return found
+    return lease
 
 
 def _describe(holder: Holder) -> str:

@@ -73,10 +73,10 @@ def write_headline(result: RunResult, outcome: Outcome) -> str:
 
 
 def _describe_improvement(result: RunResult, what: str) -> str:
-    found = result.conclusion
-    if found is None or found.scope is None:
+    conclusion = result.conclusion
+    if conclusion is None or conclusion.scope is None:
         return f"{what} by the acceptance rule, not tested"
-    return f"{what} on these {found.cases} cases" if found.scope == "these cases" else f"{what} on new cases"
+    return f"{what} on these {conclusion.cases} cases" if conclusion.scope == "these cases" else f"{what} on new cases"
 
 
 def explain_outcome(result: RunResult, outcome: Outcome) -> str:
@@ -97,10 +97,10 @@ def _describe_cause(result: RunResult, outcome: Outcome) -> str:
     return "accepted changes are not tested yet" if result.changes else ""
 
 
-def _describe_evidence(found: Conclusion) -> str:
-    if not found.results:
-        return found.reasons[0] if found.reasons else ""
-    shown = [each for each in found.results if each.scope == found.scope] or found.results[-1:]
+def _describe_evidence(conclusion: Conclusion) -> str:
+    if not conclusion.results:
+        return conclusion.reasons[0] if conclusion.reasons else ""
+    shown = [each for each in conclusion.results if each.scope == conclusion.scope] or conclusion.results[-1:]
     look = shown[-1].looks[-1] if shown[-1].looks else None
     return shown[-1].reason if look is None else _describe_look(look)
 

@@ -20,7 +20,7 @@ UNDECIDED = "ended before a decision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class BlameReason:
     """Why a surface was blamed: the signal of one pass, and the cases behind it."""
 
     round: int
@@ -34,7 +34,7 @@ class BlameSummary:
 
     surface_id: str
     case_ids: tuple[str, ...]
-    reasons: tuple[Reason, ...]
+    reasons: tuple[BlameReason, ...]
     outcome: BlameOutcome
 
 
@@ -48,7 +48,7 @@ class RejectionSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class EvaluationSummary:
     """The mean score of an evaluation, and how many of its cases pass."""
 
     score: float | None
@@ -63,7 +63,7 @@ class CandidateSummary:
     digest: str
     parents: tuple[str, ...]
     patched: tuple[str, ...]
-    validation: Figures | None
+    validation: EvaluationSummary | None
     accepted: bool | None
     reason: str
 
@@ -73,7 +73,7 @@ class RoundSummary:
     """One round and its candidates. `skipped` says why it has none; `notes` counts other events of the search."""
 
     round: int
-    train: Figures | None
+    train: EvaluationSummary | None
     blamed: tuple[str, ...]
     candidates: tuple[CandidateSummary, ...]
     skipped: str = ""
@@ -90,7 +90,7 @@ class SearchSummary:
     rounds: tuple[RoundSummary, ...] = ()
     blame: tuple[BlameSummary, ...] = ()
     rejections: tuple[RejectionSummary, ...] = ()
-    reasons: Mapping[str, tuple[Reason, ...]] = field(default_factory=dict)
+    reasons: Mapping[str, tuple[BlameReason, ...]] = field(default_factory=dict)
     no_blame: str = ""
 
 
@@ -98,9 +98,9 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     """Summarize the rounds in a single pass: a journal may hold ten thousand of them."""
     rounds: list[RoundSummary] = []
     rejections: list[RejectionSummary] = []
-    blame = _Blame(result)
-    accepted: dict[str, tuple[Reason, ...]] = {}
-    why = _WhyNoBlame()
+    blame = _BlameBySurface(result)
+    accepted: dict[str, tuple[BlameReason, ...]] = {}
+    no_blame = _NoBlame()
     signals = _Signals()
     train: Evaluation | None = None
     for each in result.rounds:
@@ -109,27 +109,27 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         rounds.append(_summarize_round(each, train))
         rejections.extend(_rejections(each))
         blame.add(each)
-        why.add(each)
+        no_blame.add(each)
         for candidate in each.candidates:
             if candidate.decision is not None and candidate.decision.accepted:
                 for surface_id, reason in _patch_reasons(each, candidate, signals):
                     accepted[surface_id] = (*accepted.get(surface_id, ()), reason)
-    found = blame.summaries()
+    blamed = blame.summaries()
     return SearchSummary(
         rounds=tuple(rounds),
-        blame=found,
+        blame=blamed,
         rejections=tuple(rejections),
         reasons=accepted,
-        no_blame="" if found or result.goal.kind != "score" else why.text,
+        no_blame="" if blamed or result.goal.kind != "score" else no_blame.reason,
     )
 
 
-def summarize_evaluation(evaluation: Evaluation | None) -> Figures | None:
+def summarize_evaluation(evaluation: Evaluation | None) -> EvaluationSummary | None:
     """The figures of an evaluation, if there is one."""
     if evaluation is None:
         return None
     passed = sum(case.passed for case in evaluation.cases)
-    return Figures(score=evaluation.mean_score, passed=passed, cases=len(evaluation.cases))
+    return EvaluationSummary(score=evaluation.mean_score, passed=passed, cases=len(evaluation.cases))
 
 
 def _summarize_round(each: RoundResult, train: Evaluation | None) -> RoundSummary:
@@ -174,13 +174,15 @@ class _Signals:
         return self._by_surface.get(surface_id)
 
 
-def _patch_reasons(each: RoundResult, candidate: CandidateResult, signals: _Signals) -> Iterator[tuple[str, Reason]]:
+def _patch_reasons(
+    each: RoundResult, candidate: CandidateResult, signals: _Signals
+) -> Iterator[tuple[str, BlameReason]]:
     """The reason for each patch of a candidate: the signal for its surface, or what the search says."""
     for patch in candidate.patches:
         signal = signals.get(patch.surface_id)
         yield (
             patch.surface_id,
-            Reason(
+            BlameReason(
                 round=each.round,
                 text=signal.text if signal is not None and signal.text else patch.reason,
                 case_ids=patch.evidence.cases if signal is None else signal.case_ids,
@@ -203,16 +205,16 @@ def _rejections(each: RoundResult) -> Iterator[RejectionSummary]:
         yield RejectionSummary(round=each.round, reason=each.skipped)
 
 
-class _Blame:
+class _BlameBySurface:
     """Blame by surface, in the order in which surfaces were first blamed."""
 
     def __init__(self, result: RunResult) -> None:
         self._adopted = {change.surface_id for change in result.changes}
         working = result.initial_profile.changes(result.working_profile, result.structure)
-        self._kept = {change.surface_id for change in working}
+        self._accepted = {change.surface_id for change in working}
         self._patched: set[str] = set()
         self._supported: set[str] = set()
-        self._reasons: dict[str, list[Reason]] = {}
+        self._reasons: dict[str, list[BlameReason]] = {}
 
     def add(self, each: RoundResult) -> None:
         for candidate in each.candidates:
@@ -221,12 +223,12 @@ class _Blame:
             self._patched |= one.patches.surface_ids
             self._add_pass(each.round, one)
 
-    def _add_pass(self, number: int, one: PassResult) -> None:
-        self._supported.update(signal.surface_id for signal in one.signals)
-        for signal in (*one.signals, *one.below_support):
+    def _add_pass(self, number: int, pass_result: PassResult) -> None:
+        self._supported.update(signal.surface_id for signal in pass_result.signals)
+        for signal in (*pass_result.signals, *pass_result.below_support):
             reasons = self._reasons.setdefault(signal.surface_id, [])
             if not any(reason.text == signal.text and reason.case_ids == signal.case_ids for reason in reasons):
-                reasons.append(Reason(round=number, text=signal.text, case_ids=signal.case_ids))
+                reasons.append(BlameReason(round=number, text=signal.text, case_ids=signal.case_ids))
 
     def summaries(self) -> tuple[BlameSummary, ...]:
         return tuple(
@@ -242,14 +244,14 @@ class _Blame:
     def _outcome(self, surface_id: str) -> BlameOutcome:
         if surface_id in self._adopted:
             return "adopted"
-        if surface_id in self._kept:
+        if surface_id in self._accepted:
             return "not_adopted"
         if surface_id in self._patched:
             return "rejected"
         return "no_patch" if surface_id in self._supported else "below_support"
 
 
-class _WhyNoBlame:
+class _NoBlame:
     """Why no surface was blamed, judging by the train cases of all rounds."""
 
     def __init__(self) -> None:
@@ -263,7 +265,7 @@ class _WhyNoBlame:
             self._has_traces = self._has_traces or any(row.trace_digests for row in each.train.rows)
 
     @property
-    def text(self) -> str:
+    def reason(self) -> str:
         if not self._has_train:
             return ""
         if not self._has_failures:

@@ -25,9 +25,9 @@ from promptiter.runs.listing import read_ledger
 from promptiter.runs.lock import find_holder
 from promptiter.runs.outcome import SAVINGS, Outcome, classify_result, explain_outcome, write_headline
 from promptiter.runs.round_summary import (
+    BlameReason,
     BlameSummary,
-    Figures,
-    Reason,
+    EvaluationSummary,
     RejectionSummary,
     RoundSummary,
     summarize_evaluation,
@@ -48,7 +48,7 @@ class FigureChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ChangeSummary:
     """How one surface changed, and why: the signals behind its accepted patches.
 
     `gain` is how much the final profile loses without this change, if that was measured.
@@ -57,12 +57,12 @@ class Change:
     surface_id: str
     before: Json
     after: Json
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[BlameReason, ...] = ()
     gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class CostSummary:
     """What a run has spent. Model calls and tool calls are counted separately."""
 
     models: Spending = NOTHING
@@ -99,14 +99,14 @@ class RunSummary:
     headline: str
     reason: str = ""
     score: FigureChange | None = None
-    baseline: Figures | None = None
-    validation: Figures | None = None
+    baseline: EvaluationSummary | None = None
+    validation: EvaluationSummary | None = None
     failing: tuple[str, ...] = ()
     metrics: tuple[FigureChange, ...] = ()
     per_run: tuple[FigureChange, ...] = ()
     evidence: tuple[str, ...] = ()
     adopted: bool = False
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ChangeSummary, ...] = ()
     removed: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class RunSummary:
     no_blame: str = ""
     rejections: tuple[RejectionSummary, ...] = ()
     stopped: str = ""
-    costs: Costs = Costs()
+    costs: CostSummary = CostSummary()
     problems: tuple[str, ...] = ()
     commands: tuple[Command, ...] = ()
 
@@ -139,18 +139,18 @@ def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
 def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = False) -> RunSummary:
     """Summarize a result. `is_held`: a process is working on the run."""
     outcome, search = classify_result(result, is_held=is_held), summarize_rounds(result)
-    changes = result.changes or result.initial_profile.changes(result.working_profile, result.structure)
+    changed = result.changes or result.initial_profile.changes(result.working_profile, result.structure)
     losses = result.ablation.losses if result.ablation is not None else {}
-    changed = {change.surface_id for change in result.changes}
-    found = tuple(
-        Change(
+    adopted = {change.surface_id for change in result.changes}
+    changes = tuple(
+        ChangeSummary(
             surface_id=change.surface_id,
             before=change.before,
             after=change.after,
             reasons=search.reasons.get(change.surface_id, ()),
             gain=losses.get(change.surface_id),
         )
-        for change in changes
+        for change in changed
     )
     return RunSummary(
         run_id=result.run_id,
@@ -167,10 +167,10 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         per_run=_per_run(result),
         evidence=_evidence(result),
         adopted=bool(result.changes) and result.conclusion is not None,
-        changes=found,
+        changes=changes,
         removed=result.ablation.dropped if result.ablation is not None else (),
         targets=result.targets,
-        unchanged=tuple(surface_id for surface_id in result.targets if surface_id not in changed),
+        unchanged=tuple(surface_id for surface_id in result.targets if surface_id not in adopted),
         unread=result.unread_surfaces,
         rounds=search.rounds,
         blame=search.blame,
@@ -183,12 +183,12 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
     )
 
 
-def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> Costs:
+def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> CostSummary:
     """Separate the spending on models from that on tools, and add case runs and time."""
     measured = measured or RunMeasured()
     models = LedgerSnapshot(tuple(entry for entry in spent.entries if not entry.model.startswith(TOOL)))
     tools = LedgerSnapshot(tuple(entry for entry in spent.entries if entry.model.startswith(TOOL)))
-    return Costs(
+    return CostSummary(
         models=models.total,
         tools=tools.total,
         by_role=models.by_role(),
@@ -201,9 +201,9 @@ def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) 
 
 def _score(result: RunResult) -> FigureChange | None:
     """The objective before and after. A loss is negative as an objective; it is shown as a positive number."""
-    found, before, after = result.conclusion, result.baseline_score, result.accepted_score
-    if found is not None and found.results:
-        before, after = found.before, found.after
+    conclusion, before, after = result.conclusion, result.baseline_score, result.accepted_score
+    if conclusion is not None and conclusion.results:
+        before, after = conclusion.before, conclusion.after
     if before is None:
         return None
     sign = -1 if result.objective == "weighted_loss" else 1
@@ -242,20 +242,20 @@ def _per_run(result: RunResult) -> tuple[FigureChange, ...]:
 
 
 def _evidence(result: RunResult) -> tuple[str, ...]:
-    found = result.conclusion
-    return found.reasons if found is not None and found.tried else ()
+    conclusion = result.conclusion
+    return conclusion.reasons if conclusion is not None and conclusion.tried else ()
 
 
 def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Command, ...]:
     """The likely next commands, ready to paste."""
     run = shlex.quote(str(path_from_here(folder)))
-    found = [Command(purpose="details", command=f"promptiter show {run}")]
+    commands = [Command(purpose="details", command=f"promptiter show {run}")]
     if len(result.initial_profile.changes(result.working_profile, result.structure)) > 1:
-        found.append(Command(purpose="all diffs", command=f"promptiter show {run} --diff"))
+        commands.append(Command(purpose="all diffs", command=f"promptiter show {run} --diff"))
     if outcome == "running":
-        return tuple(found)
+        return tuple(commands)
     if not result.is_final:
-        found.append(Command(purpose="resume", command=f"promptiter resume {run}"))
+        commands.append(Command(purpose="resume", command=f"promptiter resume {run}"))
     if not result.is_final and result.changes:
-        found.append(Command(purpose="final test", command=f"promptiter resume {run} --final-test"))
-    return tuple(found)
+        commands.append(Command(purpose="final test", command=f"promptiter resume {run} --final-test"))
+    return tuple(commands)

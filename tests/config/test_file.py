@@ -20,7 +20,7 @@ from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.config.build import build_run
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.effective_config import build_effective_config
-from promptiter.config.file import ReadConfig, RunConfig, read_config
+from promptiter.config.file import ParsedConfig, RunConfig, read_config
 from promptiter.config.loading import is_reference
 from promptiter.engine.request_checks import merge_eval_sets
 from promptiter.errors import RequestError, SetupError
@@ -485,9 +485,9 @@ def test_a_run_can_be_built_from_python(folder: Path) -> None:
         python_path=(folder,),
         max_rounds=2,
     )
-    assert build_run(ReadConfig(config=config)).request.max_rounds == 2
+    assert build_run(ParsedConfig(config=config)).request.max_rounds == 2
     with pytest.raises(RequestError, match="agent: is missing; name the agent as module:attr"):
-        build_run(ReadConfig(config=RunConfig()))
+        build_run(ParsedConfig(config=RunConfig()))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
 from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.forecast.costs import Cost, Range
+from promptiter.forecast.estimate import BLOCKS, ROUNDS, SURFACES
 from promptiter.forecast.forecast import Forecast, forecast_run, make_forecast, read_forecast, write_forecast
 from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import find_downstream, read_workload
@@ -132,7 +133,7 @@ def test_low_is_a_short_run_and_high_a_long_one() -> None:
     assert (TRAIN + VALIDATION) * 4 < found.total.calls.low < found.total.calls.typical < found.total.calls.high
     assert list(found.stages) == ["baseline", "train", "rerun", "validation", "ablation", "final_test"]
     assert list(found.nodes) == list(NODES)
-    assert found.rounds == Range(1, 1, 3)
+    assert found.rounds == ROUNDS
     assert found.total.calls.typical in found.total.calls
     assert found.total.calls.high + 1 not in found.total.calls
 
@@ -146,11 +147,21 @@ def test_a_change_is_paid_from_the_changed_node_on() -> None:
 
 
 def test_later_candidates_are_compared_with_the_accepted_profile_run_again() -> None:
-    one, three = (
-        forecast(engine(), request(max_rounds=rounds), measured()).stages["validation"].calls.high for rounds in (1, 4)
+    one, most = (
+        forecast(engine(), request(max_rounds=rounds), measured()).stages["validation"].calls.high for rounds in (1, 9)
     )
     assert one == VALIDATION * 4
-    assert three == 5 * VALIDATION * 4
+    assert most == (2 * ROUNDS.high - 1) * VALIDATION * 4
+
+
+def test_case_runs_are_paid_from_the_node_that_an_earlier_run_changed() -> None:
+    unknown, last, first = (
+        forecast(engine(), request(), replace(measured(), changed_nodes=frozenset(changed))).total.calls
+        for changed in ((), ("last",), ("first", "last"))
+    )
+    assert last.low == unknown.low < first.low
+    assert last.typical < unknown.typical < first.typical
+    assert last.high == unknown.high == first.high
 
 
 def test_cases_that_do_not_reach_a_changed_node_are_not_run_again() -> None:
@@ -163,9 +174,9 @@ def test_cases_that_do_not_reach_a_changed_node_are_not_run_again() -> None:
 
 def test_the_final_test_runs_both_profiles_in_blocks_of_its_own_repeats() -> None:
     only = {"targets": ["first#instruction"]}
-    assert forecast(engine(), request(**only), measured()).stages["final_test"].calls.high == 3 * 2 * 2 * 16
+    assert forecast(engine(), request(**only), measured()).stages["final_test"].calls.high == BLOCKS.high * 2 * 2 * 16
     six = forecast(engine(), request(**only, final_test=FinalTest(repeats=6)), measured())
-    assert six.stages["final_test"].calls.high == 3 * 6 * 2 * 16
+    assert six.stages["final_test"].calls.high == BLOCKS.high * 6 * 2 * 16
     without = forecast(engine(), request(final_test=None), measured())
     assert not {"ablation", "final_test", "test_set"} & {*list(without.stages)}
 
@@ -240,7 +251,7 @@ def test_stages_that_ask_models_are_counted() -> None:
     three = LLMBackwarder("scripted"), LLMAggregator("scripted"), LLMOptimizer("scripted")
     found = forecast(engine(*three), request(), measured())
     assert found.stages["backwarder"].calls == Range.exactly(TRAIN * 4)
-    assert found.stages["optimizer"].calls == Range(1, 2, 3 * 3)
+    assert found.stages["optimizer"].calls == SURFACES * ROUNDS
     assert "calls of the backwarder, aggregator, optimizer have not been measured yet: rules of thumb" in found.notes
     costs = replace(measured(), calls={("optimizer", "scripted"): price_call(6_000, 0.1, 1.0)})
     found = forecast(engine(*three), request(), costs)
@@ -261,7 +272,7 @@ def test_an_own_search_is_forecast_by_its_outline_or_by_rounds() -> None:
     assert "rerun" not in list(found.stages)
     outlined = forecast(Engine(chain(*NODES), desk.evaluator(gateway()), search=Own()), request(), measured())
     assert outlined.stages["optimizer"].calls.low == 1
-    assert outlined.stages["rerun"].calls.high == 3 * 3 * 4
+    assert outlined.stages["rerun"].calls.high == ROUNDS.high * 3 * 4
 
 
 def test_judges_and_teachers_are_stages() -> None:

@@ -71,6 +71,7 @@ def test_the_baseline_of_an_earlier_run_shows_what_a_case_run_costs(runs: Path) 
         assert cost.seconds.low > 0
         assert not cost.unpriced
     assert found.failing == 1.0
+    assert len(found.changed_nodes) == 2
     assert forecast_run(shop.engine, shop.request, runs=runs).source == f"based on 1 earlier run: {run.name}"
 
 
@@ -117,12 +118,13 @@ def test_a_run_whose_baseline_came_from_a_shared_cache_is_skipped(tmp_path: Path
     assert {cost.calls for cost in found.nodes.values()} == {Range.exactly(1.0)}
 
 
-def test_failures_count_only_for_the_same_start(runs: Path) -> None:
+def test_failures_and_changes_count_only_for_the_same_start(runs: Path) -> None:
     shop = Shop()
     best = shop.run(runs).accepted_profile
     found = measure(runs, shop.engine, replace(shop.request, initial_profile=best))
     assert found.runs
     assert found.failing is None
+    assert found.changed_nodes == frozenset()
 
 
 class Slow:

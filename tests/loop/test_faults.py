@@ -11,7 +11,6 @@ from promptiter.backprop.llm.aggregator import LLMAggregator
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
-from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
@@ -19,6 +18,7 @@ from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.retries import Retries
 from promptiter.policies.stopping import TargetScore
 from promptiter.runlog.results import RunRequest, RunResult
+from tests.worlds.bars import take_cases
 from tests.worlds.expert import Expert
 from tests.worlds.model_server import LoopbackServer, reply_at_once, run_server
 from tests.worlds.scenarios import Scenario, make_scenario
@@ -55,14 +55,8 @@ async def optimize(server: LoopbackServer, made: Scenario, *, with_models: bool)
     gateway = Gateway(models={"simulated": served, "expert": served}, retries=retries)
     evaluator = Evaluator(made.metrics, gateway=gateway)
     stages = (LLMBackwarder("expert"), LLMAggregator("expert"), LLMOptimizer("expert")) if with_models else ()
-    request = RunRequest(
-        train=_take(made.train, 8), validation=_take(made.validation, 4), stop=TargetScore(1.0), run_id="faults"
-    )
+    request = RunRequest(train=made.train, validation=made.validation, stop=TargetScore(1.0), run_id="faults")
     return await Engine(made.agent, evaluator, *stages).run(request)
-
-
-def _take(eval_set: EvalSet, count: int) -> EvalSet:
-    return replace(eval_set, cases=eval_set.cases[:count])
 
 
 @pytest.mark.slow
@@ -70,7 +64,7 @@ def _take(eval_set: EvalSet, count: int) -> EvalSet:
 async def test_faults_of_the_server_do_not_change_the_result(with_models: bool) -> None:
     results = []
     for fault_rate in (0.0, 0.3):
-        made = make_scenario("two_masked", 0)
+        made = take_cases(make_scenario("two_masked", 0), 4, 3)
         with run_server(LoopbackServer(Service(made).answer, fault_rate=fault_rate, seed=5)) as server:
             results.append(await optimize(server, made, with_models=with_models))
             assert len(server.faults) >= 50 * fault_rate

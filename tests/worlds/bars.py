@@ -130,5 +130,13 @@ async def find_unexpected_scores(subject: Scenario) -> list[str]:
 
 def take_few_cases(subject: Scenario) -> Scenario:
     """The scenario with four cases in each set, of which a partial fault spares one."""
-    train, validation = (replace(each, cases=each.cases[:SPARED]) for each in (subject.train, subject.validation))
-    return replace(subject, train=train, validation=validation)
+    return take_cases(subject, SPARED, SPARED)
+
+
+def take_cases(subject: Scenario, train: int, validation: int) -> Scenario:
+    """The scenario with the first cases of each set."""
+    return replace(
+        subject,
+        train=replace(subject.train, cases=subject.train.cases[:train]),
+        validation=replace(subject.validation, cases=subject.validation.cases[:validation]),
+    )

@@ -28,7 +28,8 @@ ROUNDS, CANDIDATES = 20, 10
 SURFACES = 4
 """A search of 20 rounds returns to the same few surfaces; each of 10 candidates has a surface of its own."""
 
-Kind: TypeAlias = Literal["no change", "placebo", "one of ten", "no noise, one fix", "no noise, no change"]
+Kind: TypeAlias = Literal["alike", "placebo", "one of ten", "settled", "settled, alike"]
+"""The patches: none has an effect, all reshuffle which cases pass, one in ten helps. Settled cases have no noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,12 @@ class RunSpec:
     rule: str = "default"
     gain: float = 0.0
 
+    @property
+    def seed(self) -> str:
+        """The seed of the run. Changing its text changes the figures in docs/statistics.md."""
+        fields = f"kind={self.kind!r}, size={self.size}, number={self.number}, rule={self.rule!r}, gain={self.gain!r}"
+        return f"Wanted({fields})"
+
 
 RESTYLES, RESHUFFLES, FIXES = "Words", "Rewritten", "Better"
 
@@ -52,8 +59,8 @@ def list_patches(spec: RunSpec, random: Random) -> Iterator[tuple[str, str]]:
         for number in range(CANDIDATES):
             yield f"part{number}#instruction", f"{FIXES if number == real else RESTYLES} {number}."
         return
-    word = {"placebo": RESHUFFLES, "no noise, one fix": FIXES}.get(spec.kind, RESTYLES)
-    for number in range(1 if spec.kind == "no noise, one fix" else ROUNDS):
+    word = {"placebo": RESHUFFLES, "settled": FIXES}.get(spec.kind, RESTYLES)
+    for number in range(1 if spec.kind == "settled" else ROUNDS):
         yield f"part{number % SURFACES}#instruction", f"{word} {number}."
 
 
@@ -99,7 +106,7 @@ class PassRates:
 
     def sample_chance(self, case_id: str, rewritten: tuple[str, ...] = ()) -> float:
         random = Random(f"{self.seed} {case_id} {' '.join(rewritten)}")
-        if self.spec.kind in ("no noise, one fix", "no noise, no change"):
+        if self.spec.kind in ("settled", "settled, alike"):
             return float(random.random() < 0.6)
         return random.betavariate(*BETA)
 
@@ -107,7 +114,7 @@ class PassRates:
         texts = [str(profile.value(surface_id, self.snapshot)) for surface_id in self.texts]
         chance = self.sample_chance(case_id, tuple(text for text in texts if text.startswith(RESHUFFLES)))
         if any(text.startswith(FIXES) for text in texts):
-            if self.spec.kind == "no noise, one fix":
+            if self.spec.kind == "settled":
                 return 1.0 if case_id == self.first_failing else chance
             return chance + self.fixed_share * (1 - chance)
         return chance

@@ -29,6 +29,7 @@ from promptiter.offline.model.simulated import SimulatedModel, count_tokens
 from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
+from tests.worlds.bars import take_cases
 from tests.worlds.expert import Expert
 from tests.worlds.scenarios import NAMES, Scenario, make_scenario
 from traces import Usage
@@ -117,7 +118,7 @@ def make_setting(number: int) -> Setting:
     rng = Random(f"forecast {number}")
     compliance = rng.choice((1.0, 0.99, 0.97, 0.9))
     whole = make_scenario(NAMES[number % len(NAMES)], rng.randrange(1_000), compliance=compliance)
-    made = take_some_cases(whole, rng)
+    made = take_cases(whole, rng.choice((8, 12, 16, 24)), rng.choice((4, 6, 8, 12)))
     made = replace(made, model=SimulatedModel(seed=made.seed, compliance=compliance, latency_s=LATENCY_S))
     has_model_stages = rng.random() < 0.25 and compliance == 1.0
     earlier = rng.choice(("baseline", "short run"))
@@ -150,13 +151,6 @@ def make_setting(number: int) -> Setting:
         has_model_stages=has_model_stages,
         kind=kind,
     )
-
-
-def take_some_cases(made: Scenario, rng: Random) -> Scenario:
-    """The scenario with some of its cases."""
-    train = replace(made.train, cases=made.train.cases[: rng.choice((8, 12, 16, 24))])
-    validation = replace(made.validation, cases=made.validation.cases[: rng.choice((4, 6, 8, 12))])
-    return replace(made, train=train, validation=validation)
 
 
 def take_test_set(whole: Scenario, made: Scenario) -> EvalSet | None:

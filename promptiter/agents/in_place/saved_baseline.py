@@ -203,9 +203,9 @@ class SavedBaseline:
         if value.path:
             lock_source(value.path, self.folder)
         _write(value, source, raw)
-        if (found := _read(source)) != raw:
+        if (current := _read(source)) != raw:
             _write(value, source, value.baseline)
-            raise SetupError(f"{value.place} does not keep what is written to it: {raw!r:.60} became {found!r:.60}")
+            raise SetupError(f"{value.place} does not keep what is written to it: {raw!r:.60} became {current!r:.60}")
 
     def _restore(self, value: SavedValue, source: Source | None, *, force: bool) -> RestoreResult:
         def result(outcome: RestoreOutcome, note: str = "") -> RestoreResult:
@@ -214,15 +214,15 @@ class SavedBaseline:
         if source is None:
             return result("unreachable", "only the program with this callback can restore it: start its agent again")
         try:
-            found = None if value.path and not Path(value.path).exists() else _read(source)
-            if found is not None and not value.knows(found) and not force:
+            current = None if value.path and not Path(value.path).exists() else _read(source)
+            if current is not None and not value.knows(current) and not force:
                 return self._keep_edit(value)
-            if found != value.baseline:
+            if current != value.baseline:
                 _write(value, source, value.baseline)
             self._clean_up(value)
         except Exception as error:  # noqa: BLE001 - a callback may raise anything, and the other sources come next
             return result("failed", f"{type(error).__name__}: {error}")
-        return result("unchanged" if found == value.baseline else "restored")
+        return result("unchanged" if current == value.baseline else "restored")
 
     def _keep_edit(self, value: SavedValue) -> RestoreResult:
         """Leave a source that was edited as it is, and save the baseline beside it."""

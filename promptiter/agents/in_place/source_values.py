@@ -12,9 +12,9 @@ from promptiter.structure import SURFACE_TYPES, TEXT_TYPES, StructureSnapshot, S
 from traces.model import Json
 
 
-def merge_surfaces(snapshot: StructureSnapshot, found: tuple[Surface, ...]) -> StructureSnapshot:
+def merge_surfaces(snapshot: StructureSnapshot, surfaces: tuple[Surface, ...]) -> StructureSnapshot:
     """The structure with the values of the sources; surfaces that it does not have are added."""
-    outside = {surface.id: surface for surface in found}
+    outside = {surface.id: surface for surface in surfaces}
     known = tuple(
         replace(surface, value=outside.pop(surface.id).value) if surface.id in outside else surface
         for surface in snapshot.surfaces

@@ -36,13 +36,13 @@ def stats(
     from promptiter.llm.cache.maintenance import CacheContents, read_contents
 
     path = _find_cache(cache)
-    found = read_contents(path)
+    contents = read_contents(path)
     if as_json:
-        write_text(cache_as_json(found or CacheContents(path=path, bytes=0)), None)
-    elif found is None:
+        write_text(cache_as_json(contents or CacheContents(path=path, bytes=0)), None)
+    elif contents is None:
         typer.echo(f"nothing is cached yet: {path_from_here(path)}")
     else:
-        print_cache(console(), found)
+        print_cache(console(), contents)
 
 
 @app.command(cls=PlainCommand)
@@ -66,11 +66,11 @@ def clear(
             f"{str(path)!r} belongs to the run {path.parent.name!r}, which could not be resumed without it; "
             "to remove the run, delete its folder"
         )
-    found = read_contents(path)
-    if found is None or not found.total.calls:
+    contents = read_contents(path)
+    if contents is None or not contents.total.calls:
         typer.echo(f"nothing is cached yet: {path_from_here(path)}")
         return
-    content = f"{format_size(found)} in {path_from_here(path)} (to pay again: {price(found.total)})"
+    content = f"{format_size(contents)} in {path_from_here(path)} (to pay again: {price(contents.total)})"
     if not yes and not sys.stdin.isatty():
         raise SetupError(f"this would remove {content}; pass --yes to do it")
     typer.echo(f"removing {content}")
@@ -95,13 +95,13 @@ def _find_cache(cache: Path | None) -> Path:
     if not where.is_dir() and where.suffix not in (".yaml", ".yml"):
         suffixes = ", ".join(SUFFIXES)
         raise SetupError(f"{str(where)!r} is not a cache: give one ({suffixes}), or a {FILE_NAME} that names one")
-    found = read_config(where)
-    if "cache" in found.broken:
-        raise RequestError(found.problems)
-    if found.config.cache == "memory":
+    parsed = read_config(where)
+    if "cache" in parsed.broken:
+        raise RequestError(parsed.problems)
+    if parsed.config.cache == "memory":
         file = where / FILE_NAME if where.is_dir() else where
         raise SetupError(
             f"{file} names no cache, so runs do not share answers; to share them, add "
             f"`cache: .promptiter/cache.sqlite` to it (the path is relative to the file)"
         )
-    return Path(found.config.cache)
+    return Path(parsed.config.cache)

@@ -97,8 +97,8 @@ def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str
         eval_sets, config = [], Path(project)
     if eval_sets:
         return eval_sets, config
-    found = read_subject(None, config=config).config
-    files = [str(file) for file in (*found.train, *found.validation, *found.test, *found.data)]
+    settings = read_subject(None, config=config).config
+    files = [str(file) for file in (*settings.train, *settings.validation, *settings.test, *settings.data)]
     if not files:
         raise SetupError("the configuration has no eval sets; add train and validation to it, or give files here")
     return files, config
@@ -134,10 +134,10 @@ async def _measure(
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):
         with show_progress(len(each.eval_set.cases) * repeats, each.source) as on_row:
-            found = await measure_metric_noise(
+            noise = await measure_metric_noise(
                 evaluator, agent, each.eval_set, repeats=repeats, judge_repeats=JUDGE_REPEATS, on_row=on_row
             )
-        findings = check_runs([found.evaluation])
+        findings = check_runs([noise.evaluation])
         failing = sum(finding.kind == "always_errors" for finding in findings)
         health = replace(
             each.health,
@@ -145,5 +145,5 @@ async def _measure(
             findings=(*each.health.findings, *findings),
         )
         is_simulated = any_simulated(evaluator.gateway.ledger.snapshot().by_model())
-        measured.append(replace(each, health=health, noise=found, is_simulated=is_simulated))
+        measured.append(replace(each, health=health, noise=noise, is_simulated=is_simulated))
     return measured

@@ -100,17 +100,17 @@ def evaluate(
         for case_id, error in labelled.errors:
             typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)
     with evaluation_view.show_progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
-        found = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
+        evaluation = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
     if junit is not None:
-        write_text(evaluation_view.evaluation_as_junit(found, cases), junit)
+        write_text(evaluation_view.evaluation_as_junit(evaluation, cases), junit)
     if as_json:
-        write_text(evaluation_view.evaluation_as_json(found, gateway), output)
+        write_text(evaluation_view.evaluation_as_json(evaluation, gateway), output)
     else:
         screen = console(output)
-        evaluation_view.print_evaluation(screen, found, cases, gateway)
+        evaluation_view.print_evaluation(screen, evaluation, cases, gateway)
         evaluation_view.print_unread(
-            screen, sorted(find_unread(built.agent.describe().surface_ids, (row.reads for row in found.rows)))
+            screen, sorted(find_unread(built.agent.describe().surface_ids, (row.reads for row in evaluation.rows)))
         )
     gateway.cache.close()
-    if not found.is_reliable or not evaluation_view.reaches_thresholds(found):
+    if not evaluation.is_reliable or not evaluation_view.reaches_thresholds(evaluation):
         raise typer.Exit(1)

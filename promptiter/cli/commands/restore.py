@@ -40,15 +40,17 @@ def restore(
     from promptiter.agents.in_place.saved_baseline import restore as restore_folder
     from promptiter.config.loading import load_agent
 
-    found = load_agent(agent) if agent is not None else None
-    if found is not None and not isinstance(found, InPlaceAgent):
-        raise SetupError(f"{agent!r} is a {type(found).__name__}, not an in-place agent, so it has nothing to restore")
+    subject = load_agent(agent) if agent is not None else None
+    if subject is not None and not isinstance(subject, InPlaceAgent):
+        raise SetupError(
+            f"{agent!r} is a {type(subject).__name__}, not an in-place agent, so it has nothing to restore"
+        )
     if folder is not None and not folder.is_dir():
         raise SetupError(
             f"there is no folder {str(folder)!r}; name the state folder of the agent, .promptiter by default"
         )
-    folder = folder or (found.state_folder if found else Path(STATE_FOLDER))
-    done = restore_folder(folder, sources=found.sources if found else None, force=force)
+    folder = folder or (subject.state_folder if subject else Path(STATE_FOLDER))
+    done = restore_folder(folder, sources=subject.sources if subject else None, force=force)
     if not done:
         typer.echo(f"nothing to do: no candidate was left in place by an agent with the state folder {folder}")
     for each in done:

@@ -31,7 +31,7 @@ from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredRun
-    from promptiter.config.file import ReadConfig
+    from promptiter.config.file import ParsedConfig
     from promptiter.runlog.results import RunResult
     from promptiter.runs.directory import RunDirectory
 
@@ -142,7 +142,7 @@ def rerun(
     _execute(read_config_to_rerun(folder, settings=settings), costs=costs)
 
 
-def _print_forecast(found: ReadConfig) -> None:
+def _print_forecast(parsed: ParsedConfig) -> None:
     """Print the effective configuration as YAML that can be run, and the forecast to standard error."""
     import yaml
 
@@ -150,7 +150,7 @@ def _print_forecast(found: ReadConfig) -> None:
     from promptiter.config.effective_config import build_effective_config
 
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the YAML, not for what an agent prints
-        configured = _prepare(found)
+        configured = _prepare(parsed)
         try:
             effective, forecast = build_effective_config(configured), configured.forecast()
         finally:
@@ -168,7 +168,9 @@ def _print_forecast(found: ReadConfig) -> None:
     forecast_view.print_forecast(SteadyConsole(), forecast)
 
 
-def _execute(found: ReadConfig, *, folder: Path | None = None, test_now: bool = False, costs: bool = False) -> NoReturn:
+def _execute(
+    parsed: ParsedConfig, *, folder: Path | None = None, test_now: bool = False, costs: bool = False
+) -> NoReturn:
     """Run to the end, show the outcome, and exit with its code. With a folder, resume that run."""
     from promptiter.cli.exit_codes import EXIT_CODES
     from promptiter.cli.views import run as run_view
@@ -176,7 +178,7 @@ def _execute(found: ReadConfig, *, folder: Path | None = None, test_now: bool = 
     from promptiter.runs.summary import summarize
 
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the summary, not for what an agent prints
-        configured = _prepare(found)
+        configured = _prepare(parsed)
         try:
             directory = configured.begin() if folder is None else configured.resume(folder)
             result = _run(configured, directory, test_now=test_now)
@@ -196,7 +198,7 @@ def _execute(found: ReadConfig, *, folder: Path | None = None, test_now: bool = 
     raise typer.Exit(EXIT_CODES[summary.outcome])
 
 
-def _prepare(found: ReadConfig) -> ConfiguredRun:
+def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
     """Build the run. All problems are reported together."""
     from promptiter.cli.review import check_terminal
     from promptiter.config.build import build_run
@@ -204,15 +206,15 @@ def _prepare(found: ReadConfig) -> ConfiguredRun:
 
     problems = []
     checks: list[Callable[[], None]] = [
-        partial(check_folder, found.config.runs),
-        *([check_terminal] if found.config.review else []),
+        partial(check_folder, parsed.config.runs),
+        *([check_terminal] if parsed.config.review else []),
     ]
     for check in checks:
         try:
             check()
         except SetupError as error:
             problems.append(str(error))
-    return build_run(found, problems=problems)
+    return build_run(parsed, problems=problems)
 
 
 def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:

@@ -29,10 +29,10 @@ def runs(
     from promptiter.runs.listing import list_runs
 
     path = find_runs(folder)
-    found = list_runs(path)
+    listed = list_runs(path)
     if as_json:
-        write_text(json_text([to_plain(each) for each in found]), None)
-    elif not found:
+        write_text(json_text([to_plain(each) for each in listed]), None)
+    elif not listed:
         typer.echo(f"no runs in {path}")
     else:
-        print_runs(console(), found)
+        print_runs(console(), listed)

@@ -121,11 +121,11 @@ def stats(
     from promptiter.cli.views import trace as trace_view
     from traces.stats import compute_statistics
 
-    found = compute_statistics(_read(file))
+    statistics = compute_statistics(_read(file))
     if as_json:
-        write_text(json_text(found), output)
+        write_text(json_text(statistics), output)
     else:
-        trace_view.print_statistics(console(output), found)
+        trace_view.print_statistics(console(output), statistics)
 
 
 @app.command(cls=PlainCommand)
@@ -164,12 +164,12 @@ def _read_case_traces(
     if (number is not None and number > count) or not count:
         raise TraceError(f"case {case_id!r} has {plural(count, 'run')} so far; choose one of them with --run")
     chosen = number or count
-    found = read_traces(folder, history.runs[chosen - 1])
-    if not found:
+    traces = read_traces(folder, history.runs[chosen - 1])
+    if not traces:
         raise TraceError(f"run {chosen} of {case_id!r} has no trace: see `keep_traces` in promptiter.yaml")
     if trace_id is not None:
-        found = [_choose(iter(found), trace_id, folder)]
-    return found, runs_table(history, chosen=chosen)
+        traces = [_choose(iter(traces), trace_id, folder)]
+    return traces, runs_table(history, chosen=chosen)
 
 
 def _draw(trace: ExecutionTrace, *, by_node: bool | None, unfold: bool) -> Diagram:
@@ -206,10 +206,10 @@ def _choose_encoding(output: Path) -> Encoding:
     return Encoding.otlp_json if ".otlp." in name else Encoding.json
 
 
-def _choose(found: Iterator[ExecutionTrace], trace_id: str | None, file: Path) -> ExecutionTrace:
+def _choose(traces: Iterator[ExecutionTrace], trace_id: str | None, file: Path) -> ExecutionTrace:
     """The trace with this id, or the only one."""
     ids = []
-    for trace in found:
+    for trace in traces:
         if trace.id == trace_id:
             return trace
         ids.append(trace.id)

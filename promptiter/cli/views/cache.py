@@ -14,27 +14,29 @@ from promptiter.wording import path_from_here, plural
 from traces.model import Json
 
 
-def print_cache(screen: Console, found: CacheContents) -> None:
+def print_cache(screen: Console, contents: CacheContents) -> None:
     """Print the size of a cache, and for each role the number of answers, tokens and dollars."""
-    screen.print(Text.assemble((str(path_from_here(found.path)), "bold"), f"  {format_size(found)}"), soft_wrap=True)
-    if not found.by_role:
+    screen.print(
+        Text.assemble((str(path_from_here(contents.path)), "bold"), f"  {format_size(contents)}"), soft_wrap=True
+    )
+    if not contents.by_role:
         return
     table = new_table("role", ">answers", ">tokens", ">to pay again")
-    rows = dict(found.by_role) | ({"total": found.total} if len(found.by_role) > 1 else {})
+    rows = dict(contents.by_role) | ({"total": contents.total} if len(contents.by_role) > 1 else {})
     for role, spent in rows.items():
         table.add_row(role, f"{spent.calls:,}", _tokens(spent), price(spent), style="bold" if role == "total" else None)
     screen.print()
     screen.print(table)
 
 
-def cache_as_json(found: CacheContents) -> str:
+def cache_as_json(contents: CacheContents) -> str:
     """The contents of a cache as JSON."""
     document = {
         "schema_version": 1,
-        "path": str(found.path),
-        "bytes": found.bytes,
-        "by_role": {role: _figures(spent) for role, spent in found.by_role.items()},
-        "total": _figures(found.total),
+        "path": str(contents.path),
+        "bytes": contents.bytes,
+        "by_role": {role: _figures(spent) for role, spent in contents.by_role.items()},
+        "total": _figures(contents.total),
     }
     return json_text(document)
 
@@ -49,9 +51,9 @@ def _figures(spent: Spending) -> dict[str, Json]:
     }
 
 
-def format_size(found: CacheContents) -> str:
+def format_size(contents: CacheContents) -> str:
     """`12 answers, 34.5 kB`."""
-    return f"{plural(found.total.calls, 'answer')}, {decimal(found.bytes)}"
+    return f"{plural(contents.total.calls, 'answer')}, {decimal(contents.bytes)}"
 
 
 def _tokens(spent: Spending) -> str:

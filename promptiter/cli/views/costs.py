@@ -10,7 +10,7 @@ from promptiter.cli.views.forecast import describe_difference, print_stages
 from promptiter.forecast.forecast import read_forecast
 from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.ledger import Spending
-from promptiter.runs.summary import Costs, RunSummary
+from promptiter.runs.summary import CostSummary, RunSummary
 from promptiter.wording import dollars, plural
 
 
@@ -38,7 +38,7 @@ def print_costs(screen: Console, summary: RunSummary) -> None:
     print_stages(screen, forecast, spent_by_stage(folder))
 
 
-def cost_line(costs: Costs) -> str:
+def cost_line(costs: CostSummary) -> str:
     """`$0.0312, 1,085 model calls, 48.0 s`: cost, model calls, tool calls if there were any, and time."""
     parts = [_format_cost(costs), plural(costs.models.calls, "model call")]
     if costs.tools.calls:
@@ -46,7 +46,7 @@ def cost_line(costs: Costs) -> str:
     return ", ".join((*parts, f"{costs.duration_s:.1f} s"))
 
 
-def spending_line(costs: Costs) -> str:
+def spending_line(costs: CostSummary) -> str:
     """`72 model calls, 12 cached, 5,200 tokens, cost $0.0312`."""
     parts = [plural(costs.models.calls, "model call"), f"{costs.models.cache_hits:,} cached"]
     if costs.tools.calls:
@@ -54,7 +54,7 @@ def spending_line(costs: Costs) -> str:
     return ", ".join((*parts, f"{costs.models.tokens:,} tokens", f"cost {_format_cost(costs)}"))
 
 
-def _format_cost(costs: Costs) -> str:
+def _format_cost(costs: CostSummary) -> str:
     return f"{price(costs.models)}{' (offline model)' if costs.is_simulated else ''}"
 
 

@@ -14,14 +14,13 @@ from rich.text import Text
 
 from promptiter.cli.output import json_text, new_table
 from promptiter.cli.views.costs import spending_line
-from promptiter.cli.views.run import format_score
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import any_simulated
 from promptiter.runs.summary import summarize_costs
-from promptiter.wording import join_names, plural
+from promptiter.wording import format_score, join_names, plural
 from traces.model import Json
 from traces.text import cut, one_line
 
@@ -47,36 +46,38 @@ def show_progress(total: int, title: str) -> Iterator[Callable[[CaseRow], None]]
         yield on_row
 
 
-def reaches_thresholds(found: Evaluation) -> bool:
+def reaches_thresholds(evaluation: Evaluation) -> bool:
     """Whether the mean of every metric is at or above its threshold."""
-    means = found.metric_means
-    return all((mean := means[name]) is not None and mean >= limit for name, limit in found.thresholds.items())
+    means = evaluation.metric_means
+    return all((mean := means[name]) is not None and mean >= limit for name, limit in evaluation.thresholds.items())
 
 
-def print_evaluation(screen: Console, found: Evaluation, cases: EvalSet, gateway: Gateway) -> None:
+def print_evaluation(screen: Console, evaluation: Evaluation, cases: EvalSet, gateway: Gateway) -> None:
     """Print the figures, and the cases that did not pass, with the reasons."""
-    passed = sum(case.passed for case in found.cases)
+    passed = sum(case.passed for case in evaluation.cases)
     screen.print(
         Text.assemble(
-            (one_line(found.eval_set_id), "bold"),
-            f"  {passed} of {len(found.cases)} cases pass ({_share(found.pass_rate)}), mean score ",
-            (format_score(found.mean_score), "bold"),
+            (one_line(evaluation.eval_set_id), "bold"),
+            f"  {passed} of {len(evaluation.cases)} cases pass ({_share(evaluation.pass_rate)}), mean score ",
+            (format_score(evaluation.mean_score), "bold"),
         )
     )
     costs = summarize_costs(gateway.ledger.snapshot())
-    screen.print(Text(f"{plural(len(found.rows), 'run')}, {spending_line(costs)}", "dim"))
-    if not found.is_reliable:
-        text = f"unreliable: {_share(found.errored_fraction)} of the runs or scores failed"
+    screen.print(Text(f"{plural(len(evaluation.rows), 'run')}, {spending_line(costs)}", "dim"))
+    if not evaluation.is_reliable:
+        text = f"unreliable: {_share(evaluation.errored_fraction)} of the runs or scores failed"
         screen.print(Text(text, "bold red"))
     table = new_table("metric", ">mean", ">threshold")
-    for name, mean in found.metric_means.items():
-        is_good = mean is not None and mean >= found.thresholds[name]
+    for name, mean in evaluation.metric_means.items():
+        is_good = mean is not None and mean >= evaluation.thresholds[name]
         table.add_row(
-            Text(one_line(name)), Text(format_score(mean), "green" if is_good else "red"), f"{found.thresholds[name]:g}"
+            Text(one_line(name)),
+            Text(format_score(mean), "green" if is_good else "red"),
+            f"{evaluation.thresholds[name]:g}",
         )
     screen.print()
     screen.print(table)
-    _print_failures(screen, found, cases)
+    _print_failures(screen, evaluation, cases)
 
 
 def print_unread(screen: Console, surface_ids: Sequence[str]) -> None:
@@ -87,47 +88,48 @@ def print_unread(screen: Console, surface_ids: Sequence[str]) -> None:
         screen.print(Text(one_line(text), "yellow"))
 
 
-def evaluation_as_json(found: Evaluation, gateway: Gateway) -> str:
+def evaluation_as_json(evaluation: Evaluation, gateway: Gateway) -> str:
     """The whole evaluation; what differs from run to run is under `measured`."""
     document = {
         "schema_version": 1,
-        "eval_set_id": found.eval_set_id,
-        "profile_digest": found.profile_digest,
-        "mean_score": found.mean_score,
-        "pass_rate": found.pass_rate,
-        "weighted_loss": found.weighted_loss,
+        "eval_set_id": evaluation.eval_set_id,
+        "profile_digest": evaluation.profile_digest,
+        "mean_score": evaluation.mean_score,
+        "pass_rate": evaluation.pass_rate,
+        "weighted_loss": evaluation.weighted_loss,
         "metrics": {
-            name: {"mean": mean, "threshold": found.thresholds[name]} for name, mean in found.metric_means.items()
+            name: {"mean": mean, "threshold": evaluation.thresholds[name]}
+            for name, mean in evaluation.metric_means.items()
         },
-        "errored_fraction": found.errored_fraction,
-        "is_reliable": found.is_reliable,
+        "errored_fraction": evaluation.errored_fraction,
+        "is_reliable": evaluation.is_reliable,
         "is_simulated": any_simulated(gateway.ledger.snapshot().by_model()),
-        "usage": found.usage,
-        "rows": found.rows,
+        "usage": evaluation.usage,
+        "rows": evaluation.rows,
         "measured": {"ledger": gateway.ledger.snapshot()},
     }
     return json_text(document)
 
 
-def evaluation_as_junit(found: Evaluation, cases: EvalSet) -> str:
+def evaluation_as_junit(evaluation: Evaluation, cases: EvalSet) -> str:
     """A JUnit test suite with one test per case; the message of a failure is JSON with all details."""
     by_id = {case.id: case for case in cases.cases}
-    failed = sum(case.is_scored and not case.passed for case in found.cases)
-    errors = sum(not case.is_scored for case in found.cases)
+    failed = sum(case.is_scored and not case.passed for case in evaluation.cases)
+    errors = sum(not case.is_scored for case in evaluation.cases)
     suite = ElementTree.Element(
         "testsuite",
-        name=_xml_text(found.eval_set_id),
-        tests=str(len(found.cases)),
+        name=_xml_text(evaluation.eval_set_id),
+        tests=str(len(evaluation.cases)),
         failures=str(failed),
         errors=str(errors),
     )
-    for case in found.cases:
-        rows = found.rows_by_case[case.case_id]
+    for case in evaluation.cases:
+        rows = evaluation.rows_by_case[case.case_id]
         seconds = sum(row.measured.duration_s for row in rows)
         test = ElementTree.SubElement(
             suite,
             "testcase",
-            classname=_xml_text(found.eval_set_id),
+            classname=_xml_text(evaluation.eval_set_id),
             name=_xml_text(case.case_id),
             time=f"{seconds:.3f}",
         )
@@ -157,13 +159,13 @@ def _describe_failure(case: EvalCase, row: CaseRow, score: Score) -> dict[str, J
     }
 
 
-def _print_failures(screen: Console, found: Evaluation, cases: EvalSet) -> None:
+def _print_failures(screen: Console, evaluation: Evaluation, cases: EvalSet) -> None:
     by_id = {case.id: case for case in cases.cases}
-    failing = {case.case_id for case in found.cases if not case.passed}
+    failing = {case.case_id for case in evaluation.cases if not case.passed}
     if not failing:
         return
     screen.print()
-    shown = [row for row in found.rows if row.case_id in failing and any(not score.passed for score in row.scores)]
+    shown = [row for row in evaluation.rows if row.case_id in failing and any(not score.passed for score in row.scores)]
     for row in shown[:MAX_FAILURES]:
         question = " / ".join(turn.user for turn in by_id[row.case_id].turns)
         screen.print(

@@ -43,12 +43,12 @@ def describe_problem(report: NoiseReport) -> str | None:
 
 def print_noise(screen: Console, report: NoiseReport, required: RequiredSize, *, is_simulated: bool) -> None:
     """The noise, the gains that can be detected, and what the wanted gain needs."""
-    found, cases = report.evaluation, report.cases
+    evaluation, cases = report.evaluation, report.cases
     runs = [passed for case in cases for passed in case.passed]
     offline = " (offline model)" if is_simulated else ""
     screen.print(
         Text.assemble(
-            (one_line(found.eval_set_id), "bold"),
+            (one_line(evaluation.eval_set_id), "bold"),
             f"  {plural(len(cases), 'case')}, {report.repeats} repeats of each{offline}: "
             f"{_mean(report)}, {sum(runs) / len(runs):.0%} of the runs pass",
         )
@@ -138,16 +138,16 @@ def noise_as_plain(report: NoiseReport) -> dict[str, Json]:
 
 def noise_as_json(report: NoiseReport, required: RequiredSize | None, *, is_simulated: bool, code: int) -> str:
     """The whole report; what differs from run to run is under `measured`."""
-    found, cost = report.evaluation, report.case_run_cost
+    evaluation, cost = report.evaluation, report.case_run_cost
     can_tell = report.problem is None
     document: dict[str, Json] = {
         "schema_version": 1,
-        "eval_set_id": found.eval_set_id,
-        "profile_digest": found.profile_digest,
-        "mean_score": found.mean_score,
-        "pass_rate": found.pass_rate,
-        "weighted_loss": found.weighted_loss,
-        "is_reliable": found.is_reliable,
+        "eval_set_id": evaluation.eval_set_id,
+        "profile_digest": evaluation.profile_digest,
+        "mean_score": evaluation.mean_score,
+        "pass_rate": evaluation.pass_rate,
+        "weighted_loss": evaluation.weighted_loss,
+        "is_reliable": evaluation.is_reliable,
         "is_simulated": is_simulated,
         "stop_reason": report.stop_reason,
         "noise": noise_as_plain(report),
@@ -242,8 +242,8 @@ def _describe_smallest_gain(report: NoiseReport) -> str:
         return "none: every repeat already has the best score; add harder cases"
     if not report.noise.variance:
         return "any difference can be detected on these cases; to learn about new cases, add cases"
-    found = [(times * len(report.cases), report.smallest_gain(times=times)) for times in TIMES]
-    texts = [f"{'none' if gain is None else f'{gain:.3f}'} on {cases:,}" for cases, gain in found]
+    gains = [(times * len(report.cases), report.smallest_gain(times=times)) for times in TIMES]
+    texts = [f"{'none' if gain is None else f'{gain:.3f}'} on {cases:,}" for cases, gain in gains]
     return f"{texts[0]} cases, {', '.join(texts[1:])}: detected by the final test with {POWER:.0%} power"
 
 
@@ -255,10 +255,10 @@ def _estimate_cost(report: NoiseReport, runs: int) -> str:
 
 
 def _mean(report: NoiseReport) -> str:
-    found = report.evaluation
-    if report.objective == "weighted_loss" and found.weighted_loss is not None:
-        return f"weighted loss {found.weighted_loss:.3f}"
-    return "unscored" if found.mean_score is None else f"mean score {found.mean_score:.3f}"
+    evaluation = report.evaluation
+    if report.objective == "weighted_loss" and evaluation.weighted_loss is not None:
+        return f"weighted loss {evaluation.weighted_loss:.3f}"
+    return "unscored" if evaluation.mean_score is None else f"mean score {evaluation.mean_score:.3f}"
 
 
 def _list_scores(case: CaseScores) -> str:

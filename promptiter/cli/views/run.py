@@ -20,8 +20,8 @@ from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
 from promptiter.runs.outcome import classify_result
-from promptiter.runs.summary import Change, FigureChange, RunSummary
-from promptiter.wording import join_names, plural
+from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
+from promptiter.wording import format_score, join_names, plural
 from traces.text import cut, one_line
 
 MAX_REASON = 400
@@ -99,14 +99,14 @@ def _format_reason(summary: RunSummary) -> Text:
 
 def failing_line(summary: RunSummary) -> str:
     """The number of validation cases that fail under the accepted profile."""
-    found = summary.validation
-    if found is None:
+    figures = summary.validation
+    if figures is None:
         return ""
-    failing = found.cases - found.passed
+    failing = figures.cases - figures.passed
     if not failing:
-        return f"all {plural(found.cases, 'validation case')} pass"
+        return f"all {plural(figures.cases, 'validation case')} pass"
     still = " still" if summary.adopted else ""
-    return f"{failing} of {plural(found.cases, 'validation case')}{still} fail"
+    return f"{failing} of {plural(figures.cases, 'validation case')}{still} fail"
 
 
 def _per_run_lines(summary: RunSummary) -> list[str]:
@@ -138,9 +138,11 @@ def print_warnings(screen: Console, summary: RunSummary) -> None:
         print_indented(screen, Text(f"problem: {shorten_reason(problem)}", "yellow"))
 
 
-def print_commands(screen: Console, summary: RunSummary) -> None:
-    """Print commands to paste, one per line, never wrapped."""
+def print_commands(screen: Console, summary: RunSummary, *, is_shown: bool = False) -> None:
+    """Print commands to paste, one per line, never wrapped. If the run `is_shown`, commands to show it are left out."""
     for each in summary.commands:
+        if is_shown and each.command.startswith("promptiter show "):
+            continue
         screen.print(Text.assemble((f"  {each.purpose}: ", "dim"), each.command), soft_wrap=True)
 
 
@@ -164,7 +166,7 @@ def changes_title(summary: RunSummary) -> str:
     return "Accepted so far, not tested yet" if is_open else "Accepted by the search, not adopted"
 
 
-def _rank(change: Change) -> tuple[float, int]:
+def _rank(change: ChangeSummary) -> tuple[float, int]:
     return change.gain or 0.0, len(change.reasons[-1].case_ids) if change.reasons else 0
 
 
@@ -180,10 +182,6 @@ def format_change(change: FigureChange) -> str:
     """`mean score 0.500 → 1.000`, or a single figure if it did not change."""
     after = "" if change.after is None or change.after == change.before else f" → {change.after:.3f}"
     return f"{change.name} {format_score(change.before)}{after}"
-
-
-def format_score(value: float | None) -> str:
-    return "unscored" if value is None else f"{value:.3f}"
 
 
 def shorten_reason(text: str, *, limit: int = MAX_REASON) -> str:

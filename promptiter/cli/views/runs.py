@@ -17,10 +17,10 @@ from traces.text import cut, one_line
 MAX_ERROR = 200
 
 
-def print_runs(screen: Console, found: Sequence[ListedRun]) -> None:
+def print_runs(screen: Console, runs: Sequence[ListedRun]) -> None:
     """Print one line per run, then errors, and how to resume the last run that can be resumed."""
     table = new_table("run", "outcome", ">rounds", ">score", ">cost", ">time")
-    for each in found:
+    for each in runs:
         table.add_row(
             each.run_id,
             Text(each.outcome.replace("_", " "), MARKS.get(each.outcome, OTHER_MARK)[1].removeprefix("bold ")),
@@ -30,10 +30,10 @@ def print_runs(screen: Console, found: Sequence[ListedRun]) -> None:
             "" if each.duration_s is None else f"{each.duration_s:.0f} s",
         )
     screen.print(table)
-    for each in found:
+    for each in runs:
         if note := _note(each):
             screen.print(Text(f"{each.run_id}: {note}", "dim"), soft_wrap=True)
-    waiting = [each for each in found if each.can_resume and each.is_configured]
+    waiting = [each for each in runs if each.can_resume and each.is_configured]
     if waiting:
         text = f"{plural(len(waiting), 'run')} can be resumed: promptiter resume {path_from_here(waiting[-1].path)}"
         screen.print(f"\n{text}", style="dim", soft_wrap=True, markup=False)

@@ -13,15 +13,14 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.run import (
     changes_title,
     failing_line,
-    format_score,
     print_commands,
     print_headline,
     print_warnings,
     shorten_reason,
 )
-from promptiter.runs.round_summary import BlameOutcome, CandidateSummary, Figures, RejectionSummary
+from promptiter.runs.round_summary import BlameOutcome, CandidateSummary, EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
-from promptiter.wording import join_names, plural
+from promptiter.wording import format_score, join_names, plural
 from traces.text import one_line
 
 MAX_NAMES = 12
@@ -48,8 +47,7 @@ def print_summary(screen: Console, summary: RunSummary) -> None:
     print_heading(screen, "Cost")
     print_indented(screen, Text(cost_line(summary.costs)))
     print_warnings(screen, summary)
-    screen.print()
-    print_commands(screen, summary)
+    print_commands(screen, summary, is_shown=True)
 
 
 def print_title(screen: Console, summary: RunSummary) -> None:
@@ -166,16 +164,16 @@ def _print_unchanged(screen: Console, summary: RunSummary) -> None:
 
 
 def _print_rejections(screen: Console, summary: RunSummary) -> None:
-    found = summary.rejections
-    if not found:
+    rejections = summary.rejections
+    if not rejections:
         return
     print_heading(screen, "RejectionSummary")
-    if len(found) > MAX_REJECTIONS:
-        screen.print(f"  the last {MAX_REJECTIONS} of {len(found):,}; --rounds shows all", style="dim")
+    if len(rejections) > MAX_REJECTIONS:
+        screen.print(f"  the last {MAX_REJECTIONS} of {len(rejections):,}; --rounds shows all", style="dim")
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for each in found[-MAX_REJECTIONS:]:
+    for each in rejections[-MAX_REJECTIONS:]:
         table.add_row(f"round {each.round}", Text(shorten_reason(_format_rejection(each))))
     screen.print(Padding(table, (0, 0, 0, 2), expand=False))
 
@@ -184,5 +182,5 @@ def _format_rejection(each: RejectionSummary) -> str:
     return f"{', '.join(each.surface_ids)}: {each.reason}" if each.surface_ids else each.reason
 
 
-def _figures(figures: Figures | None) -> str:
+def _figures(figures: EvaluationSummary | None) -> str:
     return "" if figures is None else f"{format_score(figures.score)}, {figures.passed}/{figures.cases} pass"

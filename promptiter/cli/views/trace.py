@@ -67,23 +67,29 @@ def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int
     console.print(f"{plural(len(traces), 'trace')}; show one with --trace ID", style="dim")
 
 
-def print_statistics(console: Console, found: TraceStatistics) -> None:
+def print_statistics(console: Console, statistics: TraceStatistics) -> None:
     """Print a summary line and a table of nodes."""
-    statuses = ", ".join(f"{count:,} {status}" for status, count in found.by_status.items())
+    statuses = ", ".join(f"{count:,} {status}" for status, count in statistics.by_status.items())
     by_status = f" ({statuses})" if statuses else ""
-    console.print(f"[bold]{plural(found.traces, 'trace')}[/]{by_status}, {plural(found.steps, 'step')}", end="")
-    console.print(f", longest {found.longest_trace_steps:,}, with loops {found.traces_with_loops:,}")
-    if not found.traces:
+    console.print(
+        f"[bold]{plural(statistics.traces, 'trace')}[/]{by_status}, {plural(statistics.steps, 'step')}", end=""
+    )
+    console.print(f", longest {statistics.longest_trace_steps:,}, with loops {statistics.traces_with_loops:,}")
+    if not statistics.traces:
         return
-    tokens, cost = _usage_cells(found.usage)
-    times = f"median {_span(found.median_s)}, p95 {_span(found.p95_s)}" if found.median_s is not None else "unknown"
+    tokens, cost = _usage_cells(statistics.usage)
+    times = (
+        f"median {_span(statistics.median_s)}, p95 {_span(statistics.p95_s)}"
+        if statistics.median_s is not None
+        else "unknown"
+    )
     console.print(f"time {times}; tokens {tokens or 'unknown'}; cost {cost or 'unknown'}\n")
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("node")
     table.add_column("kind")
     for name in ("visits", "errors", "median", "p95", "tokens", "cost"):
         table.add_column(name, justify="right")
-    for node in found.nodes:
+    for node in statistics.nodes:
         table.add_row(
             Text(one_line(node.node_id)),
             Text(node.kind, KIND_STYLES[node.kind]),
@@ -94,8 +100,8 @@ def print_statistics(console: Console, found: TraceStatistics) -> None:
             *_usage_cells(node.usage),
         )
     console.print(table)
-    if found.errors:
-        errors = ", ".join(f"{one_line(kind) or 'unnamed'} ×{count:,}" for kind, count in found.errors.items())
+    if statistics.errors:
+        errors = ", ".join(f"{one_line(kind) or 'unnamed'} ×{count:,}" for kind, count in statistics.errors.items())
         console.print(Text.assemble("\n", ("errors: ", "red"), errors))
 
 
@@ -145,17 +151,17 @@ def _graph_table(
             table.add_row(Text(drawing, "dim"))
             continue
         style = "bold red" if step.error else "red" if step.id in path else ""
-        found = cells[step.id]
+        texts = cells[step.id]
         row = {
             "drawing": _style_marks(drawing, style),
-            "step": Text(cut_middle(found.name, columns.step), style),
+            "step": Text(cut_middle(texts.name, columns.step), style),
             "kind": Text(step.kind, KIND_STYLES[step.kind]),
-            "after": Text(cut_middle(found.after, columns.after), "dim"),
+            "after": Text(cut_middle(texts.after, columns.after), "dim"),
             "when": _timeline(step, trace, style or KIND_STYLES[step.kind], width=columns.when),
-            "time": Text(found.time),
-            "tokens": Text(found.tokens),
-            "cost": Text(found.cost),
-            "note": Text(found.note, "red" if step.error else "dim"),
+            "time": Text(texts.time),
+            "tokens": Text(texts.tokens),
+            "cost": Text(texts.cost),
+            "note": Text(texts.note, "red" if step.error else "dim"),
         }
         table.add_row(*(row[name] for name, size in asdict(columns).items() if size))
     return table

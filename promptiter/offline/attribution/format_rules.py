@@ -26,8 +26,8 @@ from promptiter.offline.text.matching import normalize
 class FormatRule:
     """A format rule that the answer breaks. `pattern` matches the texts that follow it, if that can be tested.
 
-    `written` is the value that is written in the wrong way. A rule that `needs_no_content` can be followed by whoever
-    writes the answer even if the content never arrived: JSON, a first word, the format of a date.
+    `written` is the value that is written in the wrong way. The step that writes the answer can follow a rule that
+    `needs_no_content` even if the content never arrived: JSON, a first word, the format of a date.
     """
 
     text: str

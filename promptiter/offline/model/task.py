@@ -1,6 +1,7 @@
 """The task of the simulated model, read from its messages: the topic, fields, documents and tool results.
 
-Fields are read from JSON objects, from `key: value` lines, and from `(key: value; …)` inside prose.
+Fields are read from JSON objects, from `key: value` lines, from `(key: value; …)` inside prose, and from
+`key: value, …` after a sentence.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _GENERIC = frozenset(
 _DOCUMENT_LINE = re.compile(r"^\s*(?:[-*•]\s*)?\[([\w.:-]+)\]\s*(\S.*)$")
 _FIELD_LINE = re.compile(r"^\s*(?:[-*•]\s*)?([^\W\d][\w -]{0,40}?)\s*(?::\s+|\s=\s)(\S.*)$")
 _INLINE_FIELDS = re.compile(r"\(([^()\n]*:\s[^()\n]*)\)")
+_TRAILING_FIELDS = re.compile(r"(?<=[.?!]) +((?:[^\W\d][\w -]{0,40}: [^,;:\n]+(?:[,;] |$))+)$")
 _QUESTION = re.compile(
     r"\?|^\W*(?:who|what|when|where|which|whose|why|how|is|are|was|were|does|do|did|can|could|should)\b", re.IGNORECASE
 )
@@ -150,13 +152,19 @@ class _MessageReader:
         return re.sub(r"`{3}\w*", "", rest + content[position:])
 
     def _take_inline_fields(self, line: str) -> str:
-        """Keep the fields in brackets; return the line without them."""
+        """Keep the fields in brackets and after a sentence; return the line without them."""
+        if trailing := _TRAILING_FIELDS.search(line):
+            self._keep_pairs(re.split("[,;] ", trailing[1]))
+            line = line[: trailing.start()]
         for group in _INLINE_FIELDS.finditer(line):
-            for pair in group[1].split(";"):
-                key, _, value = pair.partition(": ")
-                if value.strip() and len(key.split()) <= 4:
-                    self._keep(key.strip(), value.strip())
+            self._keep_pairs(group[1].split(";"))
         return _INLINE_FIELDS.sub("", line).replace(" .", ".")
+
+    def _keep_pairs(self, pairs: Iterable[str]) -> None:
+        for pair in pairs:
+            key, _, value = pair.partition(": ")
+            if value.strip() and len(key.split()) <= 4:
+                self._keep(key.strip(), value.strip())
 
     def _keep_record(self, record: Mapping[str, Json]) -> None:
         """Keep the fields of a record; those of a nested record under both names."""

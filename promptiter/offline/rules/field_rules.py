@@ -37,7 +37,7 @@ def detect_all_fields_carried(evidence: Evidence) -> Iterator[Predicate]:
         family="all_fields_carried",
         wants=_wants_all,
         has=_has_all,
-        fault="lack a field that stands in their input",
+        fault="lack a field of their input",
         virtue="have all of them",
     )
 
@@ -50,8 +50,8 @@ def detect_verbatim(evidence: Evidence) -> Iterator[Predicate]:
         family="verbatim",
         wants=_wants_verbatim,
         has=lambda sample: _is_verbatim(sample.output, sample),
-        fault="write a value of their input in another form",
-        virtue="copy values as they are",
+        fault="write a value of their input differently",
+        virtue="copy values exactly",
     )
 
 
@@ -74,7 +74,7 @@ def _field_predicate(name: str) -> Predicate:
         parameters=(name,),
         wants=lambda sample: _wants_field(sample, name),
         has=lambda sample: _has_field(sample, name),
-        fault=f"lack the {name} that stands in their input",
+        fault=f"lack the {name} of their input",
         virtue="have it",
         subject=name,
     )

@@ -27,7 +27,7 @@ def detect_enumeration(evidence: Evidence) -> Iterator[Predicate]:
         "enumeration",
         labels,
         test=lambda text, _: strip_answer(text) in known,
-        fault=f"are none of {', '.join(labels)}",
+        fault=f"are not one of {', '.join(labels)}",
         virtue="are one",
     )
 

@@ -78,10 +78,10 @@ class Support:
 
     @property
     def reason(self) -> str:
-        """`17 of 18 failing outputs lack the order id that stands in their input; 6 passing outputs have it`"""
+        """`17 of 18 failing outputs lack the order id of their input; 6 passing outputs have it`"""
         fault = self.predicate.fault
         if not self.explained:
-            return f"the references of {len(self.unseen)} of {self.failing} failing cases never {fault}"
+            return f"the references of {len(self.unseen)} of {self.failing} failing cases do not {fault}"
         text = f"{len(self.explained)} of {self.failing} failing outputs {fault}"
         return f"{text}; {self.held} passing outputs {self.predicate.virtue}" if self.held else text
 

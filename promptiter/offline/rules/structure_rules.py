@@ -23,7 +23,7 @@ def detect_json_object(evidence: Evidence) -> Iterator[Predicate]:
             family="json_object",
             wants=_wants_json,
             has=lambda sample: read_object(sample.output) is not None,
-            fault="are no JSON object",
+            fault="are not a JSON object",
             virtue="are one",
         )
 
@@ -37,7 +37,7 @@ def detect_json_keys(evidence: Evidence) -> Iterator[Predicate]:
     by_case = [read_object(text) for _, text in evidence.referenced]
     is_all = not required and all(len(found) == len(keys) for found in by_case if found is not None)
     test = partial(_has_keys, keys=keys, is_ordered=evidence.is_whole and is_all, is_all=is_all)
-    fault = f"are no JSON object with the keys {', '.join(keys)}"
+    fault = f"are not a JSON object with the keys {', '.join(keys)}"
     predicate = text_predicate("json_keys", keys, test=test, fault=fault, virtue="are one")
     yield replace(predicate, wants=lambda sample: None if sample.passed else True) if required else predicate
 

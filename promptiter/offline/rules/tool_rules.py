@@ -134,8 +134,8 @@ def _tool_call_predicate(family: str, parameters: tuple[str, ...], tool: str) ->
         parameters=parameters,
         wants=wants,
         has=lambda sample: tool in list_tool_names(sample.tool_calls),
-        fault=f"come without a call of {tool}",
-        virtue="come with one",
+        fault=f"lack a call of {tool}",
+        virtue="have one",
         subject=tool,
         is_conditional=is_conditional,
     )
@@ -147,8 +147,8 @@ def _no_tool_predicate(tool: str) -> Predicate:
         parameters=(tool,),
         wants=lambda sample: None if sample.expected_tool_calls is None else True,
         has=lambda sample: tool not in list_tool_names(sample.tool_calls),
-        fault=f"come with a call of {tool}, which no reference has",
-        virtue="come without",
+        fault=f"call {tool}, which is never expected",
+        virtue="do not",
         subject=tool,
     )
 

@@ -32,7 +32,7 @@ def detect_date_format(evidence: Evidence) -> Iterator[Predicate]:
             "date_format",
             (best,),
             test=lambda text, sample: _has_date_format(text, sample, best),
-            fault=f"write dates otherwise than as {best}",
+            fault=f"write dates in another format than {best}",
             reference=find_wanted_text,
         )
 
@@ -48,7 +48,7 @@ def detect_decimals(evidence: Evidence) -> Iterator[Predicate]:
         "decimals" if places else "whole_numbers",
         (str(places),) if places else (),
         test=lambda text, sample: _has_decimals(text, sample, places),
-        fault=f"write numbers with another count of decimals than {places}",
+        fault=f"write numbers with other than {places} decimals",
         reference=find_wanted_text,
     )
 

@@ -283,7 +283,7 @@ async def test_faults_of_a_real_server_change_no_signal() -> None:
 
     with run_server(LoopbackServer(respond)) as server:
         expected = await signals(server)
-    with run_server(LoopbackServer(respond, fault_rate=0.5, seed=2)) as server:
+    with run_server(LoopbackServer(respond, fault_rate=0.5, seed=3)) as server:
         assert await signals(server) == expected
         assert set(CONTENT_FAULTS) <= set(server.faults)
 

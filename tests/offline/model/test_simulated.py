@@ -73,6 +73,7 @@ async def test_a_long_topic_is_cut_short() -> None:
         RECORD,
         "order_id: A-17\ncity: Berlin",
         "The customer is angry (order id: A-17; city: Berlin).",
+        "Where is my kettle? order id: A-17, city: Berlin",
         'Here it is:\n```json\n{"order": {"id": "A-17"}, "customer": {"city": "Berlin"}}\n```',
         "- Order ID: A-17\n- City: Berlin",
     ],

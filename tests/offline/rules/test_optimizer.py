@@ -280,9 +280,7 @@ def test_a_patch_says_why_in_counts_and_names_cases() -> None:
     assert patch is not None
     assert patch.surface_id == "node#instruction"
     assert patch.value == "You are a clerk. Always include the order id from the input in your output."
-    assert patch.reason == (
-        "14 of 14 failing outputs lack the order id that stands in their input; 6 passing outputs have it"
-    )
+    assert patch.reason == ("14 of 14 failing outputs lack the order id of their input; 6 passing outputs have it")
     assert patch.evidence.cases == tuple(f"case {number:02}" for number in range(6, 16))
 
 

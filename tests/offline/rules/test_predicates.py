@@ -395,10 +395,7 @@ def test_support_counts_cases_in_words() -> None:
     good = [example(20 + n, given=text, output=f"Order {order} is ok.", expected=f"Order {order} is ok.", passed=True)
             for n, (text, order) in enumerate(zip(NAMED[:3], IDS, strict=False))]  # fmt: skip
     support = first_choice(bad, good)[0]
-    assert (
-        support.reason
-        == "8 of 8 failing outputs lack the order id that stands in their input; 3 passing outputs have it"
-    )
+    assert support.reason == "8 of 8 failing outputs lack the order id of their input; 3 passing outputs have it"
     assert support.explained == tuple(f"case {n}" for n in range(8))
 
 
