@@ -86,8 +86,10 @@ def _print_costs(screen: Console, kind: str, lines: Iterable[tuple[str, Cost]]) 
 
 
 def _range(figures: Range, show: Callable[[float], str]) -> str:
-    """`192 (135 to 311)`, or a single figure if all are the same."""
+    """`192 (135 to 311)`, `1.9 s (0.4 to 15.8 s)`, or a single figure if all are the same."""
     low, typical, high = show(figures.low), show(figures.typical), show(figures.high)
+    if low != high and (unit := high.partition(" ")[2]):
+        low = low.removesuffix(f" {unit}")
     return typical if low == high else f"{typical} ({low} to {high})"
 
 

@@ -82,7 +82,7 @@ class _CriterionEntry(FileObject):
 
 
 class _Wrapper(_CriterionEntry):
-    """A criterion below a key of its own, the only one."""
+    """A criterion under a single key, such as `{"final_response": {...}}`."""
 
     def build(self) -> Any:
         [criterion] = self.fields().values()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from promptiter.offline.model.content import Finding, find_answer
+from promptiter.offline.model.content import AnswerCore, find_answer
 from promptiter.offline.model.instruction_rules import RuleBook
 from promptiter.offline.model.style import DEFAULT_DATE_FORMAT, PHRASES, Phrases, ValueStyle, plain_text
 from promptiter.offline.model.task import Task, split_words
@@ -36,7 +36,7 @@ class Draft:
 
     task: Task
     book: RuleBook
-    finding: Finding
+    finding: AnswerCore
     details: Mapping[str, Json]
     style: ValueStyle
     phrases: Phrases

@@ -18,37 +18,39 @@ from promptiter.offline.model.style import Phrases, plain_text
 from promptiter.offline.model.task import Document, Task, split_words
 from traces.model import Json
 
-FindingKind: TypeAlias = Literal["label", "fact", "guess", "vague", "topic"]
+AnswerKind: TypeAlias = Literal["label", "fact", "guess", "vague", "topic"]
 
 _INVENTED = ("the second option", "about 40", "Springfield", "the standard one", "roughly in 1970", "as usual")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AnswerCore:
     """The core of an answer: its bare `value`, the `sentence` that states it, and the id of its `source`."""
 
-    kind: FindingKind
+    kind: AnswerKind
     value: str
     sentence: str = ""
     source: str = ""
 
 
-def find_answer(task: Task, book: RuleBook, *, knowledge: Mapping[str, str], phrases: Phrases, rng: Random) -> Finding:
+def find_answer(
+    task: Task, book: RuleBook, *, knowledge: Mapping[str, str], phrases: Phrases, rng: Random
+) -> AnswerCore:
     """The model's answer under the rules that it follows."""
     wanted = [name for phrase in book.items("value_only") for name in task.find(phrase)]
     if wanted:
-        return Finding(kind="fact", value=", ".join(plain_text(task.fields[name]) for name in wanted))
+        return AnswerCore(kind="fact", value=", ".join(plain_text(task.fields[name]) for name in wanted))
     labels = book.items("choose")
     if labels:
-        return Finding(kind="label", value=_choose_label(task, book, labels=labels, knowledge=knowledge, rng=rng))
+        return AnswerCore(kind="label", value=_choose_label(task, book, labels=labels, knowledge=knowledge, rng=rng))
     fact = _find_fact(task, knowledge)
     if fact:
         return fact
     if not task.is_question:
-        return Finding(kind="topic", value=task.topic)
+        return AnswerCore(kind="topic", value=task.topic)
     if rng.random() < 0.5:
-        return Finding(kind="vague", value=phrases.vague)
-    return Finding(kind="guess", value=rng.choice(_INVENTED))
+        return AnswerCore(kind="vague", value=phrases.vague)
+    return AnswerCore(kind="guess", value=rng.choice(_INVENTED))
 
 
 def _choose_label(
@@ -70,23 +72,23 @@ def _choose_label(
     return next((label for label in labels if known and label.lower() == known.lower()), None) or rng.choice(labels)
 
 
-def _find_fact(task: Task, knowledge: Mapping[str, str]) -> Finding | None:
+def _find_fact(task: Task, knowledge: Mapping[str, str]) -> AnswerCore | None:
     asked = set(split_words(task.topic))
     for result in reversed(task.results):
         record = _read_record(result.text)
         if record:
             name = next((key for key in record if set(split_words(key)) & asked), next(iter(record)))
-            return Finding(kind="fact", value=plain_text(record[name]), source=result.id)
+            return AnswerCore(kind="fact", value=plain_text(record[name]), source=result.id)
     if task.results:
         return _find_evidence(task.results, asked, needed=0)
     if not task.is_question:
         return None
     evidence = _find_evidence(task.documents, asked, needed=max(1, len(asked) // 2))
     known = _find_field(task, asked) or _recall(_join_texts(task), knowledge)
-    return evidence or (Finding(kind="fact", value=known) if known else None)
+    return evidence or (AnswerCore(kind="fact", value=known) if known else None)
 
 
-def _find_evidence(documents: tuple[Document, ...], asked: set[str], *, needed: int) -> Finding | None:
+def _find_evidence(documents: tuple[Document, ...], asked: set[str], *, needed: int) -> AnswerCore | None:
     """The sentence that shares most words with the question, the earliest of several."""
     best: tuple[int, str, str] | None = None
     for document in documents:
@@ -97,7 +99,7 @@ def _find_evidence(documents: tuple[Document, ...], asked: set[str], *, needed: 
     if best is None:
         return None
     _, sentence, source = best
-    return Finding(kind="fact", value=_extract_value(sentence, asked), sentence=sentence, source=source)
+    return AnswerCore(kind="fact", value=_extract_value(sentence, asked), sentence=sentence, source=source)
 
 
 def _split_sentences(text: str) -> Iterator[str]:

@@ -54,7 +54,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class SampleSet:
     """The samples of one surface.
 
     `tool` is the tool that the surface describes, empty for any other surface; `tools` are those of its node. A literal
@@ -108,7 +108,7 @@ class Predicate:
     is_of_metric: bool = False
 
 
-Detector: TypeAlias = Callable[[Evidence], Iterable[Predicate]]
+Detector: TypeAlias = Callable[[SampleSet], Iterable[Predicate]]
 TextTest: TypeAlias = Callable[[str, Sample], Verdict]
 
 
@@ -147,14 +147,14 @@ def text_predicate(
 
 def collect_evidence(
     failing: Iterable[StepExample], passing: Iterable[StepExample], *, tool: str = "", tools: Iterable[str] = ()
-) -> Evidence:
+) -> SampleSet:
     """The evidence of a step's examples, in the order of their cases."""
     bad, good = (sorted(examples, key=_sort_key)[:MAX_SAMPLES] for examples in (failing, passing))
     compared = _choose_comparison(bad)
     samples = [
         _make_sample(example, compared=compared if example.is_terminal else "whole") for example in (*bad, *good)
     ]
-    return Evidence(tuple(samples[: len(bad)]), tuple(samples[len(bad) :]), compared, tool, frozenset(tools))
+    return SampleSet(tuple(samples[: len(bad)]), tuple(samples[len(bad) :]), compared, tool, frozenset(tools))
 
 
 def take_one_per_case(samples: Iterable[Sample]) -> list[Sample]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from promptiter.offline.rules.examples import Evidence, Predicate, Sample, Verdict, is_safe_literal
+from promptiter.offline.rules.examples import Predicate, Sample, SampleSet, Verdict, is_safe_literal
 from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.matching import contains_words, normalize
 from promptiter.offline.text.numbers import find_same_number, read_numbers
@@ -17,7 +17,7 @@ MAX_WANTED_CHARACTERS = 200
 """A longer reference is not searched for inside a field."""
 
 
-def detect_fields_carried(evidence: Evidence) -> Iterator[Predicate]:
+def detect_fields_carried(evidence: SampleSet) -> Iterator[Predicate]:
     """For each field of the inputs: the output has its value."""
     cases: dict[str, set[str]] = {}
     for sample in evidence.samples:
@@ -29,7 +29,7 @@ def detect_fields_carried(evidence: Evidence) -> Iterator[Predicate]:
             yield _field_predicate(name)
 
 
-def detect_all_fields_carried(evidence: Evidence) -> Iterator[Predicate]:
+def detect_all_fields_carried(evidence: SampleSet) -> Iterator[Predicate]:
     """The output has every value of the input that is wanted, whatever its field is called."""
     if not any(len(sample.fields) > 1 for sample in evidence.failing):
         return
@@ -42,7 +42,7 @@ def detect_all_fields_carried(evidence: Evidence) -> Iterator[Predicate]:
     )
 
 
-def detect_verbatim(evidence: Evidence) -> Iterator[Predicate]:
+def detect_verbatim(evidence: SampleSet) -> Iterator[Predicate]:
     """The output writes values as the input does."""
     if evidence.compared == "number":
         return
@@ -80,7 +80,7 @@ def _field_predicate(name: str) -> Predicate:
     )
 
 
-def _find_place(name: str, evidence: Evidence) -> float:
+def _find_place(name: str, evidence: SampleSet) -> float:
     """The average place of the field in the references, or else in the inputs: rules name fields in that order."""
     places = [
         text.find(value)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from promptiter.offline.rules.examples import Evidence, Predicate, Sample, Verdict, is_safe_literal, text_predicate
+from promptiter.offline.rules.examples import Predicate, Sample, SampleSet, Verdict, is_safe_literal, text_predicate
 from promptiter.offline.rules.phrase_rules import count_texts_by_word
 from promptiter.offline.text.matching import contains_words, normalize, read_object
 
@@ -17,7 +17,7 @@ MAX_VALUE_WORDS = 6
 MIN_SHARE = 0.9
 
 
-def detect_enumeration(evidence: Evidence) -> Iterator[Predicate]:
+def detect_enumeration(evidence: SampleSet) -> Iterator[Predicate]:
     """The output is one of the few labels that the references are."""
     labels = _find_labels(evidence)
     if not labels:
@@ -32,7 +32,7 @@ def detect_enumeration(evidence: Evidence) -> Iterator[Predicate]:
     )
 
 
-def detect_label_cues(evidence: Evidence) -> Iterator[Predicate]:
+def detect_label_cues(evidence: SampleSet) -> Iterator[Predicate]:
     """The output is a label where the input has a word that only inputs with that label have."""
     labels = _find_labels(evidence)
     inputs = {
@@ -52,20 +52,20 @@ def detect_label_cues(evidence: Evidence) -> Iterator[Predicate]:
             left = [text for text in left if not contains_words(text, cue)]
 
 
-def detect_value_only(evidence: Evidence) -> Iterator[Predicate]:
+def detect_value_only(evidence: SampleSet) -> Iterator[Predicate]:
     """The output is the bare value, without a sentence around it."""
     if evidence.is_whole:
         fault = "have other text around the answer"
         yield text_predicate("value_only", test=_is_value_only, fault=fault, virtue="have none")
 
 
-def detect_upper_case(evidence: Evidence) -> Iterator[Predicate]:
+def detect_upper_case(evidence: SampleSet) -> Iterator[Predicate]:
     """All words are in upper case, as in references that differ from input or output in that."""
     if evidence.compared != "number":
         yield text_predicate("upper_case", test=_is_upper_case, fault="are not in upper case", virtue="are")
 
 
-def detect_language(evidence: Evidence) -> Iterator[Predicate]:
+def detect_language(evidence: SampleSet) -> Iterator[Predicate]:
     """The output is in the language of the references."""
     counts = Counter(name for sample, text in evidence.referenced if (name := _detect_own_language(text, sample)))
     if evidence.compared == "number" or not counts:
@@ -80,7 +80,7 @@ def detect_language(evidence: Evidence) -> Iterator[Predicate]:
     )
 
 
-def detect_citation(evidence: Evidence) -> Iterator[Predicate]:
+def detect_citation(evidence: SampleSet) -> Iterator[Predicate]:
     """The output cites its source in square brackets, by the id that the input gives it."""
     if evidence.compared not in ("number", "json"):
         fault = "cite no source in square brackets"
@@ -103,7 +103,7 @@ def guess_language(text: str) -> str | None:
     return next(name for name, count in counts.items() if count == best)
 
 
-def _find_labels(evidence: Evidence) -> tuple[str, ...]:
+def _find_labels(evidence: SampleSet) -> tuple[str, ...]:
     """The labels, if the references are a few short texts, each of them that of several cases."""
     if not evidence.is_whole:
         return ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from promptiter.errors import SurfaceValueError
-from promptiter.offline.rules.examples import Evidence, collect_evidence
+from promptiter.offline.rules.examples import SampleSet, collect_evidence
 from promptiter.offline.rules.predicates import VALUE_FORMS, Support, find_qualified
 from promptiter.offline.rules.prompt_editing import Ask, Prompt, asks_to_copy
 from promptiter.offline.rules.rule_selection import iterate_choices
@@ -75,7 +75,7 @@ class RuleOptimizer:
         for chosen in ordered:
             yield from self._iterate_texts(surface, evidence, chosen)
 
-    def _iterate_texts(self, surface: Surface, evidence: Evidence, chosen: Sequence[Support]) -> Iterator[Proposal]:
+    def _iterate_texts(self, surface: Surface, evidence: SampleSet, chosen: Sequence[Support]) -> Iterator[Proposal]:
         """The current text with all chosen rules in it, in one phrasing after the other, then as short as possible."""
         names = tuple(sorted({name for sample in evidence.samples for name in sample.fields}))
         prompt = Prompt(text=surface.value, locked=surface.limits.locked, known_fields=names)

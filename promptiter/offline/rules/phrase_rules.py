@@ -9,9 +9,9 @@ from dataclasses import replace
 from statistics import median
 
 from promptiter.offline.rules.examples import (
-    Evidence,
     Predicate,
     Sample,
+    SampleSet,
     is_safe_literal,
     take_one_per_case,
     text_predicate,
@@ -25,7 +25,7 @@ CLEARLY = 1.5
 """A length is a rule only if failing outputs miss it by this factor; a word too many has other reasons."""
 
 
-def detect_prefix(evidence: Evidence) -> Iterator[Predicate]:
+def detect_prefix(evidence: SampleSet) -> Iterator[Predicate]:
     """The output begins with the words that the references begin with."""
     words = _find_shared_start([text.split() for _, text in _list_prose(evidence)], min_cases=evidence.min_cases)
     text = " ".join(words)
@@ -41,7 +41,7 @@ def detect_prefix(evidence: Evidence) -> Iterator[Predicate]:
     )
 
 
-def detect_suffix(evidence: Evidence) -> Iterator[Predicate]:
+def detect_suffix(evidence: SampleSet) -> Iterator[Predicate]:
     """The output ends with the words that the references end with."""
     texts = [text for _, text in _list_prose(evidence)]
     words = _find_shared_start([text.split()[::-1] for text in texts], min_cases=evidence.min_cases)[::-1]
@@ -57,7 +57,7 @@ def detect_suffix(evidence: Evidence) -> Iterator[Predicate]:
     )
 
 
-def detect_lengths(evidence: Evidence) -> Iterator[Predicate]:
+def detect_lengths(evidence: SampleSet) -> Iterator[Predicate]:
     """The output is as long as the metric allows, or no longer and no shorter than the references."""
     for family, choose in (("max_length", min), ("min_length", max)):
         findings = (finding for sample in evidence.failing for finding in sample.findings)
@@ -75,7 +75,7 @@ def detect_lengths(evidence: Evidence) -> Iterator[Predicate]:
             yield _length_predicate("min_length", shortest // _choose_step(shortest) * _choose_step(shortest), unit)
 
 
-def detect_keywords(evidence: Evidence) -> Iterator[Predicate]:
+def detect_keywords(evidence: SampleSet) -> Iterator[Predicate]:
     """The output has a word that nearly all references share and failing outputs lack."""
     if evidence.compared in ("json", "number"):
         return
@@ -91,7 +91,7 @@ def detect_keywords(evidence: Evidence) -> Iterator[Predicate]:
     yield from map(_keyword_predicate, [word for word in shared if word not in common][:MAX_KEYWORDS])
 
 
-def detect_rubrics(evidence: Evidence) -> Iterator[Predicate]:
+def detect_rubrics(evidence: SampleSet) -> Iterator[Predicate]:
     """The output meets a rubric of the judge that many failing outputs violate."""
     cases: dict[tuple[str, str], set[str]] = {}
     for sample in evidence.failing:
@@ -145,7 +145,7 @@ def _length_predicate(family: str, limit: int, unit: str) -> Predicate:
     )
 
 
-def _list_prose(evidence: Evidence) -> list[tuple[Sample, str]]:
+def _list_prose(evidence: SampleSet) -> list[tuple[Sample, str]]:
     """The references that are words rather than data."""
     if not evidence.is_whole:
         return [(sample, text) for sample, text in evidence.referenced if evidence.compared == "part"]
@@ -175,7 +175,7 @@ def _list_words(text: str) -> list[str]:
     return [word for word in re.findall(r"[^\W\d_]{3,}", normalize(text)) if word not in SMALL_WORDS]
 
 
-def _is_copied(text: str, evidence: Evidence) -> bool:
+def _is_copied(text: str, evidence: SampleSet) -> bool:
     """Whether the words come from the inputs."""
     copies = [contains_words(sample.input, text) for sample, _ in evidence.referenced]
     return 2 * sum(copies) > len(copies)

@@ -17,7 +17,7 @@ from promptiter.offline.rules import (
     tool_rules,
     value_rules,
 )
-from promptiter.offline.rules.examples import Detector, Evidence, Predicate, Sample, Verdict
+from promptiter.offline.rules.examples import Detector, Predicate, Sample, SampleSet, Verdict
 
 DETECTORS: tuple[Detector, ...] = (
     tool_rules.detect_tool_order,
@@ -86,7 +86,7 @@ class Support:
         return f"{text}; {self.held} passing outputs {self.predicate.virtue}" if self.held else text
 
 
-def find_qualified(evidence: Evidence) -> list[Support]:
+def find_qualified(evidence: SampleSet) -> list[Support]:
     """The predicates that explain failures, most explained first."""
     found = [support for predicate in _detect(evidence) if (support := _weigh(predicate, evidence)) is not None]
     return sorted(found, key=lambda support: -len(support.explained))
@@ -97,7 +97,7 @@ def count_needed_cases(failing: int) -> int:
     return max(1, min(failing, max(2, math.ceil(EXPLAINED_SHARE * failing))))
 
 
-def _detect(evidence: Evidence) -> list[Predicate]:
+def _detect(evidence: SampleSet) -> list[Predicate]:
     detectors = TOOL_DETECTORS if evidence.tool else DETECTORS
     found: dict[tuple[str, tuple[str, ...]], Predicate] = {}
     for detect in detectors:
@@ -106,7 +106,7 @@ def _detect(evidence: Evidence) -> list[Predicate]:
     return list(found.values())
 
 
-def _weigh(predicate: Predicate, evidence: Evidence) -> Support | None:
+def _weigh(predicate: Predicate, evidence: SampleSet) -> Support | None:
     """The evidence for a predicate; None if it is too weak."""
     wishes = [_read_wish(predicate, sample, evidence) for sample in evidence.samples]
     if not _mostly_agree(wishes, NEEDED_SHARE):
@@ -126,7 +126,7 @@ def _weigh(predicate: Predicate, evidence: Evidence) -> Support | None:
     return None if _are_slips(support, wanting) else support
 
 
-def _read_wish(predicate: Predicate, sample: Sample, evidence: Evidence) -> Verdict:
+def _read_wish(predicate: Predicate, sample: Sample, evidence: SampleSet) -> Verdict:
     """Whether a sample wants the predicate. Without a reference, passing outputs show what is wanted."""
     wish = predicate.wants(sample)
     if wish is not None or sample.passed or sample.reference is not None or predicate.is_conditional:

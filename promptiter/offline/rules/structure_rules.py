@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from promptiter.offline.rules.examples import Evidence, Predicate, Sample, Verdict, is_safe_literal, text_predicate
+from promptiter.offline.rules.examples import Predicate, Sample, SampleSet, Verdict, is_safe_literal, text_predicate
 from promptiter.offline.text.matching import read_object
 
 MAX_KEYS = 20
 MIN_SHARE = 0.9
 
 
-def detect_json_object(evidence: Evidence) -> Iterator[Predicate]:
+def detect_json_object(evidence: SampleSet) -> Iterator[Predicate]:
     """The output is a JSON object, as the references or the metric want it."""
     if any(map(_wants_json, evidence.samples)):
         yield Predicate(
@@ -28,7 +28,7 @@ def detect_json_object(evidence: Evidence) -> Iterator[Predicate]:
         )
 
 
-def detect_json_keys(evidence: Evidence) -> Iterator[Predicate]:
+def detect_json_keys(evidence: SampleSet) -> Iterator[Predicate]:
     """The output is a JSON object with the keys that the references share, or that the metric's schema requires."""
     required = _find_required_keys(evidence)
     keys = required or _find_shared_keys(evidence)
@@ -42,7 +42,7 @@ def detect_json_keys(evidence: Evidence) -> Iterator[Predicate]:
     yield replace(predicate, wants=lambda sample: None if sample.passed else True) if required else predicate
 
 
-def detect_json_only(evidence: Evidence) -> Iterator[Predicate]:
+def detect_json_only(evidence: SampleSet) -> Iterator[Predicate]:
     """There is nothing around the JSON: no prose, and no code fence where the whole text counts."""
     if evidence.compared not in ("part", "number"):
         yield text_predicate(
@@ -70,7 +70,7 @@ def _has_keys(text: str, _: Sample, *, keys: tuple[str, ...], is_ordered: bool, 
     return set(found) == set(keys) if is_all else set(found) >= set(keys)
 
 
-def _find_shared_keys(evidence: Evidence) -> tuple[str, ...]:
+def _find_shared_keys(evidence: SampleSet) -> tuple[str, ...]:
     """The keys that nearly all references have, in their most frequent order."""
     orders = [tuple(found) for _, text in evidence.referenced if (found := read_object(text))]
     counts = Counter(key for order in orders for key in order)
@@ -81,7 +81,7 @@ def _find_shared_keys(evidence: Evidence) -> tuple[str, ...]:
     return min(common, key=lambda order: (-common[order], order), default=())
 
 
-def _find_required_keys(evidence: Evidence) -> tuple[str, ...]:
+def _find_required_keys(evidence: SampleSet) -> tuple[str, ...]:
     """The keys that a JSON schema requires, from the findings about it."""
     wishes = Counter(
         tuple(map(str, finding.expected["required"]))

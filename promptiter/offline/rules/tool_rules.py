@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from promptiter.backprop.step_text import json_text
 from promptiter.offline.rules.examples import (
-    Evidence,
     Predicate,
     Sample,
+    SampleSet,
     Verdict,
     is_safe_literal,
     take_one_per_case,
@@ -26,7 +26,7 @@ from traces.model import Json
 MIN_SHARE = 0.9
 
 
-def detect_tools_called(evidence: Evidence) -> Iterator[Predicate]:
+def detect_tools_called(evidence: SampleSet) -> Iterator[Predicate]:
     """A tool is called where it is expected: always, or if the input has what those inputs have in common."""
     known = [sample for sample in evidence.samples if sample.expected_tool_calls is not None]
     for tool in _list_expected_tools(evidence):
@@ -42,7 +42,7 @@ def detect_tools_called(evidence: Evidence) -> Iterator[Predicate]:
             yield _tool_call_predicate(f"{family}_when", (*name, condition), tool)
 
 
-def detect_tools_avoided(evidence: Evidence) -> Iterator[Predicate]:
+def detect_tools_avoided(evidence: SampleSet) -> Iterator[Predicate]:
     """A tool that is never expected is not called."""
     if evidence.tool:
         return
@@ -51,7 +51,7 @@ def detect_tools_avoided(evidence: Evidence) -> Iterator[Predicate]:
     yield from (_no_tool_predicate(tool) for tool in sorted(called - expected) if is_safe_literal(tool))
 
 
-def detect_tool_order(evidence: Evidence) -> Iterator[Predicate]:
+def detect_tool_order(evidence: SampleSet) -> Iterator[Predicate]:
     """The tools are called in the expected order."""
     orders = Counter(order for each in evidence.samples if len(order := _read_order(each.expected_tool_calls)) > 1)
     best = min(orders, key=lambda order: (-orders[order], order), default=())
@@ -71,7 +71,7 @@ def detect_tool_order(evidence: Evidence) -> Iterator[Predicate]:
     )
 
 
-def detect_arguments(evidence: Evidence) -> Iterator[Predicate]:
+def detect_arguments(evidence: SampleSet) -> Iterator[Predicate]:
     """An argument has the value of a field of the input."""
     for tool in _list_expected_tools(evidence):
         expected = [
@@ -107,12 +107,12 @@ def list_arguments(calls: Sequence[Json] | None, tool: str) -> list[dict[str, Js
     return found
 
 
-def _list_expected_tools(evidence: Evidence) -> list[str]:
+def _list_expected_tools(evidence: SampleSet) -> list[str]:
     expected = {name for sample in evidence.failing for name in list_tool_names(sample.expected_tool_calls)}
     return sorted(name for name in expected if _can_call(evidence, name) and evidence.tool in ("", name))
 
 
-def _can_call(evidence: Evidence, tool: str) -> bool:
+def _can_call(evidence: SampleSet, tool: str) -> bool:
     """Whether the tool is one of this node: another node may have to call what a case expects."""
     if not is_safe_literal(tool):
         return False

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from promptiter.offline.rules.examples import (
-    Evidence,
     Predicate,
     Sample,
+    SampleSet,
     Verdict,
     take_one_per_case,
     text_predicate,
@@ -22,7 +22,7 @@ from promptiter.offline.text.matching import contains_words
 from promptiter.offline.text.numbers import WrittenNumber, find_same_number, read_numbers
 
 
-def detect_date_format(evidence: Evidence) -> Iterator[Predicate]:
+def detect_date_format(evidence: SampleSet) -> Iterator[Predicate]:
     """All dates are written in the one format that the references use."""
     written = [_narrow(day, sample) for sample, text in _list_wanted(evidence) for day in find_dates(text)]
     counts = {name: sum(day.is_written_as(name) for day in written) for name in DATE_FORMATS}
@@ -37,7 +37,7 @@ def detect_date_format(evidence: Evidence) -> Iterator[Predicate]:
         )
 
 
-def detect_decimals(evidence: Evidence) -> Iterator[Predicate]:
+def detect_decimals(evidence: SampleSet) -> Iterator[Predicate]:
     """Numbers have as many decimals as those of the references."""
     wanted = _list_wanted(evidence)
     counts = Counter(number.decimals for sample, text in wanted for number in _list_fractions(text, sample))
@@ -61,7 +61,7 @@ def find_wanted_text(sample: Sample) -> str | None:
     return "\n".join(other) or None
 
 
-def _list_wanted(evidence: Evidence) -> list[tuple[Sample, str]]:
+def _list_wanted(evidence: SampleSet) -> list[tuple[Sample, str]]:
     known = [sample for sample in evidence.samples if find_wanted_text(sample) is not None]
     return [(sample, find_wanted_text(sample) or "") for sample in take_one_per_case(known)]
 
