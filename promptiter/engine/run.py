@@ -163,13 +163,12 @@ class Run:
 
     async def _write_references(self, teacher: Agent | str) -> None:
         """Complete train and validation with the teacher's answers, which are written once and recorded."""
-        session, seed = self.session, self.session.seed
-        gateway = session.evaluator.gateway
+        session, gateway = self.session, self.session.evaluator.gateway
 
         async def write() -> ReferencesWritten:
             return ReferencesWritten(
-                train=await write_expected_answers(session.train, teacher, gateway=gateway, seed=seed),
-                validation=await write_expected_answers(session.validation, teacher, gateway=gateway, seed=seed),
+                train=await write_expected_answers(session.train, teacher, gateway=gateway),
+                validation=await write_expected_answers(session.validation, teacher, gateway=gateway),
             )
 
         found = await session.record(ReferencesWritten, write)

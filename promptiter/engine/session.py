@@ -79,7 +79,7 @@ class Session:
         self.test = checked.test
         self.targets = frozenset(checked.targets)
         self.reviewer = reviewer
-        self.seed = evaluator.options.seed
+        self.seed = evaluator.seed
         self.rng = Random(self.seed)
         self.evaluations = Evaluations(log, agent, evaluator)
         self.validator = Validator(self)
