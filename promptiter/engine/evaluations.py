@@ -6,7 +6,6 @@ case starts, and rows carry the number, so the order in which cases finish chang
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
@@ -54,11 +53,6 @@ class Evaluations:
         self._agent = agent
         self._evaluator = evaluator
         self._number = 0
-        self._busy = asyncio.Lock()
-
-    @property
-    def is_busy(self) -> bool:
-        return self._busy.locked()
 
     def count_replays(self, replays: int) -> None:
         """Count case runs that were made outside an evaluation, such as those of a gradient check."""
@@ -71,19 +65,14 @@ class Evaluations:
 
     async def evaluate_many(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """Run the cases of several requests at once, and return their evaluations in the order of the requests."""
-        if self._busy.locked():
-            raise RuntimeError(
-                "an evaluation is running; await it before the next, or start several with session.evaluate_many"
-            )
-        async with self._busy:
-            batch = [self._number_request(request) for request in requests]
-            marks = [await self._start(each) for each in batch]
-            self._replay(batch)
-            open_ones = [each for each in batch if each.result is None]
-            if open_ones:
-                with self._count_as_paid_since(min(marks)):
-                    await self._run(open_ones)
-            return [each.get_result() for each in batch]
+        batch = [self._number_request(request) for request in requests]
+        marks = [await self._start(each) for each in batch]
+        self._replay(batch)
+        open_ones = [each for each in batch if each.result is None]
+        if open_ones:
+            with self._count_as_paid_since(min(marks)):
+                await self._run(open_ones)
+        return [each.get_result() for each in batch]
 
     def _number_request(self, request: EvaluationRequest) -> _Evaluating:
         runs = request.runs

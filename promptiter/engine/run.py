@@ -9,6 +9,7 @@ from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.concurrency import finish_before_cancel, is_cancelled
+from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import conclude_without_test, reserve_for_final_test, run_final_test
 from promptiter.engine.session import Search, Session
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError
@@ -120,7 +121,8 @@ class Run:
         await self._note_start(profile, started)
         if session.request.teacher is not None:
             await self._write_references(session.request.teacher)
-        await session.evaluate(session.validation, profile, phase="baseline")
+        baseline = EvaluationRequest(eval_set=session.validation, profile=profile, phase="baseline")
+        await session.evaluations.evaluate(baseline)
         if not session.baseline.validation.is_reliable:
             self._stop = stop_if(True, "invalid_eval", _describe_failures(session.baseline.validation))
             return
