@@ -172,7 +172,7 @@ class Session:
         """
         request_digest = digest(request)
         with self._one_request.make():
-            known = self._log.take(kind, request=request_digest)
+            known = await self._log.take(kind, request=request_digest)
             if known is None:
                 with self._one_request.work():
                     payload = await work()
@@ -312,7 +312,7 @@ class Session:
     async def should_stop(self) -> bool:
         """Return whether the stop policies end the run. `session.state.run.stop` has their reasons."""
         with self._one_request.make():
-            decided = self._log.take(StopDecided)
+            decided = await self._log.take(StopDecided)
             if decided is None:
                 decision = self._stopping.decide(self._progress())
                 measured = StopMeasured(spent=self.meter.spent)

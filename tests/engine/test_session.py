@@ -180,13 +180,13 @@ def test_two_children_of_a_round_are_accepted_one_after_the_other() -> None:
 
     journal = MemoryJournal()
     result = desk.engine(search=Search()).run_sync(desk.request(), journal=journal)
-    first, second = fold(journal.read()).rounds
+    first, second = fold(journal.reader().read()).rounds
     assert [(each.profile, each.decision is not None and each.decision.delta) for each in first.candidates] == [
         (BEST, 0.5),
         (child, 0.5),
     ]
     assert (first.candidate, second.input_profile, second.skipped) == (first.candidates[0], BEST, "enough")
-    assert fold_lazily(journal).rounds[1] == second
+    assert fold_lazily(journal.reader()).rounds[1] == second
     assert result.accepted_profile == BEST
 
 
