@@ -9,6 +9,7 @@ run that fails keeps its finished rounds. Stopping a run is not a failure.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -129,8 +130,8 @@ class Engine:
         `spent_before` is what earlier processes spent on a resumed run; the default is what its journal says.
         """
         journal = journal or MemoryJournal()
-        if is_finished(journal.last()):
-            return RunOutcome(fold_lazily(journal), None)
+        if is_finished(await journal.last()):
+            return RunOutcome(await asyncio.to_thread(fold_lazily, journal.reader()), None)
         checked = check_request(request, self.describe(), self.evaluator)
         evaluator = self.evaluator_for(request)
         teacher = [request.teacher] if isinstance(request.teacher, str) else []

@@ -78,7 +78,7 @@ class Evaluations:
         async with self._busy:
             batch = [self._number_request(request) for request in requests]
             marks = [await self._start(each) for each in batch]
-            self._replay(batch)
+            await self._replay(batch)
             open_ones = [each for each in batch if each.result is None]
             if open_ones:
                 with self._count_as_paid_since(min(marks)):
@@ -109,13 +109,13 @@ class Evaluations:
         recorded = await self._log.note(started, request=digest([*content, *map(list, each.runs), len(request.kept)]))
         return recorded.measured.mark
 
-    def _replay(self, batch: Sequence[_Evaluating]) -> None:
+    async def _replay(self, batch: Sequence[_Evaluating]) -> None:
         """Take the rows and ends of these evaluations from the log, in whatever order they were recorded."""
         by_number = {each.number: each for each in batch}
         while any(each.result is None for each in batch):
-            if (finished := self._log.take_any(CaseFinished)) is not None:
+            if (finished := await self._log.take_any(CaseFinished)) is not None:
                 self._keep(by_number[finished.evaluation], finished.row)
-            elif (ended := self._log.take(EvaluationFinished)) is not None:
+            elif (ended := await self._log.take(EvaluationFinished)) is not None:
                 self._finish(by_number[ended.evaluation])
             else:
                 return

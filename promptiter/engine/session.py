@@ -163,7 +163,7 @@ class Session:
         `request` is what the work depends on. When a run is resumed, it must be the same.
         """
         request_digest = digest(request)
-        known = self._log.take(kind, request=request_digest)
+        known = await self._log.take(kind, request=request_digest)
         if known is None:
             payload = await work()
             self._log.phase = phase or self._log.phase
@@ -292,7 +292,7 @@ class Session:
 
     async def should_stop(self) -> bool:
         """Return whether the stop policies end the run. `session.state.run.stop` has their reasons."""
-        decided = self._log.take(StopDecided)
+        decided = await self._log.take(StopDecided)
         if decided is None:
             decision = self._stopping.decide(self._progress())
             measured = StopMeasured(spent=self.meter.spent)

@@ -18,8 +18,8 @@ from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult
-from promptiter.runs.file_journal import FILE_NAME as JOURNAL
-from promptiter.runs.file_journal import FileJournal
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import EventFile
 from promptiter.runs.header import read_header
 from promptiter.runs.listing import read_ledger
 from promptiter.runs.lock import find_holder
@@ -125,7 +125,7 @@ def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
     """Summarize the run in a folder; SetupError if it cannot be read or has not begun."""
     path = Path(folder)
     read_header(path)
-    journal = FileJournal(path / JOURNAL)
+    journal = EventFile(path / JOURNAL)
     last = journal.last()
     if last is None:
         raise SetupError(f"the run {str(path)!r} has recorded nothing yet; `promptiter resume {path}` starts it")
