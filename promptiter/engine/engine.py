@@ -9,6 +9,7 @@ run that fails keeps its finished rounds. Stopping a run is not a failure.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -128,8 +129,8 @@ class Engine:
     ) -> RunOutcome:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
         journal = services.journal
-        if is_finished(journal.last()):
-            return RunOutcome(fold_lazily(journal), None)
+        if is_finished(await journal.last()):
+            return RunOutcome(await asyncio.to_thread(fold_lazily, journal.reader()), None)
         checked = check_request(request, self.describe(), self.evaluator)
         evaluator = self.evaluator_for(request).for_run(services.gateway, services.trace_store)
         teacher = [request.teacher] if isinstance(request.teacher, str) else []

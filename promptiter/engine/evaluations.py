@@ -6,7 +6,6 @@ case starts, and rows carry the number, so the order in which cases finish chang
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -54,11 +53,6 @@ class Evaluations:
         self._agent = agent
         self._evaluator = evaluator
         self._number = 0
-        self._busy = asyncio.Lock()
-
-    @property
-    def is_busy(self) -> bool:
-        return self._busy.locked()
 
     def count_replays(self, replays: int) -> None:
         """Count case runs that were made outside an evaluation, such as those of a gradient check."""
@@ -71,18 +65,13 @@ class Evaluations:
 
     async def evaluate_many(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """Run the cases of several requests at once, and return their evaluations in the order of the requests."""
-        if self._busy.locked():
-            raise RuntimeError(
-                "an evaluation is running; await it before the next, or start several with session.evaluate_many"
-            )
-        async with self._busy:
-            batch = [self._number_request(request) for request in requests]
-            marks = [await self._start(each) for each in batch]
-            self._replay(batch)
-            open_ones = [each for each in batch if each.result is None]
-            if open_ones:
-                await self._run(open_ones, paid_since=min(marks))
-            return [each.get_result() for each in batch]
+        batch = [self._number_request(request) for request in requests]
+        marks = [await self._start(each) for each in batch]
+        await self._replay(batch)
+        open_ones = [each for each in batch if each.result is None]
+        if open_ones:
+            await self._run(open_ones, paid_since=min(marks))
+        return [each.get_result() for each in batch]
 
     def _number_request(self, request: EvaluationRequest) -> _Evaluating:
         runs = request.runs
@@ -108,13 +97,13 @@ class Evaluations:
         recorded = await self._log.note(started, request=digest([*content, *map(list, each.runs), len(request.kept)]))
         return recorded.measured.mark
 
-    def _replay(self, batch: Sequence[_Evaluating]) -> None:
+    async def _replay(self, batch: Sequence[_Evaluating]) -> None:
         """Take the rows and ends of these evaluations from the log, in whatever order they were recorded."""
         by_number = {each.number: each for each in batch}
         while any(each.result is None for each in batch):
-            if (finished := self._log.take_any(CaseFinished)) is not None:
+            if (finished := await self._log.take_any(CaseFinished)) is not None:
                 self._keep(by_number[finished.evaluation], finished.row)
-            elif (ended := self._log.take(EvaluationFinished)) is not None:
+            elif (ended := await self._log.take(EvaluationFinished)) is not None:
                 self._finish(by_number[ended.evaluation])
             else:
                 return

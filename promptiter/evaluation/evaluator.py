@@ -190,7 +190,8 @@ class Evaluator:
             for case_id, repeat in each.runs
         )
         async for job, row in self._execute(agent, lambda job: cases[job.evaluation, job.case_id], jobs):
-            yield job.evaluation, row
+            source = cases[job.evaluation, job.case_id].eval_set_id or batch[job.evaluation].eval_set.id
+            yield job.evaluation, replace(row, eval_set_id=source)
 
     async def replay(
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -38,11 +38,13 @@ from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.runlog.events import Event, Observer
+from promptiter.runlog.journal import DECISIONS, EventReader
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
 from promptiter.runs.changed_inputs import describe_changed_code, find_changed_inputs
-from promptiter.runs.file_journal import DECISIONS, FileJournal
-from promptiter.runs.file_journal import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import EventFile
+from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import Configuration, build_header, read_header, write_header
 from promptiter.runs.lock import RunLock
 from traces import TraceError
@@ -117,9 +119,9 @@ class RunDirectory:
         return run
 
     @property
-    def journal(self) -> FileJournal:
+    def journal(self) -> EventFile:
         """The journal, for reading."""
-        return FileJournal(self.path / JOURNAL)
+        return EventFile(self.path / JOURNAL)
 
     async def run(
         self,
@@ -211,11 +213,14 @@ class _DurableJournal:
             await asyncio.to_thread(self.traces.sync)
         await self.journal.append(event)
 
-    def read(self, start: int = 0) -> Iterator[Event]:
+    def read(self, start: int = 0) -> AsyncIterator[Event]:
         return self.journal.read(start)
 
-    def last(self) -> Event | None:
-        return self.journal.last()
+    async def last(self) -> Event | None:
+        return await self.journal.last()
+
+    def reader(self) -> EventReader:
+        return self.journal.reader()
 
 
 def _describe_lost_answers(path: Path) -> str | None:
